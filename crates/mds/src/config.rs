@@ -1,16 +1,16 @@
-//! What a server is told at its start.
+//! The configuration of a server.
 
 use std::rc::Rc;
 
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
-use crate::onlooker::Onlooker;
+use crate::observer::Observer;
 
-/// Bytes that a scrub reads in a second if nobody says: a disk hardly notices it.
+/// Default rate of a scrub in bytes a second, low enough not to disturb a disk's other users.
 pub const SCRUB_RATE: u64 = 16 << 20;
 
-/// A data zone and where clients and the server find its device.
+/// A data zone, and the path under which clients and the server find its device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagPlace {
     /// Its number.
@@ -31,24 +31,24 @@ pub struct Config {
     pub fs_name: String,
     /// "host:port" to listen on; port 0: any.
     pub listen: String,
-    /// How long a client may be silent before others need not wait for it.
+    /// How long a client may be silent before other clients need not wait for it.
     pub lease: Duration,
-    /// Data zones; those of the store that are missing here are served without a path.
+    /// Data zones. Zones that the store knows and this list does not are served without a path.
     pub pags: Vec<PagPlace>,
-    /// Leases kept; beyond them the coldest are recalled.
+    /// Number of leases that the server keeps; beyond it, the server recalls the coldest ones.
     pub leases_max: usize,
-    /// Pause between two scrubs of the metadata device; zero: only when one is asked for.
+    /// Pause between two scrubs of the metadata device; zero: scrub only on request.
     pub scrub_interval: Duration,
-    /// Bytes that such a scrub reads in a second at most; 0: no bound.
+    /// Upper bound of such a scrub's rate, in bytes a second; 0: no bound.
     pub scrub_rate: u64,
-    /// Where log lines go.
+    /// Receives the log lines.
     pub log: Log,
-    /// Who looks on, if anyone.
-    pub onlooker: Option<Rc<dyn Onlooker>>,
+    /// A test's observer, if there is one.
+    pub observer: Option<Rc<dyn Observer>>,
 }
 
 impl Config {
-    /// A configuration with the default lease of 30 s, no log, and no scrub but those asked for.
+    /// A configuration with the default lease of 30 s, no log, and scrubs only on request.
     pub fn new(fs_name: &str, listen: &str) -> Config {
         Config {
             fs_name: fs_name.to_owned(),
@@ -59,7 +59,7 @@ impl Config {
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
             log: Rc::new(|_| {}),
-            onlooker: None,
+            observer: None,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! One connection: frames in, frames out.
+//! One connection: it receives and sends frames.
 //!
 //! Invariants:
-//! - everything sent on a connection leaves in the order it was sent; what is ready
-//!   when the socket is, leaves in one write;
-//! - the answers to what was read at once leave together, written by the reader before it reads on;
-//!   it never waits in between. The writer takes what does not fit, and what is sent at other
-//!   times;
-//! - a connection whose peer does not read is not read from either, so that what
-//!   waits to be written stays bounded.
+//! - frames leave a connection in the order in which they were sent; all that are queued when the
+//!   socket becomes ready leave in one write;
+//! - the reader handles all frames of one read and then writes their answers together, before it
+//!   reads on; it never waits in between. The writer task takes what the socket does not accept,
+//!   and frames sent at other times;
+//! - the server does not read from a connection whose peer does not read, so the output queue stays
+//!   bounded.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -25,26 +25,26 @@ use crate::request;
 use crate::server::Server;
 use crate::session::{Admission, Session};
 
-/// Bytes asked of the socket at once.
+/// Bytes of one read from the socket.
 const READ: usize = 256 << 10;
-/// Bytes waiting to be written beyond which nothing more is read.
+/// The reader stops while more bytes than this wait to be written.
 const OUT_MAX: usize = 8 << 20;
-/// Capacity of a write buffer that is kept.
-const SPARE_MAX: usize = 1 << 20;
+/// A write buffer of at most this capacity is reused.
+const KEPT_BUFFER_MAX: usize = 1 << 20;
 
 /// See the module.
 pub struct Connection {
     stream: Stream,
-    /// Whose it is; 0 before the handshake, and for an administrator's tool.
+    /// The client; 0 before the handshake, and for an administrator's tool.
     client: Cell<ClientId>,
     out: RefCell<Vec<u8>>,
     ready: Notify,
     written: Notify,
     closed: Cell<bool>,
     finishing: Cell<bool>,
-    /// The reader is at work on what it has read.
+    /// The reader is handling what it has read.
     reading: Cell<bool>,
-    /// The writer waits for the socket.
+    /// The writer is waiting for the socket.
     writing: Cell<bool>,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// The reader has done what there was: writes what was queued meanwhile.
+    /// Called when the reader has handled all input: writes what was queued meanwhile.
     fn flush(&self) {
         self.reading.set(false);
         let mut out = self.out.borrow_mut();
@@ -89,15 +89,15 @@ impl Connection {
             out.drain(..written);
             drop(out);
             self.ready.notify_all();
-        } else if out.capacity() > SPARE_MAX {
+        } else if out.capacity() > KEPT_BUFFER_MAX {
             *out = Vec::new();
         } else {
             out.clear();
         }
     }
 
-    /// It is this client's.
-    pub fn belongs_to(&self, client: ClientId) {
+    /// Sets the client that this connection belongs to.
+    pub fn set_client(&self, client: ClientId) {
         self.client.set(client);
     }
 
@@ -106,12 +106,12 @@ impl Connection {
         self.stream.peer()
     }
 
-    /// Has it ended?
+    /// Is it closed?
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Ends it at once.
+    /// Closes it at once.
     pub fn close(&self) {
         self.closed.set(true);
         self.stream.shutdown();
@@ -119,20 +119,20 @@ impl Connection {
         self.written.notify_all();
     }
 
-    /// Ends it when what is queued has been written.
+    /// Closes it once everything queued has been written.
     pub fn finish(&self) {
         self.finishing.set(true);
         self.ready.notify_all();
     }
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub async fn serve(server: Rc<Server>, stream: Stream) {
     let connection = Rc::new(Connection::new(stream));
     server.connections.borrow_mut().push(Rc::downgrade(&connection));
     server.env.spawn(write(server.clone(), connection.clone()));
     let mut decoder = Decoder::new();
-    if let Some(session) = hello::greet(&server, &connection, &mut decoder).await {
+    if let Some(session) = hello::handshake(&server, &connection, &mut decoder).await {
         let end = read(&server, &session, &connection, &mut decoder).await;
         if let Some(text) = end {
             server.log(&format!("client {}: {text}; connection closed", session.client));
@@ -141,21 +141,21 @@ pub async fn serve(server: Rc<Server>, stream: Stream) {
     connection.finish();
 }
 
-/// Writes what is queued, all that is there at once.
+/// The writer task: writes everything queued in one write.
 async fn write(server: Rc<Server>, connection: Rc<Connection>) {
-    let mut spare = Vec::new();
+    let mut buffer = Vec::new();
     loop {
         let ready = connection.ready.notified();
-        let taken = std::mem::replace(&mut *connection.out.borrow_mut(), spare);
+        let taken = std::mem::replace(&mut *connection.out.borrow_mut(), buffer);
         if taken.is_empty() {
-            spare = taken;
+            buffer = taken;
             if connection.closed.get() || connection.finishing.get() {
                 break;
             }
             ready.await;
             continue;
         }
-        // A peer that reads nothing for so long is as good as gone.
+        // A peer that reads nothing for this long counts as gone.
         let writing = connection.stream.write_all(taken);
         connection.writing.set(true);
         let sent = server.env.timeout(WRITE_PATIENCE, writing).await;
@@ -171,7 +171,7 @@ async fn write(server: Rc<Server>, connection: Rc<Connection>) {
             }
             break;
         };
-        spare = if bytes.capacity() > SPARE_MAX { Vec::new() } else { bytes };
+        buffer = if bytes.capacity() > KEPT_BUFFER_MAX { Vec::new() } else { bytes };
         connection.written.notify_all();
     }
     connection.close();
@@ -227,7 +227,7 @@ async fn read(
         };
         connection.reading.set(true);
         if !planted(Bug::RequestNotHeard) {
-            session.heard.set(server.env.now());
+            session.last_heard.set(server.env.now());
         }
         if session.is_over() {
             return None;
@@ -241,8 +241,8 @@ async fn read(
                 };
                 match admission {
                     Admission::New { fresh } => start(server, session, request, fresh),
-                    Admission::Again(mut reply) => {
-                        request::tell_leases(server, session, &mut reply.results);
+                    Admission::Answered(mut reply) => {
+                        request::fill_in_leases(server, session, &mut reply.results);
                         reply.last_committed = server.mfs.last_committed();
                         connection.send(&Message::Reply { reply: *reply });
                     }
@@ -264,12 +264,12 @@ async fn read(
                     waiting.send(reply.data);
                 }
             }
-            Received::Message(_) => return Some("it sent what only servers send".into()),
+            Received::Message(_) => return Some("it sent a message that only servers send".into()),
         }
     }
 }
 
-/// Executes a request at once if it need not wait; else as a task of its own.
+/// Polls a request once; if it has to wait, it goes on as a task of its own.
 fn start(server: &Rc<Server>, session: &Rc<Session>, request: proto::mds::Request, fresh: bool) {
     let mut work = Box::pin(request::serve(server.clone(), session.clone(), request, fresh));
     let mut context = Context::from_waker(Waker::noop());

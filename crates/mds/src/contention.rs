@@ -1,62 +1,65 @@
-//! Files that several clients use at the same time: they are given parts instead of taking turns.
+//! Files that several clients use at the same time: the server leases them in ranges instead of
+//! passing the whole right back and forth.
 //!
 //! Invariants:
-//! - nothing here is durable, and nothing but speed depends on it, the tail excepted: what is
-//!   said of it is true as long as the entry is there;
-//! - a file is contended from the second time within [`TURN`] that the client which asks
-//!   changes, and stands in another's way, until for [`CALM`] only one has asked;
-//! - the table is bounded: beyond it no further file becomes contended.
+//! - nothing here is durable, and only speed depends on it, except for the tail: what an entry says
+//!   of the tail is true as long as the entry exists;
+//! - a file becomes contended at the second fast change of clients: a client within [`FAST_SWITCH`]
+//!   of the last change finds another one in its way. It is contended no more when only one client
+//!   has asked for [`CALM`];
+//! - the table is bounded: beyond the bound no further file becomes contended.
 
 use types::limits::{BLOCK_U64, IO_MAX};
 use types::{ClientId, Duration, HashMap, Ino, Instant};
 
-/// Within this time turns follow each other so fast that parts are worth while.
-const TURN: Duration = Duration::from_secs(1);
-/// After this time without a change of the client that asks, the file is whole again.
+/// If the right changes clients within this time, leasing ranges is worth while.
+const FAST_SWITCH: Duration = Duration::from_secs(1);
+/// After this time without a change of the asking client the file is leased as a whole again.
 const CALM: Duration = Duration::from_secs(3);
-/// Blocks to which a part is widened at first.
+/// Blocks to which a range is widened at first.
 const WINDOW: u64 = IO_MAX as u64 / BLOCK_U64;
 /// Files in the table.
 const FILES_MAX: usize = 4096;
 
-/// How a request for a part is met.
+/// How the server grants a request for a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
-    /// By the whole right.
+pub enum GrantMode {
+    /// The whole right.
     Whole,
-    /// By the part, widened within aligned ranges of so many blocks where nobody else has anything.
-    Part(u64),
-    /// Not at all: who asks holds parts, and may as well have the whole.
+    /// The range, widened within aligned windows of this many blocks where nobody else holds
+    /// anything.
+    Range(u64),
+    /// Nothing: the client holds ranges, and may as well have the whole.
     Calm,
 }
 
-/// Who asks for a part, and what stands in the way.
+/// A request for a range, and what conflicts with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// Who.
+pub struct RangeRequest {
+    /// The client.
     pub client: ClientId,
-    /// Of what.
+    /// The file.
     pub ino: Ino,
-    /// When.
+    /// The time now.
     pub now: Instant,
-    /// Others hold rights on the whole content that exclude it.
+    /// Other clients hold rights on the whole content that exclude it.
     pub excluded: bool,
-    /// Others hold parts that exclude it.
+    /// Other clients hold ranges that exclude it.
     pub overlaps: bool,
-    /// The client holds parts of the file already.
-    pub holds_parts: bool,
+    /// The client already holds ranges of the file.
+    pub holds_ranges: bool,
 }
 
-struct File {
+struct ContendedFile {
     last: ClientId,
     switched: Instant,
     switches: u32,
     window: u64,
-    /// Behind this size there are zeros to the end of the block, on the device.
+    /// From this size on the device holds zeros to the end of the block.
     tail: Option<u64>,
 }
 
-impl File {
+impl ContendedFile {
     fn is_contended(&self, now: Instant) -> bool {
         self.switches >= 2 && now.since(self.switched) <= CALM
     }
@@ -65,28 +68,33 @@ impl File {
 /// See the module.
 #[derive(Default)]
 pub struct Contention {
-    files: HashMap<Ino, File>,
+    files: HashMap<Ino, ContendedFile>,
 }
 
 impl Contention {
-    /// Is the file being given in parts?
+    /// Is the file leased in ranges?
     pub fn is_contended(&self, ino: Ino, now: Instant) -> bool {
         self.files.get(&ino).is_some_and(|file| file.is_contended(now))
     }
 
-    /// Notes a request for a part, and decides how it is met.
-    pub fn ask(&mut self, asked: Asked) -> Manner {
-        let Asked { client, ino, now, .. } = asked;
-        let stands = asked.excluded || asked.overlaps;
-        if stands && !self.files.contains_key(&ino) && self.has_room(now) {
-            let file =
-                File { last: ClientId(0), switched: now, switches: 0, window: WINDOW, tail: None };
+    /// Notes a request for a range, and decides how it is granted.
+    pub fn decide(&mut self, asked: RangeRequest) -> GrantMode {
+        let RangeRequest { client, ino, now, .. } = asked;
+        let conflicts = asked.excluded || asked.overlaps;
+        if conflicts && !self.files.contains_key(&ino) && self.has_room(now) {
+            let file = ContendedFile {
+                last: ClientId(0),
+                switched: now,
+                switches: 0,
+                window: WINDOW,
+                tail: None,
+            };
             self.files.insert(ino, file);
         }
-        let otherwise = if asked.holds_parts { Manner::Calm } else { Manner::Whole };
+        let otherwise = if asked.holds_ranges { GrantMode::Calm } else { GrantMode::Whole };
         let Some(file) = self.files.get_mut(&ino) else { return otherwise };
-        if file.last != client && (stands || asked.holds_parts) {
-            let soon = now.since(file.switched) <= TURN;
+        if file.last != client && (conflicts || asked.holds_ranges) {
+            let soon = now.since(file.switched) <= FAST_SWITCH;
             file.switches = if soon { file.switches.saturating_add(1) } else { 1 };
             file.switched = now;
             file.last = client;
@@ -94,32 +102,32 @@ impl Contention {
         if asked.overlaps {
             file.window /= 4;
         }
-        if file.is_contended(now) { Manner::Part(file.window) } else { otherwise }
+        if file.is_contended(now) { GrantMode::Range(file.window) } else { otherwise }
     }
 
-    /// The whole right was given to who asked last: a turn is short or long from here, however long
-    /// it took the one before to save what it had written.
-    pub fn given(&mut self, ino: Ino, now: Instant) {
+    /// The whole right was granted to the client that asked last. The time to the next change of
+    /// clients counts from here, however long the previous holder took to write back.
+    pub fn granted_whole(&mut self, ino: Ino, now: Instant) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.switched = now;
         }
     }
 
-    /// The file's size is `size` now; `zero`: what lies behind it in the last block is zero on the
-    /// device.
+    /// The file's size is now `size`; `zero`: the device holds zeros from there to the end of the
+    /// last block.
     pub fn note_tail(&mut self, ino: Ino, size: u64, zero: bool) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.tail = zero.then_some(size);
         }
     }
 
-    /// Is it known that behind `size`, the file's, there are zeros to the end of the block?
+    /// Is it known that from `size`, the file's, the device holds zeros to the end of the block?
     pub fn is_tail_zero(&self, ino: Ino, size: u64) -> bool {
         let tail = self.files.get(&ino).and_then(|file| file.tail);
         size.is_multiple_of(BLOCK_U64) || tail == Some(size)
     }
 
-    /// Nothing is known of the file any more.
+    /// Forgets the file.
     pub fn forget(&mut self, ino: Ino) {
         self.files.remove(&ino);
     }
@@ -138,68 +146,78 @@ mod tests {
 
     const F: Ino = Ino(5);
 
-    fn asked(client: u64, ms: u64) -> Asked {
-        Asked {
+    fn asked(client: u64, ms: u64) -> RangeRequest {
+        RangeRequest {
             client: ClientId(client),
             ino: F,
             now: Instant(0) + Duration::from_millis(ms),
             excluded: false,
             overlaps: false,
-            holds_parts: false,
+            holds_ranges: false,
         }
     }
 
     #[test]
-    fn a_file_that_changes_hands_once_stays_whole() {
+    fn file_that_changes_hands_once_stays_whole() {
         let mut contention = Contention::default();
-        assert_eq!(contention.ask(asked(1, 0)), Manner::Whole);
-        assert_eq!(contention.ask(Asked { excluded: true, ..asked(2, 1) }), Manner::Whole);
-        assert_eq!(contention.ask(asked(2, 2)), Manner::Whole);
-        // Slow turns are turns.
-        assert_eq!(contention.ask(Asked { excluded: true, ..asked(1, 2000) }), Manner::Whole);
-        assert_eq!(contention.ask(Asked { excluded: true, ..asked(2, 4000) }), Manner::Whole);
+        assert_eq!(contention.decide(asked(1, 0)), GrantMode::Whole);
+        assert_eq!(
+            contention.decide(RangeRequest { excluded: true, ..asked(2, 1) }),
+            GrantMode::Whole
+        );
+        assert_eq!(contention.decide(asked(2, 2)), GrantMode::Whole);
+        // Slow changes of clients do not count.
+        assert_eq!(
+            contention.decide(RangeRequest { excluded: true, ..asked(1, 2000) }),
+            GrantMode::Whole
+        );
+        assert_eq!(
+            contention.decide(RangeRequest { excluded: true, ..asked(2, 4000) }),
+            GrantMode::Whole
+        );
+    }
+
+    /// PROTOCOLS 4.9.
+    #[test]
+    fn contended_file_is_leased_in_ranges_until_one_client_is_alone() {
+        let mut contention = Contention::default();
+        let excluded = |client, ms| RangeRequest { excluded: true, ..asked(client, ms) };
+        assert_eq!(contention.decide(excluded(2, 0)), GrantMode::Whole);
+        assert_eq!(contention.decide(excluded(1, 10)), GrantMode::Range(WINDOW));
+        assert_eq!(contention.decide(excluded(2, 20)), GrantMode::Range(WINDOW));
+        let mine = |ms| RangeRequest { holds_ranges: true, ..asked(2, ms) };
+        assert_eq!(contention.decide(mine(2000)), GrantMode::Range(WINDOW));
+        assert_eq!(contention.decide(mine(4000)), GrantMode::Calm);
+        assert_eq!(contention.decide(asked(2, 4001)), GrantMode::Whole);
     }
 
     #[test]
-    fn fast_turns_are_ended_by_parts_until_one_client_is_alone() {
+    fn hold_time_counts_from_the_grant_and_not_from_the_request() {
         let mut contention = Contention::default();
-        let excluded = |client, ms| Asked { excluded: true, ..asked(client, ms) };
-        assert_eq!(contention.ask(excluded(2, 0)), Manner::Whole);
-        assert_eq!(contention.ask(excluded(1, 10)), Manner::Part(WINDOW));
-        assert_eq!(contention.ask(excluded(2, 20)), Manner::Part(WINDOW));
-        let mine = |ms| Asked { holds_parts: true, ..asked(2, ms) };
-        assert_eq!(contention.ask(mine(2000)), Manner::Part(WINDOW));
-        assert_eq!(contention.ask(mine(4000)), Manner::Calm);
-        assert_eq!(contention.ask(asked(2, 4001)), Manner::Whole);
+        let excluded = |client, ms| RangeRequest { excluded: true, ..asked(client, ms) };
+        assert_eq!(contention.decide(excluded(2, 0)), GrantMode::Whole);
+        contention.granted_whole(F, asked(2, 5000).now);
+        assert_eq!(contention.decide(excluded(1, 5001)), GrantMode::Range(WINDOW));
     }
 
     #[test]
-    fn a_turn_is_short_however_long_it_was_waited_for() {
+    fn overlapping_ranges_are_widened_less_and_less() {
         let mut contention = Contention::default();
-        let excluded = |client, ms| Asked { excluded: true, ..asked(client, ms) };
-        assert_eq!(contention.ask(excluded(2, 0)), Manner::Whole);
-        contention.given(F, asked(2, 5000).now);
-        assert_eq!(contention.ask(excluded(1, 5001)), Manner::Part(WINDOW));
-    }
-
-    #[test]
-    fn parts_that_overlap_are_widened_less_and_less() {
-        let mut contention = Contention::default();
-        contention.ask(Asked { excluded: true, ..asked(2, 0) });
-        contention.ask(Asked { excluded: true, ..asked(1, 1) });
+        contention.decide(RangeRequest { excluded: true, ..asked(2, 0) });
+        contention.decide(RangeRequest { excluded: true, ..asked(1, 1) });
         let windows: Vec<_> = (2..8)
-            .map(|ms| contention.ask(Asked { overlaps: true, ..asked(ms % 2, ms) }))
+            .map(|ms| contention.decide(RangeRequest { overlaps: true, ..asked(ms % 2, ms) }))
             .collect();
-        let parts = [64, 16, 4, 1, 0, 0].map(Manner::Part);
+        let parts = [64, 16, 4, 1, 0, 0].map(GrantMode::Range);
         assert_eq!(windows, parts);
     }
 
     #[test]
-    fn a_tail_is_known_only_at_the_size_it_was_told_for() {
+    fn tail_is_known_only_at_the_size_it_was_reported_for() {
         let mut contention = Contention::default();
         contention.note_tail(F, 100, true);
         assert!(!contention.is_tail_zero(F, 100), "not contended, so nobody watches");
-        contention.ask(Asked { excluded: true, ..asked(2, 0) });
+        contention.decide(RangeRequest { excluded: true, ..asked(2, 0) });
         contention.note_tail(F, 100, true);
         assert!(contention.is_tail_zero(F, 100) && !contention.is_tail_zero(F, 101));
         assert!(contention.is_tail_zero(F, 8192));
@@ -208,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded() {
+    fn contention_table_is_bounded() {
         let mut contention = Contention::default();
         for ino in 0..FILES_MAX as u64 + 10 {
-            contention.ask(Asked { ino: Ino(ino + 1), excluded: true, ..asked(1, 0) });
+            contention.decide(RangeRequest { ino: Ino(ino + 1), excluded: true, ..asked(1, 0) });
         }
         assert_eq!(contention.files.len(), FILES_MAX);
-        contention.ask(Asked { ino: Ino(1 << 40), excluded: true, ..asked(1, 10_000) });
+        contention.decide(RangeRequest { ino: Ino(1 << 40), excluded: true, ..asked(1, 10_000) });
         assert_eq!(contention.files.len(), 1);
     }
 }

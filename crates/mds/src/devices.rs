@@ -1,12 +1,12 @@
-//! The data devices as the server sees them: for locks of bytes, and for flushes of what evicted
+//! The data devices of this host: the server uses them for byte locks, and flushes what evicted
 //! clients wrote.
 //!
 //! Invariants:
 //! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
 //!   still owes one (a *suspect*);
-//! - a suspect that answers is flushed once more: for what was left;
-//! - it may carry out what it had been given before for another [`SETTLING`]: a flush is for what a
-//!   device has done, and says nothing of what is under way.
+//! - once a suspect answers, it is flushed once more, for evictions that did not wait for it;
+//! - for another [`SETTLING`] it may still complete older writes: a flush covers what a device has
+//!   completed, and says nothing of writes in flight.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,28 +17,28 @@ use types::{ClientId, Duration, Instant};
 
 use crate::server::Server;
 
-/// A device that answers and has not carried out by then what it was given counts as one that
-/// stands still.
+/// A device that answers, and does not complete its older writes within this time, counts as
+/// stalled.
 const SETTLING: Duration = EVICTION_FLUSH;
 
 /// A data device of this host.
 pub struct DataDevice {
     /// The device.
     pub disk: Disk,
-    /// Somebody went on without its flush.
+    /// An eviction went on without waiting for its flush.
     suspect: Cell<bool>,
     /// When it answered after that.
     answered: Cell<Option<Instant>>,
 }
 
 impl DataDevice {
-    /// A device that is sound as far as is known.
+    /// A device that counts as sound.
     pub fn new(disk: Disk) -> DataDevice {
         DataDevice { disk, suspect: Cell::new(false), answered: Cell::new(None) }
     }
 }
 
-/// What is known of the data device at `path`: "sound", "suspect" or "not open".
+/// The state of the data device at `path`: "sound", "suspect" or "not open".
 pub fn state(server: &Server, path: &str) -> &'static str {
     let devices = server.disks.borrow();
     match devices.iter().find(|device| device.disk.path() == path) {
@@ -48,8 +48,8 @@ pub fn state(server: &Server, path: &str) -> &'static str {
     }
 }
 
-/// Does a device stand still, as far as is known, or did it a moment ago? It may carry out at any
-/// moment what evicted clients had submitted.
+/// Is a device stalled, as far as is known, or was it a moment ago? At any moment it may complete
+/// what evicted clients had submitted.
 pub fn may_write_late(server: &Server) -> bool {
     let now = server.env.now();
     let settles = |answered: Instant| now.since(answered) < SETTLING;
@@ -57,8 +57,8 @@ pub fn may_write_late(server: &Server) -> bool {
     devices.iter().any(|device| device.suspect.get() || device.answered.get().is_some_and(settles))
 }
 
-/// What `clients` wrote in place others can read from now on: it must not go with a power cut. All
-/// devices are flushed at the same time; the log says of which that cannot be promised.
+/// Flushes all devices at the same time: other clients can read what `clients` wrote in place, so a
+/// power cut must not lose it. The log names devices for which the server cannot guarantee that.
 pub async fn flush_for(server: &Rc<Server>, clients: &[ClientId]) {
     let devices = server.disks.borrow().clone();
     let mut flushes = Vec::new();
@@ -85,7 +85,7 @@ pub async fn flush_for(server: &Rc<Server>, clients: &[ClientId]) {
     }
 }
 
-/// Flushes a device, and once more for those who did not wait.
+/// Flushes a device, and once more for evictions that did not wait.
 async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
     loop {
         let flushed = device.disk.flush().await;
@@ -102,7 +102,7 @@ async fn flush(server: &Server, device: &DataDevice) -> Result<(), String> {
 fn warn(server: &Server, clients: &[ClientId], device: &DataDevice, what: &str) {
     for client in clients {
         server.log(&format!(
-            "data device {} {what}: what the evicted client {client} wrote there in place last may not outlive a \
+            "data device {} {what}: the last writes in place of the evicted client {client} may be lost in a \
              power cut",
             device.disk.path()
         ));

@@ -1,13 +1,16 @@
-//! The end of a session: goodbye, eviction, and the quarantine of what an evicted
+//! The end of a session: goodbye, eviction, and the quarantine of blocks and files that an evicted
 //! client could still write.
 //!
 //! Invariants:
-//! - an eviction is durable before anything the client held is given to others, and so is what
-//!   it had written in place, unless a data device does not answer in time (`devices`);
-//! - blocks that an evicted client could write are not reused, and files it could write are frozen,
-//!   until lease and grace have passed and no data device stands still or did a moment ago, or its
-//!   process on this host is gone; by then what it wrote late is stable, too;
-//! - a client's number stays known until its quarantine has ended, so a restart goes on with it.
+//! - an eviction is durable before the server gives anything that the client held to others. So is
+//!   what the client had written in place, unless a data device does not answer in time
+//!   (`devices`);
+//! - until an evicted client's writes have certainly ended, the server freezes the files that it
+//!   could write and does not reuse their blocks or its pool. They have ended when its process on
+//!   this host has ended, or when lease and grace have passed and no data device is stalled or was
+//!   a moment ago. By then what it wrote late is stable, too;
+//! - the server keeps a client's number until its quarantine has ended, so a restart goes on with
+//!   the quarantine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,36 +21,36 @@ use store::{ALL_FILES, Cost, StoreError};
 use types::{Bug, ClientId, Duration, Ino, Instant, Rights, Transno, planted};
 
 use crate::devices::{flush_for, may_write_late};
-use crate::hello::Info;
+use crate::hello::ClientInfo;
 use crate::ops::READ;
 use crate::server::Server;
-use crate::session::{Session, State};
+use crate::session::{Session, SessionState};
 
-/// Files frozen by one transaction.
+/// Files that one transaction freezes.
 const FREEZE: usize = 16;
-/// How long a client is looked at often.
+/// A session younger than this is checked for its local lock in every round.
 const YOUNG: Duration = Duration::from_secs(10);
 
-struct Evicted {
+struct QuarantinedClient {
     until: Instant,
     local: bool,
-    /// Nobody knows which files it could write.
-    all: bool,
-    /// The store knows of it.
-    noted: bool,
+    /// Which files it could write is unknown.
+    all_files: bool,
+    /// The eviction is durable in the store.
+    recorded: bool,
 }
 
 /// A client, and the files that it could write.
-type Held = (ClientId, Vec<Ino>);
+type WritableFiles = (ClientId, Vec<Ino>);
 
-/// Evicted clients whose writes may still arrive.
+/// QuarantinedClient clients whose writes may still arrive.
 #[derive(Default)]
-pub struct Quarantine(RefCell<BTreeMap<ClientId, Evicted>>);
+pub struct Quarantine(RefCell<BTreeMap<ClientId, QuarantinedClient>>);
 
 impl Quarantine {
     /// Do all files count as frozen?
     pub fn is_all_frozen(&self) -> bool {
-        self.0.borrow().values().any(|evicted| evicted.all)
+        self.0.borrow().values().any(|evicted| evicted.all_files)
     }
 
     /// Clients in quarantine.
@@ -55,36 +58,38 @@ impl Quarantine {
         self.0.borrow().keys().copied().collect()
     }
 
-    fn add(&self, server: &Server, client: ClientId, local: bool, all: bool) {
-        if all && !self.is_all_frozen() {
+    fn add(&self, server: &Server, client: ClientId, local: bool, all_files: bool) {
+        if all_files && !self.is_all_frozen() {
             server.mfs.hold_freed(Ino::NONE);
         }
         let until = server.env.now() + server.config.lease + server.config.lease / 2;
-        self.0.borrow_mut().insert(client, Evicted { until, local, all, noted: false });
+        self.0
+            .borrow_mut()
+            .insert(client, QuarantinedClient { until, local, all_files, recorded: false });
     }
 
-    fn noted(&self, client: ClientId) {
+    fn set_recorded(&self, client: ClientId) {
         if let Some(evicted) = self.0.borrow_mut().get_mut(&client) {
-            evicted.noted = true;
+            evicted.recorded = true;
         }
     }
 
     fn remove(&self, server: &Server, client: ClientId) {
         let gone = self.0.borrow_mut().remove(&client);
-        if gone.is_some_and(|evicted| evicted.all) && !self.is_all_frozen() {
+        if gone.is_some_and(|evicted| evicted.all_files) && !self.is_all_frozen() {
             server.mfs.unhold_freed(Ino::NONE);
         }
     }
 }
 
-/// Takes up the quarantines that were there before the restart. They last for their whole time
-/// again; the server that died may not have come to flush what these clients had written.
+/// Resumes the quarantines from before the restart. They last for their whole time again. Flushes
+/// the devices, as the server that died may not have flushed what these clients wrote.
 ///
 /// # Errors
 /// The store's.
 pub async fn reload(
     server: &Rc<Server>,
-    known: &BTreeMap<ClientId, Info>,
+    known: &BTreeMap<ClientId, ClientInfo>,
 ) -> Result<(), StoreError> {
     let (clients, _) = server.mfs.run(READ, |txn| txn.quarantines()).await?;
     if !clients.is_empty() && planted(Bug::QuarantineRefused) {
@@ -97,36 +102,44 @@ pub async fn reload(
         let (files, _) = server.mfs.run(READ, |txn| txn.frozen(client)).await?;
         let local = known.get(&client).is_some_and(|info| info.local);
         server.quarantine.add(server, client, local, files.contains(&ALL_FILES));
-        server.quarantine.noted(client);
+        server.quarantine.set_recorded(client);
     }
     Ok(())
 }
 
-/// Evicts a client, if it is there.
+/// Evicts a client, if it has a session.
 pub async fn evict(server: &Rc<Server>, client: ClientId, reason: &str) {
     evict_all(server, &[client], reason).await;
 }
 
-/// Evicts those of `clients` that are there, at once.
+/// Evicts those of `clients` that have a session, all together.
 pub async fn evict_all(server: &Rc<Server>, clients: &[ClientId], reason: &str) {
-    let out = clients.iter().filter_map(|&client| put_out(server, client, reason));
-    let (sessions, held): (Vec<_>, Vec<_>) = out.unzip();
-    if !quarantine(server, &held).await {
+    let out = clients.iter().filter_map(|&client| end_session(server, client, reason));
+    let (sessions, writable): (Vec<_>, Vec<_>) = out.unzip();
+    if !quarantine(server, &writable).await {
         return;
     }
     for session in sessions {
-        forget(server, &session);
-        server.log(&format!("client {} is out: what it held is free", session.client));
+        free_holdings(server, &session);
+        server.log(&format!(
+            "client {} has been evicted: its leases and locks are free",
+            session.client
+        ));
     }
 }
 
-/// Nothing of the client's is executed any more; with its session the files that it could write.
-fn put_out(server: &Server, client: ClientId, reason: &str) -> Option<(Rc<Session>, Held)> {
+/// Ends the client's session: the server executes nothing more of it. Returns the session, and the
+/// files that the client could write.
+fn end_session(
+    server: &Server,
+    client: ClientId,
+    reason: &str,
+) -> Option<(Rc<Session>, WritableFiles)> {
     let session = server.session(client).filter(|session| !session.is_over())?;
-    // What it held before the restart is known only when it has claimed everything.
-    let unknown = session.state() == State::Recovering;
-    session.set_state(State::Over);
-    server.log(&format!("client {client} ({}) is evicted: {reason}", session.description));
+    // What it held before the restart is known only once it has reclaimed everything.
+    let unknown = session.state() == SessionState::Recovering;
+    session.set_state(SessionState::Over);
+    server.log(&format!("client {client} ({}) is being evicted: {reason}", session.description));
     session.push(Message::Push { push: Push::Evicted { reason: reason.to_owned() } });
     session.unbind();
     let held = server.leases.borrow().of_client(client);
@@ -140,38 +153,41 @@ fn put_out(server: &Server, client: ClientId, reason: &str) -> Option<(Rc<Sessio
     Some((session, (client, writable)))
 }
 
-/// Evicts clients that have not come back after a restart, at once.
-pub async fn evict_absent(server: &Rc<Server>, absent: &[(ClientId, Info)]) {
-    for (client, Info { local, description, .. }) in absent {
-        server.log(&format!("client {client} ({description}) has not come back: it is evicted"));
+/// Evicts clients that have not come back after a restart, all together.
+pub async fn evict_absent(server: &Rc<Server>, absent: &[(ClientId, ClientInfo)]) {
+    for (client, ClientInfo { local, description, .. }) in absent {
+        server.log(&format!(
+            "client {client} ({description}) has not come back: it is being evicted"
+        ));
         server.quarantine.add(server, *client, *local, true);
     }
-    let held: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
-    if quarantine(server, &held).await {
+    let writable: Vec<_> = absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
+    if quarantine(server, &writable).await {
         for (client, _) in absent {
-            server.log(&format!("client {client} is out: what it held is free"));
+            server.log(&format!("client {client} has been evicted: its leases and locks are free"));
         }
     }
 }
 
-/// Makes it durable that the clients are out, what they could write, and what they have written.
-async fn quarantine(server: &Rc<Server>, held: &[Held]) -> bool {
+/// Makes durable that the clients are evicted, which files they could write, and what they have
+/// written.
+async fn quarantine(server: &Rc<Server>, writable: &[WritableFiles]) -> bool {
     let mut last = Transno::ZERO;
-    for (client, files) in held {
-        let Some(transno) = freeze(server, *client, files).await else { return false };
+    for (client, files) in writable {
+        let Some(transno) = record_eviction(server, *client, files).await else { return false };
         last = last.max(transno);
     }
     let durable = server.wait_durable(last).await.is_ok();
-    if durable && !held.is_empty() {
-        let clients: Vec<ClientId> = held.iter().map(|(client, _)| *client).collect();
+    if durable && !writable.is_empty() {
+        let clients: Vec<ClientId> = writable.iter().map(|(client, _)| *client).collect();
         flush_for(server, &clients).await;
-        clients.iter().for_each(|&client| server.quarantine.noted(client));
+        clients.iter().for_each(|&client| server.quarantine.set_recorded(client));
     }
     durable
 }
 
-/// Notes in the store that the client is out, and what it could write.
-async fn freeze(server: &Server, client: ClientId, files: &[Ino]) -> Option<Transno> {
+/// Records in the store that the client is evicted, and which files it could write.
+async fn record_eviction(server: &Server, client: ClientId, files: &[Ino]) -> Option<Transno> {
     let mut parts: Vec<&[Ino]> = files.chunks(FREEZE).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -190,37 +206,37 @@ async fn freeze(server: &Server, client: ClientId, files: &[Ino]) -> Option<Tran
     Some(last)
 }
 
-/// Everything the session held is free.
-fn forget(server: &Server, session: &Session) {
+/// Frees everything that the session held.
+fn free_holdings(server: &Server, session: &Session) {
     let client = session.client;
     let held = server.leases.borrow_mut().drop_client(client);
     let freed = server.locks.borrow_mut().drop_client(client);
-    server.tell_lock_free(&freed);
+    server.push_lock_free(&freed);
     server.sessions.borrow_mut().remove(&client);
     session.glimpses.borrow_mut().clear();
     for (ino, rights) in held {
         if rights.contains(Rights::OPEN) {
-            server.freer.consider(server, ino);
+            server.reaper.free_if_closed(server, ino);
         }
     }
     server.lease_events.notify_all();
     server.grace.progress();
 }
 
-/// A client leaves in order: all it held is free, its number is forgotten.
+/// A client leaves: frees all that it held and forgets its number.
 ///
 /// # Errors
 /// The store's.
 pub async fn goodbye(server: &Rc<Server>, session: &Session) -> Result<Transno, StoreError> {
-    session.set_state(State::Over);
-    forget(server, session);
-    let transno = forget_client(server, session.client).await?;
+    session.set_state(SessionState::Over);
+    free_holdings(server, session);
+    let transno = remove_from_store(server, session.client).await?;
     server.log(&format!("client {} ({}) has left", session.client, session.description));
     Ok(transno)
 }
 
-/// Gives a client's pool back and removes it.
-async fn forget_client(server: &Server, client: ClientId) -> Result<Transno, StoreError> {
+/// Frees a client's pool and removes the client from the store.
+async fn remove_from_store(server: &Server, client: ClientId) -> Result<Transno, StoreError> {
     let mut last = Transno::ZERO;
     loop {
         let step = server.mfs.run(Cost::STEP, |txn| txn.release_pool(client)).await?;
@@ -238,13 +254,13 @@ async fn forget_client(server: &Server, client: ClientId) -> Result<Transno, Sto
     }
 }
 
-/// Is it certain that no write of the client's process can be in flight? Known only
-/// of clients on this host, by the lock they hold on the data devices.
+/// Is it certain that no write of the client's process can be in flight? This is known only of
+/// clients on this host, by the lock that they hold on the data devices.
 pub async fn is_proven_dead(server: &Server, session: &Session) -> bool {
     session.local.get() && is_lock_free(server, session.client).await
 }
 
-/// Does nobody on this host hold the lock that `client` takes on the data devices?
+/// Is the lock that `client` takes on the data devices free on this host?
 pub async fn is_lock_free(server: &Server, client: ClientId) -> bool {
     let devices = server.disks.borrow().clone();
     if devices.is_empty() {
@@ -258,9 +274,10 @@ pub async fn is_lock_free(server: &Server, client: ClientId) -> bool {
     true
 }
 
-/// Looks whether clients of this host can be seen to be: from then on their death can be.
-/// With `all` also those are looked at again that have long been here.
-pub async fn look_for_locals(server: &Rc<Server>, all: bool) {
+/// Looks for clients whose lock shows that they run on this host: from then on the server can see
+/// when they die. With `all` it also checks sessions that are not young any more. Evicts those that
+/// have died.
+pub async fn detect_local_clients(server: &Rc<Server>, all: bool) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     let now = server.env.now();
     let young = |session: &Session| now.since(session.begun) < YOUNG;
@@ -276,15 +293,15 @@ pub async fn look_for_locals(server: &Rc<Server>, all: bool) {
         if held && !session.is_over() {
             session.local.set(true);
             let (nonce, description) = (session.nonce, session.description.clone());
-            let info = Info { nonce, local: true, description }.encode();
+            let info = ClientInfo { nonce, local: true, description }.encode();
             let client = session.client;
             let noted = server.mfs.run(Cost::DELETE, |txn| txn.set_client(client, &info)).await;
-            server.checked(noted, "noting where a client runs");
+            server.checked(noted, "recording that a client is local");
         }
     }
     for session in sessions {
         if !session.is_connected()
-            && session.state() == State::Live
+            && session.state() == SessionState::Live
             && is_proven_dead(server, &session).await
         {
             evict(server, session.client, "its process has ended").await;
@@ -292,21 +309,21 @@ pub async fn look_for_locals(server: &Rc<Server>, all: bool) {
     }
 }
 
-/// Forgets clients that have enrolled and gone without a request: their calls broke off.
-pub async fn forget_unused(server: &Rc<Server>) {
+/// Removes clients that enrolled and went away without a request: their handshake broke off.
+pub async fn remove_unused(server: &Rc<Server>) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     for session in sessions {
         let unused = !session.known && session.requests.get() == 0 && !session.is_connected();
         let silent = server.silence(&session);
         if unused && !session.is_over() && silent >= server.config.lease {
             let left = goodbye(server, &session).await;
-            server.checked(left, "forgetting a client");
+            server.checked(left, "removing an unused client");
         }
     }
 }
 
-/// Space has run out: clients that are silent beyond their lease lose what they keep unused, and
-/// files without a name that only they have open.
+/// Space has run out: evicts clients that have been silent for a lease and hold unused blocks, or
+/// have an orphan open.
 pub async fn evict_hoarders(server: &Rc<Server>) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     for session in sessions {
@@ -316,16 +333,16 @@ pub async fn evict_hoarders(server: &Rc<Server>) {
         }
         let pool = server.mfs.run(READ, |txn| txn.pool(client)).await;
         let pool = server.checked(pool, "reading a pool").map(|(pool, _)| pool);
-        if pool.is_some_and(|pool| !pool.is_empty()) || keeps_removed(server, client) {
+        if pool.is_some_and(|pool| !pool.is_empty()) || has_open_orphan(server, client) {
             evict(server, client, "it is silent and keeps space that others need").await;
         }
     }
 }
 
-/// Has the client a file open that has no name any more?
-fn keeps_removed(server: &Server, client: ClientId) -> bool {
+/// Does the client have an orphan open?
+fn has_open_orphan(server: &Server, client: ClientId) -> bool {
     let leases = server.leases.borrow();
-    server.freer.is_any_nameless(|ino| leases.rights(client, ino).contains(Rights::OPEN))
+    server.reaper.any_open_orphan(|ino| leases.rights(client, ino).contains(Rights::OPEN))
 }
 
 /// Ends the quarantines whose time has come.
@@ -333,7 +350,7 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     let now = server.env.now();
     let all: Vec<(ClientId, bool, bool)> = {
         let quarantine = server.quarantine.0.borrow();
-        let noted = quarantine.iter().filter(|(_, evicted)| evicted.noted);
+        let noted = quarantine.iter().filter(|(_, evicted)| evicted.recorded);
         noted.map(|(&client, evicted)| (client, evicted.until <= now, evicted.local)).collect()
     };
     let (mut dead, mut past) = (Vec::new(), Vec::new());
@@ -348,14 +365,14 @@ pub async fn end_quarantines(server: &Rc<Server>) {
     if clients.is_empty() {
         return;
     }
-    // What a device carried out late was read by others, too.
+    // Others may have read what a device wrote late: it must be stable.
     flush_for(server, &clients).await;
     if may_write_late(server) && !planted(Bug::QuarantineSkipped) {
         past.clear();
     }
     for client in dead.into_iter().chain(past) {
         if let Err(error) = end_quarantine(server, client).await {
-            server.failed(&error, "ending a quarantine");
+            server.note_failure(&error, "ending a quarantine");
             continue;
         }
         server.quarantine.remove(server, client);
@@ -376,11 +393,11 @@ async fn end_quarantine(server: &Server, client: ClientId) -> Result<(), StoreEr
             server.mfs.run(Cost::STEP, thaw).await?;
         }
     }
-    forget_client(server, client).await?;
+    remove_from_store(server, client).await?;
     Ok(())
 }
 
-/// How long after its eviction a client's blocks are kept apart.
+/// How long after its eviction a client's blocks are not reused.
 pub fn quarantine_time(lease: Duration) -> Duration {
     lease + lease / 2
 }

@@ -1,11 +1,11 @@
 //! Gates: one first-come-first-served lock for each inode that an operation waits at.
 //!
 //! Invariants:
-//! - an operation that waits (for rights, for another operation) holds or queues at
-//!   the gates of all inodes it touches, taken in order of their numbers, so two
-//!   operations never wait for each other's gate;
-//! - an operation that need not wait takes no gate, but passes none that is taken:
-//!   its transaction runs at one instant;
+//! - an operation that waits (for rights, or for another operation) holds or queues at the gates of
+//!   all inodes it touches. It takes them in order of their numbers, so two operations never wait
+//!   for each other's gates;
+//! - an operation that need not wait takes no gate, but does not pass one that is taken: its
+//!   transaction runs at one instant;
 //! - a gate exists only while someone holds it or queues at it.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use env::sync::{AsyncMutex, Permit};
 use types::{HashMap, Ino};
 
-/// The gate of renames of directories between directories. It precedes every inode's.
+/// The gate of renames that move a directory to another directory. It comes before every inode's.
 pub const RENAME_GATE: Ino = Ino::NONE;
 
 #[derive(Default)]
@@ -27,28 +27,28 @@ struct Gate {
 #[derive(Clone, Default)]
 pub struct Gates(Rc<RefCell<HashMap<Ino, Gate>>>);
 
-/// Gates held; they open when it is dropped.
-pub struct Held {
+/// Gates that an operation holds; they open when this is dropped.
+pub struct HeldGates {
     gates: Gates,
     inos: Vec<Ino>,
     permits: Vec<Permit>,
 }
 
 impl Gates {
-    /// Does someone else than the holder of `mine` hold or wait at the gate of `ino`?
-    pub fn closed(&self, ino: Ino, mine: Option<&Held>) -> bool {
+    /// Does another operation than the holder of `own` hold the gate of `ino`, or queue at it?
+    pub fn is_closed(&self, ino: Ino, own: Option<&HeldGates>) -> bool {
         let gates = self.0.borrow();
-        if gates.is_empty() || mine.is_some_and(|held| held.inos.contains(&ino)) {
+        if gates.is_empty() || own.is_some_and(|held| held.inos.contains(&ino)) {
             return false;
         }
         gates.contains_key(&ino)
     }
 
     /// Takes the gates of `inos`, one after the other in order.
-    pub async fn enter(&self, mut inos: Vec<Ino>) -> Held {
+    pub async fn enter(&self, mut inos: Vec<Ino>) -> HeldGates {
         inos.sort_unstable();
         inos.dedup();
-        let mut held = Held { gates: self.clone(), inos: Vec::new(), permits: Vec::new() };
+        let mut held = HeldGates { gates: self.clone(), inos: Vec::new(), permits: Vec::new() };
         for ino in inos {
             let lock = {
                 let mut gates = self.0.borrow_mut();
@@ -56,20 +56,20 @@ impl Gates {
                 gate.users += 1;
                 gate.lock.clone()
             };
-            // Counted before the wait, so that a dropped future is uncounted too.
+            // Counted before the wait, so that dropping the future uncounts it too.
             held.inos.push(ino);
             held.permits.push(lock.lock().await);
         }
         held
     }
 
-    /// Gates in use.
+    /// Number of gates in use.
     pub fn len(&self) -> usize {
         self.0.borrow().len()
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldGates {
     fn drop(&mut self) {
         self.permits.clear();
         let mut gates = self.gates.0.borrow_mut();

@@ -1,12 +1,13 @@
-//! Asking those who write a file for its size and times, without taking anything away.
+//! Glimpses: asks the writers of a file for its size and times, without recalling anything.
 //!
 //! Invariants:
-//! - what is told was the file's size at one instant between question and answer. Under
+//! - the reported size was the file's size at one instant between question and answer. Under
 //!   `DATA_X` one client knows it. Under `DATA_P` the size only grows, and is the largest that any
-//!   holder or the server knows of: it is read twice, and counts if it was the same both times;
-//! - an answer counts beside attributes that were the same before the question and after the
-//!   answer: `stat` never tells a mode of after a write with the size of before it;
-//! - a client is asked also about its own parts: only so all answers belong to one instant.
+//!   holder or the server knows: the server reads it twice, and it counts if it was the same both
+//!   times;
+//! - an answer counts only if the attributes are the same before the question and after the answer.
+//!   So `stat` never shows a mode from after a write with the size from before it;
+//! - a client is asked also about its own ranges: only then do all answers belong to one instant.
 
 use std::rc::Rc;
 
@@ -14,72 +15,73 @@ use env::sync::oneshot;
 use proto::mds::{DataAttr, Message, Push};
 use types::{Attr, ClientId, Ino, Rights};
 
-use crate::recall::{LOOK, end_the_late};
+use crate::recall::{CHECK_INTERVAL, evict_unresponsive};
 use crate::server::Server;
 
-/// How often a file that changes all the time is asked about before the right to write it is taken.
+/// How often the server glimpses a file that changes all the time before it takes the right to
+/// write.
 const TRIES: u32 = 4;
 
-/// What those said who write a file, and what the server had before it asked them.
+/// What the writers of a file answered, and what the server had before it asked them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Glimpsed {
-    told: Told,
+    answer: GlimpseAnswer,
     /// The attributes as the server had them before it asked.
     before: Attr,
-    /// Questions so far.
+    /// Number of glimpses so far.
     tries: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Told {
-    /// The holder of `DATA_X`, if there still was one.
+enum GlimpseAnswer {
+    /// Of the holder of `DATA_X`, if there still was one.
     Whole(Option<DataAttr>),
-    /// The holders of `DATA_P`: the largest of everything, that of the server included.
+    /// Of the holders of `DATA_P`: the largest values, those of the server included.
     Parts {
         /// The largest size and the latest times.
         data: DataAttr,
-        /// Was it the same twice?
-        settled: bool,
+        /// Was the size the same both times?
+        consistent: bool,
     },
 }
 
 impl Glimpsed {
-    /// Does it say what `attr`, the attributes as the server has them now, lack? Only if these are
-    /// the same as before it asked were they so when the writer answered. Those who write parts
-    /// commit all the time, each for itself: of such a file only what commits leave alone must be
-    /// the same.
-    pub fn holds_for(&self, attr: &Attr) -> bool {
+    /// Does it complete `attr`, the attributes as the server has them now? It does only if they are
+    /// the same as before the glimpse: then they were so when the writer answered. Writers of
+    /// ranges commit all the time, each for itself. Of such a file only those attributes must be
+    /// the same that commits do not change.
+    pub fn is_valid_for(&self, attr: &Attr) -> bool {
         let before = &self.before;
-        match &self.told {
-            Told::Whole(_) => attr.version == before.version,
-            Told::Parts { data, settled } => {
+        match &self.answer {
+            GlimpseAnswer::Whole(_) => attr.version == before.version,
+            GlimpseAnswer::Parts { data, consistent } => {
                 let others = |attr: &Attr| (attr.mode, attr.uid, attr.gid, attr.nlink);
-                *settled && attr.size <= data.size && others(attr) == others(before)
+                *consistent && attr.size <= data.size && others(attr) == others(before)
             }
         }
     }
 
-    /// Questions so far.
+    /// Number of glimpses so far.
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Has it been asked often enough?
+    /// Has the server glimpsed it often enough?
     pub fn is_given_up(&self) -> bool {
         self.tries >= TRIES
     }
 
     /// Adds to `attr` what the server does not know.
-    pub fn put_in(&self, attr: &mut Attr) {
-        match &self.told {
-            Told::Whole(None) => {}
-            Told::Whole(Some(data)) => {
+    pub fn complete(&self, attr: &mut Attr) {
+        match &self.answer {
+            GlimpseAnswer::Whole(None) => {}
+            GlimpseAnswer::Whole(Some(data)) => {
                 attr.size = data.size;
                 attr.blocks = data.blocks;
                 attr.mtime = data.mtime;
                 attr.ctime = attr.ctime.max(data.ctime);
             }
-            Told::Parts { data, .. } => {
+            GlimpseAnswer::Parts { data, .. } => {
                 attr.size = attr.size.max(data.size);
                 attr.blocks = attr.blocks.max(data.blocks);
                 attr.mtime = attr.mtime.max(data.mtime);
@@ -89,28 +91,28 @@ impl Glimpsed {
     }
 }
 
-/// Asks all who write the file of which the server has `before`; `tries`: so often was it asked
-/// already.
+/// Asks all writers of the file, of which the server has the attributes `before`; `tries`: glimpses
+/// so far.
 pub async fn glimpse(server: &Rc<Server>, before: Attr, tries: u32) -> Glimpsed {
-    let told = ask_those_who_write(server, before.ino, before.size).await;
-    Glimpsed { told, before, tries: tries + 1 }
+    let answer = ask_writers(server, before.ino, before.size).await;
+    Glimpsed { answer, before, tries: tries + 1 }
 }
 
-async fn ask_those_who_write(server: &Rc<Server>, ino: Ino, size: u64) -> Told {
+async fn ask_writers(server: &Rc<Server>, ino: Ino, size: u64) -> GlimpseAnswer {
     let holders = server.leases.borrow().range_holders(ino);
     if holders.is_empty() {
-        return Told::Whole(ask_writer(server, ino).await);
+        return GlimpseAnswer::Whole(ask_writer(server, ino).await);
     }
     let first = ask_all(server, ino, size, &holders).await;
-    // Of one holder an answer alone is of one instant.
+    // A single holder's answer is of one instant by itself.
     let same = holders.len() == 1 || ask_all(server, ino, size, &holders).await.size == first.size;
     let now = server.leases.borrow().range_holders(ino);
-    let settled = same && now.iter().all(|holder| holders.contains(holder));
-    Told::Parts { data: first, settled }
+    let consistent = same && now.iter().all(|holder| holders.contains(holder));
+    GlimpseAnswer::Parts { data: first, consistent }
 }
 
-/// The largest of what `holders` and the server know; whoever holds nothing any more has told the
-/// server.
+/// The largest values that `holders` and the server know. A client that holds nothing any more has
+/// reported to the server.
 async fn ask_all(server: &Rc<Server>, ino: Ino, size: u64, holders: &[ClientId]) -> DataAttr {
     let zero = Default::default();
     let mut all = DataAttr { size, blocks: 0, mtime: zero, ctime: zero };
@@ -141,7 +143,7 @@ async fn ask_writer(server: &Rc<Server>, ino: Ino) -> Option<DataAttr> {
     }
 }
 
-/// What `client` answers; `None`: it is gone, or holds no right on content.
+/// What `client` answers; `None`: it is gone, or holds no right to write.
 async fn ask(server: &Rc<Server>, ino: Ino, client: ClientId) -> Option<Option<DataAttr>> {
     loop {
         let writes = server.leases.borrow().rights(client, ino).intersects(Rights::WRITES);
@@ -152,11 +154,11 @@ async fn ask(server: &Rc<Server>, ino: Ino, client: ClientId) -> Option<Option<D
         let connection = session.connection_number();
         session.push(Message::Push { push: Push::Glimpse { id, ino } });
         loop {
-            let patience = LOOK.min(server.config.lease / 4);
+            let patience = CHECK_INTERVAL.min(server.config.lease / 4);
             if let Some(answer) = server.env.timeout(patience, &mut receive).await {
                 return Some(answer.flatten());
             }
-            end_the_late(server, &[client]).await;
+            evict_unresponsive(server, &[client]).await;
             let gone = server.session(client).is_none_or(|now| !Rc::ptr_eq(&now, &session));
             if gone || session.connection_number() != connection {
                 session.glimpses.borrow_mut().remove(&id);

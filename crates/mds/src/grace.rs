@@ -1,11 +1,11 @@
-//! The time after a restart in which the clients of before reclaim and replay.
+//! The grace period: after a restart, the known clients reclaim and replay.
 //!
 //! Invariants:
-//! - until it ends only what recovering clients reclaim and replay is executed;
-//! - it ends when every known client has said that it is done, or those that have
-//!   not have been silent for a lease; these are evicted, and nobody who was heard of since;
-//! - nobody knows what an absent client held, so until its quarantine ends all
-//!   files count as frozen.
+//! - until grace ends, the server executes only what recovering clients reclaim and replay;
+//! - it ends when every known client has said that it is done, or when those that have not have
+//!   been silent for a lease. The server evicts these, but no client that it has heard of since;
+//! - nobody knows what an absent client held, so until its quarantine ends all files count as
+//!   frozen.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,42 +14,42 @@ use std::rc::Rc;
 use env::sync::Notify;
 use types::{ClientId, Duration, Instant};
 
-use crate::hello::Info;
+use crate::hello::ClientInfo;
 use crate::ops::READ;
 use crate::server::Server;
-use crate::session::State;
-use crate::{evict, freer, unheard};
+use crate::session::SessionState;
+use crate::{evict, reaper, unacknowledged};
 
-/// How often the end is looked for.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often the server checks whether grace can end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// See the module.
 #[derive(Default)]
 pub struct Grace {
-    /// Known clients that have not called yet.
-    absent: RefCell<BTreeMap<ClientId, Info>>,
+    /// Known clients that have not connected yet.
+    absent: RefCell<BTreeMap<ClientId, ClientInfo>>,
     over: Cell<bool>,
     changed: Notify,
 }
 
 impl Grace {
-    /// The clients known at the start.
-    pub fn set_known(&self, known: BTreeMap<ClientId, Info>) {
+    /// Sets the clients known at the start.
+    pub fn set_known(&self, known: BTreeMap<ClientId, ClientInfo>) {
         *self.absent.borrow_mut() = known;
     }
 
-    /// A known client calls: it is no longer absent.
-    pub fn claim(&self, client: ClientId) -> Option<Info> {
+    /// A known client has connected: it is no longer absent.
+    pub fn claim(&self, client: ClientId) -> Option<ClientInfo> {
         self.absent.borrow_mut().remove(&client)
     }
 
-    /// Those of `clients` that are absent still are not waited for any longer.
-    fn claim_all(&self, clients: &[ClientId]) -> Vec<(ClientId, Info)> {
+    /// Takes those of `clients` that are still absent from the absent ones.
+    fn claim_all(&self, clients: &[ClientId]) -> Vec<(ClientId, ClientInfo)> {
         clients.iter().filter_map(|&client| Some((client, self.claim(client)?))).collect()
     }
 
-    /// It was not the client.
-    pub fn unclaim(&self, client: ClientId, info: Info) {
+    /// Takes back [`Grace::claim`]: it was not the client that connected.
+    pub fn unclaim(&self, client: ClientId, info: ClientInfo) {
         self.absent.borrow_mut().insert(client, info);
     }
 
@@ -69,7 +69,7 @@ impl Grace {
         }
     }
 
-    /// A client is done, or gone.
+    /// A client is done or gone: the end may have come.
     pub fn progress(&self) {
         self.changed.notify_all();
     }
@@ -84,14 +84,14 @@ impl Grace {
     }
 }
 
-/// Waits for the end of the grace, evicts the absent, and begins the service.
+/// Waits for the end of grace, evicts the absent clients, and begins the service.
 pub async fn run(server: Rc<Server>) {
     let begun = server.env.now();
     loop {
         let changed = server.grace.changed.notified();
-        evict_the_dead(&server).await;
-        if still_waited_for(&server, begun) {
-            server.env.timeout(LOOK.min(server.config.lease / 4), changed).await;
+        evict_dead_local(&server).await;
+        if must_wait(&server, begun) {
+            server.env.timeout(CHECK_INTERVAL.min(server.config.lease / 4), changed).await;
             if server.is_stopping() {
                 return;
             }
@@ -101,13 +101,13 @@ pub async fn run(server: Rc<Server>) {
         if absent.is_empty() {
             break;
         }
-        // That lasts as long as a device takes to flush: others may be heard of meanwhile, whose
-        // leases are good then.
+        // This lasts as long as a device takes to flush. Other clients may be heard of meanwhile,
+        // and then their leases are good.
         evict::evict_absent(&server, &absent).await;
     }
     let late: Vec<ClientId> = {
         let sessions = server.sessions.borrow();
-        let recovering = sessions.values().filter(|s| s.state() == State::Recovering);
+        let recovering = sessions.values().filter(|s| s.state() == SessionState::Recovering);
         recovering.map(|session| session.client).collect()
     };
     evict::evict_all(&server, &late, "it did not finish its recovery in time").await;
@@ -118,12 +118,12 @@ pub async fn run(server: Rc<Server>) {
     server.checked(ended.await, "ending the grace");
     server.grace.over.set(true);
     server.grace.changed.notify_all();
-    unheard::ask(&server);
-    freer::begin(&server).await;
+    unacknowledged::recall_presumed(&server);
+    reaper::begin(&server).await;
 }
 
-/// Those whose processes were on this host and have ended need not be waited for.
-async fn evict_the_dead(server: &Rc<Server>) {
+/// Evicts absent clients of this host whose process has ended: nobody need wait for them.
+async fn evict_dead_local(server: &Rc<Server>) {
     let mut dead = Vec::new();
     for client in server.grace.absent_local() {
         if evict::is_lock_free(server, client).await {
@@ -133,10 +133,10 @@ async fn evict_the_dead(server: &Rc<Server>) {
     evict::evict_absent(server, &server.grace.claim_all(&dead)).await;
 }
 
-fn still_waited_for(server: &Server, begun: Instant) -> bool {
+fn must_wait(server: &Server, begun: Instant) -> bool {
     let now = server.env.now();
     let recovering = server.sessions.borrow().values().any(|session| {
-        session.state() == State::Recovering && server.silence(session) < server.config.lease
+        session.state() == SessionState::Recovering && server.silence(session) < server.config.lease
     });
     let absent = !server.grace.absent.borrow().is_empty();
     recovering || (absent && now.since(begun.max(server.awake_since())) < server.config.lease)

@@ -1,8 +1,8 @@
-//! The handshake: who is calling, and what becomes of its session.
+//! The handshake: identifies the client and finds or begins its session.
 //!
 //! Invariants:
-//! - a number is bound to one run of one client: another run cannot take its place;
-//! - a number is durable before it is told.
+//! - a client number is bound to one process of one client: another process cannot take it over;
+//! - a client number is durable before the client learns it.
 
 use std::rc::Rc;
 
@@ -15,28 +15,28 @@ use types::{Bug, ClientId, Duration, Fault, Transno, planted};
 
 use crate::connection::{Connection, receive};
 use crate::server::Server;
-use crate::session::{Identity, Session, State};
+use crate::session::{Session, SessionIdentity, SessionState};
 
-/// How long a caller may take to introduce itself.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Shortest lease that a client may ask for.
+/// How long a peer may take to send its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest lease that a client may request.
 const LEASE_MIN: Duration = Duration::from_millis(100);
-/// Longest description kept.
+/// Longest description that the server keeps.
 const DESCRIPTION_MAX: usize = 1024;
 /// [`Hello::role`] of an administrator's tool.
 const ADMINISTRATOR: u8 = 1;
 
-/// What is kept of a client over restarts.
-pub struct Info {
-    /// Number of its run.
+/// What the store keeps of a client.
+pub struct ClientInfo {
+    /// Random number of the client's process.
     pub nonce: u64,
     /// See [`Session::local`].
     pub local: bool,
-    /// For people.
+    /// Description of the client for administrators.
     pub description: String,
 }
 
-impl Info {
+impl ClientInfo {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -46,17 +46,17 @@ impl Info {
         out
     }
 
-    /// What the bytes mean; nothing known if they make no sense.
-    pub fn decode(bytes: &[u8]) -> Info {
+    /// Decodes the bytes; yields an empty description and nonce 0 if they are malformed.
+    pub fn decode(bytes: &[u8]) -> ClientInfo {
         let mut reader = Reader::new(bytes);
-        let mut read = || -> Result<Info, proto::Malformed> {
-            Ok(Info {
+        let mut read = || -> Result<ClientInfo, proto::Malformed> {
+            Ok(ClientInfo {
                 nonce: Wire::get(&mut reader)?,
                 local: Wire::get(&mut reader)?,
                 description: Wire::get(&mut reader)?,
             })
         };
-        read().unwrap_or(Info { nonce: 0, local: false, description: String::new() })
+        read().unwrap_or(ClientInfo { nonce: 0, local: false, description: String::new() })
     }
 }
 
@@ -64,15 +64,15 @@ fn refusal(fault: Fault, text: impl Into<String>) -> Refused {
     Refused { fault, text: text.into() }
 }
 
-/// Answers the caller's hello. `None`: it was refused or went away.
-pub async fn greet(
+/// Answers the peer's hello. `None`: it was refused, or went away.
+pub async fn handshake(
     server: &Rc<Server>,
     connection: &Rc<Connection>,
     decoder: &mut Decoder,
 ) -> Option<Rc<Session>> {
-    let Some(first) = server.env.timeout(PATIENCE, receive(connection, decoder)).await else {
-        let (peer, secs) = (connection.peer(), PATIENCE.as_secs());
-        server.log(&format!("{peer} has said nothing for {secs} s; connection closed"));
+    let Some(first) = server.env.timeout(HELLO_TIMEOUT, receive(connection, decoder)).await else {
+        let (peer, secs) = (connection.peer(), HELLO_TIMEOUT.as_secs());
+        server.log(&format!("{peer} has sent no hello for {secs} s; connection closed"));
         return None;
     };
     let result = match first {
@@ -83,7 +83,7 @@ pub async fn greet(
     };
     match result {
         Ok((session, state)) => {
-            session.heard.set(server.env.now());
+            session.last_heard.set(server.env.now());
             session.forget_held_back();
             connection.send(&Message::Welcome { welcome: welcome(server, &session, state) });
             session.bind(connection.clone());
@@ -138,7 +138,7 @@ async fn admit(server: &Rc<Server>, hello: Hello) -> Result<(Rc<Session>, (u8, T
         return Err(refusal(Fault::Busy, "the server is stopping"));
     }
     if hello.role == ADMINISTRATOR {
-        let session = Rc::new(new_session(server, &hello, ClientId(0), State::Live, false));
+        let session = Rc::new(new_session(server, &hello, ClientId(0), SessionState::Live, false));
         return Ok((session, (mds::NEW, Transno::ZERO)));
     }
     if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !server.grace.is_over() {
@@ -154,7 +154,7 @@ fn new_session(
     server: &Server,
     hello: &Hello,
     client: ClientId,
-    state: State,
+    state: SessionState,
     known: bool,
 ) -> Session {
     let asked = Duration::from_millis(u64::from(hello.lease_ms));
@@ -164,7 +164,7 @@ fn new_session(
         asked.clamp(LEASE_MIN.min(server.config.lease), server.config.lease)
     };
     let description = shortened(&hello.description);
-    let identity = Identity { client, nonce: hello.nonce, description, lease };
+    let identity = SessionIdentity { client, nonce: hello.nonce, description, lease };
     Session::new(identity, state, known, server.env.now())
 }
 
@@ -176,26 +176,26 @@ fn shortened(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// A server that ends because its store failed is started again: the caller may wait for that.
+/// A server that ends because its store failed will be restarted: the client may wait for that.
 fn store_failed(server: &Server) -> Refused {
     let fault = if server.is_stopping() { Fault::Busy } else { Fault::Io };
     refusal(fault, "the metadata store failed; see the server's log")
 }
 
-/// A new client: it gets a number.
+/// Enrolls a new client: gives it a number.
 async fn enroll(
     server: &Rc<Server>,
     hello: &Hello,
 ) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
     if server.sessions.borrow().len() >= SESSIONS_MAX {
-        return Err(refusal(Fault::Overloaded, "the server has as many clients as it can have"));
+        return Err(refusal(Fault::Overloaded, "the server has its maximum number of clients"));
     }
     let description = shortened(&hello.description);
-    let info = Info { nonce: hello.nonce, local: false, description }.encode();
-    // From the reserve: who cannot come cannot remove anything. What its replies may take must be
-    // left.
-    let made = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
-    if let Err(StoreError::Fault(Fault::NoSpace)) = made {
+    let info = ClientInfo { nonce: hello.nonce, local: false, description }.encode();
+    // Use the reserve: a client that cannot mount cannot remove anything. The store keeps enough
+    // for the client's replies.
+    let enrolled = server.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
+    if let Err(StoreError::Fault(Fault::NoSpace)) = enrolled {
         let text = format!(
             "the metadata zone has no room for another client, whose replies may take {} KiB; remove files by those \
              that are there, or evict some",
@@ -204,18 +204,20 @@ async fn enroll(
         return Err(refusal(Fault::NoSpace, text));
     }
     let (client, transno) =
-        server.checked(made, "enrolling a client").ok_or_else(|| store_failed(server))?;
+        server.checked(enrolled, "enrolling a client").ok_or_else(|| store_failed(server))?;
     server.wait_durable(transno).await.map_err(|_| store_failed(server))?;
-    let session = Rc::new(new_session(server, hello, client, State::Live, false));
+    let session = Rc::new(new_session(server, hello, client, SessionState::Live, false));
     server.sessions.borrow_mut().insert(client, session.clone());
-    server.log(&format!("client {client} ({}) has come", session.description));
+    server.log(&format!("client {client} ({}) has connected", session.description));
     Ok((session, (mds::NEW, server.survived(hello.seen))))
 }
 
-/// A client that has a number.
+/// Resumes or recovers the session of a client that has a number.
 fn resume(server: &Rc<Server>, hello: &Hello) -> Result<(Rc<Session>, (u8, Transno)), Refused> {
     let client = hello.client;
-    let taken = || refusal(Fault::NotPermitted, format!("client {client} is another process"));
+    let taken = || {
+        refusal(Fault::NotPermitted, format!("client number {client} belongs to another process"))
+    };
     let evicted = || {
         let text = format!("client {client} was evicted: what it had not committed is lost");
         refusal(Fault::Evicted, text)
@@ -228,7 +230,7 @@ fn resume(server: &Rc<Server>, hello: &Hello) -> Result<(Rc<Session>, (u8, Trans
             return Err(evicted());
         }
         let state = match session.state() {
-            State::Recovering => (mds::RECOVERED, server.survived(hello.seen)),
+            SessionState::Recovering => (mds::RECOVERED, server.survived(hello.seen)),
             _ => (mds::RESUMED, Transno::ZERO),
         };
         return Ok((session, state));
@@ -238,7 +240,7 @@ fn resume(server: &Rc<Server>, hello: &Hello) -> Result<(Rc<Session>, (u8, Trans
         server.grace.unclaim(client, info);
         return Err(taken());
     }
-    let session = Rc::new(new_session(server, hello, client, State::Recovering, true));
+    let session = Rc::new(new_session(server, hello, client, SessionState::Recovering, true));
     session.local.set(info.local);
     server.sessions.borrow_mut().insert(client, session.clone());
     Ok((session, (mds::RECOVERED, server.survived(hello.seen))))

@@ -1,19 +1,19 @@
-//! What the store keeps of a request's results, in the transaction that made them,
-//! so that a request sent again after a restart is not executed again.
+//! The outcomes of a request, which the store keeps in the transaction that makes them. So a
+//! request that is sent again after a restart is not executed again.
 //!
-//! A record lists the operations of the compound that have changed something, each
-//! with what cannot be found out again: `⟨index u8, tag u8, fields⟩*`.
+//! A record lists the compound's operations that have changed something, each with what cannot be
+//! derived again: `⟨index u8, tag u8, fields⟩*`.
 
 use proto::mds::PagRun;
 use proto::{Malformed, Reader, Wire};
 use types::Ino;
 
-/// What an executed operation had as its result.
+/// The outcome of an executed operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done; its reply can be made anew from what is there.
+    /// It is done; its reply can be rebuilt from the current state.
     Done,
-    /// It made or found this inode.
+    /// It created or found this inode.
     Inode(Ino),
     /// It moved an inode, perhaps over another.
     Moved(Ino, Ino),
@@ -21,15 +21,15 @@ pub enum Outcome {
     MovedLeaving(Ino, Ino, Ino),
     /// It granted these blocks.
     Space(Vec<PagRun>),
-    /// The first so many edits of a commit are done.
+    /// This many edits of a commit, its first ones, are done.
     Edits(u32),
 }
 
-/// Outcomes by operation of the compound, in order.
-pub type Record = Vec<(u8, Outcome)>;
+/// Outcomes by index of the operation in the compound, in order.
+pub type OutcomeRecord = Vec<(u8, Outcome)>;
 
 /// The record's bytes.
-pub fn encode(record: &Record) -> Vec<u8> {
+pub fn encode(record: &OutcomeRecord) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.len() * 10);
     for (index, outcome) in record {
         out.push(*index);
@@ -63,13 +63,13 @@ pub fn encode(record: &Record) -> Vec<u8> {
     out
 }
 
-/// The record that these bytes are.
+/// Decodes a record.
 ///
 /// # Errors
-/// They are none.
-pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
+/// The bytes are not a record.
+pub fn decode(bytes: &[u8]) -> Result<OutcomeRecord, Malformed> {
     let mut reader = Reader::new(bytes);
-    let mut out = Record::new();
+    let mut out = OutcomeRecord::new();
     while reader.remaining() > 0 {
         let index = u8::get(&mut reader)?;
         let outcome = match u8::get(&mut reader)? {

@@ -1,11 +1,10 @@
 //! A request from its arrival to its answer.
 //!
 //! Invariants:
-//! - an operation that changes something is kept, with the request's number, in the
-//!   transaction that changes it; a request sent again goes on after what is kept;
-//! - leases are granted at the instant an operation succeeded, and told as they are
-//!   when the answer leaves;
-//! - an answer leaves when what it rests on is durable (the reply gate).
+//! - the transaction that changes something also keeps the operation's outcome under the request's
+//!   number; a request that is sent again goes on after the kept outcomes;
+//! - an operation grants leases when it succeeds; an answer reports them as of when it leaves;
+//! - an answer leaves when its dependencies are durable (the reply gate).
 
 mod locks;
 
@@ -16,21 +15,21 @@ use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
-use crate::cx::{Cx, Effects, Waited};
+use crate::context::{Effects, OpContext, Waited};
 use crate::glimpse::{Glimpsed, glimpse};
-use crate::onlooker::Executed;
+use crate::observer::Executed;
 use crate::ops::{self, READ, commit, repeat, space};
-use crate::recall::{asked_about_open, recall};
-use crate::recent::Unit;
-use crate::record::{self, Outcome, Record};
+use crate::recall::{open_recalled, recall};
+use crate::record::{self, Outcome, OutcomeRecord};
 use crate::server::Server;
-use crate::session::{Session, State};
-use crate::{evict, scrub, spare, status, unheard};
+use crate::session::{Session, SessionState};
+use crate::uncommitted::MetaItem;
+use crate::{evict, pool_reclaim, scrub, status, unacknowledged};
 
-/// How often space is looked for before there is none.
+/// How often a request tries to make room before it fails with `NoSpace`.
 const SPACE_ROUNDS: usize = 3;
-/// How long who asks for space waits for what is being freed.
-const FREEING: Duration = Duration::from_secs(1);
+/// How long `statfs` waits for orphans that are being freed.
+const STATFS_WAIT: Duration = Duration::from_secs(1);
 
 /// Executes a request and sends its answer.
 pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, fresh: bool) {
@@ -40,12 +39,12 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
     if session.is_over() {
         return;
     }
-    let mut work = Work {
+    let mut work = Execution {
         results: Vec::with_capacity(request.ops.len()),
-        record: Record::new(),
-        kept: Record::new(),
-        wait: Transno::ZERO,
-        last: Transno::ZERO,
+        record: OutcomeRecord::new(),
+        kept: OutcomeRecord::new(),
+        dependency: Transno::ZERO,
+        transno: Transno::ZERO,
         sync: request.sync,
         leave: false,
         server,
@@ -54,7 +53,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
     };
     match work.look_up_kept(fresh).await {
         Ok(false) => work.execute().await,
-        Ok(true) => work.repeat_replay(),
+        Ok(true) => work.answer_surviving_replay(),
         Err(fault) => work.results.push(Err(fault)),
     }
     work.answer().await;
@@ -64,36 +63,36 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
 fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
     let harmless = |op: &Op| matches!(op, Op::Renew {} | Op::Status {});
     let recovery = |op: &Op| matches!(op, Op::Reclaim { .. } | Op::ReclaimDone {});
-    let recovering = session.state() == State::Recovering;
+    let recovering = session.state() == SessionState::Recovering;
     server.grace.is_over()
         || planted(Bug::GraceSkipped)
         || (recovering && request.replay.is_some())
         || request.ops.iter().all(|op| harmless(op) || (recovering && recovery(op)))
 }
 
-/// Rights to believe what a reply tells in passing.
-const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
+/// Rights that let the client cache attributes and names that a reply carries in passing.
+const CACHE: Rights = Rights::ATTR.union(Rights::NAMES);
 
-/// Fills in the leases of `session` as they are now. What was read without a right to believe it is
-/// told without it, though that was granted since: it may have changed in between. So is what was
-/// read under another grant of that right, which went meanwhile.
-pub fn tell_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
+/// Fills in the leases of `session` as they are now. A cache right that the client did not hold at
+/// the read is left out, even if it was granted since: the value may have changed in between. The
+/// same goes for a right that was granted again since the read.
+pub fn fill_in_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
     let leases = server.leases.borrow();
     for reply in results.iter_mut().flatten() {
         if let OpReply::Acquired { leased, ranges: parts, .. } = reply {
-            // What went meanwhile, or is asked back, is not told.
+            // Ranges that the client lost meanwhile, or that are being recalled, are left out.
             parts.retain(|&part| leases.keeps_range(session.client, leased.attr.ino, part));
         }
         each_leased(reply, &mut |leased| {
             let held = leases.held(session.client, leased.attr.ino);
             let same = leased.seq == held.seq;
-            let believed = if same { held.rights & leased.rights & SOFT } else { Rights::empty() };
-            (leased.rights, leased.seq) = ((held.rights - SOFT) | believed, held.seq);
+            let believed = if same { held.rights & leased.rights & CACHE } else { Rights::empty() };
+            (leased.rights, leased.seq) = ((held.rights - CACHE) | believed, held.seq);
         });
     }
 }
 
-/// All attributes with leases that a reply tells.
+/// Calls `f` for all attributes with leases in a reply.
 fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
     match reply {
         OpReply::Entry { entry, dir } => {
@@ -128,30 +127,30 @@ fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
     }
 }
 
-struct Work {
+struct Execution {
     server: Rc<Server>,
     session: Rc<Session>,
     request: Request,
     results: Vec<Result<OpReply, Fault>>,
-    /// What of this request has taken effect so far.
-    record: Record,
-    /// What had taken effect before the server restarted.
-    kept: Record,
-    /// What must be durable before the answer.
-    wait: Transno,
+    /// Outcomes of this request's operations so far.
+    record: OutcomeRecord,
+    /// Outcomes that were kept before the server restarted.
+    kept: OutcomeRecord,
+    /// The dependency: it must be durable before the answer leaves.
+    dependency: Transno,
     /// The last transaction of the request.
-    last: Transno,
+    transno: Transno,
     sync: bool,
     leave: bool,
 }
 
-impl Work {
+impl Execution {
     fn client(&self) -> ClientId {
         self.session.client
     }
 
-    /// Looks whether the request was executed before the server restarted. True: it is a
-    /// replay that has been done.
+    /// Looks up whether the request was executed before the server restarted. True: it is a replay
+    /// whose changes have all survived.
     async fn look_up_kept(&mut self, fresh: bool) -> Result<bool, Fault> {
         if !fresh || !self.session.known {
             return Ok(false);
@@ -173,8 +172,8 @@ impl Work {
         Ok(false)
     }
 
-    /// Has everything that the replayed request changed survived? Its operations are transactions
-    /// of their own, a large commit is several: a part of them may be lost.
+    /// Has everything that the replayed request changed survived? Each of its operations is a
+    /// transaction of its own, and a large commit is several: some of them may be lost.
     fn is_replay_done(&self) -> bool {
         let Some(replay) = &self.request.replay else { return false };
         let changes = |op: &Op| {
@@ -189,13 +188,13 @@ impl Work {
         })
     }
 
-    /// The answer to a replay that has taken effect: the results that it had.
-    fn repeat_replay(&mut self) {
+    /// Answers a replay whose changes have survived with the results that it had.
+    fn answer_surviving_replay(&mut self) {
         if let Some(replay) = &self.request.replay {
             self.results.clone_from(&replay.results);
-            // Durable before it is told: several such answers have one number.
-            self.last = self.session.last.get();
-            self.wait = self.last;
+            // It must be durable before the answer: several such answers carry the same number.
+            self.transno = self.session.last_transno.get();
+            self.dependency = self.transno;
         }
     }
 
@@ -206,7 +205,7 @@ impl Work {
             return;
         }
         if self.request.atomic && count > 1 {
-            match self.atomically().await {
+            match self.execute_atomically().await {
                 Ok(mut replies) => {
                     for (index, reply) in replies.iter_mut().enumerate() {
                         self.took_effect(index, &self.request.ops[index], Transno::ZERO);
@@ -219,7 +218,7 @@ impl Work {
             return;
         }
         for index in 0..count {
-            let mut result = self.one(index).await;
+            let mut result = self.execute_one(index).await;
             if let Ok(reply) = &mut result {
                 self.note_leases(index, reply);
             }
@@ -231,8 +230,8 @@ impl Work {
         }
     }
 
-    /// Notes what rights the client has on what was just read, and as of which grant or recall.
-    /// What is told again was read at another time: no right goes with it.
+    /// Records the client's rights on what the operation has just read, and the sequence number of
+    /// their grant or recall. A repeated answer was read at another time, so it carries no right.
     fn note_leases(&self, index: usize, reply: &mut OpReply) {
         if self.request.replay.is_some() || self.kept_outcome(index).is_some() {
             return;
@@ -240,14 +239,14 @@ impl Work {
         let leases = self.server.leases.borrow();
         each_leased(reply, &mut |leased| {
             let held = leases.held(self.client(), leased.attr.ino);
-            // The right may be there by another answer, which waits for what this one tells in
-            // passing.
-            (leased.rights, leased.seq) = (self.believable(leased.attr.ino, held.rights), held.seq);
+            // Another answer may have granted the right, and may be waiting until the change that
+            // this one reports in passing is durable.
+            (leased.rights, leased.seq) = (self.cacheable(leased.attr.ino, held.rights), held.seq);
         });
     }
 
-    /// All operations in one transaction.
-    async fn atomically(&mut self) -> Result<Vec<OpReply>, Fault> {
+    /// Executes all operations in one transaction.
+    async fn execute_atomically(&mut self) -> Result<Vec<OpReply>, Fault> {
         let ops = self.request.ops.clone();
         if !ops.iter().all(|op| ops::cost(op).is_some()) {
             return Err(Fault::Invalid);
@@ -255,25 +254,25 @@ impl Work {
         self.attempt(Cost::STEP, 0, |cx, txn| {
             for (index, op) in ops.iter().enumerate() {
                 let reply = run_op(cx, txn, index, op)?;
-                cx.here.push(Ok(reply));
+                cx.same_txn.push(Ok(reply));
             }
-            Ok(cx.here.drain(..).flatten().collect())
+            Ok(cx.same_txn.drain(..).flatten().collect())
         })
         .await
     }
 
-    async fn one(&mut self, index: usize) -> Result<OpReply, Fault> {
+    async fn execute_one(&mut self, index: usize) -> Result<OpReply, Fault> {
         if let Some(Err(fault)) = self.replayed(index) {
-            // It changed nothing then: the client went on from there.
+            // It changed nothing then, and the client has acted on that failure.
             return Err(*fault);
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
-        let before = self.last;
+        let before = self.transno;
         let result = match ops::cost(&op) {
             Some(cost) if self.client() != ClientId(0) => {
                 let mut run =
                     self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
-                if self.has_room_now(&run).await {
+                if self.waited_for_room(&run).await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
@@ -287,31 +286,31 @@ impl Work {
         result
     }
 
-    /// Tells who looks on, unless it took effect before the server restarted. The request's last
-    /// transaction was `before` until then.
+    /// Reports to the observer that an operation took effect, unless that was before the server
+    /// restarted. `before`: the request's last transaction until then.
     fn took_effect(&self, index: usize, op: &Op, before: Transno) {
-        if let Some(onlooker) = &self.server.config.onlooker
+        if let Some(observer) = &self.server.config.observer
             && self.kept_outcome(index).is_none()
         {
-            let transno = (self.last > before).then_some(self.last);
-            onlooker.took_effect(self.client(), op, transno);
+            let transno = (self.transno > before).then_some(self.transno);
+            observer.took_effect(self.client(), op, transno);
         }
     }
 
-    /// Tells who looks on what a transaction did of which operations.
-    fn executed(&self, outcomes: &Record, transno: Transno) {
-        let Some(onlooker) = &self.server.config.onlooker else { return };
+    /// Reports to the observer what a transaction did of which operations.
+    fn executed(&self, outcomes: &OutcomeRecord, transno: Transno) {
+        let Some(observer) = &self.server.config.observer else { return };
         for (index, outcome) in outcomes {
             let edits = match outcome {
                 Outcome::Edits(done) => Some(*done),
                 _ => None,
             };
             let (client, request) = (self.client(), (self.request.slot, self.request.seq));
-            onlooker.executed(Executed { client, request, index: *index, edits, transno });
+            observer.executed(Executed { client, request, index: *index, edits, transno });
         }
     }
 
-    /// Operations that are no single transaction.
+    /// Executes operations that are not a single transaction.
     async fn other(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
         let administrator = self.client() == ClientId(0);
         match op {
@@ -330,8 +329,8 @@ impl Work {
             }
             Op::Scrub { rate } if administrator => {
                 match rate {
-                    Some(rate) => scrub::ask(&self.server, *rate),
-                    None => self.server.scrubber.break_off(),
+                    Some(rate) => scrub::request(&self.server, *rate),
+                    None => self.server.scrubber.cancel(),
                 }
                 return Ok(OpReply::Done {});
             }
@@ -357,7 +356,7 @@ impl Work {
                 Ok(OpReply::Done {})
             }
             Op::Lock { ino, lock, .. } | Op::TestLock { ino, lock } => {
-                self.end_late_holders(*ino, lock).await;
+                self.evict_unresponsive_holders(*ino, lock).await;
                 if matches!(op, Op::Lock { .. }) {
                     self.give_way(*ino, lock).await;
                 }
@@ -373,7 +372,7 @@ impl Work {
                 Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::StaleReturn { seq }))
             }
             Op::Reclaim { leases, locks } => {
-                if self.session.state() != State::Recovering {
+                if self.session.state() != SessionState::Recovering {
                     return Err(Fault::Protocol);
                 }
                 for held in leases {
@@ -385,16 +384,16 @@ impl Work {
                 Ok(OpReply::Done {})
             }
             Op::ReclaimDone {} => {
-                let presumed = unheard::presume_open(&self.server, &self.session).await;
+                let presumed = unacknowledged::presume_open(&self.server, &self.session).await;
                 self.store(presumed)?;
-                self.session.set_state(State::Live);
+                self.session.set_state(SessionState::Live);
                 self.server.grace.progress();
                 Ok(OpReply::Done {})
             }
             Op::Goodbye {} => {
                 let left = evict::goodbye(&self.server, &self.session).await;
                 let transno = self.store(left)?;
-                self.wait = self.wait.max(transno);
+                self.dependency = self.dependency.max(transno);
                 self.leave = true;
                 Ok(OpReply::Done {})
             }
@@ -403,12 +402,12 @@ impl Work {
         }
     }
 
-    /// What was removed before counts as free, also where it is freed in steps; those may wait for
-    /// another client.
+    /// Waits a moment for the reaper, so that space of files removed before counts as free. It does
+    /// not wait for all of it: the reaper may be waiting for another client.
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
-        let freer = &self.server.freer;
-        if freer.counts().1 > 0 {
-            self.server.env.timeout(FREEING, freer.drained()).await;
+        let reaper = &self.server.reaper;
+        if reaper.counts().1 > 0 {
+            self.server.env.timeout(STATFS_WAIT, reaper.drained()).await;
         }
         let statfs = self.server.mfs.run(READ, space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
@@ -430,7 +429,7 @@ impl Work {
             }
             None => 0,
         };
-        // A replay takes effect as far as it did then, and no further: the rest came anew.
+        // A replay goes as far as the request did: the client sent the other edits in a new one.
         let part = match self.replayed(index) {
             Some(Ok(OpReply::Partial { done, fault })) => Some((*done as usize, *fault)),
             _ => None,
@@ -482,40 +481,40 @@ impl Work {
             match granted.await {
                 Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room().await,
                 other => {
-                    self.wait = self.wait.max(self.last);
+                    self.dependency = self.dependency.max(self.transno);
                     return other;
                 }
             }
         }
     }
 
-    /// Lacked what ran metadata blocks, and was it waited for those that are being freed? A commit
-    /// does not wait: the freeing may wait for a recall that waits for it.
-    async fn has_room_now<T>(&self, ran: &Result<T, Fault>) -> bool {
+    /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does
+    /// not wait: the reaper may wait for a recall that waits for the commit.
+    async fn waited_for_room<T>(&self, ran: &Result<T, Fault>) -> bool {
         let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
-        short && self.removed_is_freed().await
+        short && self.wait_for_reaper().await
     }
 
-    /// Waits until what was removed before is freed; `false` if nothing was to be.
-    async fn removed_is_freed(&self) -> bool {
+    /// Waits until the orphans being freed are freed; `false` if there were none.
+    async fn wait_for_reaper(&self) -> bool {
         let server = &self.server;
-        let waits = server.freer.counts().1 > 0;
+        let waits = server.reaper.counts().1 > 0;
         if waits {
-            server.env.timeout(server.config.lease, server.freer.drained()).await;
+            server.env.timeout(server.config.lease, server.reaper.drained()).await;
         }
         waits
     }
 
-    /// Waits until what is being freed can be granted.
+    /// Waits until blocks that are being freed can be granted.
     async fn make_room(&self) {
         let server = &self.server;
-        self.removed_is_freed().await;
+        self.wait_for_reaper().await;
         let synced = server.mfs.sync().await;
         server.checked(synced, "waiting for the log");
         if server.release_freed().await > 0 {
             return;
         }
-        spare::gather(server, self.client()).await;
+        pool_reclaim::reclaim(server, self.client()).await;
         let full = server.mfs.run(READ, space::is_full).await.is_ok_and(|(full, _)| full);
         if full && !planted(Bug::HoarderKept) {
             evict::evict_hoarders(server).await;
@@ -535,7 +534,7 @@ impl Work {
         if changed {
             self.server.lease_events.notify_all();
             if give.contains(Rights::OPEN) && !still_open {
-                self.server.freer.consider(&self.server, ino);
+                self.server.reaper.free_if_closed(&self.server, ino);
             }
         }
     }
@@ -549,13 +548,13 @@ impl Work {
         drop(leases);
         if !refused.is_empty() || !parts.is_empty() {
             let text = format!(
-                "client {client} claims {refused:?} {parts:?} of inode {ino}, another has it"
+                "client {client} reclaims {refused:?} {parts:?} of inode {ino}, which another client holds"
             );
             self.server.log(&text);
         }
     }
 
-    /// The result that an operation of a replay had.
+    /// Of a replay: the result that the operation had.
     fn replayed(&self, index: usize) -> Option<&Result<OpReply, Fault>> {
         self.request.replay.as_ref().and_then(|replay| replay.results.get(index))
     }
@@ -565,16 +564,16 @@ impl Work {
         kept.map(|(_, outcome)| outcome)
     }
 
-    /// The time of the transaction of operation `index`: now, or of a replay when it was. The
-    /// operations of an atomic request have one; those that only read tell the times of others.
-    fn time(&self, index: usize, given: &[Result<OpReply, Fault>]) -> Timestamp {
+    /// The time of operation `index`: now, or for a replay the time it had. An atomic request has
+    /// one time, that of an operation that changes something.
+    fn time(&self, index: usize, results: &[Result<OpReply, Fault>]) -> Timestamp {
         let together = self.request.atomic && self.request.ops.len() > 1;
-        let given = self.request.ops.iter().zip(given).enumerate();
-        let mut given = given.filter(|(at, (op, _))| match together {
+        let ops = self.request.ops.iter().zip(results).enumerate();
+        let mut ops = ops.filter(|(at, (op, _))| match together {
             true => ops::cost(op).is_some_and(|cost| cost != READ),
             false => *at == index,
         });
-        let then = given.find_map(|(_, (_, result))| match result.as_ref().ok()? {
+        let then = ops.find_map(|(_, (_, result))| match result.as_ref().ok()? {
             OpReply::Created { leased, .. }
             | OpReply::Linked { leased, .. }
             | OpReply::Attr { leased } => Some(leased.attr.ctime),
@@ -585,38 +584,38 @@ impl Work {
         then.unwrap_or_else(|| self.server.stamp())
     }
 
-    /// Runs `body` as a transaction as often as it takes, waiting in between for what it needs.
+    /// Runs `body` as a transaction, and again each time it had to wait for rights or glimpses.
     async fn attempt<T>(
         &mut self,
         cost: Cost,
         index: usize,
-        mut body: impl FnMut(&mut Cx<'_>, &mut Txn<'_>) -> Result<T, Stop>,
+        mut body: impl FnMut(&mut OpContext<'_>, &mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<T, Fault> {
         let mut waited = Waited::default();
         let replay = self.request.replay.take();
-        // What was done before has room again, whatever else took some since.
+        // A replay had room before, so it may use the reserve if others have taken that room since.
         let reserve = if replay.is_some() { Reserve::Replay } else { cost.reserve };
         let cost = Cost { reserve, ..cost };
         let result = loop {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
-            let given = results.get(index).and_then(|result| result.as_ref().ok());
+            let replayed = results.get(index).and_then(|result| result.as_ref().ok());
             let now = self.time(index, results);
             let mut effects = Effects::default();
-            let mut record = Record::new();
+            let mut record = OutcomeRecord::new();
             let ran = self.server.mfs.run(cost, |txn| {
                 if self.session.is_over() {
                     return Err(Fault::Evicted.into());
                 }
-                let mut cx = Cx {
+                let mut cx = OpContext {
                     server: &self.server,
                     client: self.session.client,
                     principal: &self.request.principal,
                     now,
                     earlier: &self.results,
-                    here: Vec::new(),
+                    same_txn: Vec::new(),
                     kept: &self.kept,
-                    given,
-                    results: replay.as_ref().map_or(&[], |replay| &replay.results),
+                    replayed,
+                    replay_results: replay.as_ref().map_or(&[], |replay| &replay.results),
                     replay: replay.is_some(),
                     waited: &waited,
                     effects: Effects::default(),
@@ -645,7 +644,7 @@ impl Work {
                         self.executed(&effects.outcomes, transno);
                     }
                     if replay.is_some() {
-                        // What the client has was reclaimed; it takes nothing from this answer.
+                        // The client has reclaimed what it holds: this answer grants nothing.
                         effects.grants.clear();
                         effects.wants.clear();
                         effects.found.clear();
@@ -659,8 +658,8 @@ impl Work {
                     self.wait_for(&effects, &mut waited).await;
                 }
                 Err(error) => {
-                    self.rest_on(&effects.reads);
-                    self.server.failed(&error, "executing a request");
+                    self.depend_on(&effects.reads);
+                    self.server.note_failure(&error, "executing a request");
                     break Err(error.fault());
                 }
             }
@@ -669,15 +668,15 @@ impl Work {
         result
     }
 
-    /// Waits for rights, or for what writers know. Recalls of what this request was granted
-    /// need not wait for its answer meanwhile.
+    /// Waits for rights, or for glimpses of writers. Recalls of what this request was granted need
+    /// not wait for its answer meanwhile.
     async fn wait_for(&self, effects: &Effects, waited: &mut Waited) {
         self.session.unmark_granting(self.request.slot);
         if effects.missing {
             waited.gates = None;
             let (client, session) = (self.client(), Some(&*self.session));
             waited.gates = Some(recall(&self.server, client, &effects.needs, session).await);
-            waited.open_asked.extend(asked_about_open(&effects.needs));
+            waited.open_asked.extend(open_recalled(&effects.needs));
             return;
         }
         for &attr in &effects.glimpse {
@@ -687,46 +686,46 @@ impl Work {
         }
     }
 
-    /// Are the attributes of `ino` durable when the reply leaves, as far as others changed them? If
-    /// not, what is told of them, beside what was asked for, is nothing to keep.
-    fn waits_for_attr(&self, ino: Ino) -> bool {
-        let recent = self.server.recent.borrow();
-        if recent.is_empty() {
+    /// Will others' changes of `ino`'s attributes be durable when the reply leaves? If not, the
+    /// client must not cache attributes that the reply carries in passing.
+    fn attr_will_be_durable(&self, ino: Ino) -> bool {
+        let uncommitted = self.server.uncommitted.borrow();
+        if uncommitted.is_empty() {
             return true;
         }
-        let changed = recent.rests_on(&Unit::Attr(ino), self.session.client);
-        changed <= self.wait.max(self.server.mfs.last_committed())
+        let changed = uncommitted.awaited(&MetaItem::Attr(ino), self.session.client);
+        changed <= self.dependency.max(self.server.mfs.last_committed())
     }
 
-    /// These rights, without the one to attributes if that is nothing to keep.
-    fn believable(&self, ino: Ino, rights: Rights) -> Rights {
-        match rights.contains(Rights::ATTR) && !self.waits_for_attr(ino) {
+    /// `rights` without `ATTR`, if the client must not cache the attributes.
+    fn cacheable(&self, ino: Ino, rights: Rights) -> Rights {
+        match rights.contains(Rights::ATTR) && !self.attr_will_be_durable(ino) {
             true => rights - Rights::ATTR,
             false => rights,
         }
     }
 
-    fn rest_on(&mut self, reads: &[Unit]) {
-        let recent = self.server.recent.borrow();
-        if recent.is_empty() || planted(Bug::ReplyGateSkipped) {
+    fn depend_on(&mut self, reads: &[MetaItem]) {
+        let uncommitted = self.server.uncommitted.borrow();
+        if uncommitted.is_empty() || planted(Bug::ReplyGateSkipped) {
             return;
         }
-        for unit in reads {
-            self.wait = self.wait.max(recent.rests_on(unit, self.session.client));
+        for item in reads {
+            self.dependency = self.dependency.max(uncommitted.awaited(item, self.session.client));
         }
     }
 
-    /// Takes over what a transaction decided, at the instant it succeeded.
+    /// Applies what a transaction decided, at the instant it succeeded.
     fn apply(&mut self, effects: Effects, transno: Transno, waited: &Waited) {
-        self.rest_on(&effects.reads);
+        self.depend_on(&effects.reads);
         let (server, session, client) = (&self.server, &self.session, self.session.client);
         let mut granted = false;
         let mut opened = Vec::new();
-        let mut again = Vec::new();
+        let mut recalls = Vec::new();
         {
             let mut leases = server.leases.borrow_mut();
             if !effects.drops.is_empty() {
-                // Someone may wait for just these.
+                // Someone may be waiting for these.
                 server.lease_events.notify_all();
             }
             for (client, ino) in effects.drops {
@@ -740,13 +739,13 @@ impl Work {
                 if rights.intersects(Rights::WHOLE) {
                     granted = true;
                     leases.grant_requested(client, ino, rights);
-                    server.contention.borrow_mut().given(ino, server.env.now());
+                    server.contention.borrow_mut().granted_whole(ino, server.env.now());
                 } else {
                     granted |= !leases.rights(client, ino).contains(rights);
                     leases.grant(client, ino, rights);
                 }
             }
-            for (ino, part) in effects.parts {
+            for (ino, part) in effects.ranges {
                 if leases.is_range_grantable(client, ino, part) {
                     granted |= leases.grant_range(client, ino, part);
                 }
@@ -760,15 +759,15 @@ impl Work {
                     opened.push(ino);
                     granted = true;
                 }
-                again.extend(recall);
+                recalls.extend(recall);
             }
             for (ino, rights) in effects.wants {
                 if leases.len() >= server.config.leases_max
-                    || server.gates.closed(ino, waited.gates.as_ref())
+                    || server.gates.is_closed(ino, waited.gates.as_ref())
                 {
                     continue;
                 }
-                let rights = self.believable(ino, leases.grantable(client, ino, rights));
+                let rights = self.cacheable(ino, leases.grantable(client, ino, rights));
                 if (rights - leases.rights(client, ino)).contains(Rights::OPEN) {
                     opened.push(ino);
                 }
@@ -779,72 +778,73 @@ impl Work {
         if granted {
             session.mark_granting(self.request.slot);
         }
-        again.into_iter().for_each(|recall| server.push_recall(recall));
+        recalls.into_iter().for_each(|recall| server.push_recall(recall));
         for ino in opened {
-            server.freer.opened(server, client, ino);
+            server.reaper.open_granted(server, client, ino);
         }
         if transno != Transno::ZERO {
-            let mut recent = server.recent.borrow_mut();
+            let mut uncommitted = server.uncommitted.borrow_mut();
             let durable = server.mfs.last_committed();
-            recent.forget(durable);
-            // Else the answer waits in the reply gate, or for what follows in the request.
+            uncommitted.forget(durable);
+            // Otherwise the answer waits in the reply gate, or for later operations of the request.
             let alone = self.request.ops.len() == 1 || self.request.atomic;
-            let answered = alone && !self.sync && self.wait <= durable;
-            for unit in effects.changes {
-                recent.note(unit, client, transno, answered);
+            let answered = alone && !self.sync && self.dependency <= durable;
+            for item in effects.changes {
+                uncommitted.note(item, client, transno, answered);
             }
             if let Some((ino, size, zero)) = effects.tail {
                 server.contention.borrow_mut().note_tail(ino, size, zero);
             }
-            self.last = self.last.max(transno);
-            session.last.set(session.last.get().max(transno));
+            self.transno = self.transno.max(transno);
+            session.last_transno.set(session.last_transno.get().max(transno));
         }
-        for ino in effects.named {
-            server.freer.named(ino);
+        for ino in effects.relinked {
+            server.reaper.relinked(ino);
         }
-        for (ino, returns) in effects.nameless {
-            server.freer.nameless(server, returns, ino);
+        for (ino, returns) in effects.orphaned {
+            server.reaper.orphaned(server, returns, ino);
         }
     }
 
-    /// A store's result as the client is told it.
+    /// A store's result as the client sees it; logs failures.
     fn store<T>(&self, result: Result<T, StoreError>) -> Result<T, Fault> {
         result.map_err(|error| {
-            self.server.failed(&error, "executing a request");
+            self.server.note_failure(&error, "executing a request");
             error.fault()
         })
     }
 
-    /// The reply gate, then the answer.
+    /// Waits in the reply gate, then sends the answer.
     async fn answer(mut self) {
         if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
-            spare::answered(&self.server, &self.session);
+            pool_reclaim::answered(&self.server, &self.session);
         }
         let sync = self.sync && !planted(Bug::SyncNotDurable);
-        let target = if sync { self.wait.max(self.session.last.get()) } else { self.wait };
+        let own = if sync { self.session.last_transno.get() } else { Transno::ZERO };
+        let target = self.dependency.max(own);
         let durable = self.server.wait_durable(target).await;
         if durable.is_err() || self.server.failure().is_some() {
-            // Never acknowledged: the client asks again after the restart.
+            // The request stays unacknowledged: the client sends it again after the restart.
             return;
         }
         if self.session.is_over() && !self.leave {
             return;
         }
-        tell_leases(&self.server, &self.session, &mut self.results);
+        fill_in_leases(&self.server, &self.session, &mut self.results);
         let last_committed = self.server.mfs.last_committed();
-        let (slot, seq) = (self.request.slot, self.request.seq);
-        let reply = Reply { slot, seq, transno: self.last, last_committed, results: self.results };
-        // What was made anew from a kept outcome is no transaction of now, and yet would execute
-        // again.
-        let executed = self.last != Transno::ZERO
-            || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
-        // What failed may succeed when it is executed once more, and the client has the first
-        // answer by then.
-        let may_execute = !self.request.ops.iter().all(only_asks);
+        let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
+        let reply = Reply { slot, seq, transno, last_committed, results: self.results };
+        // A reply that was rebuilt from a kept outcome has no transaction of this server, and yet
+        // the request would execute again.
+        let executed =
+            transno != Transno::ZERO || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
+        // A failed operation may succeed on a second execution, and the client may have acted on
+        // the first answer by then.
+        let may_execute = !self.request.ops.iter().all(is_idempotent);
         self.session.answered(&reply, executed || may_execute);
-        self.session.told.set(last_committed);
-        if let Some(onlooker) = &self.server.config.onlooker {
-            onlooker.answers(self.session.client, &reply, self.sync);
+        self.session.known_durable.set(last_committed);
+        if let Some(observer) = &self.server.config.observer {
+            observer.answers(self.session.client, &reply, self.sync);
         }
         self.server.requests.set(self.server.requests.get() + 1);
         self.session.push(Message::Reply { reply });
@@ -856,7 +856,7 @@ impl Work {
 }
 
 /// May the operation be executed any number of times?
-fn only_asks(op: &Op) -> bool {
+fn is_idempotent(op: &Op) -> bool {
     match op {
         Op::Renew {} | Op::Status {} | Op::Statfs {} | Op::Sync {} => true,
         Op::Acquire { .. } | Op::TestLock { .. } => true,
@@ -864,14 +864,14 @@ fn only_asks(op: &Op) -> bool {
     }
 }
 
-/// Executes an operation, or makes the reply of one that was executed before a restart.
-fn run_op(cx: &mut Cx<'_>, txn: &mut Txn<'_>, index: usize, op: &Op) -> Result<OpReply, Stop> {
-    let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == index);
+/// Executes an operation, or rebuilds the reply of one that was executed before a restart.
+fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
+    let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
     if let Some((_, outcome)) = kept {
         return repeat::reply(op, outcome, cx, txn);
     }
-    cx.given = cx.results.get(index).and_then(|result| result.as_ref().ok());
+    cx.replayed = cx.replay_results.get(nth).and_then(|result| result.as_ref().ok());
     let reply = ops::execute(op, cx, txn)?;
-    cx.finish(index);
+    cx.finish(nth);
     Ok(reply)
 }

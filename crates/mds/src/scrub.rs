@@ -1,8 +1,8 @@
-//! The scrub of the metadata device: now and then, and when an administrator asks for it.
+//! The scrub of the metadata device: periodic, and on an administrator's request.
 //!
 //! Invariants:
-//! - one runs at a time; the next begins an interval after the last has ended;
-//! - what one found is logged, and told by `redbud status` until the next has ended.
+//! - one scrub runs at a time; the next begins an interval after the last has ended;
+//! - the findings of a scrub are logged, and `redbud status` shows them until the next has ended.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -17,43 +17,43 @@ use types::{Duration, Instant};
 
 use crate::server::Server;
 
-/// Findings and mended blocks that one scrub logs at most.
+/// Findings and repaired blocks that one scrub logs at most.
 const LOGGED_MAX: usize = 100;
 
 /// See the module.
 #[derive(Default)]
 pub struct Scrubber {
-    /// How the next one that was asked for shall run.
-    wanted: Cell<Option<ScrubOptions>>,
-    /// How the one that runs does, and since when.
+    /// Options of the scrub that was requested and has not started.
+    requested: Cell<Option<ScrubOptions>>,
+    /// Options of the running scrub, and since when it runs.
     running: Cell<Option<(ScrubOptions, Instant)>>,
-    broken_off: Cell<bool>,
-    /// Is the task there that scrubs?
-    begun: Cell<bool>,
+    cancelled: Cell<bool>,
+    /// Has the scrub task been started?
+    started: Cell<bool>,
     wake: Notify,
-    /// How far the one that runs is.
-    told: RefCell<Scrubbed>,
-    last: RefCell<Option<Ended>>,
+    /// Progress of the running scrub.
+    progress: RefCell<Scrubbed>,
+    last: RefCell<Option<EndedScrub>>,
 }
 
 /// A scrub that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    /// When.
+pub struct EndedScrub {
+    /// When it ended.
     pub at: Instant,
     /// How long it took.
     pub took: Duration,
-    /// Did it come to the end of the device?
+    /// Did it reach the end of the device?
     pub whole: bool,
     /// What it found.
     pub found: Scrubbed,
 }
 
 impl Scrubber {
-    /// Breaks off the one that runs, or takes back that one was asked for.
-    pub fn break_off(&self) {
-        self.wanted.set(None);
-        self.broken_off.set(self.running.get().is_some());
+    /// Stops the running scrub, or cancels the one that was requested.
+    pub fn cancel(&self) {
+        self.requested.set(None);
+        self.cancelled.set(self.running.get().is_some());
         self.wake.notify_all();
     }
 
@@ -62,61 +62,63 @@ impl Scrubber {
         self.wake.notify_all();
     }
 
-    /// How the one that runs or was asked for does, since when it runs, and how far it is.
+    /// The running or requested scrub: its options, since when it runs, and its progress.
     pub fn running(&self) -> Option<(ScrubOptions, Option<Instant>, Scrubbed)> {
-        match (self.running.get(), self.wanted.get()) {
-            (Some((options, since)), _) => Some((options, Some(since), self.told.borrow().clone())),
+        match (self.running.get(), self.requested.get()) {
+            (Some((options, since)), _) => {
+                Some((options, Some(since), self.progress.borrow().clone()))
+            }
             (None, Some(options)) => Some((options, None, Scrubbed::default())),
             (None, None) => None,
         }
     }
 
-    /// The one that ended last.
-    pub fn last(&self) -> Option<Ended> {
+    /// The scrub that ended last.
+    pub fn last(&self) -> Option<EndedScrub> {
         self.last.borrow().clone()
     }
 }
 
-/// Begins a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
-pub fn ask(server: &Rc<Server>, rate: u64) {
+/// Requests a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
+pub fn request(server: &Rc<Server>, rate: u64) {
     begin(server);
     let scrubber = &server.scrubber;
     if scrubber.running.get().is_none() {
-        scrubber.wanted.set(Some(ScrubOptions { rate, unreadable: true }));
+        scrubber.requested.set(Some(ScrubOptions { rate, unreadable: true }));
         scrubber.wake.notify_all();
     }
 }
 
-/// From now on scrubs happen when it is time for them.
+/// Starts the scrub task.
 pub fn begin(server: &Rc<Server>) {
-    if !server.scrubber.begun.replace(true) {
+    if !server.scrubber.started.replace(true) {
         server.env.spawn(run(server.clone()));
     }
 }
 
-/// Scrubs when it is time or asked for, until the server stops.
+/// The scrub task: scrubs periodically and on request, until the server stops.
 async fn run(server: Rc<Server>) {
-    while let Some(options) = next(&server).await {
+    while let Some(options) = next_due(&server).await {
         let since = server.env.now();
         let scrubber = &server.scrubber;
-        scrubber.broken_off.set(false);
+        scrubber.cancelled.set(false);
         scrubber.running.set(Some((options, since)));
-        let ended = until_broken_off(&server, server.mfs.scrub(options, &scrubber.told)).await;
+        let ended = until_cancelled(&server, server.mfs.scrub(options, &scrubber.progress)).await;
         scrubber.running.set(None);
         let whole = match ended {
             Some(result) => server.checked(result, "scrubbing the metadata device").is_some(),
             None => false,
         };
-        let found = scrubber.told.borrow().clone();
-        tell(&server, &found, whole);
+        let found = scrubber.progress.borrow().clone();
+        log_findings(&server, &found, whole);
         let at = server.env.now();
-        let ended = Ended { at, took: at.since(since), whole, found };
+        let ended = EndedScrub { at, took: at.since(since), whole, found };
         *scrubber.last.borrow_mut() = Some(ended);
     }
 }
 
-/// How the next scrub shall run, when it shall begin; `None`: the server stops.
-async fn next(server: &Server) -> Option<ScrubOptions> {
+/// Waits until the next scrub is due and yields its options; `None`: the server stops.
+async fn next_due(server: &Server) -> Option<ScrubOptions> {
     let interval = server.config.scrub_interval;
     let since = server.env.now();
     loop {
@@ -124,7 +126,7 @@ async fn next(server: &Server) -> Option<ScrubOptions> {
         if server.is_stopping() {
             return None;
         }
-        if let Some(options) = server.scrubber.wanted.take() {
+        if let Some(options) = server.scrubber.requested.take() {
             return Some(options);
         }
         if interval == Duration::ZERO {
@@ -139,15 +141,15 @@ async fn next(server: &Server) -> Option<ScrubOptions> {
     }
 }
 
-/// What `scrub` gives; `None`: it was broken off, or the server stops.
-async fn until_broken_off(
+/// The result of `scrub`; `None`: it was stopped, or the server stops.
+async fn until_cancelled(
     server: &Server,
     scrub: impl Future<Output = Result<(), StoreError>>,
 ) -> Option<Result<(), StoreError>> {
     let mut scrub = pin!(scrub);
     loop {
         let mut wake = pin!(server.scrubber.wake.notified());
-        if server.is_stopping() || server.scrubber.broken_off.get() {
+        if server.is_stopping() || server.scrubber.cancelled.get() {
             return None;
         }
         let ended = poll_fn(|cx| match scrub.as_mut().poll(cx) {
@@ -160,9 +162,9 @@ async fn until_broken_off(
     }
 }
 
-fn tell(server: &Server, found: &Scrubbed, whole: bool) {
+fn log_findings(server: &Server, found: &Scrubbed, whole: bool) {
     for block in found.mended.iter().take(LOGGED_MAX) {
-        server.log(&format!("scrub: metadata block {block} was damaged and has been written anew"));
+        server.log(&format!("scrub: metadata block {block} was damaged and has been rewritten"));
     }
     for problem in found.problems.iter().take(LOGGED_MAX) {
         server.log(&format!("scrub: {problem}"));
@@ -173,9 +175,9 @@ fn tell(server: &Server, found: &Scrubbed, whole: bool) {
             "scrub: {problems} findings; stop the server and run redbud fsck --repair"
         ));
     }
-    let end = if whole { "read to the end" } else { "broken off" };
+    let end = if whole { "read to the end" } else { "stopped" };
     server.log(&format!(
-        "scrub: {end}, {} blocks, {} inodes, {} blocks written anew, {problems} findings",
+        "scrub: {end}, {} blocks, {} inodes, {} blocks rewritten, {problems} findings",
         found.blocks,
         found.inodes,
         found.mended.len()

@@ -1,8 +1,8 @@
-//! The server's state, and the tasks that keep it.
+//! The server's state, and the tasks that maintain it.
 //!
 //! Invariants:
-//! - one thread: what is borrowed here is never borrowed across an await;
-//! - a store that is poisoned ends the server: a restart recovers.
+//! - there is one thread: no borrow of this state is held across an await;
+//! - a poisoned store ends the server: a restart recovers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,33 +20,33 @@ use types::{ClientId, Duration, Instant, Lsn, Timestamp, Transno};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::contention::Contention;
-use crate::crowd::{self, Crowd};
 use crate::devices::DataDevice;
 use crate::evict::{self, Quarantine};
-use crate::freer::Freer;
 use crate::gate::Gates;
 use crate::grace::Grace;
+use crate::lease_pressure::{self, LeasePressure};
+use crate::lock_fairness::LockFairness;
+use crate::reaper::OrphanReaper;
 use crate::recall;
 use crate::recall::HandOvers;
-use crate::recent::Recent;
 use crate::scrub::Scrubber;
-use crate::session::{Session, State};
-use crate::turns::Turns;
-use crate::unheard::Unheard;
+use crate::session::{Session, SessionState};
+use crate::unacknowledged::UnacknowledgedOpens;
+use crate::uncommitted::UncommittedChanges;
 
-/// Metadata is short when less than this part of its device is free.
-const SHORT_PART: u64 = 16;
-/// Pause between rounds of upkeep.
+/// Metadata space is short when less than one part in this many of its device is free.
+const SHORT_FRACTION: u64 = 16;
+/// Pause between two rounds of upkeep.
 const TICK: Duration = Duration::from_millis(250);
-/// Freed runs looked at in one transaction.
-const RELEASE: usize = 64;
-/// How many such transactions one round makes at most.
-const RELEASES: usize = 64;
+/// Freed runs that one transaction looks at.
+const RELEASE_RUNS: usize = 64;
+/// How many such transactions one round runs at most.
+const RELEASE_ROUNDS: usize = 64;
 
 /// Why the server ended.
 #[derive(Clone, Debug)]
 pub enum ServeError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on its address.
     Listen(String),
     /// A data device is not what the configuration says.
     Device(String),
@@ -73,63 +73,63 @@ impl From<StoreError> for ServeError {
 
 /// See the module.
 pub struct Server {
-    /// The world.
+    /// Clock, network, devices and tasks, real or simulated.
     pub env: Env,
     /// The store.
     pub mfs: Mfs,
-    /// As configured.
+    /// The configuration.
     pub config: Config,
-    /// File system and epoch.
+    /// Name and UUID of the file system, and the epoch of this start.
     pub identity: store::mfs::Identity,
-    /// When it started.
+    /// When the server started.
     pub started: Instant,
-    /// Where it listens.
+    /// The address it listens on.
     pub address: RefCell<String>,
     /// Leases.
     pub leases: RefCell<LeaseTable>,
     /// Files that several clients use at the same time.
     pub contention: RefCell<Contention>,
-    /// Leases to be recalled because there are too many.
-    pub crowd: Crowd,
+    /// Leases to recall because there are too many.
+    pub lease_pressure: LeasePressure,
     /// Locks.
     pub locks: RefCell<LockTable>,
-    /// Who polls for locks.
-    pub turns: Turns,
+    /// Lock owners that poll without success, and who must give way to them.
+    pub lock_fairness: LockFairness,
     /// Gates.
     pub gates: Gates,
-    /// Changes that are not durable.
-    pub recent: RefCell<Recent>,
+    /// Changes that are not durable yet.
+    pub uncommitted: RefCell<UncommittedChanges>,
     /// Sessions of clients.
     pub sessions: RefCell<BTreeMap<ClientId, Rc<Session>>>,
-    /// Connections, also those without a session yet.
+    /// Connections, including those without a session yet.
     pub connections: RefCell<Vec<Weak<Connection>>>,
-    /// Inodes without names.
-    pub freer: Freer,
+    /// Orphans.
+    pub reaper: OrphanReaper,
     /// Scrubs of the metadata device.
     pub scrubber: Scrubber,
     /// Evicted clients.
     pub quarantine: Quarantine,
-    /// Recovery of clients.
+    /// The grace period after a restart.
     pub grace: Grace,
-    /// What clients may be told of that they do not know.
-    pub unheard: Unheard,
-    /// Hand-overs of rights on content.
+    /// Opens that clients may not know of, because the server that granted them died first.
+    pub unacknowledged: UnacknowledgedOpens,
+    /// Counts hand-overs of rights on content.
     pub hand_overs: HandOvers,
-    /// A right was given up, or a session ended.
+    /// Notified when a client gives up a right, or a session ends.
     pub lease_events: Notify,
-    /// Blocks may have become free.
+    /// Notified when blocks may have become free.
     pub space_events: Notify,
-    /// Data zones as clients are told.
+    /// Data zones as reported to clients.
     pub pags: RefCell<Vec<PagInfo>>,
-    /// Data zones that this host has.
+    /// Data devices that this host has.
     pub disks: RefCell<Vec<Rc<DataDevice>>>,
-    /// Requests executed.
+    /// Number of requests executed.
     pub requests: Cell<u64>,
-    /// The server shall end.
+    /// Notified when the server has to end.
     pub stop: Notify,
-    /// When it last looked at the clock, and since when it has done so without a gap.
-    beat: Cell<Instant>,
-    awake: Cell<Instant>,
+    /// When the server last looked at the clock, and since when it has done so without a gap.
+    last_tick: Cell<Instant>,
+    awake_since: Cell<Instant>,
     failure: RefCell<Option<StoreError>>,
     stopping: Cell<bool>,
     last_time: Cell<Timestamp>,
@@ -137,7 +137,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that serves nothing yet.
+    /// A server that does not serve yet.
     pub fn new(env: Env, mfs: Mfs, config: Config) -> Server {
         let identity = mfs.identity();
         let now = env.now();
@@ -151,26 +151,26 @@ impl Server {
             address: RefCell::default(),
             contention: RefCell::default(),
             hand_overs: HandOvers::default(),
-            crowd: Crowd::default(),
+            lease_pressure: LeasePressure::default(),
             locks: RefCell::default(),
-            turns: Turns::default(),
+            lock_fairness: LockFairness::default(),
             gates: Gates::default(),
-            recent: RefCell::default(),
+            uncommitted: RefCell::default(),
             sessions: RefCell::default(),
             connections: RefCell::default(),
-            freer: Freer::default(),
+            reaper: OrphanReaper::default(),
             scrubber: Scrubber::default(),
             quarantine: Quarantine::default(),
             grace: Grace::default(),
-            unheard: Unheard::default(),
+            unacknowledged: UnacknowledgedOpens::default(),
             lease_events: Notify::new(),
             space_events: Notify::new(),
             pags: RefCell::default(),
             disks: RefCell::default(),
             requests: Cell::new(0),
             stop: Notify::new(),
-            beat: Cell::new(now),
-            awake: Cell::new(now),
+            last_tick: Cell::new(now),
+            awake_since: Cell::new(now),
             failure: RefCell::default(),
             stopping: Cell::new(false),
             last_time: Cell::default(),
@@ -188,44 +188,44 @@ impl Server {
         self.sessions.borrow().get(&client).cloned()
     }
 
-    /// Tells a client what is asked of it, if it is still there.
+    /// Sends a recall to its client, if that client still has a session.
     pub fn push_recall(&self, recall: Recall) {
         if let Some(session) = self.session(recall.client) {
             session.push_recall(recall);
         }
     }
 
-    /// Since when it has run without having been stopped for long itself.
+    /// Since when the server has run without a long stop of its own process.
     pub fn awake_since(&self) -> Instant {
         let now = self.env.now();
-        if now.since(self.beat.replace(now)) >= self.config.lease / 2 {
-            self.awake.set(now);
+        if now.since(self.last_tick.replace(now)) >= self.config.lease / 2 {
+            self.awake_since.set(now);
         }
-        self.awake.get()
+        self.awake_since.get()
     }
 
-    /// How long a client has said nothing. While the server itself did not run, nobody could be
-    /// heard.
+    /// How long a client has been silent. While the server itself was stopped it could not hear
+    /// anybody, so that time does not count.
     pub fn silence(&self, session: &Session) -> Duration {
         let awake = self.awake_since();
-        self.env.now().since(session.heard.get().max(awake))
+        self.env.now().since(session.last_heard.get().max(awake))
     }
 
-    /// The time for a change: it never goes back.
+    /// The timestamp for a change; it never goes back.
     pub fn stamp(&self) -> Timestamp {
         let now = self.env.wall().max(self.last_time.get());
         self.last_time.set(now);
         now
     }
 
-    /// A number that was not used before.
+    /// A number that this server has not used before.
     pub fn next_id(&self) -> u64 {
         self.last_id.set(self.last_id.get() + 1);
         self.last_id.get()
     }
 
-    /// Tells waiters that their locks may be free.
-    pub fn tell_lock_free(&self, free: &[LockFree]) {
+    /// Notifies waiting clients that their locks may be free.
+    pub fn push_lock_free(&self, free: &[LockFree]) {
         for LockFree { to, ino } in free {
             if let Some(session) = self.session(to.client) {
                 let push = Push::LockFree { ino: *ino, owner: to.owner };
@@ -237,19 +237,20 @@ impl Server {
     /// Waits until a transaction is durable.
     ///
     /// # Errors
-    /// The store's; it is noted.
+    /// The store's; it has been logged.
     pub async fn wait_durable(&self, transno: Transno) -> Result<(), StoreError> {
         if transno <= self.mfs.last_committed() {
             return Ok(());
         }
         let result = self.mfs.wait_durable(transno).await;
         if let Err(error) = &result {
-            self.failed(error, "waiting for the log");
+            self.note_failure(error, "waiting for the log");
         }
         result
     }
 
-    /// How far what the client has seen survived: `seen` itself, or less.
+    /// The last transaction that survived of those the client has seen: `seen` itself, or an
+    /// earlier one.
     pub fn survived(&self, seen: Transno) -> Transno {
         if seen == Transno::ZERO {
             return seen;
@@ -258,19 +259,20 @@ impl Server {
         Transno { epoch: seen.epoch, lsn }
     }
 
-    /// The value of background work; a failure is noted.
+    /// The value of a background task's result; logs a failure.
     pub fn checked<T>(&self, result: Result<T, StoreError>, doing: &str) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                self.failed(&error, doing);
+                self.note_failure(&error, doing);
                 None
             }
         }
     }
 
-    /// Notes a failure of the store: damage is logged with its address, poison ends the server.
-    pub fn failed(&self, error: &StoreError, doing: &str) {
+    /// Handles a failure of the store: logs damage with its address, and ends the server if the
+    /// store is poisoned.
+    pub fn note_failure(&self, error: &StoreError, doing: &str) {
         match error {
             StoreError::Fault(_) => {}
             StoreError::Poisoned(_) => {
@@ -284,17 +286,17 @@ impl Server {
         }
     }
 
-    /// Why the server must end, if it must.
+    /// The failure that ends the server, if there is one.
     pub fn failure(&self) -> Option<StoreError> {
         self.failure.borrow().clone()
     }
 
-    /// Is it on its way out?
+    /// Is the server stopping?
     pub fn is_stopping(&self) -> bool {
         self.stopping.get() || self.failure.borrow().is_some()
     }
 
-    /// Ends all connections; new ones are refused.
+    /// Closes all connections and refuses new ones.
     pub fn begin_stop(&self) {
         self.stopping.set(true);
         for connection in self.connections.borrow_mut().drain(..) {
@@ -303,22 +305,22 @@ impl Server {
             }
         }
         self.grace.progress();
-        self.freer.stop();
+        self.reaper.stop();
         self.scrubber.stop();
         self.stop.notify_all();
     }
 
-    /// Is so little of the metadata device free that a change may have been refused for it?
+    /// Is so little of the metadata device free that a change may have failed for it?
     pub fn metadata_is_short(&self) -> bool {
         let usage = self.mfs.usage();
-        usage.blocks_free < usage.blocks_set_aside + usage.blocks / SHORT_PART
+        usage.blocks_free < usage.blocks_set_aside + usage.blocks / SHORT_FRACTION
     }
 
-    /// Makes freed blocks free, as far as their freeing is durable.
+    /// Makes freed blocks reusable, as far as their freeing is durable. Returns their number.
     pub async fn release_freed(&self) -> u64 {
         let mut blocks = 0;
-        for _ in 0..RELEASES {
-            let step = self.mfs.run(Cost::STEP, |txn| txn.release_freed(RELEASE)).await;
+        for _ in 0..RELEASE_ROUNDS {
+            let step = self.mfs.run(Cost::STEP, |txn| txn.release_freed(RELEASE_RUNS)).await;
             match self.checked(step, "releasing freed blocks") {
                 Some((released, _)) if released > 0 => blocks += released,
                 _ => break,
@@ -328,15 +330,15 @@ impl Server {
     }
 }
 
-/// Notices when the server has been stopped.
-pub async fn beat(server: Rc<Server>) {
+/// Watches the clock, to notice when the server's process was stopped.
+pub async fn watch_clock(server: Rc<Server>) {
     while !server.is_stopping() {
         server.awake_since();
         server.env.sleep(TICK.min(server.config.lease / 8)).await;
     }
 }
 
-/// What must be done from time to time.
+/// The periodic work of the server.
 pub async fn upkeep(server: Rc<Server>) {
     let mut round: u64 = 0;
     loop {
@@ -345,17 +347,17 @@ pub async fn upkeep(server: Rc<Server>) {
             return;
         }
         let durable = server.mfs.last_committed();
-        server.recent.borrow_mut().forget(durable);
-        tell_committed(&server, durable);
+        server.uncommitted.borrow_mut().forget(durable);
+        push_committed(&server, durable);
         if server.grace.is_over() {
             server.release_freed().await;
         }
-        crowd::relieve(&server);
+        lease_pressure::relieve(&server);
         let awaited = server.locks.borrow().awaited();
-        recall::end_the_late(&server, &awaited).await;
-        evict::look_for_locals(&server, round.is_multiple_of(4)).await;
+        recall::evict_unresponsive(&server, &awaited).await;
+        evict::detect_local_clients(&server, round.is_multiple_of(4)).await;
         evict::end_quarantines(&server).await;
-        evict::forget_unused(&server).await;
+        evict::remove_unused(&server).await;
         round += 1;
         if round.is_multiple_of(16) {
             server.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
@@ -363,12 +365,13 @@ pub async fn upkeep(server: Rc<Server>) {
     }
 }
 
-/// Clients whose changes have become durable without their hearing of it are told.
-fn tell_committed(server: &Server, durable: Transno) {
+/// Notifies clients whose changes have become durable since their last answer.
+fn push_committed(server: &Server, durable: Transno) {
     for session in server.sessions.borrow().values() {
-        let waits = session.last.get() > session.told.get() && session.last.get() <= durable;
-        if waits && session.state() == State::Live && session.is_connected() {
-            session.told.set(durable);
+        let waits = session.last_transno.get() > session.known_durable.get()
+            && session.last_transno.get() <= durable;
+        if waits && session.state() == SessionState::Live && session.is_connected() {
+            session.known_durable.set(durable);
             session.push(Message::Push { push: Push::Committed { transno: durable } });
         }
     }

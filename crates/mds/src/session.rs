@@ -1,11 +1,11 @@
-//! A client's session: its slots, its connection, what it has been told.
+//! A client's session: its slots, its connection, and what the client has been notified of.
 //!
 //! Invariants:
-//! - a slot executes one request at a time, and each request once: its answer is
-//!   kept until the next one comes;
-//! - a recall never overtakes the reply that grants what it recalls: it is held back
-//!   while a request that has granted something has not been answered;
-//! - a session outlives its connections; it ends by goodbye or eviction.
+//! - a slot executes one request at a time, and each request once: the slot keeps the answer until
+//!   the next request comes;
+//! - a recall never overtakes the reply that grants what it recalls: the session holds a recall
+//!   back while a request that has granted something is unanswered;
+//! - a session outlives its connections; goodbye or eviction ends it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,30 +23,30 @@ use crate::connection::Connection;
 pub const SLOTS_ALL: usize = (SLOTS + RESERVED_SLOTS) as usize;
 const _: () = assert!(SLOTS_ALL <= 128, "a slot is a bit of a u128");
 
-/// What became of a session.
+/// The state of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// It works.
+pub enum SessionState {
+    /// It executes requests.
     Live,
     /// The server restarted; the client reclaims and replays.
     Recovering,
-    /// It was evicted, or said goodbye.
+    /// The client was evicted, or said goodbye.
     Over,
 }
 
 /// What to do with a request.
 #[derive(Debug)]
 pub enum Admission {
-    /// Execute it. `fresh`: the slot has seen none since the server started.
+    /// Execute it.
     New {
-        /// The slot has seen none since the server started.
+        /// The slot has seen no request since the server started.
         fresh: bool,
     },
-    /// It was executed: this is the answer.
-    Again(Box<Reply>),
-    /// It is being executed, or older than what was answered; nothing to do.
+    /// It was executed before: this is the answer.
+    Answered(Box<Reply>),
+    /// It is being executed, or is older than the last answered one: do nothing.
     Ignore,
-    /// It makes no sense: the connection ends.
+    /// It violates the protocol: close the connection.
     Protocol(&'static str),
 }
 
@@ -54,9 +54,9 @@ pub enum Admission {
 struct Slot {
     seq: Option<u32>,
     busy: bool,
-    /// It is being executed for the second time: it was sent again on a new connection, and
-    /// changes nothing.
-    again: bool,
+    /// The request is executed for the second time: the client sent it again on a new connection,
+    /// and it changes nothing.
+    repeated: bool,
     answer: Option<Reply>,
 }
 
@@ -64,33 +64,34 @@ struct Slot {
 pub struct Session {
     /// Its client; 0 for an administrator's tool.
     pub client: ClientId,
-    /// Number of this run of the client.
+    /// Random number of the client's process.
     pub nonce: u64,
-    /// For people.
+    /// Description of the client for administrators.
     pub description: String,
-    /// How long silence is borne.
+    /// The lease that `Welcome` grants the client.
     pub lease: Duration,
-    /// When it began.
+    /// When the session began.
     pub begun: Instant,
-    /// Known before this start of the server: its slots may have kept replies.
+    /// The client was known before this start of the server: its slots may have kept replies.
     pub known: bool,
-    /// When a frame last came.
-    pub heard: Cell<Instant>,
-    /// Its lock on a data device has been seen: a free lock means that its process is gone.
+    /// When the last frame came.
+    pub last_heard: Cell<Instant>,
+    /// The server has seen the client's lock on a data device: once that lock is free, the client's
+    /// process has ended.
     pub local: Cell<bool>,
-    /// Last transaction.
-    pub last: Cell<Transno>,
-    /// What it knows to be durable.
-    pub told: Cell<Transno>,
-    /// Requests executed.
+    /// The client's last transaction.
+    pub last_transno: Cell<Transno>,
+    /// The last transaction that the client knows to be durable.
+    pub known_durable: Cell<Transno>,
+    /// Number of requests executed.
     pub requests: Cell<u64>,
-    /// It has been asked for unused space and has not answered.
+    /// The server has asked the client for unused space, and has no answer yet.
     pub space_asked: Cell<bool>,
-    /// Until when it is not asked again: it gave what it had.
+    /// The server does not ask for space again before this time, as the client has just answered.
     pub space_asked_until: Cell<Instant>,
-    /// Glimpses under way.
+    /// Glimpses that wait for an answer.
     pub glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
-    state: Cell<State>,
+    state: Cell<SessionState>,
     connection: RefCell<Option<Rc<Connection>>>,
     connections: Cell<u64>,
     slots: RefCell<Vec<Slot>>,
@@ -98,13 +99,13 @@ pub struct Session {
     held_back: RefCell<VecDeque<(u128, Recall)>>,
 }
 
-/// Who a session is of.
-pub struct Identity {
+/// The identity of a session's client.
+pub struct SessionIdentity {
     /// Its number.
     pub client: ClientId,
-    /// Number of its run.
+    /// Random number of the client's process.
     pub nonce: u64,
-    /// For people.
+    /// Description of the client for administrators.
     pub description: String,
     /// Lease.
     pub lease: Duration,
@@ -112,7 +113,12 @@ pub struct Identity {
 
 impl Session {
     /// A session without a connection.
-    pub fn new(identity: Identity, state: State, known: bool, now: Instant) -> Session {
+    pub fn new(
+        identity: SessionIdentity,
+        state: SessionState,
+        known: bool,
+        now: Instant,
+    ) -> Session {
         Session {
             client: identity.client,
             nonce: identity.nonce,
@@ -120,10 +126,10 @@ impl Session {
             lease: identity.lease,
             begun: now,
             known,
-            heard: Cell::new(now),
+            last_heard: Cell::new(now),
             local: Cell::new(false),
-            last: Cell::new(Transno::ZERO),
-            told: Cell::new(Transno::ZERO),
+            last_transno: Cell::new(Transno::ZERO),
+            known_durable: Cell::new(Transno::ZERO),
             requests: Cell::new(0),
             space_asked: Cell::new(false),
             space_asked_until: Cell::new(now),
@@ -137,24 +143,24 @@ impl Session {
         }
     }
 
-    /// What became of it.
-    pub fn state(&self) -> State {
+    /// Its state.
+    pub fn state(&self) -> SessionState {
         self.state.get()
     }
 
     /// Has it ended?
     pub fn is_over(&self) -> bool {
-        self.state.get() == State::Over
+        self.state.get() == SessionState::Over
     }
 
-    /// It goes on as `state`; a session that is over stays so.
-    pub fn set_state(&self, state: State) {
+    /// Changes the state; a session that is over stays over.
+    pub fn set_state(&self, state: SessionState) {
         if !self.is_over() {
             self.state.set(state);
         }
     }
 
-    /// Is there a connection?
+    /// Does it have an open connection?
     pub fn is_connected(&self) -> bool {
         self.connection.borrow().as_ref().is_some_and(|connection| !connection.is_closed())
     }
@@ -164,10 +170,10 @@ impl Session {
         self.connections.get()
     }
 
-    /// Binds a new connection; the old one ends.
+    /// Binds a new connection and closes the old one.
     pub fn bind(&self, connection: Rc<Connection>) {
         self.connections.set(self.connections.get() + 1);
-        connection.belongs_to(self.client);
+        connection.set_client(self.client);
         if let Some(old) = self.connection.borrow_mut().replace(connection) {
             old.close();
         }
@@ -178,7 +184,7 @@ impl Session {
         self.connection.borrow().as_ref().filter(|c| !c.is_closed()).map(|c| c.peer())
     }
 
-    /// Lets go of the connection after what is queued has been written.
+    /// Closes the connection once everything queued has been written.
     pub fn unbind(&self) {
         if let Some(connection) = self.connection.borrow_mut().take() {
             connection.finish();
@@ -214,7 +220,7 @@ impl Session {
         self.granting.set(self.granting.get() | 1 << slot);
     }
 
-    /// The request in `slot` is answered, or waits for others: recalls need not wait for it.
+    /// The request in `slot` is answered, or waits for other clients: recalls need not wait for it.
     pub fn unmark_granting(&self, slot: u16) {
         let bit = 1u128 << slot;
         if self.granting.get() & bit == 0 {
@@ -236,12 +242,12 @@ impl Session {
         }
     }
 
-    /// Forgets recalls that were held back: all unanswered ones are pushed anew.
+    /// Drops the recalls that were held back. The caller pushes all unanswered recalls again.
     pub fn forget_held_back(&self) {
         self.held_back.borrow_mut().clear();
     }
 
-    /// A request has come.
+    /// Decides what to do with a request that has come.
     pub fn admit(&self, slot: u16, seq: u32) -> Admission {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(usize::from(slot)) else {
@@ -256,24 +262,24 @@ impl Session {
                 if let Some(answer) = &slot.answer
                     && !planted(Bug::SlotAnswerLost)
                 {
-                    return Admission::Again(Box::new(answer.clone()));
+                    return Admission::Answered(Box::new(answer.clone()));
                 }
             }
-            // The client got the first answer before its resend came here: the second is for
-            // nobody.
-            Some(last) if slot.again && seq == last.wrapping_add(1) => {}
+            // The client got the first answer before its resend came here: nobody waits for the
+            // second answer.
+            Some(last) if slot.repeated && seq == last.wrapping_add(1) => {}
             _ if slot.busy => return Admission::Protocol("a slot is used while it is busy"),
             Some(last) if seq != last.wrapping_add(1) => {
                 return Admission::Protocol("a sequence number is out of order");
             }
             _ => {}
         }
-        let again = slot.seq == Some(seq);
-        *slot = Slot { seq: Some(seq), busy: true, again, answer: None };
+        let repeated = slot.seq == Some(seq);
+        *slot = Slot { seq: Some(seq), busy: true, repeated, answer: None };
         Admission::New { fresh }
     }
 
-    /// A replayed request is admitted whatever the slot has seen, if it is idle. What comes after
+    /// Admits a replayed request in any idle slot, whatever its sequence number. The request after
     /// it may have any number: requests that changed nothing are not replayed.
     pub fn admit_replay(&self, slot: u16) -> Admission {
         let mut slots = self.slots.borrow_mut();
@@ -283,11 +289,12 @@ impl Session {
         if slot.busy {
             return Admission::Ignore;
         }
-        *slot = Slot { seq: None, busy: true, again: false, answer: None };
+        *slot = Slot { seq: None, busy: true, repeated: false, answer: None };
         Admission::New { fresh: true }
     }
 
-    /// The answer of a slot's request; `keep` it if executing the request again would not give it.
+    /// Records the answer of a slot's request. `keep`: executing the request again would not give
+    /// the same answer.
     pub fn answered(&self, reply: &Reply, keep: bool) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(usize::from(reply.slot))
             && slot.seq.is_none_or(|seq| seq == reply.seq)
@@ -306,8 +313,8 @@ mod tests {
 
     fn session() -> Session {
         let (client, lease) = (ClientId(1), Duration::from_secs(1));
-        let identity = Identity { client, nonce: 1, description: String::new(), lease };
-        Session::new(identity, State::Live, false, Instant(0))
+        let identity = SessionIdentity { client, nonce: 1, description: String::new(), lease };
+        Session::new(identity, SessionState::Live, false, Instant(0))
     }
 
     fn reply(slot: u16, seq: u32) -> Reply {
@@ -315,21 +322,22 @@ mod tests {
         Reply { slot, seq, transno, last_committed, results: Vec::new() }
     }
 
+    /// PROTOCOLS 3.6.
     #[test]
-    fn a_slot_executes_each_request_once_and_in_order() {
+    fn slot_executes_each_request_once_and_in_order() {
         let session = session();
         assert!(matches!(session.admit(3, 1), Admission::New { fresh: true }));
         assert!(matches!(session.admit(3, 1), Admission::Ignore));
         assert!(matches!(session.admit(3, 2), Admission::Protocol(_)), "busy");
         session.answered(&reply(3, 1), true);
-        assert!(matches!(session.admit(3, 1), Admission::Again(_)));
+        assert!(matches!(session.admit(3, 1), Admission::Answered(_)));
         assert!(matches!(session.admit(3, 3), Admission::Protocol(_)));
         assert!(matches!(session.admit(3, 2), Admission::New { fresh: false }));
         assert!(matches!(session.admit(SLOTS_ALL as u16, 1), Admission::Protocol(_)));
     }
 
     #[test]
-    fn an_answer_that_can_be_had_again_is_not_kept() {
+    fn slot_keeps_no_answer_that_can_be_computed_again() {
         let session = session();
         session.admit(0, 9);
         session.answered(&reply(0, 9), false);
@@ -341,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_replay_numbers_may_go_on_anywhere() {
+    fn sequence_numbers_may_jump_after_a_replay() {
         let session = session();
         assert!(matches!(session.admit_replay(1), Admission::New { fresh: true }));
         assert!(matches!(session.admit(1, 9), Admission::Protocol(_)), "busy");
@@ -350,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_waits_for_the_replies_that_grant() {
+    fn recall_waits_for_the_replies_that_grant() {
         let session = session();
         let recall =
             Recall { client: ClientId(1), ino: Ino(5), seq: 1, take: Rights::ATTR, range: None };

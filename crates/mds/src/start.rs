@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Starts and stops a server.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,12 +13,12 @@ use types::{ClientId, Duration};
 
 use crate::config::{Config, PagPlace};
 use crate::devices::DataDevice;
-use crate::hello::Info;
-use crate::ledger::Ledger;
+use crate::hello::ClientInfo;
+use crate::introspection::Introspection;
 use crate::ops::READ;
-use crate::server::{ServeError, Server, beat, upkeep};
+use crate::server::{ServeError, Server, upkeep, watch_clock};
 use crate::status::{self, Status};
-use crate::{connection, evict, freer, grace, scrub};
+use crate::{connection, evict, grace, reaper, scrub};
 
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ pub struct Mds {
 }
 
 impl Mds {
-    /// Reads what is known of clients and begins to listen.
+    /// Loads the known clients from the store and begins to listen.
     ///
     /// # Errors
     /// The address or a data device cannot be used; the store failed.
@@ -38,18 +38,18 @@ impl Mds {
         let server = Rc::new(Server::new(env.clone(), mfs, config));
         learn_pags(&server).await?;
         let (known, _) = server.mfs.run(READ, |txn| txn.clients()).await?;
-        let mut known: BTreeMap<ClientId, Info> =
-            known.into_iter().map(|(client, info)| (client, Info::decode(&info))).collect();
+        let mut known: BTreeMap<ClientId, ClientInfo> =
+            known.into_iter().map(|(client, info)| (client, ClientInfo::decode(&info))).collect();
         evict::reload(&server, &known).await?;
         for client in server.quarantine.clients() {
             known.remove(&client);
-            server.log(&format!("client {client} is out: it was evicted before the restart"));
+            server.log(&format!("client {client} has been evicted, before the restart"));
         }
         if !known.is_empty() {
             server.log(&format!("waiting for {} known clients to come back", known.len()));
             server.mfs.run(Cost::DELETE, |txn| txn.begin_replays()).await?;
-            // What this server makes may be replayed to the next one: that must not begin at the
-            // same place.
+            // Clients may replay to the next server what this one creates: that server must not
+            // begin to allocate at the same place.
             server.mfs.sync().await?;
         }
         server.grace.set_known(known);
@@ -60,14 +60,14 @@ impl Mds {
         Ok(Mds { server, listener: Rc::new(listener) })
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// The address it listens on, with the port that was chosen.
     pub fn address(&self) -> String {
         self.listener.local_address()
     }
 
-    /// What it counts, for who looks on.
-    pub fn ledger(&self) -> Ledger {
-        Ledger::of(&self.server)
+    /// Read access to its state, for tests.
+    pub fn introspection(&self) -> Introspection {
+        Introspection::of(&self.server)
     }
 
     /// Its state.
@@ -75,7 +75,7 @@ impl Mds {
         status::collect(&self.server).await
     }
 
-    /// Serves until `stop` ends, then brings everything home and closes the store.
+    /// Serves until `stop` ends, then checkpoints and closes the store.
     ///
     /// # Errors
     /// The store failed; a restart recovers.
@@ -83,12 +83,12 @@ impl Mds {
         let server = self.server;
         let env = server.env.clone();
         let failed = server.stop.notified();
-        env.spawn(freer::run(server.clone()));
+        env.spawn(reaper::run(server.clone()));
         if server.config.scrub_interval > Duration::ZERO {
             scrub::begin(&server);
         }
         env.spawn(upkeep(server.clone()));
-        env.spawn(beat(server.clone()));
+        env.spawn(watch_clock(server.clone()));
         env.spawn(grace::run(server.clone()));
         env.spawn(accept(server.clone(), self.listener.clone()));
         first(stop, failed).await;
@@ -113,7 +113,7 @@ pub async fn serve(
     Mds::start(env, mfs, config).await?.run(stop).await
 }
 
-/// Waits for the first of two.
+/// Waits until one of two futures ends.
 async fn first(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (Box::pin(a), Box::pin(b));
     std::future::poll_fn(|cx| {
@@ -145,8 +145,8 @@ async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
     }
 }
 
-/// Joins the store's table of data zones with the configuration's paths, and opens the devices for
-/// their locks.
+/// Joins the store's table of data zones with the configured paths, and opens the devices for their
+/// locks.
 async fn learn_pags(server: &Rc<Server>) -> Result<(), ServeError> {
     let (states, _) = server.mfs.run(READ, |txn| txn.pags()).await?;
     let mut pags = Vec::new();
@@ -169,7 +169,8 @@ async fn learn_pags(server: &Rc<Server>) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// A device that this host does not have is no error: clients may have it.
+/// Opens a zone's device and checks its label. A device that this host does not have is no error:
+/// clients may have it.
 async fn open_device(server: &Rc<Server>, place: &PagPlace) -> Result<(), ServeError> {
     if place.path.is_empty() {
         return Ok(());

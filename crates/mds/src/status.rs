@@ -1,4 +1,4 @@
-//! What an administrator is told, and its JSON.
+//! The server's status as administrators see it, and its JSON.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use store::scrub::Scrubbed;
 use crate::devices;
 use crate::ops::READ;
 use crate::server::Server;
-use crate::session::State;
+use crate::session::SessionState;
 
-/// Findings of a scrub that are told by name; the log has more.
-const PROBLEMS_TOLD: usize = 20;
+/// Findings of a scrub that the status shows; the log has more.
+const PROBLEMS_SHOWN: usize = 20;
 
 /// A client as the server sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,19 +19,19 @@ pub struct ClientStatus {
     pub id: u64,
     /// "live", "recovering", "suspended" or "quarantined".
     pub state: &'static str,
-    /// What it says of itself.
+    /// The client's description of itself.
     pub description: String,
     /// Address of its connection.
     pub address: String,
-    /// Milliseconds since it was heard.
+    /// Milliseconds since its last frame.
     pub silent_ms: u64,
-    /// Leases it holds.
+    /// Number of leases it holds.
     pub leases: u64,
-    /// Locks it holds.
+    /// Number of locks it holds.
     pub locks: u64,
     /// Blocks in its pool.
     pub pool_blocks: u64,
-    /// Requests it has had answered.
+    /// Number of its requests that were answered.
     pub requests: u64,
     /// Does it run on the server's host?
     pub local: bool,
@@ -50,25 +50,27 @@ pub struct PagStatus {
     pub blocks: u64,
     /// Blocks that can be granted.
     pub free: u64,
-    /// Blocks that will be free soon.
+    /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
-    /// "sound"; "suspect": an eviction went on without its flush, and it has not answered since:
-    /// until then no quarantine ends; "not open": this host does not have it.
+    /// "sound"; "suspect": an eviction went on without waiting for its flush, and it has not
+    /// answered since (no quarantine ends while one is suspect); "not open": this host does not
+    /// have it.
     pub device: &'static str,
 }
 
 /// Scrubs of the metadata device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubStatus {
-    /// "running"; else how the last one ended: "whole", "broken off"; "never" since the start.
+    /// "running"; else how the last one ended: "whole" or "broken off"; "never": none since the
+    /// start.
     pub state: &'static str,
-    /// How long the one that runs has, or the last one took.
+    /// How long the running one has taken so far, or the last one took.
     pub took_ms: u64,
-    /// Since the last one ended; 0 while one runs.
+    /// Milliseconds since the last one ended; 0 while one runs.
     pub ended_ms: u64,
-    /// Bytes that the one that runs reads in a second at most; 0: no bound.
+    /// Upper bound of the running one's rate, in bytes a second; 0: no bound.
     pub rate: u64,
-    /// How far it is, or what the last one found.
+    /// Progress of the running one, or findings of the last one.
     pub found: Scrubbed,
 }
 
@@ -81,37 +83,37 @@ pub struct Status {
     pub fs_uuid: String,
     /// Epoch of this start.
     pub epoch: u32,
-    /// Where it listens.
+    /// The address it listens on.
     pub address: String,
-    /// Since the start.
+    /// Milliseconds since the start.
     pub uptime_ms: u64,
-    /// The lease.
+    /// The lease in milliseconds.
     pub lease_ms: u64,
     /// "grace" or "serving".
     pub state: &'static str,
-    /// Requests answered.
+    /// Number of requests answered.
     pub requests: u64,
-    /// Leases in all.
+    /// Number of leases.
     pub leases: u64,
-    /// Locks in all.
+    /// Number of locks.
     pub locks: u64,
-    /// Gates that someone waits at.
+    /// Gates in use.
     pub gates: u64,
     /// Hand-overs of rights on content between clients.
     pub hand_overs: u64,
     /// How long clients waited for all of them together, in milliseconds.
     pub hand_over_wait_ms: u64,
-    /// And for one at most.
+    /// The longest of these waits, in milliseconds.
     pub hand_over_longest_ms: u64,
-    /// Nameless inodes that are open.
+    /// Orphans that are open.
     pub orphans: u64,
-    /// Nameless inodes being freed.
+    /// Orphans being freed.
     pub freeing: u64,
     /// Last durable transaction.
     pub last_committed: String,
     /// Blocks of the metadata device.
     pub metadata_blocks: u64,
-    /// Free ones.
+    /// Free blocks of the metadata device.
     pub metadata_free: u64,
     /// Bytes of the log in use.
     pub log_used: u64,
@@ -125,7 +127,7 @@ pub struct Status {
     pub dirty_blocks: u64,
     /// Searches in the namespace index since the start.
     pub index_searches: u64,
-    /// Nodes that they read.
+    /// Nodes that these searches read.
     pub index_nodes: u64,
     /// Clients.
     pub clients: Vec<ClientStatus>,
@@ -142,7 +144,7 @@ pub async fn collect(server: &Server) -> Status {
     let sessions: Vec<_> = server.sessions.borrow().values().cloned().collect();
     for session in sessions {
         let state = match session.state() {
-            State::Recovering => "recovering",
+            SessionState::Recovering => "recovering",
             _ if session.is_connected() => "live",
             _ => "suspended",
         };
@@ -175,7 +177,7 @@ pub async fn collect(server: &Server) -> Status {
             local: false,
         });
     }
-    let (orphans, freeing) = server.freer.counts();
+    let (orphans, freeing) = server.reaper.counts();
     let features = server.mfs.superblock().features;
     let pags = pags(server).await;
     let (hand_overs, waited, longest) = server.hand_overs.counts();
@@ -349,7 +351,7 @@ impl ScrubStatus {
         out.number("findings", found.problems.len() as u64 + found.omitted);
         out.key("problems");
         out.open('[');
-        for problem in found.problems.iter().take(PROBLEMS_TOLD) {
+        for problem in found.problems.iter().take(PROBLEMS_SHOWN) {
             out.item();
             out.string(&problem.to_string());
         }

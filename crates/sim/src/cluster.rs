@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use client::{Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{DiskAction, SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
-use mds::{Executed, Ledger, Onlooker, Pointed};
+use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use proto::mds::Reply;
 use store::fsck::FsckOptions;
 use store::{
@@ -106,7 +106,7 @@ pub struct Cluster {
     /// The store of the server that runs.
     store: Rc<RefCell<Option<Mfs>>>,
     /// What the server that runs counts.
-    ledger: Rc<RefCell<Option<Ledger>>>,
+    ledger: Rc<RefCell<Option<Introspection>>>,
     /// Who looks while it runs.
     pub(crate) checks: Checks,
 }
@@ -127,7 +127,7 @@ struct Eyes {
     checks: Checks,
 }
 
-impl Onlooker for Eyes {
+impl Observer for Eyes {
     fn took_effect(&self, client: ClientId, op: &proto::mds::Op, transno: Option<Transno>) {
         if let Some(tell) = &*self.applied.borrow() {
             tell(client.0, op, transno);
@@ -138,7 +138,7 @@ impl Onlooker for Eyes {
         self.checks.executed(executed);
     }
 
-    fn commits(&self, pointed: &Pointed<'_>) {
+    fn commits(&self, pointed: &CommittedBlocks<'_>) {
         self.checks.commits(pointed);
     }
 
@@ -404,7 +404,7 @@ impl Cluster {
                 }
                 log::line(&format!("mds: {text}"));
             }),
-            onlooker: Some(Rc::new(eyes)),
+            observer: Some(Rc::new(eyes)),
             ..mds::Config::new(FS, ADDRESS)
         };
         self.checks.begins(SERVER);
@@ -483,7 +483,7 @@ impl Cluster {
     }
 
     /// What the server that runs counts.
-    pub(crate) fn ledger(&self) -> Option<Ledger> {
+    pub(crate) fn ledger(&self) -> Option<Introspection> {
         self.ledger.borrow().clone()
     }
 
@@ -589,7 +589,7 @@ impl Cluster {
 /// The evicted client of which a line of the server's log says that it could not flush what that
 /// wrote.
 fn unflushed(text: &str) -> Option<ClientId> {
-    let (_, rest) = text.split_once("what the evicted client ")?;
+    let (_, rest) = text.split_once("writes in place of the evicted client ")?;
     rest.split(' ').next()?.parse().ok().map(ClientId)
 }
 
@@ -602,8 +602,8 @@ fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
     let eviction = match rest {
-        rest if rest.starts_with("is out") => Eviction::Out,
-        rest if rest.contains("is evicted") => Eviction::Begins,
+        rest if rest.starts_with("has been evicted") => Eviction::Out,
+        rest if rest.contains("is being evicted") => Eviction::Begins,
         _ => return None,
     };
     Some((number.parse().ok()?, eviction))
@@ -624,7 +624,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     cluster.epoch.set(mfs.identity().epoch.0);
     cluster.checks.opened(cluster, mfs.last_committed());
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
-    *cluster.ledger.borrow_mut() = Some(server.ledger());
+    *cluster.ledger.borrow_mut() = Some(server.introspection());
     // From here on reads do not fail: what a failing one tells applications is not judged.
     cluster.meta().clear_read_faults();
     server.run(std::future::pending()).await.map_err(|error| error.to_string())

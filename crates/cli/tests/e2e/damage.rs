@@ -87,7 +87,7 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
     assert!(code == Some(0) && said.contains("broken off"), "{said}");
     cluster.unmount(0);
     cluster.stop_server();
-    assert!(cluster.server_log().contains("has been written anew"));
+    assert!(cluster.server_log().contains("has been rewritten"));
     cluster.assert_clean();
 }
 

@@ -283,7 +283,7 @@ fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_w
             let changed = cluster.env.timeout(LEASE * 4, change).await;
             assert!(changed.is_some_and(|changed| changed.is_ok()), "{name} holds it up");
             took.push(cluster.env.now().since(begin));
-            assert_eq!(count("may not outlive a power cut"), index + 1);
+            assert_eq!(count("may be lost in a power cut"), index + 1);
         }
         assert!(took[0] > LEASE / 2 + EVICTION_FLUSH && took[0] < LEASE * 2 + EVICTION_FLUSH);
         assert!(took[1] < LEASE * 3 / 2, "who still owes a flush is not waited for: {took:?}");
@@ -303,7 +303,7 @@ fn what_a_device_carried_out_late_for_an_evicted_client_is_stable_when_its_quara
         cluster.world.isolate("a");
         let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
         b.client.setattr(&ROOT, ino, set).await.unwrap();
-        let out = |line: &String| line.contains("is out: what it held is free");
+        let out = |line: &String| line.contains("has been evicted: its leases and locks are free");
         assert!(logged().iter().any(out));
         let options = DiskOptions { write: true, exclusive: false };
         let device = cluster.env.open_disk("data0", options).await.unwrap();

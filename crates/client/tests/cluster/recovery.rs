@@ -212,7 +212,7 @@ fn a_mount_that_is_refused_says_goodbye_and_does_not_come_back() {
         let refused = cluster.try_mount("b", config).await;
         assert!(refused.is_err_and(|error| error.text.contains("data zone 7")), "there is none");
         cluster.env.sleep(Duration::from_secs(3)).await;
-        let came = logged().iter().filter(|line| line.contains("has come")).count();
+        let came = logged().iter().filter(|line| line.contains("has connected")).count();
         assert_eq!(came, 2, "{:?}", logged());
         assert!(!logged().iter().any(|line| line.contains("reconnecting")), "{:?}", logged());
     });

@@ -1,11 +1,11 @@
-//! POSIX access control lists as the kernel passes them: version 2, then entries
-//! ⟨tag u16, permissions u16, id u32⟩ sorted by tag and id.
+//! POSIX access control lists in the kernel's format: version 2, then entries ⟨tag u16, permissions
+//! u16, id u32⟩ sorted by tag and id.
 //!
 //! Invariants:
-//! - an [`Acl`] is valid: one entry for owner, group and others each, a mask if
-//!   there are named users or groups, at most one mask;
-//! - an access ACL that says no more than the mode is not stored; one that is
-//!   stored agrees with the mode.
+//! - an [`Acl`] is valid: it has one entry each for owner, group and others, at most one mask, and
+//!   a mask if there are named users or groups;
+//! - an access ACL that says no more than the mode is not stored; a stored one agrees with the
+//!   mode.
 
 use types::Fault;
 
@@ -35,7 +35,7 @@ struct Entry {
 pub struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// The list that these bytes are.
+    /// Decodes a list.
     ///
     /// # Errors
     /// `NotSupported` for another version, `Invalid`.
@@ -104,7 +104,7 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The nine permission bits that go with it as an access ACL.
+    /// The nine permission bits that agree with it as an access ACL.
     pub fn mode(&self) -> u16 {
         let group = self.get(MASK).or_else(|| self.get(GROUP_OBJ)).unwrap_or(0);
         (self.get(USER_OBJ).unwrap_or(0) << 6) | (group << 3) | self.get(OTHER).unwrap_or(0)
@@ -118,8 +118,8 @@ impl Acl {
         self.set(group, (mode >> 3) & 7);
     }
 
-    /// Mode and access ACL of an inode made with `mode` in a directory whose
-    /// default ACL this is.
+    /// Mode and access ACL of an inode created with `mode` in a directory whose default ACL this
+    /// is.
     pub fn inherit(&self, mode: u16) -> (u16, Option<Acl>) {
         let mut acl = self.clone();
         let masked = acl.mode() & mode & 0o777;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_and_sorted_lists_are_lists() {
+    fn acl_is_valid_only_if_complete_and_sorted() {
         let good =
             acl(&[(1, 7, NO_ID), (2, 5, 1000), (4, 5, NO_ID), (16, 7, NO_ID), (32, 0, NO_ID)]);
         assert_eq!(Acl::parse(&good).unwrap().encode(), good);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_list_is_narrowed_by_the_mode_and_not_by_the_umask() {
+    fn default_acl_is_narrowed_by_the_mode_and_not_by_the_umask() {
         let bytes =
             acl(&[(1, 7, NO_ID), (2, 6, 1000), (4, 5, NO_ID), (16, 7, NO_ID), (32, 5, NO_ID)]);
         let (mode, access) = Acl::parse(&bytes).unwrap().inherit(0o664);

@@ -5,16 +5,17 @@ use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
 use super::acl::{self, Acl};
-use crate::cx::Cx;
-use crate::recent::Unit;
+use crate::context::OpContext;
 use crate::record::Outcome;
+use crate::uncommitted::MetaItem;
 
 const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
+/// Changes mode, owner and times of an inode.
 pub fn set_attr(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     set: &SetAttr,
@@ -41,12 +42,12 @@ pub fn set_attr(
     };
     attr.atime = time(&set.atime, attr.atime);
     attr.mtime = time(&set.mtime, attr.mtime);
-    changed(cx, txn, attr)
+    store_attr(cx, txn, attr)
 }
 
-/// The kernel judged by the owner that it knew, and another client may have changed that since:
-/// then only the present owner and root may.
-fn check_owner(cx: &Cx<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
+/// The kernel checked the caller against the owner that it knew. If another client has changed the
+/// owner since, only the present owner and root may change attributes.
+fn check_owner(cx: &OpContext<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
     let times = set.atime.is_some() || set.mtime.is_some();
     let explicit = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || times;
     let caller = cx.principal.uid;
@@ -56,20 +57,24 @@ fn check_owner(cx: &Cx<'_>, attr: &Attr, set: &SetAttr) -> Result<(), Stop> {
     Err(Fault::NotPermitted.into())
 }
 
-/// Nobody else may count on the attributes; a writer first hands over size and times.
-pub fn need_attributes(cx: &mut Cx<'_>, attr: &Attr) {
+/// States that no other client may cache the attributes; a writer first hands over size and times.
+pub fn need_attributes(cx: &mut OpContext<'_>, attr: &Attr) {
     let data = if attr.kind == FileKind::Regular { Rights::WRITES } else { Rights::empty() };
     cx.need(attr.ino, Rights::ATTR | data);
 }
 
-/// Stores changed attributes and tells them.
-pub fn changed(cx: &mut Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<OpReply, Stop> {
+/// Stores changed attributes and replies with them.
+pub fn store_attr(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    mut attr: Attr,
+) -> Result<OpReply, Stop> {
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
     txn.set_attr(&attr)?;
     let attr = cx.attr(txn, attr.ino)?;
-    cx.effects.reads.push(Unit::Attr(attr.ino));
-    cx.effects.changes.push(Unit::Attr(attr.ino));
+    cx.effects.reads.push(MetaItem::Attr(attr.ino));
+    cx.effects.changes.push(MetaItem::Attr(attr.ino));
     cx.effects.outcome = Some(Outcome::Done);
     Ok(OpReply::Attr { leased: cx.leased(attr) })
 }

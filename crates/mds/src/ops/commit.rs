@@ -1,14 +1,14 @@
-//! Commits: what a holder of `DATA_X` did to a file's layout, size and times, or one of `DATA_P`
-//! to its parts.
+//! Commits of files: what a holder of `DATA_X` changed in a file's layout, size and times, or a
+//! holder of `DATA_P` in its ranges.
 //!
 //! Invariants:
-//! - edits take effect in their order; a commit too large for one transaction is
-//!   several, and each leaves a file that a crash may show: a growing size is set
-//!   first (holes read as zeros), a shrinking one and the times last;
-//! - content that is to lie with the inode raises the size to its end in the same transaction; a
-//!   mapping of block 0 takes it away in the same transaction;
-//! - how far it came is kept with each transaction, so a commit sent again after a
-//!   restart goes on where it was; and the client is told, if it can go no further.
+//! - edits take effect in order. A commit too large for one transaction is several, and a crash may
+//!   show the file after each of them. So a growing size is set first (holes read as zeros), a
+//!   shrinking size and the times last;
+//! - inline data raises the size to its end in the same transaction; a mapping of block 0 removes
+//!   inline data in the same transaction;
+//! - each transaction keeps how far the commit came, so a commit that is sent again after a restart
+//!   goes on there. The client learns how far it came if it can go no further.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ use types::{
     BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, HeldRange, Ino, Rights, Timestamp,
 };
 
-use crate::cx::Cx;
-use crate::onlooker::Pointed;
-use crate::recent::Unit;
+use crate::context::OpContext;
+use crate::observer::CommittedBlocks;
 use crate::record::Outcome;
+use crate::uncommitted::MetaItem;
 
 /// Edits of one transaction.
 const EDITS: usize = 24;
-/// Segments of a range that is marked written that who looks on is told of.
+/// Segments of a range marked written that are reported to the observer.
 const EDIT_MAX: usize = 128;
 
 /// A commit's operands.
@@ -42,7 +42,7 @@ pub struct Commit<'a> {
 }
 
 impl Commit<'_> {
-    /// Has it as many edits as one may have, and carries as much content?
+    /// Is it within the bounds on edits and on inline data?
     ///
     /// # Errors
     /// `TooBig`.
@@ -54,8 +54,8 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// May the client do this to the blocks of `edits`?
-    fn is_covered(&self, cx: &Cx<'_>, edits: &[Edit]) -> bool {
+    /// May the client make these edits, by the rights that it holds?
+    fn is_covered(&self, cx: &OpContext<'_>, edits: &[Edit]) -> bool {
         let leases = cx.server.leases.borrow();
         let rights = leases.rights(cx.client, self.ino);
         let holds =
@@ -66,7 +66,7 @@ impl Commit<'_> {
                 && edits.iter().all(|edit| holds(blocks(edit)))
     }
 
-    /// The size when all is done, where the server has `old`.
+    /// The size after the whole commit, if the server has the size `old`.
     fn size(&self, old: u64) -> u64 {
         match self.size {
             Some(size) if self.merge => size.max(old),
@@ -75,7 +75,7 @@ impl Commit<'_> {
     }
 }
 
-/// The blocks that an edit speaks of.
+/// The blocks that an edit is about.
 fn blocks(edit: &Edit) -> BlockRange {
     match edit {
         Edit::Map { extent } => BlockRange::new(extent.file.0, extent.end()),
@@ -85,9 +85,10 @@ fn blocks(edit: &Edit) -> BlockRange {
     }
 }
 
-/// Applies edits of a range. Yields how many are done, and with the last of the commit the reply.
+/// Applies edits of a range. Returns the index of the next edit, and with the commit's last edit
+/// the reply.
 pub fn step(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     commit: Commit<'_>,
     range: Range<usize>,
@@ -113,7 +114,7 @@ pub fn step(
                 }
                 other => {
                     other?;
-                    tell(cx, ino, &[*extent]);
+                    report(cx, ino, &[*extent]);
                 }
             },
             Edit::Unmap { from, to } => {
@@ -127,15 +128,15 @@ pub fn step(
                 work = work.saturating_sub(EDITS / 4);
             }
             Edit::Written { from, len } => {
-                if cx.server.config.onlooker.is_some() {
+                if cx.server.config.observer.is_some() {
                     let to = from.0.saturating_add(*len);
                     let all = txn.layout(ino, *from, EDIT_MAX)?;
                     let part = all.iter().filter_map(|extent| extent.slice(from.0, to));
                     let state = ExtentState::Written;
                     let part: Vec<Extent> = part.map(|part| Extent { state, ..part }).collect();
-                    tell(cx, ino, &part);
+                    report(cx, ino, &part);
                 }
-                mark(txn, ino, *from, *len)?;
+                mark_written(txn, ino, *from, *len)?;
             }
             Edit::Content { bytes } => {
                 if commit.merge {
@@ -149,49 +150,49 @@ pub fn step(
         at += 1;
     }
     let last = at == edits.len();
-    // What lies with the inode is not beyond the size, unless the commit says where that ends.
+    // Inline data does not lie beyond the size, unless the commit sets a size inside it.
     let size = commit.size(attr.size.max(content_end));
     attr.size = if last { size } else { attr.size.max(size).max(content_end) };
     if last {
-        // A time that was set ahead is no write's.
+        // A time in the future was set by a caller, not by a write.
         let merge = commit.merge && attr.mtime <= cx.now;
         let (mtime, ctime) =
             (commit.mtime.unwrap_or(attr.mtime), commit.ctime.unwrap_or(attr.ctime));
         attr.mtime = if merge { mtime.max(attr.mtime) } else { mtime };
         // Names and attributes may have changed since the content did.
         attr.ctime = ctime.max(attr.ctime);
-        // What a merged commit says is true of the size that it says.
+        // What a merged commit says of the tail is true for the size that it reports.
         if !commit.merge || commit.size == Some(attr.size) {
             cx.effects.tail = Some((ino, attr.size, commit.tail_zero));
         }
     }
     attr.version += 1;
     txn.set_attr(&attr)?;
-    cx.effects.changes.extend([Unit::Attr(ino), Unit::Data(ino)]);
+    cx.effects.changes.extend([MetaItem::Attr(ino), MetaItem::Data(ino)]);
     if !last {
         cx.effects.outcome = Some(Outcome::Edits(at as u32));
         return Ok((None, at));
     }
     cx.effects.outcome = Some(Outcome::Done);
-    cx.effects.reads.extend([Unit::Attr(ino), Unit::Data(ino)]);
+    cx.effects.reads.extend([MetaItem::Attr(ino), MetaItem::Data(ino)]);
     let attr = cx.attr(txn, ino)?;
     Ok((Some(OpReply::Attr { leased: cx.leased(attr) }), at))
 }
 
-/// Tells who looks on what the metadata are to point at.
-fn tell(cx: &Cx<'_>, ino: Ino, extents: &[Extent]) {
-    if let Some(onlooker) = &cx.server.config.onlooker {
-        onlooker.commits(&Pointed { client: cx.client, ino, extents, replay: cx.replay });
+/// Reports to the observer which blocks the metadata are to point at.
+fn report(cx: &OpContext<'_>, ino: Ino, extents: &[Extent]) {
+    if let Some(observer) = &cx.server.config.observer {
+        observer.commits(&CommittedBlocks { client: cx.client, ino, extents, replay: cx.replay });
     }
 }
 
 /// Marks a range written, in halves if it has too many segments for one edit.
-fn mark(txn: &mut Txn<'_>, ino: Ino, from: FileBlock, len: u64) -> Result<(), Stop> {
+fn mark_written(txn: &mut Txn<'_>, ino: Ino, from: FileBlock, len: u64) -> Result<(), Stop> {
     match txn.mark_written(ino, from, len) {
         Err(Stop::Fault(Fault::Overloaded)) if len > 1 => {
             let half = len / 2;
-            mark(txn, ino, from, half)?;
-            mark(txn, ino, FileBlock(from.0 + half), len - half)
+            mark_written(txn, ino, from, half)?;
+            mark_written(txn, ino, FileBlock(from.0 + half), len - half)
         }
         other => other,
     }

@@ -1,4 +1,4 @@
-//! Making inodes, with a name or without.
+//! Creates inodes, with a name or as orphans.
 
 use proto::mds::{InoRef, NewNode, OpReply};
 use proto::wire::Bytes;
@@ -6,14 +6,15 @@ use store::{NewInode, Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
 use super::acl::{self, Acl};
-use crate::cx::Cx;
-use crate::recent::Unit;
+use crate::context::OpContext;
 use crate::record::Outcome;
+use crate::uncommitted::MetaItem;
 
 const S_ISGID: u16 = 0o2000;
 
+/// Creates an inode under a name.
 pub fn create(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     dir: &InoRef,
     name: &Name,
@@ -22,25 +23,26 @@ pub fn create(
 ) -> Result<OpReply, Stop> {
     let dir = cx.resolve(dir)?;
     let mut dir_attr = cx.live_dir(txn, dir)?;
-    let unit = Unit::Name(dir, name.clone());
-    cx.effects.reads.push(unit.clone());
+    let item = MetaItem::Name(dir, name.clone());
+    cx.effects.reads.push(item.clone());
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
-    let plan = Plan::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
-    let ino = txn.create(dir, name, &plan.inode(cx, node), given(cx))?;
-    plan.store_acls(txn, ino)?;
+    let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let ino = txn.create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
+    inherited.store_acls(txn, ino)?;
     if node.kind == FileKind::Directory {
         dir_attr.nlink += 1;
-        cx.effects.changes.push(Unit::Attr(dir));
+        cx.effects.changes.push(MetaItem::Attr(dir));
     }
     cx.touch_dir(txn, &mut dir_attr)?;
-    cx.effects.reads.push(Unit::Attr(dir));
-    cx.effects.changes.extend([unit, Unit::Names(dir)]);
-    finish(cx, txn, ino, want, dir_attr)
+    cx.effects.reads.push(MetaItem::Attr(dir));
+    cx.effects.changes.extend([item, MetaItem::Names(dir)]);
+    created(cx, txn, ino, want, dir_attr)
 }
 
-pub fn unnamed(
-    cx: &mut Cx<'_>,
+/// Creates a regular file without a name (`O_TMPFILE`).
+pub fn create_orphan(
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     dir: &InoRef,
     node: &NewNode,
@@ -51,19 +53,19 @@ pub fn unnamed(
     if node.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    let plan = Plan::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
-    let ino = txn.create_orphan(&plan.inode(cx, node), given(cx))?;
-    plan.store_acls(txn, ino)?;
-    cx.effects.reads.push(Unit::Attr(dir));
-    cx.effects.nameless.push((ino, cx.client));
-    finish(cx, txn, ino, want | Rights::OPEN, dir_attr)
+    let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let ino = txn.create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
+    inherited.store_acls(txn, ino)?;
+    cx.effects.reads.push(MetaItem::Attr(dir));
+    cx.effects.orphaned.push((ino, cx.client));
+    created(cx, txn, ino, want | Rights::OPEN, dir_attr)
 }
 
-/// Leaves a whiteout under a name that has just been free, with `given` what a replay was answered.
-/// As ext4 makes it: the caller's, and as the directory hands down. The caller sees to the
-/// directory's times.
+/// Creates a whiteout under a name that has just become free; `given`: as a replay was answered. It
+/// is created as ext4 does: owned by the caller, with the ACLs that the directory passes on. The
+/// caller updates the directory's times.
 pub fn whiteout(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     (dir, name): (Ino, &Name),
     given: Option<&Attr>,
@@ -76,28 +78,28 @@ pub fn whiteout(
         symlink: Bytes::default(),
     };
     let dir_attr = cx.dir(txn, dir)?;
-    let mut plan = Plan::new(cx, txn, &dir_attr, &node)?;
+    let mut inherited = Inherited::new(cx, txn, &dir_attr, &node)?;
     if let Some(given) = given {
-        plan = Plan { mode: given.mode, gid: given.gid, ..plan };
+        inherited = Inherited { mode: given.mode, gid: given.gid, ..inherited };
     }
-    let ino = txn.create(dir, name, &plan.inode(cx, &node), given.map(|attr| attr.ino))?;
-    plan.store_acls(txn, ino)?;
+    let ino = txn.create(dir, name, &inherited.inode(cx, &node), given.map(|attr| attr.ino))?;
+    inherited.store_acls(txn, ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.want(&attr, Rights::ATTR | Rights::OPEN);
-    cx.effects.changes.push(Unit::Attr(ino));
+    cx.effects.changes.push(MetaItem::Attr(ino));
     Ok(attr)
 }
 
 /// Of a replay: the number that the inode had.
-fn given(cx: &Cx<'_>) -> Option<Ino> {
-    match cx.given {
+fn replayed_ino(cx: &OpContext<'_>) -> Option<Ino> {
+    match cx.replayed {
         Some(OpReply::Created { leased, .. }) => Some(leased.attr.ino),
         _ => None,
     }
 }
 
-fn finish(
-    cx: &mut Cx<'_>,
+fn created(
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: Ino,
     want: Rights,
@@ -105,72 +107,81 @@ fn finish(
 ) -> Result<OpReply, Stop> {
     let attr = cx.attr(txn, ino)?;
     self::want(cx, &attr, want);
-    cx.effects.changes.push(Unit::Attr(ino));
+    cx.effects.changes.push(MetaItem::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
     let inline_max = inline_max(txn, &attr)?;
     Ok(OpReply::Created { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
 }
 
-/// The maker's rights: what it wants, if that can be granted; and what it counts as open from the
-/// answer on is held open, however many leases there are.
-pub fn want(cx: &mut Cx<'_>, attr: &Attr, want: Rights) {
+/// Grants the creator's rights: what it wants, if that can be granted. If it counts the file as
+/// open from the answer on, it gets `OPEN` however many leases there are.
+pub fn want(cx: &mut OpContext<'_>, attr: &Attr, want: Rights) {
     cx.want(attr, want);
     if want.contains(Rights::OPEN | Rights::DATA_X) {
         cx.effects.grants.push((attr.ino, Rights::OPEN));
     }
 }
 
-/// So many bytes of content the maker may put beside the new inode.
+/// How many bytes of inline data the new inode has room for.
 pub fn inline_max(txn: &mut Txn<'_>, attr: &Attr) -> Result<u32, Stop> {
     if attr.kind == FileKind::Regular { Ok(txn.content_room(attr.ino)? as u32) } else { Ok(0) }
 }
 
-/// What the directory hands down.
-struct Plan {
+/// Mode, group and ACLs that a new inode inherits from its directory.
+struct Inherited {
     mode: u16,
     gid: u32,
     access: Option<Acl>,
     default: Option<Acl>,
 }
 
-impl Plan {
-    fn new(cx: &Cx<'_>, txn: &mut Txn<'_>, dir: &Attr, node: &NewNode) -> Result<Plan, Stop> {
-        let mut plan =
-            Plan { mode: node.mode & 0o7777, gid: cx.principal.gid, access: None, default: None };
+impl Inherited {
+    fn new(
+        cx: &OpContext<'_>,
+        txn: &mut Txn<'_>,
+        dir: &Attr,
+        node: &NewNode,
+    ) -> Result<Inherited, Stop> {
+        let mut inherited = Inherited {
+            mode: node.mode & 0o7777,
+            gid: cx.principal.gid,
+            access: None,
+            default: None,
+        };
         if dir.mode & S_ISGID != 0 {
-            plan.gid = dir.gid;
+            inherited.gid = dir.gid;
             if node.kind == FileKind::Directory {
-                plan.mode |= S_ISGID;
+                inherited.mode |= S_ISGID;
             }
         }
         if node.kind == FileKind::Symlink {
-            plan.mode = 0o777;
-            return Ok(plan);
+            inherited.mode = 0o777;
+            return Ok(inherited);
         }
         let Some(bytes) = txn.xattr(dir.ino, acl::DEFAULT)? else {
-            plan.mode &= !(node.umask & 0o777);
-            return Ok(plan);
+            inherited.mode &= !(node.umask & 0o777);
+            return Ok(inherited);
         };
         let handed_down = Acl::parse(&bytes).map_err(Stop::Fault)?;
-        let (mode, access) = handed_down.inherit(plan.mode);
-        plan.mode = mode;
-        plan.access = access;
-        plan.default = (node.kind == FileKind::Directory).then_some(handed_down);
-        Ok(plan)
+        let (mode, access) = handed_down.inherit(inherited.mode);
+        inherited.mode = mode;
+        inherited.access = access;
+        inherited.default = (node.kind == FileKind::Directory).then_some(handed_down);
+        Ok(inherited)
     }
 
-    /// Of a replay: the directory may have been changed since, and that not been lost. What was
-    /// answered holds.
-    fn or_as_answered(self, cx: &Cx<'_>) -> Plan {
-        match cx.given {
+    /// Of a replay: as it was answered. The directory may have been changed since, and that change
+    /// may have survived.
+    fn or_as_answered(self, cx: &OpContext<'_>) -> Inherited {
+        match cx.replayed {
             Some(OpReply::Created { leased, .. }) => {
-                Plan { mode: leased.attr.mode, gid: leased.attr.gid, ..self }
+                Inherited { mode: leased.attr.mode, gid: leased.attr.gid, ..self }
             }
             _ => self,
         }
     }
 
-    fn inode<'a>(&self, cx: &Cx<'_>, node: &'a NewNode) -> NewInode<'a> {
+    fn inode<'a>(&self, cx: &OpContext<'_>, node: &'a NewNode) -> NewInode<'a> {
         let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);
         NewInode {
             kind: node.kind,

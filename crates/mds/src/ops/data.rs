@@ -6,15 +6,16 @@ use store::{Stop, Txn};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
 
-use crate::contention::Manner;
-use crate::cx::{Cx, possible};
-use crate::recent::Unit;
+use crate::contention::GrantMode;
+use crate::context::{OpContext, applicable};
+use crate::uncommitted::MetaItem;
 
 /// Blocks that a file can have.
 const FILE_BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_U64 + 1;
 
+/// Grants rights on an inode, as a whole or in ranges, and returns the layout.
 pub fn acquire(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     (rights, from): (Rights, FileBlock),
@@ -36,12 +37,12 @@ pub fn acquire(
     if range.is_empty() {
         return opened(cx, txn, attr, (rights, from));
     }
-    match cx.manner(ino, rights, range) {
-        Manner::Whole => whole(cx, txn, attr, (rights, from), false),
-        Manner::Calm => calm(cx, attr),
-        Manner::Part(window) => {
+    match cx.grant_mode(ino, rights, range) {
+        GrantMode::Whole => whole(cx, txn, attr, (rights, from), false),
+        GrantMode::Calm => calm(cx, attr),
+        GrantMode::Range(window) => {
             if cx.server.contention.borrow().is_tail_zero(ino, attr.size) {
-                return some_parts(cx, txn, attr, (rights, range, ahead), window);
+                return some_ranges(cx, txn, attr, (rights, range, ahead), window);
             }
             let parts = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_P);
             if parts { calm(cx, attr) } else { whole(cx, txn, attr, (rights, from), true) }
@@ -49,9 +50,9 @@ pub fn acquire(
     }
 }
 
-/// Gives rights on everything.
+/// Grants rights on the whole file.
 fn whole(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     attr: Attr,
     (rights, from): (Rights, FileBlock),
@@ -59,20 +60,21 @@ fn whole(
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     cx.need(ino, rights.conflicts());
-    // Without a claim on attributes, those who write elsewhere stay and are only asked.
-    let told = if rights.conflicts().contains(Rights::WRITES) { attr } else { cx.seen(attr) };
+    // Without a right on attributes, writers elsewhere keep their rights and are only asked.
+    let current = if rights.conflicts().contains(Rights::WRITES) { attr } else { cx.seen(attr) };
     cx.ready()?;
-    cx.effects.grants.push((ino, rights & possible(attr.kind)));
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.grants.push((ino, rights & applicable(attr.kind)));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     let content = rights.intersects(Rights::WHOLE);
-    let layout = if content { Some(part(cx, txn, ino, from, None)?) } else { None };
-    let leased = cx.leased(told);
+    let layout = if content { Some(layout_part(cx, txn, ino, from, None)?) } else { None };
+    let leased = cx.leased(current);
     Ok(OpReply::Acquired { leased, layout, ranges: Vec::new(), uncontended: false, tail_unknown })
 }
 
-/// Gives a part, widened within `window` blocks, and what the client will ask for next.
-fn some_parts(
-    cx: &mut Cx<'_>,
+/// Grants a range, widened within windows of `window` blocks, and ranges that the client will need
+/// next.
+fn some_ranges(
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     attr: Attr,
     (rights, asked, ahead): (Rights, BlockRange, Ahead),
@@ -80,13 +82,13 @@ fn some_parts(
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
     let exclusive = rights.contains(Rights::DATA_X);
-    cx.need_part(ino, HeldRange { range: asked, exclusive });
+    cx.need_range(ino, HeldRange { range: asked, exclusive });
     cx.ready()?;
     let mut ranges = vec![widened(cx, ino, asked, window)];
     ranges.extend(free_ahead(cx, ino, asked, ahead));
     let mut layout = LayoutSlice { from: ranges[0].from, ..LayoutSlice::default() };
     for &range in &ranges {
-        let here = part(cx, txn, ino, range.from, Some(range))?;
+        let here = layout_part(cx, txn, ino, range.from, Some(range))?;
         layout.to = here.to;
         layout.frozen = here.frozen;
         layout.inline_max = here.inline_max;
@@ -98,13 +100,13 @@ fn some_parts(
     let parts: Vec<HeldRange> =
         ranges.into_iter().map(|range| HeldRange { range, exclusive }).collect();
     cx.effects.grants.push((ino, Rights::OPEN));
-    cx.effects.parts = parts.iter().map(|&part| (ino, part)).collect();
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.ranges = parts.iter().map(|&part| (ino, part)).collect();
+    cx.effects.reads.push(MetaItem::Attr(ino));
     let (leased, layout) = (cx.leased(attr), Some(layout));
     Ok(OpReply::Acquired { leased, layout, ranges: parts, uncontended: false, tail_unknown: false })
 }
 
-fn widened(cx: &Cx<'_>, ino: Ino, asked: BlockRange, window: u64) -> BlockRange {
+fn widened(cx: &OpContext<'_>, ino: Ino, asked: BlockRange, window: u64) -> BlockRange {
     asked.from.0.checked_div(window).map_or(asked, |at| {
         let to = asked.to.0.checked_next_multiple_of(window).unwrap_or(asked.to.0);
         let limit = BlockRange::new(at * window, to);
@@ -112,10 +114,10 @@ fn widened(cx: &Cx<'_>, ino: Ino, asked: BlockRange, window: u64) -> BlockRange 
     })
 }
 
-/// The ranges `ahead` of `asked`, up to the first of which another client has something.
-fn free_ahead(cx: &Cx<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<BlockRange> {
+/// The ranges `ahead` of `asked`, up to the first one of which another client holds something.
+fn free_ahead(cx: &OpContext<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<BlockRange> {
     let leases = cx.server.leases.borrow();
-    // One after the other, and far from the end of all numbers.
+    // They do not overlap, and stay far from the largest number.
     let fits = (asked.len()..FILE_BLOCKS_MAX / 256).contains(&ahead.stride);
     let count = if fits { usize::from(ahead.count).min(RANGES_AHEAD_MAX - 1) } else { 0 };
     (1..=count as u64)
@@ -131,12 +133,12 @@ fn free_ahead(cx: &Cx<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<Blo
         .collect()
 }
 
-/// Gives nothing: the client's parts are to become the whole.
-fn calm(cx: &mut Cx<'_>, attr: Attr) -> Result<OpReply, Stop> {
-    let told = cx.seen(attr);
+/// Grants nothing: the client is to exchange its ranges for the whole right.
+fn calm(cx: &mut OpContext<'_>, attr: Attr) -> Result<OpReply, Stop> {
+    let current = cx.seen(attr);
     cx.ready()?;
-    cx.effects.reads.push(Unit::Attr(attr.ino));
-    let leased = cx.leased(told);
+    cx.effects.reads.push(MetaItem::Attr(attr.ino));
+    let leased = cx.leased(current);
     Ok(OpReply::Acquired {
         leased,
         layout: None,
@@ -146,30 +148,30 @@ fn calm(cx: &mut Cx<'_>, attr: Attr) -> Result<OpReply, Stop> {
     })
 }
 
-/// A file is opened: the whole right if nobody stands in its way, else `OPEN` alone.
+/// Opens a file: grants the whole right if nothing conflicts with it, else `OPEN` alone.
 fn opened(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     attr: Attr,
     wanted: (Rights, FileBlock),
 ) -> Result<OpReply, Stop> {
     let ino = attr.ino;
-    let stands = (wanted.0.conflicts() & Rights::DATA) - Rights::ATTR;
+    let conflicting = (wanted.0.conflicts() & Rights::DATA) - Rights::ATTR;
     let (others, own) = {
         let leases = cx.server.leases.borrow();
         (leases.others(cx.client, ino), leases.rights(cx.client, ino))
     };
-    // Whoever has parts leaves them before the whole takes their place.
-    if !others.intersects(stands) && !own.contains(Rights::DATA_P) {
+    // A client returns its ranges before it gets the whole right.
+    if !others.intersects(conflicting) && !own.contains(Rights::DATA_P) {
         return whole(cx, txn, attr, wanted, false);
     }
     let calm = !cx.server.contention.borrow().is_contended(ino, cx.server.env.now());
     cx.need(ino, Rights::empty());
-    let told = cx.seen(attr);
+    let current = cx.seen(attr);
     cx.ready()?;
     cx.effects.grants.push((ino, Rights::OPEN));
-    cx.effects.reads.push(Unit::Attr(ino));
-    let leased = cx.leased(told);
+    cx.effects.reads.push(MetaItem::Attr(ino));
+    let leased = cx.leased(current);
     Ok(OpReply::Acquired {
         leased,
         layout: None,
@@ -179,8 +181,9 @@ fn opened(
     })
 }
 
+/// Reads the layout of a file from `from` on.
 pub fn layout(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     from: FileBlock,
@@ -193,18 +196,18 @@ pub fn layout(
     if !cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::DATA) {
         return Err(Fault::NotHeld.into());
     }
-    Ok(OpReply::Layout { slice: part(cx, txn, ino, from, None)? })
+    Ok(OpReply::Layout { slice: layout_part(cx, txn, ino, from, None)? })
 }
 
-/// The layout from `from`, or of `within` only.
-fn part(
-    cx: &mut Cx<'_>,
+/// The layout from `from` on, or of `within` only.
+fn layout_part(
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: Ino,
     from: FileBlock,
     within: Option<BlockRange>,
 ) -> Result<LayoutSlice, Stop> {
-    cx.effects.reads.push(Unit::Data(ino));
+    cx.effects.reads.push(MetaItem::Data(ino));
     let max = within.map_or(REPLY_EXTENTS_MAX, |range| range.len() as usize + 1);
     let mut extents = txn.layout(ino, from, max.min(REPLY_EXTENTS_MAX))?;
     let to = match (within, extents.last()) {

@@ -6,11 +6,12 @@ use store::{Stop, Txn};
 use types::limits::READDIR_MAX;
 use types::{Fault, FileKind, Name, Rights};
 
-use crate::cx::{Cx, possible};
-use crate::recent::Unit;
+use crate::context::{OpContext, applicable};
+use crate::uncommitted::MetaItem;
 
+/// Looks up a name in a directory.
 pub fn lookup(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     dir: &InoRef,
     name: &Name,
@@ -27,19 +28,20 @@ pub fn lookup(
             if want.contains(Rights::OPEN) && attr.kind != FileKind::Directory {
                 cx.effects.found.push(ino);
             }
-            cx.effects.reads.push(Unit::Attr(ino));
+            cx.effects.reads.push(MetaItem::Attr(ino));
             Some(cx.leased(attr))
         }
         None => None,
     };
     cx.ready()?;
     cx.want(&dir_attr, want_dir);
-    cx.effects.reads.push(Unit::Name(dir, name.clone()));
+    cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
     Ok(OpReply::Entry { entry: found, dir: cx.leased(dir_attr) })
 }
 
+/// Reads the attributes of an inode.
 pub fn get_attr(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     want: Rights,
@@ -49,23 +51,24 @@ pub fn get_attr(
     let attr = cx.seen(attr);
     cx.ready()?;
     cx.want(&attr, want);
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     Ok(OpReply::Attr { leased: cx.leased(attr) })
 }
 
-/// Which entries are asked for.
+/// Which entries a client requests.
 #[derive(Clone, Copy)]
-pub struct Page {
+pub struct DirPage {
     pub cookie: u64,
     pub max: u32,
     pub plus: bool,
 }
 
+/// Lists a page of a directory, with attributes if `plus`.
 pub fn read_dir(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     dir: &InoRef,
-    page: Page,
+    page: DirPage,
     want: Rights,
     want_dir: Rights,
 ) -> Result<OpReply, Stop> {
@@ -82,14 +85,15 @@ pub fn read_dir(
                 Some(attr) => Some(attr),
                 None => txn.attr(entry.ino)?,
             };
-            // A file that another client is writing is left to a lookup of its own.
+            // A file that another client is writing comes without attributes: the client looks it
+            // up.
             let written = cx.server.leases.borrow().written_elsewhere(cx.client, entry.ino);
             let attr = attr.filter(|_| !written);
             if let Some(attr) = attr {
-                if want.intersects(possible(attr.kind)) {
+                if want.intersects(applicable(attr.kind)) {
                     cx.want(&attr, want);
                 }
-                cx.effects.reads.push(Unit::Attr(attr.ino));
+                cx.effects.reads.push(MetaItem::Attr(attr.ino));
                 leased = Some(cx.leased(attr));
             }
         }
@@ -97,17 +101,18 @@ pub fn read_dir(
         entries.push(DirEntry { cookie, name, ino, kind, leased });
     }
     cx.want(&dir_attr, want_dir);
-    cx.effects.reads.push(Unit::Names(dir));
+    cx.effects.reads.push(MetaItem::Names(dir));
     Ok(OpReply::Entries { entries, end, dir: cx.leased(dir_attr) })
 }
 
-pub fn read_link(cx: &mut Cx<'_>, txn: &mut Txn<'_>, ino: &InoRef) -> Result<OpReply, Stop> {
+/// Reads the target of a symlink.
+pub fn read_link(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, ino: &InoRef) -> Result<OpReply, Stop> {
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     if attr.kind != FileKind::Symlink {
         return Err(Fault::Invalid.into());
     }
     let bytes = txn.symlink(ino)?;
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     Ok(OpReply::Bytes { bytes: Bytes(bytes), leased: Some(cx.leased(attr)) })
 }

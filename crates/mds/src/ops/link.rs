@@ -5,12 +5,13 @@ use store::{Stop, Txn};
 use types::limits::LINK_MAX;
 use types::{Fault, FileKind, Name, Rights};
 
-use crate::cx::Cx;
-use crate::recent::Unit;
+use crate::context::OpContext;
 use crate::record::Outcome;
+use crate::uncommitted::MetaItem;
 
+/// Adds a name to an inode.
 pub fn link(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     (dir, name): (&InoRef, &Name),
@@ -23,15 +24,15 @@ pub fn link(
         return Err(Fault::NotPermitted.into());
     }
     if txn.lookup(dir, name)?.is_some() {
-        cx.effects.reads.push(Unit::Name(dir, name.clone()));
+        cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
         return Err(Fault::Exists.into());
     }
     if attr.nlink >= LINK_MAX {
         return Err(Fault::TooManyLinks.into());
     }
     if attr.nlink == 0 && !unnamed {
-        // Who asks does not know yet that the last name went, perhaps with unwritten content.
-        cx.effects.reads.push(Unit::Attr(ino));
+        // The client does not know yet that the last name went, perhaps with unwritten content.
+        cx.effects.reads.push(MetaItem::Attr(ino));
         return Err(Fault::NotFound.into());
     }
     cx.need(dir, Rights::NAMES | Rights::ATTR);
@@ -40,17 +41,17 @@ pub fn link(
     cx.ready()?;
     txn.link(dir, name, ino)?;
     if attr.nlink == 0 {
-        cx.effects.named.push(ino);
+        cx.effects.relinked.push(ino);
     }
     attr.nlink += 1;
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
     txn.set_attr(&attr)?;
     cx.touch_dir(txn, &mut dir_attr)?;
-    let unit = Unit::Name(dir, name.clone());
-    cx.effects.reads.extend([unit.clone(), Unit::Attr(dir), Unit::Attr(ino)]);
-    cx.effects.changes.extend([unit, Unit::Names(dir), Unit::Attr(ino)]);
+    let item = MetaItem::Name(dir, name.clone());
+    cx.effects.reads.extend([item.clone(), MetaItem::Attr(dir), MetaItem::Attr(ino)]);
+    cx.effects.changes.extend([item, MetaItem::Names(dir), MetaItem::Attr(ino)]);
     cx.effects.outcome = Some(Outcome::Inode(ino));
-    let told = types::Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..attr };
-    Ok(OpReply::Linked { leased: cx.leased(told), dir: cx.leased(dir_attr) })
+    let current = types::Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..attr };
+    Ok(OpReply::Linked { leased: cx.leased(current), dir: cx.leased(dir_attr) })
 }

@@ -1,9 +1,10 @@
-//! The operations that are one transaction each: a file per operation or family.
+//! The operations that are one transaction each, a file per operation or family.
 //!
 //! Invariants:
-//! - an operation is a pure function of what the transaction reads and of its [`Cx`];
-//!   it may run several times, only the last counts;
-//! - reading, stating needs, [`Cx::ready`], then changing, in this order.
+//! - an operation is a pure function of what the transaction reads and of its [`OpContext`]; it may
+//!   run several times, and only the last run counts;
+//! - an operation reads, states its needs, passes [`OpContext::ready`] and then changes, in this
+//!   order.
 
 pub mod acl;
 mod attr;
@@ -22,12 +23,12 @@ use proto::mds::{LEAVE_WHITEOUT, Op, OpReply};
 use store::{Cost, Stop, Txn};
 use types::Fault;
 
-use crate::cx::Cx;
+use crate::context::OpContext;
 
-/// The cost of what changes nothing.
+/// The cost of an operation that changes nothing.
 pub const READ: Cost = Cost::READ;
 
-/// The worst case of a transaction of `op`; `None` if it is no transaction of this kind.
+/// The worst-case cost of a transaction of `op`; `None` if `op` is not such a transaction.
 pub fn cost(op: &Op) -> Option<Cost> {
     Some(match op {
         Op::Lookup { .. }
@@ -41,7 +42,7 @@ pub fn cost(op: &Op) -> Option<Cost> {
         Op::Create { .. } | Op::CreateTmpfile { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
             Cost::SMALL
         }
-        // Two operations in one, of which one takes room.
+        // Two operations in one, of which only one needs space.
         Op::Rename { flags, .. } if flags & LEAVE_WHITEOUT != 0 => Cost {
             log_bytes: 2 * Cost::SMALL.log_bytes,
             dirty: 2 * Cost::SMALL.dirty,
@@ -61,19 +62,19 @@ pub fn cost(op: &Op) -> Option<Cost> {
 ///
 /// # Errors
 /// The operation's fault, or what the store needs before it can go on.
-pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, Stop> {
+pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpReply, Stop> {
     match op {
         Op::Lookup { dir, name, want, want_dir } => {
             find::lookup(cx, txn, dir, name, *want, *want_dir)
         }
         Op::GetAttr { ino, want } => find::get_attr(cx, txn, ino, *want),
         Op::ReadDir { dir, cookie, max, plus, want, want_dir } => {
-            let page = find::Page { cookie: *cookie, max: *max, plus: *plus };
+            let page = find::DirPage { cookie: *cookie, max: *max, plus: *plus };
             find::read_dir(cx, txn, dir, page, *want, *want_dir)
         }
         Op::ReadLink { ino } => find::read_link(cx, txn, ino),
         Op::Create { dir, name, node, want } => create::create(cx, txn, dir, name, node, *want),
-        Op::CreateTmpfile { dir, node, want } => create::unnamed(cx, txn, dir, node, *want),
+        Op::CreateTmpfile { dir, node, want } => create::create_orphan(cx, txn, dir, node, *want),
         Op::Link { ino, dir, name, tmpfile } => link::link(cx, txn, ino, (dir, name), *tmpfile),
         Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, dir, name, *unused),
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, dir, name),
@@ -86,7 +87,7 @@ pub fn execute(op: &Op, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<OpReply, S
         Op::ListXattr { ino, want } => xattr::list(cx, txn, ino, *want),
         Op::SetXattr { ino, name, value, flags, kill_setgid } => {
             let change =
-                xattr::Change { value: &value.0, flags: *flags, kill_setgid: *kill_setgid };
+                xattr::XattrChange { value: &value.0, flags: *flags, kill_setgid: *kill_setgid };
             xattr::set(cx, txn, ino, &name.0, change)
         }
         Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, ino, &name.0),

@@ -1,27 +1,28 @@
-//! Rename, also over a name, also as an exchange, also leaving a whiteout.
+//! Rename: plain, over a name, as an exchange, and with a whiteout.
 //!
 //! Invariants:
-//! - the tree has no cycle: a directory moves to another directory only under the
-//!   rename gate, and not into its own subtree;
-//! - no other client writes a file that takes the name of something else: its content is committed;
-//! - the order of the checks is the kernel's and ext4's.
+//! - the tree has no cycle: a directory moves to another directory only under the rename gate, and
+//!   not into its own subtree;
+//! - no other client writes a file that takes another inode's name: its content is committed;
+//! - the checks come in the order of the kernel and ext4.
 
 use proto::mds::{InoRef, LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
-use super::remove::{need_target, take_name};
-use crate::cx::Cx;
+use super::remove::{need_target, remove_entry};
+use crate::context::OpContext;
 use crate::gate::RENAME_GATE;
-use crate::recent::Unit;
 use crate::record::Outcome;
+use crate::uncommitted::MetaItem;
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
+/// Renames `from` to `to`.
 pub fn rename(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     from: (&InoRef, &Name),
     to: (&InoRef, &Name),
@@ -37,8 +38,8 @@ pub fn rename(
     }
     let from_attr = cx.dir(txn, from.0)?;
     let to_attr = cx.live_dir(txn, to.0)?;
-    let units = [Unit::Name(from.0, from.1.clone()), Unit::Name(to.0, to.1.clone())];
-    cx.effects.reads.extend(units.iter().cloned());
+    let items = [MetaItem::Name(from.0, from.1.clone()), MetaItem::Name(to.0, to.1.clone())];
+    cx.effects.reads.extend(items.iter().cloned());
     let source = txn.lookup(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let source = cx.attr(txn, source)?;
     let target = match txn.lookup(to.0, to.1)? {
@@ -56,18 +57,17 @@ pub fn rename(
         from.0 != to.0 && directories.into_iter().any(|a| a.kind == FileKind::Directory);
     if moves_directory {
         if !planted(Bug::CircleUnchecked) {
-            check_circle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
+            check_cycle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
         }
         cx.need(RENAME_GATE, Rights::empty());
     }
     if let Some(target) = &target {
         if target.ino == source.ino {
-            // Two names of one inode: POSIX wants nothing to happen.
+            // Two names of one inode: POSIX requires that nothing happens.
             let (from, to) = (cx.leased(from_attr), cx.leased(to_attr));
             let source = cx.seen(source);
             cx.ready()?;
-            let moved = cx.leased(source);
-            let replaced = Some(source);
+            let (moved, replaced) = (cx.leased(source), Some(source));
             let whiteout = Appended(None);
             return Ok(OpReply::Renamed { moved, replaced, from, to, kept: true, whiteout });
         }
@@ -78,8 +78,8 @@ pub fn rename(
     for dir in [from.0, to.0] {
         cx.need(dir, Rights::NAMES | Rights::ATTR);
     }
-    // What gets the name of something else has its content committed: a client that writes the file
-    // hands it over, so that the name leads to the old content or the new if that client dies.
+    // A client that writes a file hands it over before the file takes another inode's name. If that
+    // client dies, the name leads to the old content or to the new.
     let writes = |attr: &Attr| match attr.kind {
         FileKind::Regular if target.is_some() => Rights::WRITES,
         _ => Rights::empty(),
@@ -92,23 +92,24 @@ pub fn rename(
     }
     let seen = cx.seen(source);
     cx.ready()?;
-    let work = Work { from, to, source, target, exchange };
-    let (moved, replaced) = work.apply(cx, txn, unused)?;
+    let plan = RenamePlan { from, to, source, target, exchange };
+    let (moved, replaced) = plan.apply(cx, txn, unused)?;
     let left = match whiteout {
-        true => Some(super::create::whiteout(cx, txn, from, given(cx).as_ref())?),
+        true => Some(super::create::whiteout(cx, txn, from, replayed_whiteout(cx).as_ref())?),
         false => None,
     };
-    let (from_attr, to_attr) = work.touch_dirs(cx, txn)?;
-    cx.effects.reads.extend([Unit::Attr(source.ino), Unit::Attr(to.0)]);
-    cx.effects.changes.extend(units);
-    cx.effects.changes.extend([Unit::Names(from.0), Unit::Names(to.0), Unit::Attr(source.ino)]);
+    let (from_attr, to_attr) = plan.touch_dirs(cx, txn)?;
+    cx.effects.reads.extend([MetaItem::Attr(source.ino), MetaItem::Attr(to.0)]);
+    cx.effects.changes.extend(items);
+    cx.effects.changes.extend([MetaItem::Names(from.0), MetaItem::Names(to.0)]);
+    cx.effects.changes.push(MetaItem::Attr(source.ino));
     if [Some(&source), target.as_ref()].into_iter().flatten().any(is_dir) {
-        // Their link counts.
-        cx.effects.changes.extend([Unit::Attr(from.0), Unit::Attr(to.0)]);
+        // The directories' link counts change.
+        cx.effects.changes.extend([MetaItem::Attr(from.0), MetaItem::Attr(to.0)]);
     }
     if let Some(target) = &target {
-        cx.effects.reads.push(Unit::Attr(target.ino));
-        cx.effects.changes.push(Unit::Attr(target.ino));
+        cx.effects.reads.push(MetaItem::Attr(target.ino));
+        cx.effects.changes.push(MetaItem::Attr(target.ino));
     }
     let over = replaced.map_or(Ino::NONE, |attr| attr.ino);
     cx.effects.outcome = Some(match &left {
@@ -123,15 +124,15 @@ pub fn rename(
 }
 
 /// Of a replay: the whiteout as it was answered.
-fn given(cx: &Cx<'_>) -> Option<Attr> {
-    match cx.given {
+fn replayed_whiteout(cx: &OpContext<'_>) -> Option<Attr> {
+    match cx.replayed {
         Some(OpReply::Renamed { whiteout, .. }) => whiteout.0.as_ref().map(|leased| leased.attr),
         _ => None,
     }
 }
 
-/// A directory must not come to lie inside itself, nor be replaced by what lies in it.
-fn check_circle(
+/// A directory must not move into its own subtree, nor be replaced by something inside it.
+fn check_cycle(
     txn: &mut Txn<'_>,
     from: Ino,
     to: Ino,
@@ -151,7 +152,7 @@ fn check_circle(
 }
 
 fn check_replace(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     source: &Attr,
     target: &Attr,
@@ -161,14 +162,14 @@ fn check_replace(
         (true, false) => Err(Fault::NotDirectory.into()),
         (false, true) => Err(Fault::IsDirectory.into()),
         (true, true) => {
-            cx.effects.reads.push(Unit::Names(target.ino));
+            cx.effects.reads.push(MetaItem::Names(target.ino));
             if txn.is_empty(target.ino)? { Ok(()) } else { Err(Fault::NotEmpty.into()) }
         }
         (false, false) => Ok(()),
     }
 }
 
-struct Work<'a> {
+struct RenamePlan<'a> {
     from: (Ino, &'a Name),
     to: (Ino, &'a Name),
     source: Attr,
@@ -180,11 +181,11 @@ fn is_dir(attr: &Attr) -> bool {
     attr.kind == FileKind::Directory
 }
 
-impl Work<'_> {
-    /// Moves the names; yields the moved inode and the replaced one as they are then.
+impl RenamePlan<'_> {
+    /// Moves the names; returns the moved inode and the replaced one as they are then.
     fn apply(
         &self,
-        cx: &mut Cx<'_>,
+        cx: &mut OpContext<'_>,
         txn: &mut Txn<'_>,
         unused: Option<Ino>,
     ) -> Result<(Attr, Option<Attr>), Stop> {
@@ -196,23 +197,23 @@ impl Work<'_> {
             }
         } else {
             if let Some(target) = self.target {
-                replaced = Some(take_name(cx, txn, self.to, target, unused)?);
+                replaced = Some(remove_entry(cx, txn, self.to, target, unused)?);
             }
             txn.rename(self.from.0, self.from.1, self.to.0, self.to.1)?;
         }
         Ok((self.stamp(cx, txn, self.source)?, replaced))
     }
 
-    fn stamp(&self, cx: &Cx<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<Attr, Stop> {
+    fn stamp(&self, cx: &OpContext<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<Attr, Stop> {
         attr.ctime = attr.ctime.max(cx.now);
         attr.version += 1;
         txn.set_attr(&attr)?;
         Ok(attr)
     }
 
-    /// Times and link counts of both directories. They are read anew: one of them
-    /// may be what was moved.
-    fn touch_dirs(&self, cx: &mut Cx<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
+    /// Updates times and link counts of both directories. It reads them again: one of them may be
+    /// what was moved.
+    fn touch_dirs(&self, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(Attr, Attr), Stop> {
         let source = i64::from(is_dir(&self.source));
         let kept = planted(Bug::ReplacedLinkKept);
         let target = i64::from(self.target.as_ref().is_some_and(is_dir) && !kept);

@@ -1,12 +1,12 @@
-//! The reply to an operation that was executed before a restart of the server, made
-//! anew from its kept outcome and from what is there now.
+//! The reply to an operation that was executed before a restart of the server, rebuilt from its
+//! kept outcome and the current state.
 
 use proto::mds::{Op, OpReply};
 use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Timestamp};
 
-use crate::cx::Cx;
+use crate::context::OpContext;
 use crate::record::Outcome;
 
 /// The reply to `op`, whose outcome was `outcome`.
@@ -16,7 +16,7 @@ use crate::record::Outcome;
 pub fn reply(
     op: &Op,
     outcome: &Outcome,
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
 ) -> Result<OpReply, Stop> {
     let protocol = Stop::Fault(Fault::Protocol);
@@ -79,7 +79,7 @@ pub fn reply(
     })
 }
 
-/// The inode's attributes; if it is gone, those of something that has no name.
+/// The inode's attributes; if it is gone, those of an orphan.
 fn find(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
     let zero = Timestamp::default();
     let gone = Attr {

@@ -1,14 +1,14 @@
-//! Data space: what is free, grants, returns.
+//! Data space: free blocks, grants, returns.
 
 use proto::mds::{OpReply, PagRun, Statfs};
 use store::{Stop, Txn};
 use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
 
-use crate::cx::Cx;
+use crate::context::OpContext;
 use crate::record::Outcome;
 
-/// Blocks are counted free from the moment nothing maps them.
+/// Counts blocks as free from the moment that nothing maps them.
 pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
     let pags = txn.pags()?;
     let inodes = txn.inode_counts()?;
@@ -26,10 +26,10 @@ pub fn is_full(txn: &mut Txn<'_>) -> Result<bool, Stop> {
     Ok(txn.pags()?.iter().all(|pag| pag.free == 0))
 }
 
-/// Grants blocks: at most an eighth of what is free, so that the last blocks are
-/// shared among the clients that ask.
+/// Grants blocks: at most an eighth of the free ones, so that the asking clients share the last
+/// blocks.
 pub fn grant(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     hint: Option<PagId>,
     blocks: u64,
@@ -43,7 +43,12 @@ pub fn grant(
     Ok(OpReply::Space { runs })
 }
 
-pub fn give_back(cx: &mut Cx<'_>, txn: &mut Txn<'_>, runs: &[PagRun]) -> Result<OpReply, Stop> {
+/// Returns blocks of the client's pool.
+pub fn give_back(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    runs: &[PagRun],
+) -> Result<OpReply, Stop> {
     if runs.len() > RETURN_RUNS_MAX {
         return Err(Fault::TooBig.into());
     }

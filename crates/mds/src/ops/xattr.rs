@@ -7,26 +7,27 @@ use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Attr, Fault, FileKind, Rights};
 
 use super::acl::{self, Acl};
-use super::attr::{changed, need_attributes};
-use crate::cx::Cx;
-use crate::recent::Unit;
+use super::attr::{need_attributes, store_attr};
+use crate::context::OpContext;
+use crate::uncommitted::MetaItem;
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
-/// What a change of content takes away.
+/// A change of content removes this attribute.
 const CAPABILITY: &[u8] = b"security.capability";
 const S_ISGID: u16 = 0o2000;
 
 /// A change of an attribute.
 #[derive(Clone, Copy)]
-pub struct Change<'a> {
+pub struct XattrChange<'a> {
     pub value: &'a [u8],
     pub flags: u32,
     pub kill_setgid: bool,
 }
 
+/// Reads the value of an extended attribute.
 pub fn get(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     name: &[u8],
@@ -35,30 +36,31 @@ pub fn get(
     check_name(name)?;
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     let value = txn.xattr(ino, name)?.ok_or(Stop::Fault(Fault::NoAttribute))?;
-    Ok(tell(cx, attr, value, want))
+    Ok(bytes_reply(cx, attr, value, want))
 }
 
+/// Lists the names of all extended attributes of an inode.
 pub fn list(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     want: Rights,
 ) -> Result<OpReply, Stop> {
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     let mut names = Vec::new();
     for (name, _) in txn.xattrs(ino)? {
         names.extend_from_slice(&name);
         names.push(0);
     }
-    Ok(tell(cx, attr, names, want))
+    Ok(bytes_reply(cx, attr, names, want))
 }
 
-/// Bytes, with the lease unless another client knows the attributes better.
-fn tell(cx: &mut Cx<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
+/// Replies with bytes, and with attributes and lease unless another client knows newer attributes.
+fn bytes_reply(cx: &mut OpContext<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
     let written = cx.server.leases.borrow().written_elsewhere(cx.client, attr.ino);
     let leased = (!written).then(|| {
         cx.want(&attr, want);
@@ -67,12 +69,13 @@ fn tell(cx: &mut Cx<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
     OpReply::Bytes { bytes: Bytes(bytes), leased }
 }
 
+/// Sets an extended attribute.
 pub fn set(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     name: &[u8],
-    change: Change<'_>,
+    change: XattrChange<'_>,
 ) -> Result<OpReply, Stop> {
     check_name(name)?;
     if change.value.len() > XATTR_VALUE_MAX {
@@ -80,7 +83,7 @@ pub fn set(
     }
     let ino = cx.resolve(ino)?;
     let mut attr = cx.attr(txn, ino)?;
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     check_kind(name, attr.kind)?;
     let old = txn.xattr(ino, name)?;
     if change.flags & CREATE != 0 && old.is_some() {
@@ -99,11 +102,11 @@ pub fn set(
     } else if old.is_some() {
         txn.remove_xattr(ino, name)?;
     }
-    changed(cx, txn, attr)
+    store_attr(cx, txn, attr)
 }
 
-/// Checks an ACL and brings the mode in line. False: there is nothing to store.
-fn set_acl(attr: &mut Attr, name: &[u8], change: Change<'_>) -> Result<bool, Stop> {
+/// Checks an ACL and adjusts the mode. False: there is nothing to store.
+fn set_acl(attr: &mut Attr, name: &[u8], change: XattrChange<'_>) -> Result<bool, Stop> {
     if Acl::is_none(change.value) {
         return Ok(false);
     }
@@ -118,8 +121,9 @@ fn set_acl(attr: &mut Attr, name: &[u8], change: Change<'_>) -> Result<bool, Sto
     Ok(!list.is_minimal())
 }
 
+/// Removes an extended attribute.
 pub fn remove(
-    cx: &mut Cx<'_>,
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: &InoRef,
     name: &[u8],
@@ -127,19 +131,19 @@ pub fn remove(
     check_name(name)?;
     let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
-    cx.effects.reads.push(Unit::Attr(ino));
+    cx.effects.reads.push(MetaItem::Attr(ino));
     if txn.xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
     }
-    // Nobody else holds a right on attributes beside one who writes the file, and a recall may wait
-    // for this writer: its removal waits for nobody.
+    // Nobody but the writer of a file holds a right on its attributes. A recall may be waiting for
+    // this writer, so its removal must not wait for anybody.
     let writes = cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::WRITES);
     if name != CAPABILITY || !writes {
         need_attributes(cx, &attr);
     }
     cx.ready()?;
     txn.remove_xattr(ino, name)?;
-    changed(cx, txn, attr)
+    store_attr(cx, txn, attr)
 }
 
 fn check_name(name: &[u8]) -> Result<(), Stop> {

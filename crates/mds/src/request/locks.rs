@@ -4,30 +4,30 @@ use proto::lock_server::Owner;
 use proto::mds::{Lock, Op, OpReply};
 use types::{Bug, Fault, Ino, planted};
 
-use super::Work;
-use crate::{recall, turns};
+use super::Execution;
+use crate::{lock_fairness, recall};
 
-impl Work {
-    /// A lock is asked for: holders that stand in its way and are gone or silent for a
-    /// lease are evicted. (Those that fall silent later are, as long as someone waits.)
-    pub(super) async fn end_late_holders(&self, ino: Ino, lock: &Lock) {
+impl Execution {
+    /// Evicts holders of conflicting locks that are dead or have been silent for a lease. (As long
+    /// as someone waits for the lock, upkeep evicts holders that fall silent later.)
+    pub(super) async fn evict_unresponsive_holders(&self, ino: Ino, lock: &Lock) {
         let owner = Owner { client: self.client(), owner: lock.owner };
         let holders = self.server.locks.borrow().holders(ino, owner, lock);
-        recall::end_the_late(&self.server, &holders).await;
+        recall::evict_unresponsive(&self.server, &holders).await;
     }
 
     pub(super) fn lock(&mut self, op: &Op) -> Result<OpReply, Fault> {
         let client = self.client();
         let owner = |lock: &Lock| Owner { client, owner: lock.owner };
-        let turns = &self.server.turns;
+        let fairness = &self.server.lock_fairness;
         let mut locks = self.server.locks.borrow_mut();
         let free = match op {
             Op::Lock { ino, lock, wait } => {
                 let locked = locks.lock(*ino, owner(lock), lock, *wait);
                 match locked {
-                    Ok(_) => turns.granted(*ino, owner(lock)),
+                    Ok(_) => fairness.granted(*ino, owner(lock)),
                     Err(Fault::WouldBlock) if !wait => {
-                        turns.refused(*ino, owner(lock), self.server.env.now());
+                        fairness.refused(*ino, owner(lock), self.server.env.now());
                     }
                     Err(_) => {}
                 }
@@ -37,7 +37,7 @@ impl Work {
             Op::Unlock { ino, lock } => {
                 let free = locks.unlock(*ino, owner(lock), lock)?;
                 if !locks.holds(*ino, owner(lock)) {
-                    turns.freed(*ino, owner(lock));
+                    fairness.freed(*ino, owner(lock));
                 }
                 free
             }
@@ -49,21 +49,23 @@ impl Work {
             _ => return Err(Fault::Unsupported),
         };
         drop(locks);
-        self.server.tell_lock_free(&free);
+        self.server.push_lock_free(&free);
         Ok(OpReply::Done {})
     }
 
-    /// Lets an owner come first that was refused for long.
+    /// Lets another owner come first that was refused for long.
     pub(super) async fn give_way(&self, ino: Ino, lock: &Lock) {
         let owner = Owner { client: self.client(), owner: lock.owner };
-        turns::give_way(&self.server, ino, owner).await;
+        lock_fairness::give_way(&self.server, ino, owner).await;
     }
 
     pub(super) fn reclaim_lock(&self, ino: Ino, lock: &Lock) {
         let owner = Owner { client: self.client(), owner: lock.owner };
         if self.server.locks.borrow_mut().lock(ino, owner, lock, false).is_err() {
-            let text =
-                format!("client {} claims a lock of inode {ino}, another has it", self.client());
+            let text = format!(
+                "client {} reclaims a lock of inode {ino}, which another client holds",
+                self.client()
+            );
             self.server.log(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! A world with a server, and clients that do what they are told.
+//! A simulated world with a server, and scripted clients.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +42,7 @@ pub fn with_seed<F: Future<Output = ()>>(seed: u64, blocks: u64, test: impl FnOn
     with_sizes(seed, (META, blocks), test);
 }
 
-/// As [`with_seed`], with so many bytes of metadata.
+/// As [`with_seed`]; `sizes`: bytes of the metadata device, and data blocks.
 pub fn with_sizes<F: Future<Output = ()>>(
     seed: u64,
     sizes: (u64, u64),
@@ -51,7 +51,7 @@ pub fn with_sizes<F: Future<Output = ()>>(
     with_features(seed, sizes, store::Features::USUAL, test);
 }
 
-/// As [`run`], of a file system where small files lie with their inodes.
+/// As [`run`], on a file system with inline data.
 pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
     let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
     with_features(7, (META, 1 << 20), features, test);
@@ -123,12 +123,12 @@ impl Bed {
         started.await.unwrap();
     }
 
-    /// From its next start on the server keeps so many leases.
+    /// Sets the server's maximum number of leases from its next start on.
     pub fn keep_leases(&self, max: usize) {
         self.leases_max.set(max);
     }
 
-    /// From its next start on the server scrubs so often.
+    /// Sets the server's scrub interval from its next start on.
     pub fn scrub_every(&self, interval: Duration) {
         self.scrub_interval.set(interval);
     }
@@ -154,7 +154,7 @@ impl Bed {
         self.meta.clone()
     }
 
-    /// Did the server end because it had to?
+    /// Did the server end with an error?
     pub fn ended_with_error(&self) -> bool {
         self.error.get()
     }
@@ -176,22 +176,22 @@ impl Bed {
 pub type Answer = Result<OpReply, Fault>;
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     stream: RefCell<Option<Stream>>,
     waiting: RefCell<BTreeMap<(u16, u32), OneSender<Reply>>>,
     seqs: RefCell<BTreeMap<u16, u32>>,
     pushes: RefCell<VecDeque<Push>>,
     pushed: Notify,
     id: Cell<ClientId>,
-    /// Recalls are answered at once by giving up everything.
-    pub obliging: Cell<bool>,
-    /// What glimpses are answered with.
+    /// The client answers recalls at once, by giving up everything.
+    pub answers_recalls: Cell<bool>,
+    /// The client's answer to glimpses.
     data: RefCell<Option<DataAttr>>,
-    /// Glimpses are not answered by itself.
+    /// The client does not answer glimpses by itself.
     holds_glimpses: Cell<bool>,
     keep_open: Cell<bool>,
-    /// Nothing more is read.
-    deaf: Cell<bool>,
+    /// The client reads nothing from its connection any more.
+    reads_nothing: Cell<bool>,
     connections: Cell<u64>,
 }
 
@@ -199,7 +199,7 @@ struct State {
 pub struct Client {
     pub env: Env,
     pub nonce: u64,
-    state: Rc<State>,
+    state: Rc<ClientState>,
 }
 
 pub fn name(text: &str) -> Name {
@@ -230,8 +230,8 @@ pub fn node(kind: FileKind, mode: u16) -> NewNode {
 impl Client {
     pub fn new(env: Env) -> Client {
         let nonce = env.random_u64();
-        let state = Rc::new(State::default());
-        state.obliging.set(true);
+        let state = Rc::new(ClientState::default());
+        state.answers_recalls.set(true);
         Client { env, nonce, state }
     }
 
@@ -239,27 +239,27 @@ impl Client {
         self.state.id.get()
     }
 
-    /// Does not answer recalls by itself any more.
-    pub fn stubborn(&self) {
-        self.state.obliging.set(false);
+    /// The client does not answer recalls by itself any more.
+    pub fn ignore_recalls(&self) {
+        self.state.answers_recalls.set(false);
     }
 
-    /// Answers recalls of `OPEN` with "still open".
+    /// The client answers recalls of `OPEN` with "still open".
     pub fn keep_open(&self) {
         self.state.keep_open.set(true);
     }
 
-    /// Reads nothing from its connection any more.
-    pub fn go_deaf(&self) {
-        self.state.deaf.set(true);
+    /// The client reads nothing from its connection any more.
+    pub fn stop_reading(&self) {
+        self.state.reads_nothing.set(true);
     }
 
-    /// Does not answer glimpses by itself any more.
+    /// The client does not answer glimpses by itself any more.
     pub fn hold_glimpses(&self) {
         self.state.holds_glimpses.set(true);
     }
 
-    /// The next question for what this client wrote.
+    /// Waits for the next glimpse of this client; returns its number.
     pub async fn glimpse(&self) -> u64 {
         match self.push(|push| matches!(push, Push::Glimpse { .. })).await {
             Push::Glimpse { id, .. } => id,
@@ -330,8 +330,8 @@ impl Client {
         Some(Ok(welcome))
     }
 
-    /// Loses the connection.
-    pub fn hang_up(&self) {
+    /// Closes the connection.
+    pub fn disconnect(&self) {
         if let Some(stream) = self.state.stream.borrow_mut().take() {
             stream.shutdown();
         }
@@ -340,7 +340,7 @@ impl Client {
 
     async fn read(self, stream: Stream, mut decoder: Decoder, connection: u64) {
         while let Some(message) = receive(&stream, &mut decoder).await {
-            if self.state.deaf.get() {
+            if self.state.reads_nothing.get() {
                 std::future::pending::<()>().await;
             }
             match message {
@@ -362,7 +362,7 @@ impl Client {
 
     fn pushed(self, push: Push) {
         match &push {
-            Push::Recall { ino, seq, take, range: part } if self.state.obliging.get() => {
+            Push::Recall { ino, seq, take, range: part } if self.state.answers_recalls.get() => {
                 let still_open = self.state.keep_open.get() && take.contains(Rights::OPEN);
                 let give =
                     Op::Return { ino: *ino, seq: *seq, give: *take, still_open, range: *part };
@@ -405,7 +405,7 @@ impl Client {
         }
     }
 
-    /// Forgets what was pushed so far and nobody looked at.
+    /// Drops the pushes that no test has read.
     pub fn forget_pushes(&self) {
         self.state.pushes.borrow_mut().clear();
     }
@@ -450,7 +450,7 @@ impl Client {
     }
 
     pub async fn reserved(&self, op: Op) {
-        // Each in a slot of its own, so that many may be under way.
+        // Each in a slot of its own, so that many may be in flight.
         let slot = (64..128).find(|slot| {
             let busy = self.state.waiting.borrow();
             !busy.keys().any(|(other, _)| other == slot)

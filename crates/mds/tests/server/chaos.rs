@@ -1,8 +1,8 @@
 //! Clients at work while the server is killed and restarted at random moments.
 //!
-//! What is checked: a client that survives finds, after every restart, exactly what
-//! its operations made, durable or replayed, under the same inode numbers and with the
-//! same content; no request fails for the restart; the file system is whole at the end.
+//! The test checks that a surviving client finds, after every restart, exactly what its operations
+//! created, durable or replayed, with the same inode numbers and content. No request fails because
+//! of a restart, and the file system is consistent at the end.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Worker {
         Worker { client, rng: SimRng::new(seed), seen: Transno::ZERO, kept, held, restarts: 0 }
     }
 
-    /// The answer, however often the server dies meanwhile.
+    /// Sends the request again until it is answered, however often the server dies meanwhile.
     async fn call(&mut self, op: Op) -> Answer {
         let slot = self.rng.below(3) as u16;
         let mut request = self.client.request(slot, vec![op]);
@@ -66,7 +66,7 @@ impl Worker {
             let Some(welcome) = self.client.try_connect(id, nonce, 0, self.seen).await else {
                 continue;
             };
-            let welcome = welcome.expect("nobody is evicted");
+            let welcome = welcome.expect("no client is evicted");
             if welcome.state == RESUMED || self.replay(welcome).await.is_some() {
                 return;
             }
@@ -91,7 +91,8 @@ impl Worker {
             replayed.push((transno, new.transno));
         }
         self.client.exchange(self.client.request(127, vec![Op::ReclaimDone {}])).await?;
-        // Not before all is replayed: another restart would begin again where this one did.
+        // Update these only after everything is replayed: another restart would begin where this
+        // one did.
         for (old, new) in replayed {
             if let Some(kept) = self.kept.remove(&old) {
                 self.kept.insert(new, kept);
@@ -118,7 +119,7 @@ fn must(answer: Answer) {
 }
 
 #[derive(Clone, Default, PartialEq, Debug)]
-struct Known {
+struct InodeModel {
     ino: Option<Ino>,
     mode: u16,
     nlink: u32,
@@ -127,11 +128,11 @@ struct Known {
     extents: Vec<Extent>,
 }
 
-/// A client's own directory: names to inodes, inodes to what they are.
+/// A model of a client's own directory: names to inodes, inodes to attributes and content.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, Ino>,
-    inodes: BTreeMap<Ino, Known>,
+    inodes: BTreeMap<Ino, InodeModel>,
 }
 
 impl Model {
@@ -151,7 +152,7 @@ async fn work(mut w: Worker, dir: Ino, shared: Ino) -> u64 {
         let pause = w.rng.below(30_000);
         w.client.env.sleep(Duration::from_micros(pause)).await;
         one_step(&mut w, &mut model, dir).await;
-        in_shared(&mut w, shared).await;
+        step_in_shared(&mut w, shared).await;
         if step % 50 == 49 {
             compare(&mut w, &model, dir).await;
         }
@@ -161,8 +162,9 @@ async fn work(mut w: Worker, dir: Ino, shared: Ino) -> u64 {
     w.restarts
 }
 
-/// What everyone does in one directory: any outcome is right that some order gives.
-async fn in_shared(w: &mut Worker, dir: Ino) {
+/// An operation in the directory that all clients share: any outcome is right that some order
+/// explains.
+async fn step_in_shared(w: &mut Worker, dir: Ino) {
     const NAMES: [&str; 3] = ["x", "y", "z"];
     let text = name(NAMES[w.rng.below(3) as usize]);
     let other = name(NAMES[w.rng.below(3) as usize]);
@@ -204,7 +206,12 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
                 (Ok(OpReply::Created { leased, .. }), None) => {
                     let ino = leased.attr.ino;
                     model.names.insert(text, ino);
-                    let known = Known { ino: Some(ino), mode: 0o644, nlink: 1, ..Known::default() };
+                    let known = InodeModel {
+                        ino: Some(ino),
+                        mode: 0o644,
+                        nlink: 1,
+                        ..InodeModel::default()
+                    };
                     model.inodes.insert(ino, known);
                 }
                 other => panic!("{other:?}"),
@@ -234,11 +241,11 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         }
         (6, Some(ino)) => {
             let to = format!("n{}", w.rng.below(12));
-            let made = w
+            let created = w
                 .call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to), tmpfile: false })
                 .await;
-            assert_eq!(made.is_err(), model.names.contains_key(&to));
-            if made.is_ok() {
+            assert_eq!(created.is_err(), model.names.contains_key(&to));
+            if created.is_ok() {
                 model.names.insert(to, ino);
                 model.inodes.get_mut(&ino).unwrap().nlink += 1;
             }
@@ -266,8 +273,8 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
     }
 }
 
-/// Takes the right, maps fresh blocks over the file's start, perhaps gives the right back.
-async fn write(w: &mut Worker, known: &mut Known, ino: Ino) {
+/// Takes the right to write, maps new blocks over the file's start, and returns the right.
+async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
     let rights = Rights::DATA_X;
     w.held.insert(ino, rights.closed());
     let Ok(OpReply::Acquired { leased, .. }) = w
@@ -343,7 +350,7 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
             })
             .await;
         let Ok(OpReply::Acquired { layout: Some(layout), .. }) = layout else { panic!() };
-        let found = Known {
+        let found = InodeModel {
             ino: Some(leased.attr.ino),
             mode: leased.attr.mode,
             nlink: leased.attr.nlink,
@@ -351,7 +358,7 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
             xattr,
             extents: joined(&layout.extents),
         };
-        assert_eq!(Known { extents: joined(&known.extents), ..known.clone() }, found);
+        assert_eq!(InodeModel { extents: joined(&known.extents), ..known.clone() }, found);
     }
 }
 

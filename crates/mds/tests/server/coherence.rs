@@ -1,4 +1,4 @@
-//! Several clients.
+//! Coherence between several clients.
 
 use env::sync::oneshot;
 use proto::mds::*;
@@ -14,22 +14,25 @@ const X: Rights = Rights::DATA_X;
 const O: Rights = Rights::OPEN;
 
 #[test]
-fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
+fn names_right_is_recalled_from_others_and_not_from_the_changer() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let (_, dir) = a.find(ROOT, "f", A, N | A).await;
         assert_eq!(dir.rights, N | A);
         let (_, dir) = b.find(ROOT, "f", A, N | A).await;
         assert_eq!(dir.rights, N | A);
-        b.stubborn();
-        let (send, mut made) = oneshot();
+        b.ignore_recalls();
+        let (send, mut created) = oneshot();
         let maker = a.clone();
         a.env.spawn(async move { send.send(maker.file(ROOT, "f").await) });
         let (ino, seq, take) = b.recall().await;
         assert_eq!((ino, take), (ROOT, N | A));
-        assert!(bed.env.timeout(Duration::from_millis(500), &mut made).await.is_none(), "it waits");
+        assert!(
+            bed.env.timeout(Duration::from_millis(500), &mut created).await.is_none(),
+            "the create waits"
+        );
         b.reserved(Op::Return { ino, seq, give: take, still_open: false, range: None }).await;
-        let ino = made.await.unwrap();
+        let ino = created.await.unwrap();
         let (found, dir) = b.find(ROOT, "f", A, N).await;
         assert_eq!(found.unwrap().attr.ino, ino);
         assert_eq!(dir.rights, N);
@@ -37,14 +40,15 @@ fn a_change_of_names_takes_them_from_all_others_and_not_from_the_changer() {
     });
 }
 
+/// PROTOCOLS 4.2.
 #[test]
-fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
+fn writer_gives_way_to_a_reader_and_a_reader_to_a_writer() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
-        let made = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap();
-        assert_eq!(made.rights, X | S | A | O);
-        let ino = made.attr.ino;
-        a.stubborn();
+        let created = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap();
+        assert_eq!(created.rights, X | S | A | O);
+        let ino = created.attr.ino;
+        a.ignore_recalls();
         let (send, read) = oneshot();
         let reader = b.clone();
         b.env.spawn(async move { send.send(reader.acquire(ino, S | A).await) });
@@ -72,6 +76,7 @@ fn a_writer_gives_way_to_a_reader_and_the_reader_to_a_writer() {
     });
 }
 
+/// PROTOCOLS 4.5.
 #[test]
 fn attributes_of_a_file_being_written_come_from_its_writer() {
     run(|bed| async move {
@@ -81,7 +86,7 @@ fn attributes_of_a_file_being_written_come_from_its_writer() {
         a.answer_glimpses(DataAttr { size: 777, blocks: 1, mtime: time, ctime: time });
         let leased = b.attr_wanting(ino, A).await.unwrap();
         assert_eq!((leased.attr.size, leased.attr.mtime), (777, time));
-        assert_eq!(leased.rights, Rights::empty(), "not to be cached");
+        assert_eq!(leased.rights, Rights::empty(), "the client must not cache it");
         assert_eq!(b.lookup(ROOT, "f").await.unwrap().size, 777);
         let (want, want_dir) = (A, Rights::empty());
         let list = Op::ReadDir { dir: at(ROOT), cookie: 0, max: 100, plus: true, want, want_dir };
@@ -91,7 +96,7 @@ fn attributes_of_a_file_being_written_come_from_its_writer() {
 }
 
 #[test]
-fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
+fn glimpsed_size_never_comes_with_the_mode_of_a_later_change() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, X | A).await.unwrap().attr.ino;
@@ -99,7 +104,7 @@ fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
         let asker = b.clone();
         let seen = bed.env.spawn_join(async move { asker.attr(ino).await.unwrap().attr });
         let first = a.glimpse().await;
-        // The writer answers, writes, and then changes the mode, before the server comes to tell.
+        // The writer answers, writes, and then changes the mode, before the server replies.
         let set = SetAttr { mode: Some(0o600), ..no_change() };
         a.call(Op::SetAttr { ino: at(ino), set }).await.unwrap();
         let time = Timestamp { seconds: 4_000_000_000, nanos: 0 };
@@ -112,8 +117,9 @@ fn a_size_from_before_a_change_is_not_told_with_the_mode_of_after_it() {
     });
 }
 
+/// PROTOCOLS 5.4.
 #[test]
-fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
+fn orphan_lives_as_long_as_a_client_has_it_open() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
@@ -134,14 +140,15 @@ fn an_unlinked_file_lives_as_long_as_someone_has_it_open() {
     });
 }
 
+/// PROTOCOLS 5.4.
 #[test]
-fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
+fn client_that_finds_a_file_during_its_unlink_keeps_it_open() {
     run(|bed| async move {
         let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
         assert_eq!(b.find(ROOT, "f", A, A).await.0.unwrap().rights, A);
-        b.stubborn();
-        c.stubborn();
+        b.ignore_recalls();
+        c.ignore_recalls();
         let remover = a.clone();
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
         let removed = bed.env.spawn_join(async move { remover.call(unlink).await });
@@ -149,7 +156,7 @@ fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
         while asked.len() < 2 {
             asked.push(b.recall().await);
         }
-        // Both find it while the removal waits: one that is asked for something, and one that has
+        // Both find it while the unlink waits: one that is being recalled, and one that holds
         // nothing.
         assert!(b.find(ROOT, "f", O | A, A).await.0.unwrap().rights.contains(O));
         assert!(c.find(ROOT, "f", O | A, A).await.0.unwrap().rights.contains(O));
@@ -163,17 +170,18 @@ fn who_finds_a_file_whose_last_name_is_being_taken_away_keeps_it() {
         for client in [&b, &c] {
             assert_eq!(client.attr(ino).await.unwrap().attr.nlink, 0);
             let (_, seq, take) = client.recall().await;
-            assert_eq!(take, O, "it is wanted back");
+            assert_eq!(take, O, "OPEN is recalled");
             client.reserved(Op::Return { ino, seq, give: O, still_open: false, range: None }).await;
         }
         bed.sleep(Duration::from_millis(200)).await;
-        assert_eq!(a.attr(ino).await, Err(Fault::Stale), "it is freed");
+        assert_eq!(a.attr(ino).await, Err(Fault::Stale), "the orphan is freed");
     });
 }
 
-/// The answer that tells of the right may come to nobody.
+/// The reply that reports the grant may reach nobody.
+/// PROTOCOLS 5.4.
 #[test]
-fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
+fn open_on_an_orphan_is_recalled_right_after_its_grant() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A).await.unwrap().attr.ino;
@@ -192,7 +200,7 @@ fn who_is_given_a_file_without_a_name_is_asked_for_it_at_once() {
 }
 
 #[test]
-fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
+fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A | X).await.unwrap().attr.ino;
@@ -200,23 +208,22 @@ fn an_unused_file_is_freed_at_once_and_others_close_theirs() {
         a.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(b.attr(ino).await, Err(Fault::Stale));
-        let made =
+        let created =
             Op::CreateTmpfile { dir: at(ROOT), node: node(FileKind::Regular, 0o600), want: X };
-        let Ok(OpReply::Created { leased, .. }) = a.call(made).await else { panic!() };
+        let Ok(OpReply::Created { leased, .. }) = a.call(created).await else { panic!() };
         assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
         let ino = leased.attr.ino;
-        let link =
-            |unnamed| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), tmpfile: unnamed };
-        assert_eq!(b.call(link(false)).await, Err(Fault::NotFound), "only its maker may name it");
+        let link = |tmpfile| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), tmpfile };
+        assert_eq!(b.call(link(false)).await, Err(Fault::NotFound), "only its creator may link it");
         a.call(link(true)).await.unwrap();
         assert_eq!(b.lookup(ROOT, "t").await.unwrap().nlink, 1);
     });
 }
 
-/// Of two requests of a client one waits for another's change of a directory and is granted the
-/// right to its attributes; the other one need not wait, and tells the directory in passing.
+/// Of two requests of a client, one waits for another client's change of a directory and is granted
+/// `ATTR` on it. The other one need not wait, and carries the directory's attributes in passing.
 #[test]
-fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
+fn attr_right_comes_only_with_the_answer_that_waits_for_the_change() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let dir = a.dir(ROOT, "d").await;
@@ -237,10 +244,10 @@ fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
         bed.env.yield_now().await;
         let found = b.exchange(finds).await.unwrap();
         assert!(found.last_committed < changed.transno, "it need not wait");
-        let [Ok(OpReply::Entry { dir: told, .. })] = &found.results[..] else {
+        let [Ok(OpReply::Entry { dir: carried, .. })] = &found.results[..] else {
             panic!("{found:?}")
         };
-        assert!(!told.rights.contains(A), "{told:?}");
+        assert!(!carried.rights.contains(A), "{carried:?}");
         let got = asks.await;
         assert!(got.last_committed >= changed.transno);
         let [Ok(OpReply::Attr { leased })] = &got.results[..] else { panic!("{got:?}") };
@@ -248,8 +255,9 @@ fn the_right_to_attributes_goes_only_with_an_answer_that_waits_for_them() {
     });
 }
 
+/// PROTOCOLS 5.3.
 #[test]
-fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
+fn reply_waits_until_the_change_it_depends_on_is_durable() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let request = a.request(
@@ -261,17 +269,18 @@ fn a_reply_that_rests_on_anothers_change_waits_until_it_is_durable() {
                 want: Rights::empty(),
             }],
         );
-        let made = a.exchange(request).await.unwrap();
-        assert!(made.transno > made.last_committed, "its own client does not wait");
+        let created = a.exchange(request).await.unwrap();
+        assert!(created.transno > created.last_committed, "its own client does not wait");
         let (want, want_dir) = (A, N);
         let find = Op::Lookup { dir: at(ROOT), name: name("f"), want, want_dir };
         let found = b.exchange(b.request(0, vec![find])).await.unwrap();
-        assert!(found.last_committed >= made.transno);
+        assert!(found.last_committed >= created.transno);
     });
 }
 
+/// PROTOCOLS 5.3.
 #[test]
-fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durable() {
+fn reply_about_a_removed_directory_waits_until_that_is_durable() {
     let lookup = |dir| Op::Lookup {
         dir: at(dir),
         name: name("f"),
@@ -289,47 +298,48 @@ fn who_meets_a_directory_that_another_has_removed_is_told_so_when_that_is_durabl
     for ask in asks {
         run(move |bed| async move {
             let (a, b) = (bed.client("a").await, bed.client("b").await);
-            let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
-            let dir = made.unwrap().attr.ino;
+            let created = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
+            let dir = created.unwrap().attr.ino;
             b.call(Op::Sync {}).await.unwrap();
             let rmdir = Op::Rmdir { dir: at(ROOT), name: name("d") };
             let removed = a.exchange(a.request(0, vec![rmdir])).await.unwrap();
             assert!(removed.transno > removed.last_committed);
-            let told = b.exchange(b.request(0, vec![ask(dir)])).await.unwrap();
-            assert!(told.last_committed >= removed.transno, "{:?}", told.results);
+            let reply = b.exchange(b.request(0, vec![ask(dir)])).await.unwrap();
+            assert!(reply.last_committed >= removed.transno, "{:?}", reply.results);
         });
     }
 }
 
 #[test]
-fn attributes_of_a_directory_that_may_still_be_lost_are_told_without_a_right_to_keep_them() {
+fn uncommitted_directory_attributes_come_without_a_cache_right() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
-        let made = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
-        let dir = made.unwrap().attr.ino;
+        let created = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
+        let dir = created.unwrap().attr.ino;
         a.call(Op::Sync {}).await.unwrap();
         let set = SetAttr { mode: Some(0o604), ..no_change() };
         let changed = Op::SetAttr { ino: at(dir), set };
         let changed = a.exchange(a.request(0, vec![changed])).await.unwrap();
         assert!(changed.transno > changed.last_committed);
         let look = || Op::Lookup { dir: at(dir), name: name("f"), want: A, want_dir: N | A };
-        let told = b.exchange(b.request(0, vec![look()])).await.unwrap();
+        let reply = b.exchange(b.request(0, vec![look()])).await.unwrap();
         assert!(
-            told.last_committed < changed.transno,
+            reply.last_committed < changed.transno,
             "it asked for a name, and waits for nothing"
         );
         let rights = |reply: &OpReply| match reply {
             OpReply::Entry { dir, .. } => dir.rights,
             other => panic!("{other:?}"),
         };
-        assert_eq!(rights(told.results[0].as_ref().unwrap()), N);
+        assert_eq!(rights(reply.results[0].as_ref().unwrap()), N);
         a.call(Op::Sync {}).await.unwrap();
         assert_eq!(rights(&b.call(look()).await.unwrap()), N | A);
     });
 }
 
+/// PROTOCOLS 5.3.
 #[test]
-fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable() {
+fn lookup_waits_for_an_own_change_whose_answer_still_waits() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         b.create(ROOT, "f", FileKind::Regular, Rights::empty()).await.unwrap();
@@ -337,7 +347,7 @@ fn who_waits_for_the_answer_to_a_change_is_not_told_of_it_before_it_is_durable()
         let link = Op::Link { ino: at(ino), dir: at(ROOT), name: name("h"), tmpfile: false };
         let linked = a.exchange(a.request(0, vec![link])).await.unwrap();
         assert!(linked.transno > linked.last_committed);
-        // It rests on that link.
+        // The rename depends on that link.
         let (from, to) = (at(ROOT), at(ROOT));
         let (name_f, new_name) = (name("f"), name("g"));
         let op = Op::Rename { from, name: name_f, to, new_name, flags: 0, unused: None };
@@ -380,26 +390,27 @@ fn locks_hold_between_clients_and_are_passed_on() {
     });
 }
 
+/// PROTOCOLS 4.6.
 #[test]
-fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
+fn silent_client_is_evicted_only_when_others_wait_for_it() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, X | A | O).await.unwrap().attr.ino;
         b.find(ROOT, "f", Rights::empty(), Rights::empty()).await;
-        a.stubborn();
+        a.ignore_recalls();
         bed.world.partition("a", "mds");
         let begun = bed.env.now();
         while bed.env.now().since(begun) < LEASE * 3 {
             bed.sleep(Duration::from_secs(1)).await;
             b.call(Op::Renew {}).await.unwrap();
         }
-        assert!(!bed.logged("evicted"), "nobody needs anything of it");
+        assert!(!bed.logged("evicted"), "nobody waits for it");
         let (leased, layout) = b.acquire(ino, X).await.unwrap();
         assert_eq!(leased.rights, X | S);
         assert!(layout.unwrap().frozen, "the old writer's writes may still arrive");
-        assert!(bed.logged("is evicted"));
+        assert!(bed.logged("is being evicted"));
         bed.world.heal();
-        a.hang_up();
+        a.disconnect();
         let refused = a.connect(a.id()).await.unwrap_err();
         assert_eq!(refused.fault, Fault::Evicted);
         assert_eq!(a.connect(ClientId(0)).await.unwrap().state, NEW);
@@ -418,7 +429,7 @@ fn a_silent_client_is_evicted_only_when_someone_waits_for_it() {
 }
 
 #[test]
-fn many_clients_in_one_directory_all_get_their_turn() {
+fn clients_in_one_directory_all_make_progress() {
     run(|bed| async move {
         let dir = bed.client("first").await.dir(ROOT, "d").await;
         let mut done = Vec::new();
@@ -428,13 +439,13 @@ fn many_clients_in_one_directory_all_get_their_turn() {
                 let c = bed.client(&format!("c{client}")).await;
                 for file in 0..25 {
                     let text = format!("{client}-{file}");
-                    let made = c.create(dir, &text, FileKind::Regular, A | O).await.unwrap();
+                    let created = c.create(dir, &text, FileKind::Regular, A | O).await.unwrap();
                     c.find(dir, &text, A, N | A).await;
                     if file % 3 == 0 {
                         let over = format!("{client}-r{file}");
                         c.rename((dir, &text), (dir, &over), 0).await.unwrap();
                     } else if file % 3 == 1 {
-                        let unused = Some(made.attr.ino);
+                        let unused = Some(created.attr.ino);
                         let op = Op::Unlink { dir: at(dir), name: name(&text), unused };
                         c.call(op).await.unwrap();
                     }
@@ -449,7 +460,7 @@ fn many_clients_in_one_directory_all_get_their_turn() {
 }
 
 #[test]
-fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks() {
+fn locks_of_a_silent_client_are_free_for_others_after_its_lease() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.file(ROOT, "f").await;
@@ -476,8 +487,9 @@ fn locks_of_a_client_that_is_silent_beyond_its_lease_are_free_for_whoever_asks()
     });
 }
 
+/// PROTOCOLS 4.8.
 #[test]
-fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
+fn full_lease_table_makes_room_by_recalling_the_coldest() {
     run(|bed| async move {
         bed.keep_leases(160);
         bed.restart().await;
@@ -485,29 +497,30 @@ fn a_full_table_of_leases_makes_room_by_recalling_the_coldest() {
         let wanted = Rights::ATTR | Rights::OPEN;
         let last = b.create(ROOT, "b", FileKind::Regular, wanted).await.unwrap();
         assert_eq!(last.rights, wanted);
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for n in 0..200 {
-            let made_now = a.create(ROOT, &format!("{n}"), FileKind::Regular, wanted).await;
-            made.push(made_now.unwrap().attr.ino);
+            let created_now = a.create(ROOT, &format!("{n}"), FileKind::Regular, wanted).await;
+            created.push(created_now.unwrap().attr.ino);
         }
         bed.sleep(Duration::from_secs(2)).await;
         let new = a.create(ROOT, "one more", FileKind::Regular, wanted).await.unwrap();
         assert_eq!(new.rights, wanted, "there is room again");
         let (mut kept, mut lost) = (Vec::new(), 0);
-        for &ino in &made {
+        for &ino in &created {
             match a.attr(ino).await.unwrap().rights {
                 rights if rights.is_empty() => lost += 1,
                 _ => kept.push(ino),
             }
         }
         assert!(kept.len() > 100 && lost > 0, "{} kept, {lost} lost", kept.len());
-        assert!(!kept.contains(&made[0]), "the coldest went first");
+        assert!(!kept.contains(&created[0]), "the coldest went first");
         assert_eq!(b.attr(last.attr.ino).await.unwrap().rights, wanted, "it has few");
     });
 }
 
+/// PROTOCOLS 9.1.
 #[test]
-fn who_polls_for_a_lock_gets_it_though_another_takes_it_again_and_again() {
+fn lock_poller_is_not_starved_by_one_busy_owner() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.file(ROOT, "f").await;
@@ -553,8 +566,9 @@ fn who_polls_for_a_lock_gets_it_though_another_takes_it_again_and_again() {
     });
 }
 
+/// PROTOCOLS 9.1.
 #[test]
-fn who_polls_for_a_lock_gets_it_though_two_others_take_it_again_and_again() {
+fn lock_poller_is_not_starved_by_two_busy_owners() {
     run(|bed| async move {
         let (a, b, c) = (bed.client("a").await, bed.client("b").await, bed.client("c").await);
         let ino = a.file(ROOT, "f").await;

@@ -1,4 +1,4 @@
-//! Content that lies with inodes.
+//! Inline data.
 
 use proto::mds::*;
 use proto::wire::Bytes;
@@ -17,14 +17,14 @@ fn map(run: &PagRun) -> Edit {
     Edit::Map { extent: Extent { file: FileBlock(0), len: 1, pag: run.pag, addr: run.addr, state } }
 }
 
-/// What a client is told of block 0: its content, and how many blocks are mapped.
-async fn told(c: &Client, ino: Ino) -> (Vec<u8>, usize) {
+/// Block 0 as a client gets it: its inline data, and the number of mapped extents.
+async fn block_0(c: &Client, ino: Ino) -> (Vec<u8>, usize) {
     let (_, layout) = c.acquire(ino, Rights::DATA_S | Rights::DATA_X).await.unwrap();
     let layout = layout.unwrap();
     (layout.content.0, layout.extents.len())
 }
 
-async fn made(c: &Client, text: &str) -> (Ino, u32) {
+async fn create(c: &Client, text: &str) -> (Ino, u32) {
     let node = node(FileKind::Regular, 0o666);
     let op = Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::DATA_X };
     match c.call(op).await {
@@ -33,62 +33,73 @@ async fn made(c: &Client, text: &str) -> (Ino, u32) {
     }
 }
 
+/// PROTOCOLS 6a.1 and 6a.3.
 #[test]
-fn content_comes_with_the_layout_and_goes_with_the_mapping_of_its_block() {
+fn inline_data_comes_with_the_layout_and_goes_with_a_mapping() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
-        let (ino, max) = made(&c, "f").await;
+        let (ino, max) = create(&c, "f").await;
         assert!((300..400).contains(&max), "{max}");
         let attr = c.commit(ino, vec![content(b"hello")], None).await.unwrap();
-        assert_eq!((attr.size, attr.blocks), (5, 1), "it raises the size, and counts as a block");
-        assert_eq!(told(&c, ino).await, (b"hello".to_vec(), 0));
+        assert_eq!(
+            (attr.size, attr.blocks),
+            (5, 1),
+            "inline data raises the size and counts as a block"
+        );
+        assert_eq!(block_0(&c, ino).await, (b"hello".to_vec(), 0));
         assert_eq!(c.lookup(ROOT, "f").await.unwrap().blocks, 1);
         c.call(Op::Sync {}).await.unwrap();
         bed.restart().await;
         let d = bed.client("d").await;
-        assert_eq!(told(&d, ino).await, (b"hello".to_vec(), 0), "it is durable");
+        assert_eq!(block_0(&d, ino).await, (b"hello".to_vec(), 0), "it is durable");
         let run = d.space(1).await.unwrap().remove(0);
         let attr = d.commit(ino, vec![map(&run)], None).await.unwrap();
         assert_eq!((attr.size, attr.blocks), (5, 1));
-        assert_eq!(told(&d, ino).await, (Vec::new(), 1));
+        assert_eq!(block_0(&d, ino).await, (Vec::new(), 1));
         let attr = d.commit(ino, vec![content(b"again")], None).await.unwrap();
-        assert_eq!((attr.size, attr.blocks), (5, 1), "what was mapped is free");
-        assert_eq!(told(&d, ino).await, (b"again".to_vec(), 0));
+        assert_eq!((attr.size, attr.blocks), (5, 1), "the mapped block is free");
+        assert_eq!(block_0(&d, ino).await, (b"again".to_vec(), 0));
     });
 }
 
+/// PROTOCOLS 6a.2.
 #[test]
-fn the_size_that_a_commit_says_ends_what_its_content_has_raised_it_to() {
+fn commit_size_cuts_what_inline_data_raised_it_to() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
-        let (ino, _) = made(&c, "f").await;
+        let (ino, _) = create(&c, "f").await;
         let emptied = vec![content(&[7; 100]), Edit::Unmap { from: FileBlock(0), to: 1 << 40 }];
         assert_eq!(c.commit(ino, emptied, Some(0)).await.unwrap().size, 0);
-        assert_eq!(told(&c, ino).await, (Vec::new(), 0));
+        assert_eq!(block_0(&c, ino).await, (Vec::new(), 0));
         assert_eq!(c.commit(ino, vec![content(&[8; 100])], Some(40)).await.unwrap().size, 40);
-        assert_eq!(told(&c, ino).await, (vec![8; 40], 0));
+        assert_eq!(block_0(&c, ino).await, (vec![8; 40], 0));
         assert_eq!(c.commit(ino, Vec::new(), Some(10)).await.unwrap().size, 10);
         assert_eq!(c.commit(ino, Vec::new(), Some(20)).await.unwrap().size, 20);
-        assert_eq!(told(&c, ino).await, (vec![8; 10], 0), "what was cut does not come back");
-        // More edits than one transaction takes, with the content among the first.
+        assert_eq!(
+            block_0(&c, ino).await,
+            (vec![8; 10], 0),
+            "truncated content does not come back"
+        );
+        // More edits than one transaction takes, with the inline data among the first.
         let mut many = vec![content(&[9; 70])];
         many.extend((0..100).map(|at| Edit::Unmap { from: FileBlock(1 + at), to: 2 + at }));
         assert_eq!(c.commit(ino, many, None).await.unwrap().size, 70);
-        assert_eq!(told(&c, ino).await, (vec![9; 70], 0));
+        assert_eq!(block_0(&c, ino).await, (vec![9; 70], 0));
     });
 }
 
+/// PROTOCOLS 6a.2.
 #[test]
-fn content_that_no_slot_has_room_for_lies_apart_and_content_that_is_too_long_is_refused() {
+fn inline_data_may_outgrow_its_slot_but_not_its_limit() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
-        let (ino, max) = made(&c, "f").await;
+        let (ino, max) = create(&c, "f").await;
         let long = vec![5; max as usize + 1];
         c.commit(ino, vec![content(&long)], None).await.unwrap();
-        assert_eq!(told(&c, ino).await, (long.clone(), 0));
+        assert_eq!(block_0(&c, ino).await, (long.clone(), 0));
         let more = content(&[5; limits::CONTENT_MAX + 1]);
         assert_eq!(c.commit(ino, vec![more], None).await, Err(Fault::Invalid));
-        assert_eq!(told(&c, ino).await, (long, 0), "as it was");
+        assert_eq!(block_0(&c, ino).await, (long, 0), "as it was");
         let dir = c.dir(ROOT, "d").await;
         assert_eq!(c.commit(dir, vec![content(b"x")], None).await, Err(Fault::Invalid));
         let merged = Op::Commit {
@@ -100,59 +111,65 @@ fn content_that_no_slot_has_room_for_lies_apart_and_content_that_is_too_long_is_
             merge: true,
             tail_zero: false,
         };
-        assert_eq!(c.call(merged).await.err(), Some(Fault::Invalid), "no part has content");
+        assert_eq!(
+            c.call(merged).await.err(),
+            Some(Fault::Invalid),
+            "a commit of ranges carries no inline data"
+        );
         let d = bed.client("d").await;
         assert_eq!(d.commit(ino, vec![content(b"x")], None).await, Err(Fault::NotHeld));
     });
 }
 
 #[test]
-fn a_file_system_without_the_feature_takes_no_content() {
+fn inline_data_is_refused_without_the_feature() {
     run(|bed| async move {
         let c = bed.client("c").await;
-        let (ino, max) = made(&c, "f").await;
+        let (ino, max) = create(&c, "f").await;
         assert_eq!(max, 0);
         assert_eq!(c.commit(ino, vec![content(b"x")], None).await, Err(Fault::Invalid));
-        assert_eq!(told(&c, ino).await, (Vec::new(), 0));
+        assert_eq!(block_0(&c, ino).await, (Vec::new(), 0));
     });
 }
 
+/// PROTOCOLS 6a.2.
 #[test]
-fn a_commit_with_more_content_than_one_may_have_is_refused_whole() {
+fn commit_with_too_much_inline_data_is_refused_whole() {
     with_inline_data(|bed| async move {
         let c = bed.client("c").await;
-        let (ino, _) = made(&c, "f").await;
+        let (ino, _) = create(&c, "f").await;
         let contents = |count| (0..count).map(|at| content(&[at as u8; 10])).collect::<Vec<_>>();
         let most = limits::CONTENTS_MAX;
         c.commit(ino, contents(most), None).await.unwrap();
         assert_eq!(c.commit(ino, contents(most + 1), Some(3)).await, Err(Fault::TooBig));
-        assert_eq!(told(&c, ino).await, (vec![most as u8 - 1; 10], 0));
+        assert_eq!(block_0(&c, ino).await, (vec![most as u8 - 1; 10], 0));
     });
 }
 
 #[test]
-fn a_longer_name_asks_nothing_of_who_writes_the_file() {
+fn rename_to_a_longer_name_recalls_nothing_from_the_writer() {
     with_inline_data(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
-        let (ino, max) = made(&a, "name").await;
+        let (ino, max) = create(&a, "name").await;
         b.rename((ROOT, "name"), (ROOT, "longer"), 0).await.unwrap();
-        // What it was told that there is room for lies apart now.
+        // Content of the size that once fitted into the slot now lies outside it.
         let full = vec![7; max as usize];
         a.commit(ino, vec![content(&full)], None).await.unwrap();
-        assert_eq!(told(&b, ino).await, (full, 0));
+        assert_eq!(block_0(&b, ino).await, (full, 0));
     });
 }
 
-/// The client has a block of the data zone for it: mapping that needs none of what is kept for
-/// removals.
+/// The client has a block of the data zone for the content. Mapping it needs none of the metadata
+/// blocks reserved for removals.
+/// PROTOCOLS 6a.2.
 #[test]
-fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapping_is_taken() {
+fn inline_data_is_refused_and_a_mapping_taken_if_metadata_is_full() {
     let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
     with_features(7, (10 << 20, 2000), features, |bed| async move {
         let c = bed.client("c").await;
         let mut files = Vec::new();
         for index in 0..200 {
-            files.push(made(&c, &format!("g{index}")).await);
+            files.push(create(&c, &format!("g{index}")).await);
         }
         for index in 0.. {
             let ino = at(c.file(ROOT, &format!("f{index}")).await);
@@ -167,7 +184,7 @@ fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapp
         // Each is longer than its slot has room for.
         let long = |max: u32| vec![9; max as usize + 1];
         let (ino, max) = loop {
-            let (ino, max) = files.pop().expect("there are less blocks than files");
+            let (ino, max) = files.pop().expect("there are fewer blocks than files");
             match c.commit(ino, vec![content(&long(max))], None).await {
                 Ok(_) => {}
                 Err(fault) => {
@@ -176,9 +193,9 @@ fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapp
                 }
             }
         };
-        assert_eq!(told(&c, ino).await, (Vec::new(), 0), "as it was");
-        // Also while something is being freed, which may wait for a recall, and that for the
-        // commit.
+        assert_eq!(block_0(&c, ino).await, (Vec::new(), 0), "as it was");
+        // The same holds while an orphan is being freed: the reaper may wait for a recall, and the
+        // recall for the commit.
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
         let commit = Op::Commit {
             ino,
@@ -195,6 +212,6 @@ fn content_that_no_block_of_metadata_is_left_for_is_refused_at_once_and_its_mapp
         assert!(bed.env.now().since(before) < Duration::from_millis(100));
         let size = Some(u64::from(max) + 1);
         assert_eq!(c.commit(ino, vec![map(&run)], size).await.map(|attr| attr.blocks), Ok(1));
-        assert_eq!(told(&c, ino).await, (Vec::new(), 1));
+        assert_eq!(block_0(&c, ino).await, (Vec::new(), 1));
     });
 }

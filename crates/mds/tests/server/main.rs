@@ -1,5 +1,5 @@
-//! The server as clients see it: scripted clients speak the protocol to a server in
-//! a simulated world with a simulated disk.
+//! The server as clients see it: scripted clients speak the protocol to a server in a simulated
+//! world with a simulated disk.
 #![allow(missing_docs, reason = "a test program has no users")]
 
 mod bed;

@@ -9,7 +9,7 @@ use crate::bed::*;
 const ROOT: Ino = Ino::ROOT;
 
 #[test]
-fn what_is_made_is_found_listed_and_gone_when_removed() {
+fn created_names_are_found_and_listed_until_removed() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let dir = c.dir(ROOT, "d").await;
@@ -52,7 +52,7 @@ fn what_is_made_is_found_listed_and_gone_when_removed() {
 }
 
 #[test]
-fn directories_count_their_subdirectories_and_times_follow_changes() {
+fn directory_link_count_and_times_follow_changes() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let before = c.attr(ROOT).await.unwrap().attr;
@@ -69,7 +69,7 @@ fn directories_count_their_subdirectories_and_times_follow_changes() {
 }
 
 #[test]
-fn links_share_an_inode_until_the_last_name_goes() {
+fn hard_links_share_an_inode_until_the_last_name_goes() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.file(ROOT, "a").await;
@@ -96,7 +96,7 @@ fn links_share_an_inode_until_the_last_name_goes() {
 }
 
 #[test]
-fn a_small_file_that_nobody_uses_is_gone_with_the_answer_and_one_that_is_open_is_not() {
+fn unused_small_file_is_freed_with_its_name_and_an_open_one_is_not() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         for (text, over) in [("removed", false), ("replaced", true)] {
@@ -115,8 +115,7 @@ fn a_small_file_that_nobody_uses_is_gone_with_the_answer_and_one_that_is_open_is
             } else {
                 Op::Unlink { dir: at(ROOT), name: name(text), unused: Some(ino) }
             };
-            // No time passes for the task that frees: what is asked next in the same request finds
-            // nothing.
+            // The reaper has no time to run: the next operation of the same request finds nothing.
             let answers = c.compound(vec![op, Op::GetAttr { ino: at(ino), want: Rights::empty() }]);
             let answers = answers.await;
             assert!(answers[0].is_ok(), "{answers:?}");
@@ -138,7 +137,7 @@ fn a_small_file_that_nobody_uses_is_gone_with_the_answer_and_one_that_is_open_is
 }
 
 #[test]
-fn renames_keep_the_tree_and_the_kernels_order_of_errors() {
+fn rename_keeps_the_tree_and_the_order_of_errors_of_the_kernel() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let (a, b) = (c.dir(ROOT, "a").await, c.dir(ROOT, "b").await);
@@ -172,8 +171,9 @@ fn renames_keep_the_tree_and_the_kernels_order_of_errors() {
     });
 }
 
+/// PROTOCOLS 5.5.
 #[test]
-fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
+fn rename_leaves_a_whiteout_on_request() {
     const WHITEOUT: u32 = LEAVE_WHITEOUT;
     run(|bed| async move {
         let c = bed.client("c").await;
@@ -182,7 +182,7 @@ fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
         c.file(b, "g").await;
         assert_eq!(c.rename((a, "f"), (b, "g"), 2 | WHITEOUT).await, Err(Fault::Invalid));
         assert_eq!(c.rename((a, "f"), (b, "g"), 1 | WHITEOUT).await, Err(Fault::Exists));
-        // What clients pass on that know no whiteouts.
+        // The flag of clients that do not support whiteouts.
         assert_eq!(c.rename((a, "f"), (b, "g"), 4).await, Err(Fault::Invalid));
         let is_whiteout = |attr: &Attr| {
             assert_eq!((attr.kind, attr.rdev), (FileKind::CharDevice, 0));
@@ -192,7 +192,7 @@ fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
             ((a, "f"), (b, "g"), f, WHITEOUT),
             ((b, "g"), (b, "h"), f, 1 | WHITEOUT),
             ((a, "sub"), (b, "sub"), sub, WHITEOUT),
-            // Over the whiteout that the first one left.
+            // Over the whiteout that the first rename left.
             ((b, "h"), (a, "f"), f, WHITEOUT),
         ] {
             let answer = c.rename(from, to, flags).await.unwrap();
@@ -216,7 +216,7 @@ fn a_rename_leaves_a_whiteout_if_it_is_asked_to() {
 }
 
 #[test]
-fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
+fn setattr_changes_attributes_and_clears_set_id_bits() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.file(ROOT, "f").await;
@@ -240,7 +240,7 @@ fn attributes_change_as_asked_and_set_id_bits_go_when_told() {
 }
 
 #[test]
-fn set_group_directories_and_default_acls_hand_down() {
+fn setgid_and_default_acls_are_inherited() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let dir = c.dir(ROOT, "d").await;
@@ -339,13 +339,13 @@ fn extended_attributes_obey_their_flags_names_and_limits() {
         assert_eq!(c.call(get("user.a")).await, Err(Fault::NoAttribute));
         let mut link = node(FileKind::Symlink, 0o777);
         link.symlink = b("/somewhere/else");
-        let made = c.call(Op::Create {
+        let created = c.call(Op::Create {
             dir: at(ROOT),
             name: name("l"),
             node: link,
             want: Rights::empty(),
         });
-        let Ok(OpReply::Created { leased, .. }) = made.await else { panic!() };
+        let Ok(OpReply::Created { leased, .. }) = created.await else { panic!() };
         assert_eq!(leased.attr.size, 15);
         let Ok(OpReply::Bytes { bytes, .. }) =
             c.call(Op::ReadLink { ino: at(leased.attr.ino) }).await
@@ -365,7 +365,7 @@ fn extended_attributes_obey_their_flags_names_and_limits() {
 }
 
 #[test]
-fn compounds_name_what_earlier_operations_found() {
+fn compound_refers_to_inodes_of_earlier_operations() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let create = |dir: InoRef, text: &str, kind| Op::Create {
@@ -398,8 +398,9 @@ fn compounds_name_what_earlier_operations_found() {
     });
 }
 
+/// PROTOCOLS 3.6.
 #[test]
-fn a_request_sent_again_is_answered_and_not_executed_again() {
+fn request_sent_again_is_answered_and_not_executed_again() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let op = Op::Create {
@@ -412,7 +413,7 @@ fn a_request_sent_again_is_answered_and_not_executed_again() {
         let first = c.exchange(request.clone()).await.unwrap();
         let again = c.exchange(request.clone()).await.unwrap();
         assert_eq!(first.results, again.results);
-        c.hang_up();
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         assert_eq!(c.exchange(request).await.unwrap().results, first.results);
         assert_eq!(c.names(ROOT).await, ["once"]);
@@ -420,7 +421,7 @@ fn a_request_sent_again_is_answered_and_not_executed_again() {
 }
 
 #[test]
-fn strangers_and_nonsense_are_refused_with_a_reason() {
+fn foreign_clients_and_forbidden_operations_are_refused() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let other = Client::new(bed.world.node("o"));
@@ -450,7 +451,7 @@ fn strangers_and_nonsense_are_refused_with_a_reason() {
 }
 
 #[test]
-fn the_change_time_of_a_client_whose_clock_is_ahead_is_not_taken_back() {
+fn ctime_of_a_client_whose_clock_is_ahead_is_not_taken_back() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;

@@ -17,8 +17,9 @@ fn replay(request: &Request, reply: &Reply) -> Request {
     Request { replay: Some(replay), ..request.clone() }
 }
 
+/// PROTOCOLS 7.2.
 #[test]
-fn what_was_lost_is_replayed_with_the_same_result() {
+fn lost_requests_are_replayed_with_the_same_results() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "kept").await;
@@ -45,7 +46,7 @@ fn what_was_lost_is_replayed_with_the_same_result() {
             };
             assert_eq!(old.attr, new.attr);
         }
-        // A replay is done once, too.
+        // A replay takes effect only once, too.
         let again = c.exchange(replay(&requests[1], &replies[1])).await.unwrap();
         assert!(again.results[0].is_ok());
         c.call(Op::ReclaimDone {}).await.unwrap();
@@ -55,12 +56,12 @@ fn what_was_lost_is_replayed_with_the_same_result() {
 }
 
 #[test]
-fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
+fn replay_completes_a_request_that_survived_in_part() {
     run(|bed| async move {
         let (c, b) = (bed.client("c").await, bed.client("b").await);
         let d = c.dir(ROOT, "d").await;
         assert_eq!(b.attr_wanting(d, Rights::NAMES).await.unwrap().rights, Rights::NAMES);
-        b.stubborn();
+        b.ignore_recalls();
         let node = node(FileKind::Regular, 0o644);
         let second = Op::Create { dir: at(d), name: name("x"), node, want: Rights::empty() };
         let request = c.request(1, vec![create("a"), second]);
@@ -85,7 +86,7 @@ fn of_a_request_that_survived_in_part_the_rest_is_replayed() {
 }
 
 #[test]
-fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
+fn durable_request_is_not_executed_again_if_its_answer_was_lost() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.keep_open();
@@ -109,7 +110,7 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
         };
         assert_eq!(ino(&first), ino(&again));
         // That answer is lost, too.
-        c.hang_up();
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         let third = c.exchange(request).await.unwrap();
         assert_eq!(third.results, again.results);
@@ -118,7 +119,7 @@ fn a_durable_request_whose_answer_was_lost_is_not_executed_again() {
 }
 
 #[test]
-fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
+fn failed_request_is_not_executed_again_when_it_is_sent_again() {
     run(|bed| async move {
         let (c, other) = (bed.client("c").await, bed.client("o").await);
         let file = c.file(ROOT, "x").await;
@@ -129,8 +130,8 @@ fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
         let first = c.exchange(request.clone()).await.unwrap();
         assert_eq!(first.results, [Err(Fault::NotFound)], "there is nothing to exchange it with");
         other.file(ROOT, "y").await;
-        // The client may have heard the first answer, and this one is for nobody.
-        c.hang_up();
+        // The client may have received the first answer already; nobody waits for this one.
+        c.disconnect();
         assert_eq!(c.connect(c.id()).await.unwrap().state, RESUMED);
         let again = c.exchange(request).await.unwrap();
         assert_eq!(again.results, first.results);
@@ -138,8 +139,8 @@ fn what_failed_is_not_tried_again_when_its_answer_is_asked_for_again() {
     });
 }
 
-/// A file without a name is made, durably, and the server dies before its maker has the answer.
-async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
+/// Creates an orphan, durably, and kills the server before the client has the answer.
+async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
     let op = Op::CreateTmpfile { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
     let mut request = c.request(9, vec![op]);
@@ -155,13 +156,14 @@ async fn unnamed_unheard(bed: &Bed, c: &Client) -> (Request, Ino) {
     (request, ino)
 }
 
+/// PROTOCOLS 7.6.
 #[test]
-fn a_file_without_a_name_whose_maker_has_not_heard_of_it_outlives_a_restart() {
+fn unacknowledged_orphan_survives_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.keep_open();
-        let (request, ino) = unnamed_unheard(&bed, &c).await;
-        // Orphans are freed meanwhile.
+        let (request, ino) = unacknowledged_orphan(&bed, &c).await;
+        // The reaper frees orphans meanwhile.
         bed.sleep(Duration::from_secs(1)).await;
         let again = c.exchange(request).await.unwrap();
         let Ok(OpReply::Created { leased, .. }) = &again.results[0] else { panic!("{again:?}") };
@@ -171,19 +173,20 @@ fn a_file_without_a_name_whose_maker_has_not_heard_of_it_outlives_a_restart() {
     });
 }
 
+/// PROTOCOLS 7.6.
 #[test]
-fn a_file_without_a_name_that_nobody_has_open_after_a_restart_is_freed() {
+fn orphan_that_nobody_has_open_is_freed_after_a_restart() {
     run(|bed| async move {
         let c = bed.client("c").await;
-        let (_, ino) = unnamed_unheard(&bed, &c).await;
-        assert_eq!(c.recall().await.0, ino, "its maker is asked");
+        let (_, ino) = unacknowledged_orphan(&bed, &c).await;
+        assert_eq!(c.recall().await.0, ino, "its creator is asked");
         bed.sleep(Duration::from_secs(1)).await;
         assert_eq!(c.attr(ino).await, Err(Fault::Stale));
     });
 }
 
 #[test]
-fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
+fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let node = node(FileKind::Regular, 0o600);
@@ -192,7 +195,7 @@ fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
         request.sync = true;
         let reply = c.exchange(request).await.unwrap();
         let Ok(OpReply::Created { leased, .. }) = &reply.results[0] else { panic!("{reply:?}") };
-        // Without changes everything goes home, so the log cannot heal it.
+        // Without changes everything is checkpointed, so the log cannot repair the block.
         for _ in 0..20 {
             bed.sleep(Duration::from_millis(500)).await;
             c.call(Op::Renew {}).await.unwrap();
@@ -203,11 +206,13 @@ fn a_damaged_inode_that_a_kept_answer_tells_of_keeps_nobody_from_recovering() {
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         c.call(Op::ReclaimDone {}).await.unwrap();
-        assert!(bed.logged(&format!("what a client may have open: metadata block {damaged}")));
+        assert!(bed.logged(&format!(
+            "skipping an inode that a client may have open: metadata block {damaged}"
+        )));
         let other = bed.client("other").await;
         other.file(ROOT, "a file").await;
         assert!(c.lookup(ROOT, "a file").await.is_some());
-        // What is checked at the end is whole again.
+        // Repair the block before the check at the end.
         flip();
     });
 }
@@ -227,8 +232,9 @@ fn block_of(disk: &env::sim::SimDisk, ino: Ino) -> u64 {
     (0..disk.size() / BLOCK).find(holds).expect("the inode is at home")
 }
 
+/// PROTOCOLS 8.1.
 #[test]
-fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
+fn slow_data_device_is_flushed_once_for_all_absent_clients() {
     run(|bed| async move {
         let absent = [bed.client("a").await, bed.client("b").await, bed.client("c").await];
         for (client, text) in absent.iter().zip(["a", "b", "c"]) {
@@ -251,12 +257,12 @@ fn a_slow_data_device_is_flushed_once_for_all_who_have_not_come_back() {
         let took = bed.env.now().since(begun);
         assert!(took < LEASE + Duration::from_secs(5), "{took:?}");
         assert_eq!(data.counts().flushes, flushes + 1);
-        assert!(!bed.logged("may not outlive a power cut"));
+        assert!(!bed.logged("may be lost in a power cut"));
     });
 }
 
 #[test]
-fn a_server_flushes_what_its_predecessor_evicted_and_did_not_come_to_flush() {
+fn restarted_server_flushes_for_clients_evicted_before_it() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -271,13 +277,17 @@ fn a_server_flushes_what_its_predecessor_evicted_and_did_not_come_to_flush() {
         bed.sleep(Duration::from_secs(1)).await;
         data.stall(false);
         bed.restart().await;
-        assert!(bed.logged("it was evicted before the restart"));
-        assert_eq!(data.counts().flushes, flushes + 2, "the first did not end before the server");
+        assert!(bed.logged("has been evicted, before the restart"));
+        assert_eq!(
+            data.counts().flushes,
+            flushes + 2,
+            "the first flush did not end before the server"
+        );
     });
 }
 
 #[test]
-fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
+fn status_names_a_data_device_that_owes_a_flush() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -298,8 +308,9 @@ fn the_status_names_a_data_device_that_owes_an_eviction_its_flush() {
     });
 }
 
+/// PROTOCOLS 8.2.
 #[test]
-fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
+fn quarantine_lasts_as_long_as_a_data_device_is_stalled() {
     run(|bed| async move {
         let data = data_device(&bed.world);
         bed.restart().await;
@@ -322,15 +333,19 @@ fn a_quarantine_lasts_as_long_as_a_data_device_stands_still() {
             let Ok(OpReply::Layout { slice: part }) = b.call(layout).await else { panic!() };
             part.frozen
         };
-        assert!(frozen_later(LEASE * 3).await, "the device still has what was submitted to it");
+        assert!(frozen_later(LEASE * 3).await, "the device still holds submitted writes");
         data.stall(false);
-        assert!(frozen_later(Duration::from_secs(4)).await, "it may be about to carry that out");
+        assert!(
+            frozen_later(Duration::from_secs(4)).await,
+            "the device may be about to complete them"
+        );
         assert!(!frozen_later(Duration::from_secs(3)).await);
     });
 }
 
+/// PROTOCOLS 7.3.
 #[test]
-fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
+fn new_requests_wait_until_absent_clients_are_evicted() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -353,7 +368,7 @@ fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
         assert!(bed.logged("has not come back"));
         assert_eq!(b.connect(b.id()).await.unwrap_err().fault, Fault::Evicted);
         let (_, layout) = a.acquire(ino, Rights::DATA_S).await.unwrap();
-        assert!(layout.unwrap().frozen, "nobody knows what the absent one held");
+        assert!(layout.unwrap().frozen, "the server does not know what the absent client held");
         let until = bed.env.now() + LEASE * 2;
         while bed.env.now() < until {
             bed.sleep(Duration::from_secs(1)).await;
@@ -365,7 +380,7 @@ fn newcomers_wait_for_those_who_were_there_and_the_absent_are_evicted() {
 }
 
 #[test]
-fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything() {
+fn client_silent_in_its_recovery_counts_as_holding_every_file() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = b.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -392,7 +407,7 @@ fn whoever_falls_silent_before_it_has_claimed_everything_may_have_held_anything(
 }
 
 #[test]
-fn who_is_heard_again_while_the_absent_are_evicted_is_not_evicted() {
+fn client_heard_during_the_eviction_of_others_is_not_evicted() {
     run(|bed| async move {
         let (absent, late) = (bed.client("absent").await, bed.client("late").await);
         absent.sync().await;
@@ -406,16 +421,16 @@ fn who_is_heard_again_while_the_absent_are_evicted_is_not_evicted() {
         }
         assert_eq!(late.connect(late.id()).await.unwrap().state, RECOVERED);
         bed.sleep(Duration::from_secs(1)).await;
-        assert!(!bed.logged("is out"), "the device has not flushed");
+        assert!(!bed.logged("has been evicted"), "the device has not flushed");
         late.call(Op::ReclaimDone {}).await.unwrap();
         data.stall(false);
         late.file(ROOT, "after").await;
-        assert!(bed.logged("is out") && !bed.logged("did not finish its recovery"));
+        assert!(bed.logged("has been evicted") && !bed.logged("did not finish its recovery"));
     });
 }
 
 #[test]
-fn an_open_orphan_survives_the_restart_and_others_are_freed() {
+fn open_orphan_survives_a_restart_and_others_are_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let mut inos = Vec::new();
@@ -430,7 +445,7 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         let leases =
             vec![HeldLease { ino: inos[0], rights: Rights::OPEN, open: true, ranges: vec![] }];
         c.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
-        c.stubborn();
+        c.ignore_recalls();
         c.call(Op::ReclaimDone {}).await.unwrap();
         for _ in &inos {
             let (ino, seq, give) = c.recall().await;
@@ -447,7 +462,7 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
         assert_eq!(
             c.call(close(seq - 1)).await,
             Ok(OpReply::StaleReturn { seq }),
-            "of the server before"
+            "a sequence number of the previous server"
         );
         assert_eq!(c.call(close(seq)).await, Ok(OpReply::Done {}));
         bed.sleep(Duration::from_millis(500)).await;
@@ -456,12 +471,12 @@ fn an_open_orphan_survives_the_restart_and_others_are_freed() {
 }
 
 #[test]
-fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else_is_back() {
+fn replayed_unlink_keeps_a_file_that_an_absent_client_has_open() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         let held = Rights::OPEN | Rights::DATA_X;
-        let made = c.create(ROOT, "f", FileKind::Regular, held).await.unwrap();
-        let ino = made.attr.ino;
+        let created = c.create(ROOT, "f", FileKind::Regular, held).await.unwrap();
+        let ino = created.attr.ino;
         o.acquire(ino, Rights::OPEN).await.unwrap();
         o.keep_open();
         c.sync().await;
@@ -483,14 +498,14 @@ fn a_replayed_removal_finds_the_file_open_elsewhere_as_it_did_though_nobody_else
         let leases = vec![HeldLease { ino, rights: Rights::OPEN, open: true, ranges: vec![] }];
         o.call(Op::Reclaim { leases, locks: vec![] }).await.unwrap();
         o.call(Op::ReclaimDone {}).await.unwrap();
-        // Its remover may still save what it wrote.
+        // The client that removed the file may still commit what it wrote.
         assert!(c.attr(ino).await.unwrap().rights.contains(held));
         assert!(o.attr(ino).await.unwrap().rights.contains(Rights::OPEN));
     });
 }
 
 #[test]
-fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behind() {
+fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
     run(|bed| async move {
         let (c, o) = (bed.client("c").await, bed.client("o").await);
         let d = c.dir(ROOT, "d").await;
@@ -509,8 +524,8 @@ fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behi
         bed.restart().await;
         back(c.clone(), vec![], vec![]).await;
         back(o.clone(), open.clone(), vec![]).await;
-        // Nothing of this server becomes durable. The directory's first inodes get a place of their
-        // own …
+        // Nothing of this server becomes durable. It gives the directory's first inodes a new chunk
+        // …
         let make = Op::Create {
             dir: at(d),
             name: name("x"),
@@ -518,16 +533,17 @@ fn a_replay_finds_its_place_though_the_server_that_gave_it_out_left_nothing_behi
             want: Rights::empty(),
         };
         let make = c.request(1, vec![make]);
-        let made = c.exchange(make.clone()).await.unwrap();
-        assert!(made.results[0].is_ok(), "{made:?}");
+        let created = c.exchange(make.clone()).await.unwrap();
+        assert!(created.results[0].is_ok(), "{created:?}");
         let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: None };
         let unlink = o.request(1, vec![unlink]);
         let removed = o.exchange(unlink.clone()).await.unwrap();
         assert!(removed.results[0].is_ok(), "{removed:?}");
         bed.restart().await;
-        // … which the replay of another client, that moves a file, does not take.
+        // … which the replay of another client, whose unlink moves a file to the orphan directory,
+        // must not take.
         back(o, open, vec![replay(&unlink, &removed)]).await;
-        back(c.clone(), vec![], vec![replay(&make, &made)]).await;
+        back(c.clone(), vec![], vec![replay(&make, &created)]).await;
         assert_eq!(c.names(d).await, ["x"]);
     });
 }
@@ -555,10 +571,10 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
             c.call(Op::ReclaimDone {}).await.unwrap();
         }
         assert_eq!(b.call(Op::Lock { ino, lock, wait: false }).await, Err(Fault::WouldBlock));
-        a.stubborn();
+        a.ignore_recalls();
         let b2 = b.clone();
         let got = bed.env.spawn_join(async move { b2.acquire(ino, Rights::DATA_S).await });
-        // Whether it has the file open it may be asked, too.
+        // The server may also ask whether it has the file open.
         let of_data = |take: Rights| take.contains(Rights::DATA_X);
         let recall = a.push(|push| matches!(push, Push::Recall { take, .. } if of_data(*take)));
         let Push::Recall { seq, take, .. } = recall.await else { unreachable!() };
@@ -568,7 +584,7 @@ fn locks_and_rights_are_reclaimed_and_still_exclude_others() {
 }
 
 #[test]
-fn without_known_clients_there_is_no_grace() {
+fn grace_ends_at_once_without_known_clients() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "f").await;
@@ -581,8 +597,9 @@ fn without_known_clients_there_is_no_grace() {
     });
 }
 
+/// PROTOCOLS 8.2.
 #[test]
-fn a_local_client_that_died_holds_nobody_up() {
+fn dead_local_client_delays_nobody() {
     run(|bed| async move {
         let a = bed.client("a").await;
         let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
@@ -597,7 +614,7 @@ fn a_local_client_that_died_holds_nobody_up() {
         let b = bed.client("b").await;
         let begun = bed.env.now();
         assert_eq!(b.acquire(ino, Rights::DATA_X).await.unwrap().0.attr.ino, ino);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "the lock tells of the death");
+        assert!(bed.env.now().since(begun) < LEASE / 2, "the free lock shows that the client died");
         bed.sleep(Duration::from_secs(1)).await;
         let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
         assert!(!layout.unwrap().frozen, "no write of it can be in flight");
@@ -612,12 +629,12 @@ fn a_local_client_that_died_holds_nobody_up() {
         bed.restart().await;
         let c = bed.client("c").await;
         assert_eq!(c.names(ROOT).await, ["f"]);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "no grace for the dead");
+        assert!(bed.env.now().since(begun) < LEASE / 2, "there is no grace for dead clients");
     });
 }
 
 #[test]
-fn a_damaged_or_failing_store_is_told_and_never_hidden() {
+fn failing_store_ends_the_server_and_loses_nothing_acknowledged() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "f").await;
@@ -635,12 +652,12 @@ fn a_damaged_or_failing_store_is_told_and_never_hidden() {
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         c.call(Op::ReclaimDone {}).await.unwrap();
-        assert_eq!(c.names(ROOT).await, ["f"], "what was never acknowledged as durable is lost");
+        assert_eq!(c.names(ROOT).await, ["f"], "a change not acknowledged as durable is lost");
     });
 }
 
 #[test]
-fn nonsense_on_a_connection_ends_that_connection_alone() {
+fn malformed_bytes_end_only_their_own_connection() {
     run(|bed| async move {
         let c = bed.client("c").await;
         for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 100], &[0; 5000]] {
@@ -656,7 +673,7 @@ fn nonsense_on_a_connection_ends_that_connection_alone() {
 }
 
 #[test]
-fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
+fn atomic_request_is_replayed_with_the_result_of_each_operation() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "before").await;
@@ -701,7 +718,7 @@ fn each_operation_of_an_atomic_request_is_replayed_with_its_own_result() {
 }
 
 #[test]
-fn names_replayed_in_another_order_take_no_time_of_their_directory_back() {
+fn replay_in_another_order_takes_no_directory_time_back() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let (dir, ahead) = (a.dir(ROOT, "d").await, a.dir(ROOT, "ahead").await);
@@ -757,10 +774,10 @@ fn names_replayed_in_another_order_take_no_time_of_their_directory_back() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_disconnected_with_a_line() {
+fn client_that_reads_nothing_is_disconnected_and_logged() {
     run(|bed| async move {
         let c = bed.client("c").await;
-        c.go_deaf();
+        c.stop_reading();
         for _ in 0..60 {
             for slot in 0..64 {
                 let request = c.request(slot, vec![Op::Status {}]);

@@ -1,4 +1,4 @@
-//! The metadata device is scrubbed while clients use it.
+//! Scrubs of the metadata device while clients use it.
 
 use types::*;
 
@@ -23,11 +23,11 @@ async fn until(bed: &Bed, admin: &Client, state: &str) -> String {
         }
         bed.sleep(Duration::from_millis(10)).await;
     }
-    panic!("it is never {state}: {}", status(admin).await);
+    panic!("the scrub never became {state}: {}", status(admin).await);
 }
 
 #[test]
-fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
+fn scrub_rewrites_a_damaged_block_while_clients_work() {
     run(|bed| async move {
         let (admin, c) = (Client::new(bed.world.node("admin")), bed.client("c").await);
         admin.connect_as(ClientId(0), 1, 1).await.unwrap();
@@ -36,7 +36,7 @@ fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
         }
         c.sync().await;
         assert!(status(&admin).await.contains("\"state\":\"never\""));
-        // Home, so that it lies on the device and in the cache.
+        // Wait for the checkpoint, so that the block is on the device and in the cache.
         bed.sleep(Duration::from_secs(120)).await;
         assert_eq!(admin.call(Op::Scrub { rate: Some(0) }).await, Ok(OpReply::Done {}));
         let sound = until(&bed, &admin, "whole").await;
@@ -45,7 +45,7 @@ fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
             "{sound}"
         );
 
-        // The log lies in front: the last place is the block's home.
+        // The log comes first on the device: the last match is the block's home.
         let device = bed.meta().peek(0, bed.meta().size() as usize);
         let at = device.windows(4).rposition(|bytes| bytes == b"f123").unwrap();
         bed.meta().flip_bit(at as u64, 3);
@@ -54,13 +54,13 @@ fn a_damaged_block_is_written_anew_or_told_and_everything_goes_on_meanwhile() {
         c.create(ROOT, "meanwhile", FileKind::Regular, Rights::empty()).await.unwrap();
         let mended = until(&bed, &admin, "whole").await;
         assert!(mended.contains("\"written_anew\":1"), "{mended}");
-        assert!(bed.logged("has been written anew"));
+        assert!(bed.logged("has been rewritten"));
         assert_eq!(c.names(ROOT).await.len(), 201);
     });
 }
 
 #[test]
-fn scrubs_come_by_themselves_one_at_a_time_and_can_be_broken_off() {
+fn scrubs_run_periodically_one_at_a_time_and_can_be_cancelled() {
     run(|bed| async move {
         let admin = Client::new(bed.world.node("admin"));
         bed.scrub_every(Duration::from_secs(50));
@@ -75,7 +75,7 @@ fn scrubs_come_by_themselves_one_at_a_time_and_can_be_broken_off() {
         let slow = until(&bed, &admin, "running").await;
         assert!(slow.contains("\"rate\":1,"), "{slow}");
         admin.call(Op::Scrub { rate: Some(0) }).await.unwrap();
-        assert!(status(&admin).await.contains("\"rate\":1,"), "the one that runs goes on");
+        assert!(status(&admin).await.contains("\"rate\":1,"), "the running scrub goes on");
         admin.call(Op::Scrub { rate: None }).await.unwrap();
         until(&bed, &admin, "broken off").await;
         admin.call(Op::Scrub { rate: Some(0) }).await.unwrap();

@@ -21,7 +21,7 @@ async fn free(c: &Client) -> u64 {
 }
 
 #[test]
-fn granted_blocks_are_mapped_unmapped_and_come_back() {
+fn granted_blocks_are_mapped_unmapped_and_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let before = free(&c).await;
@@ -45,8 +45,8 @@ fn granted_blocks_are_mapped_unmapped_and_come_back() {
         assert_eq!(stolen, Err(Fault::Invalid));
         let cut = vec![Edit::Unmap { from: FileBlock(10), to: u64::MAX >> 13 }];
         assert_eq!(c.commit(ino, cut, Some(0)).await.unwrap().blocks, 5);
-        let rest = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
-        c.call(Op::ReturnSpace { runs: vec![rest] }).await.unwrap();
+        let remainder = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
+        c.call(Op::ReturnSpace { runs: vec![remainder] }).await.unwrap();
         c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_secs(3)).await;
         assert_eq!(free(&c).await, before);
@@ -54,7 +54,7 @@ fn granted_blocks_are_mapped_unmapped_and_come_back() {
 }
 
 #[test]
-fn a_commit_of_many_edits_is_whole() {
+fn commit_of_many_edits_is_applied_whole() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -71,8 +71,9 @@ fn a_commit_of_many_edits_is_whole() {
     });
 }
 
+/// PROTOCOLS 6.5.
 #[test]
-fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
+fn commit_that_fails_midway_reports_how_far_it_came() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
@@ -97,15 +98,15 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
             panic!("{:?}", reply.results)
         };
         assert!((1..=70).contains(&done), "{done}");
-        // The rest can be sent by itself; what is done cannot be done again.
+        // The other edits can be sent on their own; the edits that are done cannot be repeated.
         edits[70] = map(70);
         let again = c.commit(ino, edits.clone(), size).await;
         assert_eq!(again, Err(Fault::Invalid));
-        let rest = c.request(4, vec![op(edits[done as usize..].to_vec())]);
-        let rest_reply = c.exchange(rest.clone()).await.unwrap();
-        assert!(rest_reply.results[0].is_ok(), "{rest_reply:?}");
+        let remainder = c.request(4, vec![op(edits[done as usize..].to_vec())]);
+        let remainder_reply = c.exchange(remainder.clone()).await.unwrap();
+        assert!(remainder_reply.results[0].is_ok(), "{remainder_reply:?}");
         // Both are replayed as they were, and no further.
-        let sent = [(&request, &reply), (&rest, &rest_reply)];
+        let sent = [(&request, &reply), (&remainder, &remainder_reply)];
         bed.restart().await;
         assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
         for (request, reply) in sent {
@@ -119,7 +120,9 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
             }
         }
         c.call(Op::ReclaimDone {}).await.unwrap();
-        let OpReply::Attr { leased } = rest_reply.results[0].clone().unwrap() else { panic!() };
+        let OpReply::Attr { leased } = remainder_reply.results[0].clone().unwrap() else {
+            panic!()
+        };
         assert_eq!((leased.attr.blocks, leased.attr.size), (100, 1 << 20));
         let (now, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
         assert_eq!((now.attr.blocks, now.attr.size), (100, 1 << 20));
@@ -128,7 +131,7 @@ fn a_commit_that_fails_on_its_way_says_how_far_it_came() {
 }
 
 #[test]
-fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
+fn full_device_reports_no_space_and_unlink_makes_room() {
     with_blocks(2000, |bed| async move {
         let c = bed.client("c").await;
         let ino = c
@@ -164,7 +167,7 @@ fn a_full_device_says_so_deletes_still_work_and_space_comes_back() {
 }
 
 #[test]
-fn what_a_leaving_client_had_is_free_again() {
+fn pool_of_a_leaving_client_is_free_again() {
     run(|bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let before = free(&b).await;
@@ -175,7 +178,7 @@ fn what_a_leaving_client_had_is_free_again() {
     });
 }
 
-/// Gives `client` all blocks; yields its pool.
+/// Gives `client` all blocks; returns its pool.
 async fn take_all(client: &Client) -> Vec<PagRun> {
     let mut pool = Vec::new();
     while let Ok(runs) = client.space(4096).await {
@@ -184,8 +187,9 @@ async fn take_all(client: &Client) -> Vec<PagRun> {
     pool
 }
 
+/// PROTOCOLS 6.4.
 #[test]
-fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
+fn unused_pools_are_reclaimed_before_a_client_gets_no_space() {
     with_blocks(2000, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let mut pool = take_all(&a).await;
@@ -197,9 +201,9 @@ fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
         a.reserved(Op::ReturnSpace { runs: unused }).await;
         let runs = granted.await.unwrap();
         assert!(runs.iter().map(|run| run.len).sum::<u64>() > 0, "{runs:?}");
-        // What is left is in use: a client that answers so is not waited for.
+        // The remaining blocks are in use: the server does not wait for a client that says so.
         take_all(&b).await;
-        // Taking all has asked, too.
+        // Taking all blocks has asked, too.
         a.forget_pushes();
         let (asker, before) = (b.clone(), bed.env.now());
         let refused = bed.env.spawn_join(async move { asker.space(100).await });
@@ -210,8 +214,9 @@ fn before_there_is_no_space_others_are_asked_for_what_they_do_not_need() {
     });
 }
 
+/// PROTOCOLS 6.4.
 #[test]
-fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
+fn unanswered_pool_reclaim_delays_others_for_a_bounded_time() {
     with_blocks(2000, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         take_all(&a).await;
@@ -219,25 +224,25 @@ fn a_client_that_does_not_answer_delays_others_for_a_bounded_time() {
         assert_eq!(b.space(100).await, Err(Fault::NoSpace));
         let waited = bed.env.now().since(before);
         assert!(waited <= LEASE, "{} ms", waited.as_millis());
-        // It is asked again: its next answer counts.
+        // The server asks again: the next answer counts.
         let asker = b.clone();
         let granted = bed.env.spawn_join(async move { asker.space(1).await });
         a.push(|push| *push == Push::SpaceWanted {}).await;
         a.push(|push| *push == Push::SpaceWanted {}).await;
-        a.hang_up();
+        a.disconnect();
         assert_eq!(granted.await, Err(Fault::NoSpace));
     });
 }
 
 #[test]
-fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
+fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
     with_sizes(7, (10 << 20, 2000), |bed| async move {
         let c = bed.client("c").await;
-        // Large attributes first, then names in what is left.
-        let mut made = 0;
+        // Fill the zone with large attributes first, then with names.
+        let mut created = 0;
         let mut name = || {
-            made += 1;
-            format!("f{}", made - 1)
+            created += 1;
+            format!("f{}", created - 1)
         };
         loop {
             let ino = at(c.file(ROOT, &name()).await);
@@ -251,8 +256,8 @@ fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
         }
         let refused = loop {
             match c.create(ROOT, &name(), FileKind::Directory, Rights::empty()).await {
-                Ok(made) => {
-                    let dir = made.attr.ino;
+                Ok(created) => {
+                    let dir = created.attr.ino;
                     _ = c.create(dir, "x", FileKind::Regular, Rights::empty()).await;
                 }
                 Err(fault) => break fault,
@@ -260,7 +265,7 @@ fn who_comes_to_a_full_metadata_zone_may_mount_and_remove() {
         };
         assert_eq!(refused, Fault::NoSpace);
         let d = bed.client("d").await;
-        c.hang_up();
+        c.disconnect();
         bed.restart().await;
         for client in [&c, &d] {
             assert_eq!(client.connect(client.id()).await.unwrap().state, RECOVERED);

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mds::{Ledger, Standing};
+use mds::{Introspection, SessionStanding};
 use types::{ClientId, Duration, HeldRange, Ino, Rights};
 
 use crate::cluster::Cluster;
@@ -67,7 +67,8 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
     for mount in mounts.iter().filter(|mount| mount.client.lease_left() > Duration::ZERO) {
         let client = mount.client.number();
         let who = Who::Mount(mount.index, client);
-        let live = ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == Standing::Live);
+        let live =
+            ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == SessionStanding::Live);
         for (ino, rights) in mount.client.leases() {
             let rights = rights.closed();
             let of = counted.get(&(ino, client)).copied().unwrap_or_default().closed();
@@ -81,7 +82,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             looked_at += 1;
         }
         for (ino, part) in mount.client.parts() {
-            let counts = |ledger: &Ledger| ledger.holds_range(client, ino, part);
+            let counts = |ledger: &Introspection| ledger.holds_range(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)
                 && !is_gone(cluster, ledger.as_ref(), ino)
@@ -117,7 +118,7 @@ fn overlaps(parts: &PartHolders) {
 }
 
 /// Is there no such inode any more, or soon, as far as can be told?
-fn is_gone(cluster: &Cluster, ledger: Option<&Ledger>, ino: Ino) -> bool {
+fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
         || cluster.look(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
 }

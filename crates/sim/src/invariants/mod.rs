@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::sim::{DiskAction, DiskEvent, DiskObservation, watch_disks};
-use mds::{Executed, Pointed};
+use mds::{CommittedBlocks, Executed};
 use proto::mds::Reply;
 use types::{ClientId, Transno};
 
@@ -89,7 +89,7 @@ struct Inner {
 
 impl Checks {
     /// The server lets the metadata point at something.
-    pub(crate) fn commits(&self, pointed: &Pointed<'_>) {
+    pub(crate) fn commits(&self, pointed: &CommittedBlocks<'_>) {
         self.0.owners.borrow_mut().pointed(pointed);
         let place = self.0.owners.borrow().place_of(pointed.client);
         self.0.stable.borrow_mut().pointed(pointed, place.as_ref());

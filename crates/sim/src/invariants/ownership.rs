@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use mds::{Ledger, Pointed, Standing};
+use mds::{CommittedBlocks, Introspection, SessionStanding};
 use store::{ALL_FILES, BlockOwner, Stop, Txn};
 use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
@@ -57,7 +57,7 @@ struct Of {
 
 impl Owners {
     /// A commit lets the metadata point at something.
-    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>) {
+    pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>) {
         for extent in pointed.extents {
             for block in extent.addr.0..extent.addr.0 + extent.len {
                 self.files.insert(block, pointed.ino);
@@ -176,7 +176,7 @@ fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, 
 /// What is wrong with a write by one of these clients to such a block.
 fn wrong(
     cluster: &Cluster,
-    ledger: &Ledger,
+    ledger: &Introspection,
     clients: &[ClientId],
     found: &Of,
     submits: bool,
@@ -197,7 +197,7 @@ fn wrong(
             let may = |&client: &ClientId| {
                 ledger.may_write(client, ino, at) || is_frozen_for(cluster, client, ino)
             };
-            let standing: Vec<Standing> =
+            let standing: Vec<SessionStanding> =
                 clients.iter().map(|&client| ledger.standing(client)).collect();
             (!clients.iter().any(may)).then(|| {
                 let text = format!("block {} of inode {ino}, which it may not write; ", at.0);

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use mds::Pointed;
+use mds::CommittedBlocks;
 use store::BlockOwner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
@@ -124,7 +124,7 @@ impl Stable {
 
     /// A commit lets the metadata point at something; it is of the client at `place`, if that is
     /// known.
-    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&Place>) {
+    pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>, place: Option<&Place>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
                 let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
@@ -183,7 +183,10 @@ mod tests {
         let extents = [Extent { file, len: 1, pag, addr, state: ExtentState::Written }];
         let client = ClientId(4);
         let place = ("c0".to_owned(), Some(1));
-        stable.pointed(&Pointed { client, ino: Ino(ino), extents: &extents, replay }, Some(&place));
+        stable.pointed(
+            &CommittedBlocks { client, ino: Ino(ino), extents: &extents, replay },
+            Some(&place),
+        );
     }
 
     const POOL: BlockOwner = BlockOwner::Pool(ClientId(4));

@@ -1,9 +1,10 @@
-//! Space that clients hold and do not use, asked back when there is none left.
+//! Pool reclaim: when data space runs out, the server asks clients for the space that they hold and
+//! do not use.
 //!
 //! Invariants:
-//! - a client is asked once until it has answered, and not again at once after that;
-//! - the answer comes in a reserved slot of the asked client and waits for nobody for more than a
-//!   moment, and the wait for it is bounded: whoever does not answer in time is passed over.
+//! - a client is asked once until it has answered, and is then left alone for a while;
+//! - the client answers in a reserved slot and waits for nobody for more than a moment; the
+//!   server's wait for answers is bounded: it goes on without clients that do not answer in time.
 
 use std::rc::Rc;
 
@@ -12,29 +13,29 @@ use types::{ClientId, Duration, Rights};
 
 use crate::ops::READ;
 use crate::server::Server;
-use crate::session::{Session, State};
+use crate::session::{Session, SessionState};
 
-/// How long answers are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// A client that has answered is left alone for so long.
-const REST: Duration = Duration::from_millis(50);
+/// How long the server waits for answers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The server leaves a client that has answered alone for this long.
+const BACKOFF: Duration = Duration::from_millis(50);
 
-/// Asks all other clients that have blocks in their pools, or removed files open, for what they do
+/// Asks all other clients that have blocks in their pools, or orphans open, to return what they do
 /// not need, and waits for their answers.
-pub async fn gather(server: &Rc<Server>, client: ClientId) {
+pub async fn reclaim(server: &Rc<Server>, client: ClientId) {
     let sessions: Vec<Rc<Session>> = server.sessions.borrow().values().cloned().collect();
     let mut asked = Vec::new();
     for session in sessions {
         let now = server.env.now();
-        let usable = session.client != client && session.state() == State::Live;
+        let usable = session.client != client && session.state() == SessionState::Live;
         if !usable || !session.is_connected() || now < session.space_asked_until.get() {
             continue;
         }
         let pool = server.mfs.run(READ, |txn| txn.pool(session.client)).await;
         let Some((pool, _)) = server.checked(pool, "reading a pool") else { continue };
-        // Who has a removed file open may be about to give it back.
+        // A client that has an orphan open may be about to close it.
         let keeps = |ino| server.leases.borrow().rights(session.client, ino).contains(Rights::OPEN);
-        if pool.is_empty() && !server.freer.is_any_nameless(keeps) {
+        if pool.is_empty() && !server.reaper.any_open_orphan(keeps) {
             continue;
         }
         if !session.space_asked.replace(true) {
@@ -42,7 +43,7 @@ pub async fn gather(server: &Rc<Server>, client: ClientId) {
         }
         asked.push((session.connection_number(), session));
     }
-    let until = server.env.now() + PATIENCE.min(server.config.lease / 4);
+    let until = server.env.now() + ANSWER_TIMEOUT.min(server.config.lease / 4);
     loop {
         let notified = server.space_events.notified();
         asked.retain(|(connection, session)| {
@@ -59,15 +60,15 @@ pub async fn gather(server: &Rc<Server>, client: ClientId) {
         server.env.timeout(left, notified).await;
     }
     for (_, session) in asked {
-        // Its answer was lost, or comes too late for this time.
+        // Its answer was lost, or comes too late for this request.
         session.space_asked.set(false);
     }
 }
 
-/// The client has given back what it does not need.
+/// The client has returned what it does not need.
 pub fn answered(server: &Server, session: &Session) {
     if session.space_asked.replace(false) {
-        session.space_asked_until.set(server.env.now() + REST);
+        session.space_asked_until.set(server.env.now() + BACKOFF);
     }
     server.space_events.notify_all();
 }

@@ -1,8 +1,9 @@
-//! Too many leases: the coldest of the client that has the most are recalled, in the background.
+//! Lease pressure: when there are too many leases, the server recalls the coldest ones of the
+//! client that has the most, in the background.
 //!
 //! Invariants:
-//! - nobody waits for these recalls: whoever keeps a file open answers so and keeps it;
-//! - the table is looked through once for many recalls, and few leave at a time.
+//! - nobody waits for these recalls: a client that keeps a file open says so and keeps its lease;
+//! - one pass over the table finds many leases to recall, and few recalls leave at a time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,16 +14,16 @@ use crate::server::Server;
 
 /// Recalls that leave in one round of upkeep.
 const ROUND: usize = 1024;
-/// Leases found by looking through the table once.
+/// Leases that one pass over the table selects.
 const FOUND: usize = 16 * ROUND;
 
-/// Leases that are recalled next.
+/// The leases to recall next.
 #[derive(Default)]
-pub struct Crowd(RefCell<VecDeque<(ClientId, Ino)>>);
+pub struct LeasePressure(RefCell<VecDeque<(ClientId, Ino)>>);
 
-/// Recalls some leases if there are nearly as many as there may be.
+/// Recalls some leases if their number comes close to the maximum.
 pub fn relieve(server: &Server) {
-    let mut next = server.crowd.0.borrow_mut();
+    let mut next = server.lease_pressure.0.borrow_mut();
     let mut leases = server.leases.borrow_mut();
     let enough = server.config.leases_max / 16 * 15;
     let surplus = leases.len().saturating_sub(enough);

@@ -1,57 +1,57 @@
-//! What the server counts, for who looks on: checkers of tests.
+//! Read access to a running server's state, for checkers of tests.
 //!
-//! Invariant: looking changes nothing, and does not keep the server alive.
+//! Invariant: reading changes nothing, and does not keep the server alive.
 
 use std::rc::{Rc, Weak};
 
 use types::{BlockRange, ClientId, FileBlock, HeldRange, Ino, Rights};
 
 use crate::server::Server;
-use crate::session::State;
+use crate::session::SessionState;
 
-/// How a client stands with the server.
+/// How a client's session stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum SessionStanding {
     /// It has a session.
     Live,
-    /// The server restarted, and has not heard all of it yet.
+    /// The server restarted, and the client has not finished its recovery.
     Recovering,
-    /// It is being evicted: its session is over, what it held is not yet free.
-    Leaving,
+    /// It is being evicted: its session is over, what it held is not free yet.
+    Evicting,
     /// It has no session.
-    Gone,
+    NoSession,
 }
 
-/// A lease as the server counts it.
+/// A lease in the server's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Lease {
-    /// On what.
+    /// The inode.
     pub ino: Ino,
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Rights, those that are asked back among them.
+    /// Its rights, including those being recalled.
     pub rights: Rights,
 }
 
 /// See the module.
 #[derive(Clone)]
-pub struct Ledger(Weak<Server>);
+pub struct Introspection(Weak<Server>);
 
-impl Ledger {
-    pub(crate) fn of(server: &Rc<Server>) -> Ledger {
-        Ledger(Rc::downgrade(server))
+impl Introspection {
+    pub(crate) fn of(server: &Rc<Server>) -> Introspection {
+        Introspection(Rc::downgrade(server))
     }
 
     fn ask<T: Default>(&self, ask: impl FnOnce(&Server) -> T) -> T {
         self.0.upgrade().map(|server| ask(&server)).unwrap_or_default()
     }
 
-    /// Does it serve, having heard all clients of before?
+    /// Does the server serve, with grace over?
     pub fn serves(&self) -> bool {
         self.ask(|server| server.grace.is_over() && !server.is_stopping())
     }
 
-    /// Every lease, in order.
+    /// All leases, sorted.
     pub fn leases(&self) -> Vec<Lease> {
         let mut all: Vec<Lease> = self.ask(|server| {
             let leases = server.leases.borrow();
@@ -61,12 +61,12 @@ impl Ledger {
         all
     }
 
-    /// Does it count `client` as holding this part of a file, asked back or not?
+    /// Does `client` hold this range of a file, in the server's table, recalled or not?
     pub fn holds_range(&self, client: ClientId, ino: Ino, part: HeldRange) -> bool {
         self.ask(|server| server.leases.borrow().holds_range(client, ino, part))
     }
 
-    /// May `client` write this block of a file, as the server counts?
+    /// May `client` write this block of a file, by the server's table?
     pub fn may_write(&self, client: ClientId, ino: Ino, block: FileBlock) -> bool {
         self.ask(|server| {
             let leases = server.leases.borrow();
@@ -76,22 +76,22 @@ impl Ledger {
         })
     }
 
-    /// Is the inode on its way out? Nobody has it any more, though it is still there.
+    /// Is the inode being freed? Then it is still in the store, but no client holds it.
     pub fn is_freeing(&self, ino: Ino) -> bool {
-        self.ask(|server| server.freer.is_freeing(ino))
+        self.ask(|server| server.reaper.is_freeing(ino))
     }
 
-    /// How `client` stands with it.
-    pub fn standing(&self, client: ClientId) -> Standing {
+    /// How the session of `client` stands.
+    pub fn standing(&self, client: ClientId) -> SessionStanding {
         let session = self.0.upgrade().and_then(|server| server.session(client));
-        session.map_or(Standing::Gone, |session| match session.state() {
-            State::Live => Standing::Live,
-            State::Recovering => Standing::Recovering,
-            State::Over => Standing::Leaving,
+        session.map_or(SessionStanding::NoSession, |session| match session.state() {
+            SessionState::Live => SessionStanding::Live,
+            SessionState::Recovering => SessionStanding::Recovering,
+            SessionState::Over => SessionStanding::Evicting,
         })
     }
 
-    /// Clients that have a session, and what they say they are.
+    /// Clients that have a session, and their descriptions.
     pub fn sessions(&self) -> Vec<(ClientId, String)> {
         self.ask(|server| {
             let sessions = server.sessions.borrow();

@@ -1,11 +1,11 @@
-//! What an operation sees of its request while its transaction runs.
+//! The context in which an operation runs: its request, and what it decides.
 //!
 //! Invariants:
-//! - an operation states its needs ([`Cx::need`]) before its first change and passes
-//!   [`Cx::ready`]; if it cannot have them at once, it ends without a change, the
-//!   server waits, and it starts over;
-//! - everything it decides is in its [`Effects`], applied by the server at the instant
-//!   its transaction succeeded, and dropped otherwise.
+//! - an operation states its needs ([`OpContext::need`]) before its first change and then passes
+//!   [`OpContext::ready`]. If it cannot have them at once, it ends without a change, the server
+//!   waits, and the operation starts over;
+//! - everything it decides is in its [`Effects`]; the server applies them at the instant the
+//!   transaction succeeds, and drops them otherwise.
 
 use std::cell::RefCell;
 
@@ -17,12 +17,12 @@ use types::{
     planted,
 };
 
-use crate::contention::{Asked, Manner};
-use crate::gate::Held;
+use crate::contention::{GrantMode, RangeRequest};
+use crate::gate::HeldGates;
 use crate::glimpse::Glimpsed;
-use crate::recent::Unit;
-use crate::record::{Outcome, Record};
+use crate::record::{Outcome, OutcomeRecord};
 use crate::server::Server;
+use crate::uncommitted::MetaItem;
 
 /// Rights on an inode that no other client may hold while the operation runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,88 +31,93 @@ pub struct Need {
     pub ino: Ino,
     /// The rights.
     pub take: Rights,
-    /// Of `DATA_P` what excludes this.
-    pub part: Option<HeldRange>,
+    /// Of `DATA_P` only the ranges that exclude this one.
+    pub range: Option<HeldRange>,
 }
 
 /// What the request has already waited for.
 #[derive(Default)]
 pub struct Waited {
     /// Gates it holds.
-    pub gates: Option<Held>,
-    /// Inodes whose other holders have been asked for `OPEN`: who still holds it has the file open.
+    pub gates: Option<HeldGates>,
+    /// Inodes whose other holders of `OPEN` have answered a recall of it: those that still hold it
+    /// have the file open.
     pub open_asked: Vec<Ino>,
-    /// What those who write said of size and times.
+    /// Size and times that writers have reported.
     pub glimpsed: HashMap<Ino, Glimpsed>,
-    /// How requests for parts are met: decided once for each.
-    pub manners: RefCell<HashMap<Ino, Manner>>,
+    /// How each file's request for a range is granted: decided once for each.
+    pub grant_modes: RefCell<HashMap<Ino, GrantMode>>,
 }
 
 /// What a transaction decided beside its changes of blocks.
 #[derive(Default)]
 pub struct Effects {
-    /// Everything stated by [`Cx::need`].
+    /// Everything stated by [`OpContext::need`].
     pub needs: Vec<Need>,
-    /// Was one of them missing?
+    /// Was one of them not met?
     pub missing: bool,
-    /// Those who write these must be asked for size and times; what the server has.
+    /// Files whose writers must be asked for size and times, with the attributes that the server
+    /// has.
     pub glimpse: Vec<Attr>,
-    /// Rights the client would like.
+    /// Rights that the client would like.
     pub wants: Vec<(Ino, Rights)>,
-    /// What it has found by name and may open next: it gets `OPEN`, whoever waits there.
+    /// Files that the client has found by name and may open next: it gets `OPEN` on them even while
+    /// another operation waits at their gate.
     pub found: Vec<Ino>,
-    /// Rights it shall have, free of conflicts by its needs.
+    /// Rights to grant, free of conflicts by the operation's needs.
     pub grants: Vec<(Ino, Rights)>,
-    /// Parts that it shall have, the first likewise, the others if they are free.
-    pub parts: Vec<(Ino, HeldRange)>,
+    /// Ranges to grant: the first is free of conflicts by the operation's needs, the others are
+    /// granted if they are free.
+    pub ranges: Vec<(Ino, HeldRange)>,
     /// A file's new size, and whether zeros follow it to the end of its block.
     pub tail: Option<(Ino, u64, bool)>,
-    /// Leases that end.
+    /// Leases to drop.
     pub drops: Vec<(ClientId, Ino)>,
-    /// What the reply rests on.
-    pub reads: Vec<Unit>,
+    /// What the reply depends on.
+    pub reads: Vec<MetaItem>,
     /// What was changed.
-    pub changes: Vec<Unit>,
-    /// Inodes that have no name any more (or none yet), and who gives them back unasked.
-    pub nameless: Vec<(Ino, ClientId)>,
+    pub changes: Vec<MetaItem>,
+    /// Inodes that have lost their last name (or have none yet), and the client that gives up
+    /// `OPEN` on them unasked.
+    pub orphaned: Vec<(Ino, ClientId)>,
     /// Inodes that have a name again.
-    pub named: Vec<Ino>,
-    /// Outcome of the operation at hand, if it changes something.
+    pub relinked: Vec<Ino>,
+    /// Outcome of the running operation, if it changes something.
     pub outcome: Option<Outcome>,
     /// Outcomes of the transaction's operations, for the kept reply.
-    pub outcomes: Record,
+    pub outcomes: OutcomeRecord,
 }
 
 /// See the module.
-pub struct Cx<'a> {
+pub struct OpContext<'a> {
     /// The server.
     pub server: &'a Server,
-    /// Who asks.
+    /// The client.
     pub client: ClientId,
-    /// On whose behalf.
+    /// The user on whose behalf it asks.
     pub principal: &'a Principal,
     /// The time of the operation.
     pub now: Timestamp,
-    /// Results of the operations before it.
+    /// Results of the request's earlier operations.
     pub earlier: &'a [Result<OpReply, Fault>],
-    /// Results of the operations before it in the same transaction.
-    pub here: Vec<Result<OpReply, Fault>>,
-    /// What had taken effect before the server restarted.
-    pub kept: &'a Record,
+    /// Results of earlier operations in the same transaction.
+    pub same_txn: Vec<Result<OpReply, Fault>>,
+    /// Outcomes that were kept before the server restarted.
+    pub kept: &'a OutcomeRecord,
     /// Of a replay: the results that the request's operations had.
-    pub results: &'a [Result<OpReply, Fault>],
-    /// Of a replay: the result that the operation at hand had.
-    pub given: Option<&'a OpReply>,
-    /// A replay waits for nobody: whoever conflicted then has given way then.
+    pub replay_results: &'a [Result<OpReply, Fault>],
+    /// Of a replay: the result that the running operation had.
+    pub replayed: Option<&'a OpReply>,
+    /// It is a replay, and waits for nobody: clients that conflicted then have given way then.
     pub replay: bool,
-    /// What was waited for.
+    /// What the request has waited for.
     pub waited: &'a Waited,
-    /// What it decides.
+    /// What the operation decides.
     pub effects: Effects,
 }
 
-impl Cx<'_> {
-    /// The inode meant.
+impl OpContext<'_> {
+    /// The inode that `at` refers to.
     ///
     /// # Errors
     /// `Invalid` if no earlier operation found one.
@@ -121,7 +126,7 @@ impl Cx<'_> {
             InoRef::Is { ino } => return Ok(*ino),
             InoRef::Of { op } => usize::from(*op),
         };
-        let found = match self.earlier.iter().chain(&self.here).nth(op) {
+        let found = match self.earlier.iter().chain(&self.same_txn).nth(op) {
             Some(Ok(OpReply::Entry { entry: Some(leased), .. })) => leased.attr.ino,
             Some(Ok(OpReply::Entry { entry: None, .. })) => return Err(Fault::NotFound.into()),
             Some(Ok(
@@ -135,14 +140,14 @@ impl Cx<'_> {
         Ok(found)
     }
 
-    /// The operation number `index` of the compound is done.
+    /// Called when operation `index` of the compound is done.
     pub fn finish(&mut self, index: usize) {
         if let Some(outcome) = self.effects.outcome.take() {
             self.effects.outcomes.push((index as u8, outcome));
         }
     }
 
-    /// No other client may hold `take` on `ino`, and no other operation may wait there.
+    /// States that no other client may hold `take` on `ino`, and no other operation wait there.
     pub fn need(&mut self, ino: Ino, take: Rights) {
         if self.replay {
             return;
@@ -150,59 +155,59 @@ impl Cx<'_> {
         if planted(Bug::RecallSkipped) && take.contains(Rights::NAMES) {
             return;
         }
-        self.effects.needs.push(Need { ino, take, part: None });
-        self.effects.missing |= self.server.gates.closed(ino, self.waited.gates.as_ref())
+        self.effects.needs.push(Need { ino, take, range: None });
+        self.effects.missing |= self.server.gates.is_closed(ino, self.waited.gates.as_ref())
             || self.server.leases.borrow().others(self.client, ino).intersects(take);
     }
 
-    /// No other client may hold anything that excludes `part` of `ino`, and no other operation may
-    /// wait there.
-    pub fn need_part(&mut self, ino: Ino, part: HeldRange) {
+    /// States that no other client may hold anything that excludes `part` of `ino`, and no other
+    /// operation wait there.
+    pub fn need_range(&mut self, ino: Ino, part: HeldRange) {
         let take = Rights::DATA_P.conflicts();
         self.need(ino, take);
-        self.effects.needs.push(Need { ino, take, part: Some(part) });
+        self.effects.needs.push(Need { ino, take, range: Some(part) });
         let leases = self.server.leases.borrow();
         self.effects.missing |= !leases.range_conflicts(self.client, ino, part).is_empty();
     }
 
-    /// How a request for `range` of `ino` under `rights` is met.
-    pub fn manner(&self, ino: Ino, rights: Rights, range: BlockRange) -> Manner {
-        if let Some(manner) = self.waited.manners.borrow().get(&ino) {
-            return *manner;
+    /// Decides how a request for `range` of `ino` under `rights` is granted.
+    pub fn grant_mode(&self, ino: Ino, rights: Rights, range: BlockRange) -> GrantMode {
+        if let Some(grant_mode) = self.waited.grant_modes.borrow().get(&ino) {
+            return *grant_mode;
         }
         let leases = self.server.leases.borrow();
         let (client, now) = (self.client, self.server.env.now());
         let part = HeldRange { range, exclusive: rights.contains(Rights::DATA_X) };
         let holds = leases.rights(client, ino);
-        let manner = self.server.contention.borrow_mut().ask(Asked {
+        let grant_mode = self.server.contention.borrow_mut().decide(RangeRequest {
             client,
             ino,
             now,
             excluded: leases.others(client, ino).intersects(rights.conflicts() & Rights::WHOLE),
             overlaps: !leases.range_conflicts(client, ino, part).is_empty(),
-            holds_parts: holds.contains(Rights::DATA_P),
+            holds_ranges: holds.contains(Rights::DATA_P),
         });
         let many = range.len() > RANGE_BLOCKS_MAX / 2 || leases.ranges_len() >= RANGES_TOTAL_MAX;
-        let manner = match manner {
-            Manner::Part(_) if holds.intersects(Rights::WHOLE) => Manner::Whole,
-            Manner::Part(_) if many && holds.contains(Rights::DATA_P) => Manner::Calm,
-            Manner::Part(_) if many => Manner::Whole,
-            manner => manner,
+        let grant_mode = match grant_mode {
+            GrantMode::Range(_) if holds.intersects(Rights::WHOLE) => GrantMode::Whole,
+            GrantMode::Range(_) if many && holds.contains(Rights::DATA_P) => GrantMode::Calm,
+            GrantMode::Range(_) if many => GrantMode::Whole,
+            grant_mode => grant_mode,
         };
-        self.waited.manners.borrow_mut().insert(ino, manner);
-        manner
+        self.waited.grant_modes.borrow_mut().insert(ino, grant_mode);
+        grant_mode
     }
 
-    /// Has another client the file open?
+    /// Does another client have the file open?
     pub fn open_elsewhere(&self, ino: Ino) -> bool {
-        match self.given {
-            // What was decided before the restart: not everybody has reclaimed yet.
+        match self.replayed {
+            // As decided before the restart: not every client has reclaimed yet.
             Some(OpReply::Removed { kept, .. } | OpReply::Renamed { kept, .. }) => *kept,
             _ => self.server.leases.borrow().others(self.client, ino).contains(Rights::OPEN),
         }
     }
 
-    /// Other holders of `OPEN` on `ino` must have been asked whether they have it open.
+    /// States that other holders of `OPEN` on `ino` must have answered whether they have it open.
     pub fn need_open_answers(&mut self, ino: Ino) {
         if !self.replay && !self.waited.open_asked.contains(&ino) {
             self.need(ino, Rights::OPEN);
@@ -220,41 +225,41 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Attributes of an inode that is there. That it is gone, the reply rests on.
+    /// Attributes of an inode that exists. A reply that it does not exist depends on its removal.
     ///
     /// # Errors
     /// `Stale`.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-        let attr = if self.server.freer.is_freeing(ino) { None } else { txn.attr(ino)? };
+        let attr = if self.server.reaper.is_freeing(ino) { None } else { txn.attr(ino)? };
         if attr.is_none() {
-            self.effects.reads.push(Unit::Attr(ino));
+            self.effects.reads.push(MetaItem::Attr(ino));
         }
         attr.ok_or(Stop::Fault(Fault::Stale))
     }
 
-    /// Attributes of a directory that is there. That it was removed, the reply rests on.
+    /// Attributes of a directory that exists. A reply that it was removed depends on the removal.
     ///
     /// # Errors
     /// `Stale`, `NotDirectory`.
     pub fn dir(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         let attr = self.attr(txn, ino)?;
         if attr.nlink == 0 {
-            self.effects.reads.push(Unit::Attr(ino));
+            self.effects.reads.push(MetaItem::Attr(ino));
         }
         if attr.kind == FileKind::Directory { Ok(attr) } else { Err(Fault::NotDirectory.into()) }
     }
 
-    /// As [`Cx::dir`], and it has not been removed.
+    /// As [`OpContext::dir`], of a directory that has not been removed.
     ///
     /// # Errors
-    /// `NotFound` if it has; as [`Cx::dir`].
+    /// `NotFound` if it has been removed; as [`OpContext::dir`].
     pub fn live_dir(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         let attr = self.dir(txn, ino)?;
         if attr.nlink == 0 { Err(Fault::NotFound.into()) } else { Ok(attr) }
     }
 
-    /// Attributes as others may see them: with what those know who write the file, if this client
-    /// is not the only one. Asks for a glimpse if there is none yet.
+    /// Attributes as other clients see them: with what the writers of the file report, if this
+    /// client is not its only writer. Requests a glimpse if there is none yet.
     pub fn seen(&mut self, mut attr: Attr) -> Attr {
         let (written, by_others) = {
             let leases = self.server.leases.borrow();
@@ -266,9 +271,9 @@ impl Cx<'_> {
         }
         match self.waited.glimpsed.get(&attr.ino) {
             Some(_) if planted(Bug::GlimpseIgnored) => {}
-            Some(glimpsed) if glimpsed.holds_for(&attr) => glimpsed.put_in(&mut attr),
-            // Sizes that change too fast to be read are taken. What the asking client writes into
-            // its own parts is left to one more question.
+            Some(glimpsed) if glimpsed.is_valid_for(&attr) => glimpsed.complete(&mut attr),
+            // If sizes change too fast to be read, take the right to write. For what the asking
+            // client writes into its own ranges, glimpse once more.
             Some(glimpsed) if glimpsed.is_given_up() && by_others => {
                 self.need(attr.ino, Rights::WRITES);
             }
@@ -284,14 +289,14 @@ impl Cx<'_> {
 
     /// The client would like `rights` on the inode.
     pub fn want(&mut self, attr: &Attr, rights: Rights) {
-        let rights = rights & possible(attr.kind);
+        let rights = rights & applicable(attr.kind);
         if !rights.is_empty() {
             self.effects.wants.push((attr.ino, rights));
         }
     }
 
-    /// Notes a change of a directory's content at the operation's time and stores it. What is
-    /// replayed may come after others' changes that were later.
+    /// Sets the directory's times for a change of its content at the operation's time, and stores
+    /// them. A replayed change may come after later changes of other clients.
     ///
     /// # Errors
     /// As `set_attr`.
@@ -310,7 +315,7 @@ impl Cx<'_> {
 }
 
 /// Rights that make sense on an inode of this kind.
-pub fn possible(kind: FileKind) -> Rights {
+pub fn applicable(kind: FileKind) -> Rights {
     match kind {
         FileKind::Directory => Rights::ATTR | Rights::NAMES | Rights::OPEN,
         FileKind::Regular => Rights::ATTR | Rights::OPEN | Rights::WHOLE,
