@@ -40,7 +40,7 @@ const BANDWIDTH: u64 = 4 << 20;
 /// Millionths by which a clock runs too fast or too slow, at most: two run apart by a tenth.
 const DRIFT: u64 = 50_000;
 /// After which a server that ended by itself is started again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Inodes without a name that are looked at.
 const ORPHANS: usize = 1000;
 /// The invariant that a server breaks which ends though nothing failed.
@@ -95,7 +95,7 @@ pub struct Cluster {
     /// Since when no more faults come; `None` as long as they do.
     calm: Rc<Cell<Option<Instant>>>,
     /// When the metadata zone last had no room for another client, as far as was looked.
-    pub crowded: Rc<Cell<Option<Instant>>>,
+    pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
     /// Who is told what the server says of evictions.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
@@ -122,15 +122,15 @@ pub type OnKill = Box<dyn Fn()>;
 pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op, Option<Transno>)>;
 
 /// Who looks on at the server.
-struct Eyes {
+struct ServerObserver {
     applied: Rc<RefCell<Option<OnApplied>>>,
     checks: Checks,
 }
 
-impl Onlooker for Eyes {
+impl Onlooker for ServerObserver {
     fn took_effect(&self, client: ClientId, op: &proto::mds::Op, transno: Option<Transno>) {
-        if let Some(tell) = &*self.applied.borrow() {
-            tell(client.0, op, transno);
+        if let Some(report) = &*self.applied.borrow() {
+            report(client.0, op, transno);
         }
     }
 
@@ -155,7 +155,7 @@ pub enum Eviction {
     /// A data device stands still: what the client wrote may be carried out later.
     Unflushed,
     /// What the client held is free.
-    Out,
+    Completed,
 }
 
 /// How large the devices are.
@@ -270,7 +270,7 @@ fn labelled(sizes: Sizes) -> SimDisk {
 }
 
 /// What a run takes at most, beside the time that it is asked to take: more is a hang.
-const DAY: Duration = Duration::from_secs(24 * 3600);
+const RUN_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
@@ -291,7 +291,7 @@ pub fn world_of(
         shuffle_tasks: seed % 2 == 1,
         // A process takes up to twice its share of the time for each operation, and faults hold it
         // up.
-        time_limit: DAY + 3 * time,
+        time_limit: RUN_LIMIT + 3 * time,
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);
@@ -319,7 +319,7 @@ impl Cluster {
             epoch,
             failing,
             calm,
-            crowded: Rc::default(),
+            out_of_room_at: Rc::default(),
             failed,
             evictions,
             applied,
@@ -389,22 +389,23 @@ impl Cluster {
         }
         let env = self.world.node(SERVER);
         let (evictions, cluster) = (self.evictions.clone(), self.clone());
-        let eyes = Eyes { applied: self.applied.clone(), checks: self.checks.clone() };
+        let observer =
+            ServerObserver { applied: self.applied.clone(), checks: self.checks.clone() };
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
             log: Rc::new(move |text| {
-                if let Some((client, eviction)) = evicted_client(text)
-                    && let Some(tell) = &*evictions.borrow()
+                if let Some((client, eviction)) = parse_eviction(text)
+                    && let Some(report) = &*evictions.borrow()
                 {
-                    tell(client, eviction);
+                    report(client, eviction);
                 }
-                if let Some(client) = unflushed(text) {
-                    cluster.keeps_unflushed(client);
+                if let Some(client) = parse_unflushed(text) {
+                    cluster.settle_unflushed(client);
                 }
                 log::line(&format!("mds: {text}"));
             }),
-            onlooker: Some(Rc::new(eyes)),
+            onlooker: Some(Rc::new(observer)),
             ..mds::Config::new(FS, ADDRESS)
         };
         self.checks.begins(SERVER);
@@ -418,7 +419,7 @@ impl Cluster {
                 if !cluster.failed_since(begun) {
                     log::broken(SERVER_STAYS, &error);
                 }
-                cluster.start_again();
+                cluster.restart_after_exit();
             }
         });
     }
@@ -426,18 +427,18 @@ impl Cluster {
     /// The server says that what this client wrote may be lost with the device's power: it could
     /// not flush it. Here the device keeps that, and if it worked the server should have flushed
     /// it.
-    fn keeps_unflushed(&self, client: ClientId) {
+    fn settle_unflushed(&self, client: ClientId) {
         let data = self.data();
         if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
-            data.settle_writes(&self.checks.loose_of(client));
+            data.settle_writes(&self.checks.unflushed_of(client));
         }
     }
 
     /// Somebody sees that the server has ended, and starts it, unless who killed it meanwhile will.
-    fn start_again(&self) {
+    fn restart_after_exit(&self) {
         let (this, starts, kills) = (self.clone(), self.starts.get(), self.kills.get());
         self.env.spawn(async move {
-            this.env.sleep(AGAIN).await;
+            this.env.sleep(RESTART_DELAY).await;
             if (this.starts.get(), this.kills.get()) == (starts, kills) {
                 this.kill_server();
                 this.start_server();
@@ -470,8 +471,8 @@ impl Cluster {
 
     /// Kills the server's process.
     pub fn kill_server(&self) {
-        if let Some(tell) = &*self.killing.borrow() {
-            tell();
+        if let Some(report) = &*self.killing.borrow() {
+            report();
         }
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
@@ -488,11 +489,14 @@ impl Cluster {
     }
 
     /// What the store of the server that runs holds at this moment.
-    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
+    pub(crate) fn inspect<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Option<T> {
         let store = self.store.borrow();
         let meta = self.meta();
         let seen = store.as_ref()?.look(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
-        log::looked(seen.is_some());
+        log::count_look(seen.is_some());
         seen
     }
 
@@ -518,9 +522,9 @@ impl Cluster {
     }
 
     /// Inodes without a name, but those that somebody else than `clients` may have open; `None`
-    /// where no server can tell.
-    pub(crate) fn nameless(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
-        let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
+    /// where no server can report.
+    pub(crate) fn unused_orphans(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
+        let found = self.inspect(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
         let leases = self.ledger()?.leases();
         let is_used = |ino: &Ino| {
             let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
@@ -532,7 +536,7 @@ impl Cluster {
     }
 
     /// Who has the blocks of the data zone, as the server knows it, for people.
-    pub fn space(&self) -> String {
+    pub fn describe_space(&self) -> String {
         let store = self.store.borrow();
         let Some(store) = store.as_ref() else { return "\n  no server runs".to_owned() };
         let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
@@ -556,7 +560,7 @@ impl Cluster {
         }));
         match looked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((text, _))) => text,
-            _ => "\n  the server cannot tell".to_owned(),
+            _ => "\n  the server cannot report".to_owned(),
         }
     }
 
@@ -588,21 +592,21 @@ impl Cluster {
 
 /// The evicted client of which a line of the server's log says that it could not flush what that
 /// wrote.
-fn unflushed(text: &str) -> Option<ClientId> {
+fn parse_unflushed(text: &str) -> Option<ClientId> {
     let (_, rest) = text.split_once("what the evicted client ")?;
     rest.split(' ').next()?.parse().ok().map(ClientId)
 }
 
 /// What a line of the server's log says of the eviction of a client.
-fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
-    if let Some(client) = unflushed(text) {
+fn parse_eviction(text: &str) -> Option<(u64, Eviction)> {
+    if let Some(client) = parse_unflushed(text) {
         let stands_still = text.contains("has not flushed within") || text.contains("still owes");
         return stands_still.then_some((client.0, Eviction::Unflushed));
     }
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
     let eviction = match rest {
-        rest if rest.starts_with("is out") => Eviction::Out,
+        rest if rest.starts_with("is out") => Eviction::Completed,
         rest if rest.contains("is evicted") => Eviction::Begins,
         _ => return None,
     };

@@ -14,9 +14,9 @@ use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::log;
-use crate::rot::Damaged;
+use crate::media_corruption::DamageCounts;
 use crate::run::POWER_CUT;
-use crate::script::{Script, Step};
+use crate::script::{Script, ScriptStep};
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,7 +66,7 @@ pub enum Fault {
     ClusterPower,
     /// The metadata device of a killed server is damaged: bits flipped, blocks written elsewhere.
     Damage,
-    /// While a fault lasts another one comes.
+    /// While a fault wait another one comes.
     Together,
     /// While a disk stands still or a client is held up, so does the other disk, or is another
     /// client.
@@ -103,7 +103,7 @@ impl Fault {
     ];
 
     /// May clients lose what they did?
-    pub fn loses(self) -> bool {
+    pub fn may_lose_changes(self) -> bool {
         matches!(
             self,
             Fault::ClientKill
@@ -119,7 +119,7 @@ impl Fault {
     }
 
     /// Does it come by itself, again and again? The others are of a whole run, or of its end.
-    pub fn comes(self) -> bool {
+    pub fn is_injected(self) -> bool {
         !matches!(
             self,
             Fault::Drift
@@ -131,7 +131,7 @@ impl Fault {
         )
     }
 
-    /// May a second one of `pairs` come while it lasts?
+    /// May a second one of `pairs` come while it wait?
     pub fn has_pairs(self) -> bool {
         matches!(self, Fault::Stall | Fault::LongStall | Fault::Partition | Fault::OneWay)
     }
@@ -193,12 +193,12 @@ const MUTE: Duration = Duration::from_secs(40);
 /// One fault comes in the time of so many operations of a process, where these are spread.
 const FAULT: u64 = 8;
 
-/// What may come while another fault lasts.
-const BESIDE: [Fault; 5] =
+/// What may come while another fault wait.
+const OVERLAPPING: [Fault; 5] =
     [Fault::Cut, Fault::ServerKill, Fault::ClientKill, Fault::ProcessKill, Fault::Silence];
 
 /// How many faults of each kind were made.
-pub type Made = BTreeMap<Fault, u64>;
+pub type FaultCounts = BTreeMap<Fault, u64>;
 
 /// Makes faults until it is told to end.
 pub struct Injector {
@@ -208,12 +208,12 @@ pub struct Injector {
     pub fleet: Fleet,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
-    /// While one lasts another one may come: the chances of that.
-    pub company: Option<SimRng>,
+    /// While one wait another one may come: the chances of that.
+    pub overlap: Option<SimRng>,
     /// Of disks that stand still and clients that are held up there may be two: the chances of
     /// that.
     pub pairs: Option<SimRng>,
-    /// The kind that lasts.
+    /// The kind that wait.
     pub lasting: Option<Fault>,
     /// Which faults are made.
     pub script: Rc<Script>,
@@ -222,12 +222,12 @@ pub struct Injector {
     /// Set when the safety phase is over.
     pub ended: Rc<Cell<bool>>,
     /// Faults made.
-    pub made: Rc<RefCell<Made>>,
+    pub made: Rc<RefCell<FaultCounts>>,
     /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in
     /// `made`, by another measure.
     pub numbered: Rc<Cell<u32>>,
     /// Devices that were damaged.
-    pub damaged: Rc<Cell<Damaged>>,
+    pub damaged: Rc<Cell<DamageCounts>>,
     /// What is seen.
     pub history: History,
     /// Seed of the checks of images.
@@ -248,7 +248,7 @@ impl Injector {
             if !self.script.has_faults_from(index) {
                 break;
             }
-            let step = Step::Fault(index);
+            let step = ScriptStep::Fault(index);
             self.rng = self.script.rng(step);
             let pause = match self.rng.below(4) {
                 0 => self.rng.below(3_000),
@@ -267,7 +267,7 @@ impl Injector {
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
-            self.company = self.company.is_some().then(|| self.script.company(step));
+            self.overlap = self.overlap.is_some().then(|| self.script.overlap(step));
             self.pairs = self.pairs.is_some().then(|| self.script.pairs(step));
             self.lasting = Some(kind);
             self.strike(kind).await;
@@ -285,38 +285,38 @@ impl Injector {
     }
 
     /// How long a dead client's host needs until it mounts again.
-    fn absence(&mut self) -> Duration {
+    fn downtime(&mut self) -> Duration {
         let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
         Duration::from_millis(self.rng.below(most))
     }
 
     pub(crate) async fn pause(&mut self, most_ms: u64) {
         let pause = Duration::from_micros(self.rng.below(most_ms * 1000));
-        self.lasts(pause).await;
+        self.wait(pause).await;
     }
 
-    /// The fault at hand lasts for so long.
-    pub(crate) async fn lasts(&mut self, time: Duration) {
+    /// The fault at hand wait for so long.
+    pub(crate) async fn wait(&mut self, time: Duration) {
         let mut before = time;
         let other = self.other_fault();
-        if let (Some(company), Some(_)) = (&mut self.company, other) {
-            before = Duration::from_micros(company.below(time.as_micros() as u64 + 1));
+        if let (Some(overlap), Some(_)) = (&mut self.overlap, other) {
+            before = Duration::from_micros(overlap.below(time.as_micros() as u64 + 1));
         }
         self.cluster.env.sleep(before).await;
         if let Some(kind) = other {
-            self.strike_beside(kind);
+            self.strike_overlapping(kind);
             self.cluster.env.sleep(time - before).await;
         }
     }
 
-    /// What comes while the fault at hand lasts, if something does.
+    /// What comes while the fault at hand wait, if something does.
     fn other_fault(&mut self) -> Option<Fault> {
         let lasting = self.lasting?;
-        let company = self.company.as_mut()?;
-        if !company.one_in(2) {
+        let overlap = self.overlap.as_mut()?;
+        if !overlap.one_in(2) {
             return None;
         }
-        let kind = BESIDE[company.below(BESIDE.len() as u64) as usize];
+        let kind = OVERLAPPING[overlap.below(OVERLAPPING.len() as u64) as usize];
         let outlives = matches!(lasting, Fault::Stall | Fault::LongStall | Fault::DataEio)
             || matches!(lasting, Fault::Partition | Fault::OneWay);
         let fits = kind != Fault::ServerKill || outlives;
@@ -324,9 +324,9 @@ impl Injector {
     }
 
     /// A fault that is over at once, or goes on by itself.
-    fn strike_beside(&mut self, kind: Fault) {
-        let Some(company) = &mut self.company else { return };
-        let slot = company.below(self.fleet.slots() as u64) as usize;
+    fn strike_overlapping(&mut self, kind: Fault) {
+        let Some(overlap) = &mut self.overlap else { return };
+        let slot = overlap.below(self.fleet.slots() as u64) as usize;
         let name = self.fleet.name(slot);
         log::line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
         let made = match kind {
@@ -336,14 +336,14 @@ impl Injector {
                 1
             }
             Fault::ClientKill => {
-                let absence = Duration::from_millis(company.below(2_000));
-                self.fleet.kill(slot, absence);
+                let downtime = Duration::from_millis(overlap.below(2_000));
+                self.fleet.kill(slot, downtime);
                 1
             }
-            Fault::ProcessKill => u64::from(self.fleet.kill_process(slot, company.next_u64())),
+            Fault::ProcessKill => u64::from(self.fleet.kill_process(slot, overlap.next_u64())),
             Fault::Silence => {
-                let time = Duration::from_millis(company.between(1_000, 15_000));
-                self.fleet.silence(slot, time, company.one_in(2));
+                let time = Duration::from_millis(overlap.between(1_000, 15_000));
+                self.fleet.silence(slot, time, overlap.one_in(2));
                 1
             }
             _ => {
@@ -364,8 +364,8 @@ impl Injector {
             }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
             Fault::ClientKill => {
-                let (slot, absence) = (self.slot(), self.absence());
-                self.fleet.kill(slot, absence);
+                let (slot, downtime) = (self.slot(), self.downtime());
+                self.fleet.kill(slot, downtime);
             }
             Fault::ProcessKill => self.kill_processes().await,
             Fault::Signal => {
@@ -373,7 +373,7 @@ impl Injector {
                 self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
                 for slot in 0..self.fleet.slots() {
                     let most = [2_000, 20_000, 500_000][self.rng.below(3) as usize];
-                    self.fleet.disturb(slot, Duration::from_micros(self.rng.below(most)));
+                    self.fleet.signal_lock_wait(slot, Duration::from_micros(self.rng.below(most)));
                 }
             }
             Fault::Silence => {
@@ -389,7 +389,7 @@ impl Injector {
                 self.lose_answers().await;
             }
             Fault::OneWay | Fault::Partition | Fault::Stall | Fault::LongStall => {
-                self.outage(kind).await;
+                self.stall(kind).await;
             }
             Fault::Mute => {
                 let slot = self.slot();
@@ -437,13 +437,13 @@ impl Injector {
     async fn lose_answers(&mut self) {
         let slot = self.slot();
         let client = self.fleet.name(slot);
-        self.holds_up(slot);
+        self.hold_up_begins(slot);
         self.cluster.world.block(SERVER, &client);
         self.pause(40).await;
         self.cluster.kill_server();
         self.cluster.start_server();
         self.cluster.world.heal_between(SERVER, &client);
-        self.held_up(slot);
+        self.hold_up_ended(slot);
         for _ in 0..self.rng.below(12) {
             let most = [1, 1, 20][self.rng.below(3) as usize];
             self.pause(most).await;
@@ -456,9 +456,9 @@ impl Injector {
         let all = self.rng.one_in(3);
         let server = all || self.rng.one_in(2);
         for slot in 0..self.fleet.slots() {
-            let absence = self.absence();
+            let downtime = self.downtime();
             if all || self.rng.one_in(2) {
-                self.fleet.kill(slot, absence);
+                self.fleet.kill(slot, downtime);
             }
         }
         if all {

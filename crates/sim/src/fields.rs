@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - who writes a field reads it, at once and later, whatever others do to the page: see [`OWN`];
-//! - where nothing fails no call takes longer than [`WITHIN`], and everybody gets on: see [`FAIR`].
+//! - where nothing has_faults no call takes longer than [`WITHIN`], and everybody gets on: see [`FAIR`].
 //!
 //! The judge of histories says nothing of what a kernel tells while another process of it changes
 //! the file. Here that is so all the time, so these two are checked as the calls return.
@@ -19,7 +19,8 @@ use crate::workload::{NAMES, Process};
 /// What a process wrote itself it reads.
 pub(crate) const OWN: &str = "a process reads what it has written";
 /// Nobody keeps others waiting.
-pub(crate) const FAIR: &str = "no call on a shared page takes over a second while nothing fails";
+pub(crate) const FAIR: &str =
+    "no call on a shared page takes over a second while nothing has_faults";
 
 /// See [`FAIR`].
 const WITHIN: Duration = Duration::from_secs(1);
@@ -47,12 +48,12 @@ impl Process {
         }
     }
 
-    /// A call, which is to end soon where nothing fails.
+    /// A call, which is to end soon where nothing has_faults.
     async fn in_time<T>(&self, call: impl Future<Output = T>) -> T {
         let begun = self.mount.env.now();
         let answer = call.await;
         let waited = self.mount.env.now().since(begun);
-        if !self.script.fails && waited > WITHIN {
+        if !self.script.has_faults && waited > WITHIN {
             log::broken(FAIR, &format!("{} waited for {waited:?}", self.name_of()));
         }
         answer
@@ -86,7 +87,7 @@ impl Process {
         let wrote = self.in_time(self.mount.write_known(file, at, FIELD as u32)).await?;
         let Some(wrote) = wrote else { return Ok(()) };
         let read = self.in_time(self.mount.peek(file, at, FIELD as u32)).await?;
-        let sure = !self.script.fails && self.mount.client.status().evictions == evictions;
+        let sure = !self.script.has_faults && self.mount.client.status().evictions == evictions;
         if sure && read != wrote {
             log::broken(OWN, &format!("{} does not find what it wrote at {at}", self.name_of()));
         }

@@ -27,36 +27,36 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What a client says once it has replayed what a server that died had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
 /// The invariant that is broken when a client is evicted though nothing held it up.
-pub(crate) const HEARD: &str = "nobody is evicted who was heard";
+pub(crate) const NO_SPURIOUS_EVICTION: &str = "nobody is evicted who was heard";
 /// What a server says that has no room for what is promised to a client.
 const NO_ROOM: &str = "no room for another client";
 /// The invariant that is broken when a client tells of such a loss to which no device has failed
 /// anything.
-pub(crate) const LOST: &str = "nothing is lost that no device failed";
-/// The invariant that is broken when a client that can be reached does not hear that it was
+pub(crate) const NO_SPURIOUS_LOSS: &str = "nothing is lost that no device failed";
+/// The invariant that is broken when a client that can be reached does not on_client_line that it was
 /// evicted.
-pub(crate) const HEARS: &str = "who was evicted hears of it";
+pub(crate) const EVICTION_NOTICED: &str = "who was evicted hears of it";
 /// Changes that a client may lose at most with a server that dies.
-const KEPT_MAX: u32 = 64;
+const UNDURABLE_MAX: u32 = 64;
 
 /// A client's place.
 struct Member {
     name: String,
     mount: Option<Mount>,
     /// It is being connected, or was killed and will be.
-    coming: bool,
+    mounting: bool,
     attempts: u64,
     /// Since when, in events, and until when its session may be lost.
-    trouble: Option<(u64, Instant)>,
+    may_lose_until: Option<(u64, Instant)>,
     /// Its session.
-    session: Session,
+    session: MemberSession,
     /// When it had last replayed everything, or begun: of a server that died after that it may
     /// still have to replay what it did.
     replayed: Instant,
     /// The same of the session that has taken the place of this one.
-    replayed_anew: Option<Instant>,
+    next_replayed: Option<Instant>,
     /// What it had not heard to be durable when the last server died.
-    kept: Kept,
+    undurable: UndurableChanges,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
@@ -65,13 +65,13 @@ struct Member {
 /// sessions died, with those whose answers may have been on the way; by how many evictions it had
 /// heard of then.
 #[derive(Clone, Default)]
-struct Kept(BTreeMap<u64, u32>);
+struct UndurableChanges(BTreeMap<u64, u32>);
 
-impl Kept {
+impl UndurableChanges {
     /// A server dies.
     fn note(&mut self, status: &ClientStatus) {
-        let kept = (status.replay + status.in_flight) as u32;
-        self.0.insert(status.evictions, kept.min(KEPT_MAX));
+        let undurable = (status.replay + status.in_flight) as u32;
+        self.0.insert(status.evictions, undurable.min(UNDURABLE_MAX));
     }
 
     /// What may be lost with that session: what is done after its last server was started is
@@ -83,55 +83,56 @@ impl Kept {
 
 /// A session as the server keeps it.
 #[derive(Clone, Copy, Default)]
-struct Session {
+struct MemberSession {
     /// Number of the client at the server.
     client: u64,
     /// Position since which it may be lost.
     since: Option<u64>,
-    /// Its client was in trouble when the server began to evict it.
-    excused: bool,
+    /// Its client was in may_lose_until when the server began to evict it.
+    expected: bool,
     /// A server had died, when that began, of which its client might still replay what it had done.
     restarted: bool,
     /// A device stood still when the server evicted it: it may carry out later what the client
     /// wrote.
     late: bool,
     /// The history says that it is lost.
-    told: bool,
+    loss_recorded: bool,
     /// Evictions that its client has heard of.
     evictions: u64,
 }
 
 /// A client that has ended, whose session the server may still keep.
-struct Dead {
+struct DeadClient {
     index: usize,
-    session: Session,
+    session: MemberSession,
     since: u64,
     replayed: Instant,
-    kept: u32,
+    undurable: u32,
 }
 
 impl Member {
     /// Changes that go at most with the session that is lost.
-    fn kept_at_loss(&self) -> u32 {
-        if self.session.restarted { self.kept.of(self.session.evictions) } else { 0 }
+    fn undurable_at_loss(&self) -> u32 {
+        if self.session.restarted { self.undurable.of(self.session.evictions) } else { 0 }
     }
 
     /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had
     /// done anything; `since`: the server has begun to evict also the one that it has now, of which
-    /// it has yet to hear.
+    /// it has yet to on_client_line.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
-        let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
+        let troubled = self.may_lose_until.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !troubled {
             let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
-            log::broken(HEARD, &text);
+            log::broken(NO_SPURIOUS_EVICTION, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
-        let excused = troubled && since.is_some();
-        self.session = Session { client, since, excused, evictions, ..Session::default() };
+        let expected = troubled && since.is_some();
+        self.session =
+            MemberSession { client, since, expected, evictions, ..MemberSession::default() };
         self.replayed = begun;
-        self.replayed_anew = None;
-        self.kept = Kept::default();
+        self.next_replayed = None;
+        self.undurable = UndurableChanges::default();
         self.mount = Some(mount);
     }
 }
@@ -147,12 +148,12 @@ struct Inner {
     tags: Rc<Cell<u32>>,
     operations: u64,
     members: RefCell<Vec<Member>>,
-    dead: RefCell<Vec<Dead>>,
-    /// Since when the server evicts clients that have not mounted yet, or are gone.
-    unknown: RefCell<BTreeMap<u64, u64>>,
+    dead: RefCell<Vec<DeadClient>>,
+    /// Since when the server on_eviction clients that have not mounted yet, or are gone.
+    unmatched_evictions: RefCell<BTreeMap<u64, u64>>,
     /// Clients that live on under other numbers, by those of sessions that the history says are
     /// lost.
-    lost: RefCell<BTreeMap<u64, usize>>,
+    renumbered: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
     /// Processes that have not ended.
     working: Cell<usize>,
@@ -189,13 +190,13 @@ impl Fleet {
         let member = |slot: usize| Member {
             name: node_name(slot),
             mount: None,
-            coming: false,
+            mounting: false,
             attempts: 0,
-            trouble: None,
-            session: Session::default(),
+            may_lose_until: None,
+            session: MemberSession::default(),
             replayed: Instant::default(),
-            replayed_anew: None,
-            kept: Kept::default(),
+            next_replayed: None,
+            undurable: UndurableChanges::default(),
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -206,8 +207,8 @@ impl Fleet {
             operations,
             members: RefCell::new((0..slots).map(member).collect()),
             dead: RefCell::default(),
-            unknown: RefCell::default(),
-            lost: RefCell::default(),
+            unmatched_evictions: RefCell::default(),
+            renumbered: RefCell::default(),
             clients: Cell::new(0),
             working: Cell::new(0),
             failure: RefCell::default(),
@@ -229,28 +230,28 @@ impl Fleet {
             self.work(slot);
         }
         let this = self.clone();
-        log::listen(Box::new(move |text| this.hear(text)));
+        log::listen(Box::new(move |text| this.on_client_line(text)));
         let this = self.clone();
-        log::listen_to_edits(Box::new(move |ino, edited| this.edits(ino, edited)));
+        log::listen_to_edits(Box::new(move |ino, edited| this.on_edit(ino, edited)));
         // The fleet holds the cluster, which must not hold the fleet.
         let this = Rc::downgrade(&self.0);
         let tell = move |client, eviction| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).evicts(client, eviction);
+                Fleet(inner).on_eviction(client, eviction);
             }
         };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
         let this = Rc::downgrade(&self.0);
         let tell = move |client, op: &proto::mds::Op, transno| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).applied(client, op, transno);
+                Fleet(inner).on_applied(client, op, transno);
             }
         };
         *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
         let this = Rc::downgrade(&self.0);
         let tell = move || {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).loses_its_server();
+                Fleet(inner).before_server_kill();
             }
         };
         *self.0.cluster.killing.borrow_mut() = Some(Box::new(tell));
@@ -353,8 +354,8 @@ impl Fleet {
 
     /// Nobody works or will.
     pub fn is_done(&self) -> bool {
-        let coming = self.0.members.borrow().iter().any(|member| member.coming);
-        self.0.working.get() == 0 && !coming
+        let mounting = self.0.members.borrow().iter().any(|member| member.mounting);
+        self.0.working.get() == 0 && !mounting
     }
 
     /// What must not be, if it was.
@@ -374,9 +375,9 @@ impl Fleet {
     }
 
     /// A process of a client gets a signal when the next wait for a lock has lasted so long.
-    pub fn disturb(&self, slot: usize, after: Duration) {
+    pub fn signal_lock_wait(&self, slot: usize, after: Duration) {
         if let Some(mount) = &self.0.members.borrow()[slot].mount {
-            mount.disturb_next(after);
+            mount.signal_next_lock_wait(after);
         }
     }
 
@@ -385,16 +386,16 @@ impl Fleet {
     /// `false`: there was none to kill.
     pub fn kill(&self, slot: usize, pause: Duration) -> bool {
         let mount = self.0.members.borrow_mut()[slot].mount.take();
-        let lived = mount.is_some() || self.0.members.borrow()[slot].coming;
+        let lived = mount.is_some() || self.0.members.borrow()[slot].mounting;
         if let Some(mount) = mount {
             self.note_evictions(slot, &mount);
             let status = mount.client.status();
-            self.0.dead.borrow_mut().push(Dead {
+            self.0.dead.borrow_mut().push(DeadClient {
                 index: mount.index,
                 session: self.0.members.borrow()[slot].session,
                 since: self.0.history.cut_short(mount.index),
                 replayed: self.0.members.borrow()[slot].replayed,
-                kept: (status.replay as u32).min(KEPT_MAX),
+                undurable: (status.replay as u32).min(UNDURABLE_MAX),
             });
         }
         // One that is about to mount begins anew, too.
@@ -410,13 +411,14 @@ impl Fleet {
 
     fn attempt(&self, slot: usize) -> u64 {
         let mut members = self.0.members.borrow_mut();
-        members[slot].coming = true;
+        members[slot].mounting = true;
         members[slot].attempts += 1;
         members[slot].attempts
     }
 
     fn put(&self, slot: usize, mount: (Mount, Instant)) {
-        let since = self.0.unknown.borrow().get(&mount.0.client.status().client).copied();
+        let since =
+            self.0.unmatched_evictions.borrow().get(&mount.0.client.status().client).copied();
         self.0.members.borrow_mut()[slot].put(mount, since);
     }
 
@@ -436,7 +438,7 @@ impl Fleet {
                 Err(text) if text.contains(NO_ROOM) => {}
                 Err(text) => *this.0.failure.borrow_mut() = Some(text),
             }
-            this.0.members.borrow_mut()[slot].coming = false;
+            this.0.members.borrow_mut()[slot].mounting = false;
         });
     }
 
@@ -452,8 +454,8 @@ impl Fleet {
         let member = &mut members[slot];
         let until = self.0.cluster.env.now() + time;
         let (since, until) =
-            member.trouble.map_or((since, until), |(first, last)| (first, last.max(until)));
-        member.trouble = Some((since, until));
+            member.may_lose_until.map_or((since, until), |(first, last)| (first, last.max(until)));
+        member.may_lose_until = Some((since, until));
     }
 
     /// The client's process stands still, or nothing passes between it and the server.
@@ -490,7 +492,7 @@ impl Fleet {
     }
 
     /// The client that runs now says something.
-    fn hear(&self, text: &str) {
+    fn on_client_line(&self, text: &str) {
         let damaged = damaged(text);
         if damaged.is_none() && text != REPLAYED {
             return;
@@ -510,23 +512,23 @@ impl Fleet {
                 };
                 let checks = &self.0.cluster.checks;
                 if !actions.iter().any(|action| checks.was_failed(&name, *action)) {
-                    log::broken(LOST, text);
+                    log::broken(NO_SPURIOUS_LOSS, text);
                 }
-                mount.loses(ino);
+                mount.on_device_loss(ino);
                 self.0.history.damaged(mount.index, ino, flush);
             }
             // What it says late may be of a server that has died since.
             None if status.epoch != self.0.cluster.epoch.get() => {}
             // Of the session that is lost it has replayed nothing.
             None if status.evictions > member.session.evictions => {
-                member.replayed_anew = Some(now);
+                member.next_replayed = Some(now);
             }
             None => member.replayed = now,
         }
     }
 
     /// A client changes content, at this instant.
-    fn edits(&self, ino: Ino, edited: Edited) {
+    fn on_edit(&self, ino: Ino, edited: Edited) {
         let Some(name) = self.0.cluster.world.running() else { return };
         let members = self.0.members.borrow();
         let member = members.iter().find(|member| member.name == name);
@@ -540,24 +542,25 @@ impl Fleet {
         self.0.cluster.restarted.get().is_some_and(|at| at >= since)
     }
 
-    /// What the server has not flushed for a client that it evicts may be carried out late.
-    fn unflushed(&self, client: u64) {
+    /// What the server has not flushed for a client that it on_eviction may be carried out late.
+    fn on_unflushed(&self, client: u64) {
         let mut dead = self.0.dead.borrow_mut();
         if let Some(dead) = dead.iter_mut().find(|dead| dead.session.client == client) {
             dead.session.late = true;
             return;
         }
         let mut members = self.0.members.borrow_mut();
-        let of = |member: &&mut Member| member.session.client == client && !member.session.told;
+        let of =
+            |member: &&mut Member| member.session.client == client && !member.session.loss_recorded;
         if let Some(member) = members.iter_mut().find(of) {
             member.session.late = true;
-        } else if let Some(&index) = self.0.lost.borrow().get(&client) {
-            self.0.history.lost_late(index);
+        } else if let Some(&index) = self.0.renumbered.borrow().get(&client) {
+            self.0.history.writes_may_be_late(index);
         }
     }
 
     /// The server says that it applied this for a client.
-    fn applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
+    fn on_applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
         let members = self.0.members.borrow();
         let living = members.iter().filter(|member| member.session.client == client);
         let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
@@ -569,31 +572,33 @@ impl Fleet {
         }
     }
 
-    /// The server says that it evicts a client, or that it has.
-    fn evicts(&self, client: u64, eviction: Eviction) {
+    /// The server says that it on_eviction a client, or that it has.
+    fn on_eviction(&self, client: u64, eviction: Eviction) {
         if eviction == Eviction::Unflushed {
-            return self.unflushed(client);
+            return self.on_unflushed(client);
         }
-        let out = eviction == Eviction::Out;
+        let out = eviction == Eviction::Completed;
         let position = self.0.history.position();
         if let Some(dead) =
             self.0.dead.borrow_mut().iter_mut().find(|dead| dead.session.client == client)
         {
             dead.session.since.get_or_insert(position);
-            dead.session.told |= out;
+            dead.session.loss_recorded |= out;
         }
         let mut members = self.0.members.borrow_mut();
         let Some(slot) = members.iter().position(|member| {
-            member.mount.is_some() && member.session.client == client && !member.session.told
+            member.mount.is_some()
+                && member.session.client == client
+                && !member.session.loss_recorded
         }) else {
             drop(members);
-            self.0.unknown.borrow_mut().entry(client).or_insert(position);
-            return self.bury(false);
+            self.0.unmatched_evictions.borrow_mut().entry(client).or_insert(position);
+            return self.record_dead_sessions(false);
         };
-        // It may hear of that much later, if the server stands still.
+        // It may on_client_line of that much later, if the server stands still.
         let now = self.0.cluster.env.now();
-        let troubled = members[slot].trouble.is_some_and(|(_, until)| now <= until);
-        members[slot].session.excused |= troubled;
+        let troubled = members[slot].may_lose_until.is_some_and(|(_, until)| now <= until);
+        members[slot].session.expected |= troubled;
         // That it is out is durable after all that it did before, also if the server dies
         // meanwhile.
         if !out || members[slot].session.since.is_none() {
@@ -601,26 +606,26 @@ impl Fleet {
         }
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
-            members[slot].session.told = true;
-            let kept = members[slot].kept_at_loss();
-            self.lost(&mount, since, &members[slot].session, kept);
+            members[slot].session.loss_recorded = true;
+            let undurable = members[slot].undurable_at_loss();
+            self.lost(&mount, since, &members[slot].session, undurable);
         }
     }
 
     /// The server is about to die.
-    fn loses_its_server(&self) {
+    fn before_server_kill(&self) {
         for member in self.0.members.borrow_mut().iter_mut() {
             if let Some(mount) = &member.mount {
-                member.kept.note(&mount.client.status());
+                member.undurable.note(&mount.client.status());
             }
         }
     }
 
     /// Clients that live and have not heard that the server evicted them.
-    pub fn unheard(&self) -> Vec<usize> {
+    pub fn unaware_of_eviction(&self) -> Vec<usize> {
         let members = self.0.members.borrow();
-        let told = members.iter().filter(|member| member.session.told);
-        let mounts = told.filter_map(|member| {
+        let evicted = members.iter().filter(|member| member.session.loss_recorded);
+        let mounts = evicted.filter_map(|member| {
             let mount = member.mount.as_ref()?;
             (mount.client.status().evictions <= member.session.evictions).then_some(mount.index)
         });
@@ -629,9 +634,9 @@ impl Fleet {
 
     /// The session of a living client is lost, perhaps with what a server had not made durable that
     /// died.
-    fn lost(&self, mount: &Mount, since: u64, session: &Session, kept: u32) {
-        self.0.lost.borrow_mut().insert(session.client, mount.index);
-        self.0.history.lost(mount.index, since, (false, session.late), kept);
+    fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
+        self.0.renumbered.borrow_mut().insert(session.client, mount.index);
+        self.0.history.lost(mount.index, since, (false, session.late), undurable);
     }
 
     /// What the client says of its sessions is compared with what the server said.
@@ -641,41 +646,50 @@ impl Fleet {
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
-            let troubled = member.trouble.is_some_and(|(_, until)| now <= until);
+            let troubled = member.may_lose_until.is_some_and(|(_, until)| now <= until);
             // Out of reach it may lose also the session that it has just begun.
-            let excused = troubled || member.session.excused;
-            if !excused {
-                log::broken(HEARD, &format!("c{} was evicted, though it was heard", mount.index));
+            let expected = troubled || member.session.expected;
+            if !expected {
+                log::broken(
+                    NO_SPURIOUS_EVICTION,
+                    &format!("c{} was evicted, though it was heard", mount.index),
+                );
             }
-            if status.evictions > member.session.evictions + 1 && !excused {
-                log::broken(HEARD, &format!("c{} was evicted twice in a moment", mount.index));
+            if status.evictions > member.session.evictions + 1 && !expected {
+                log::broken(
+                    NO_SPURIOUS_EVICTION,
+                    &format!("c{} was evicted twice in a moment", mount.index),
+                );
             }
             let position = self.0.history.position();
-            let since = member.trouble.map_or(position, |(since, _)| since);
-            if !member.session.told {
+            let since = member.may_lose_until.map_or(position, |(since, _)| since);
+            if !member.session.loss_recorded {
                 member.session.restarted = self.was_restarted_since(member.replayed);
                 let since = member.session.since.unwrap_or(since);
-                self.lost(mount, since, &member.session, member.kept_at_loss());
+                self.lost(mount, since, &member.session, member.undurable_at_loss());
             }
-            member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
+            member.replayed = member.next_replayed.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
             self.0.cluster.checks.lost_session(mount.index);
             let evictions = status.evictions;
-            member.session = Session { client: status.client, evictions, ..Session::default() };
-        } else if member.trouble.is_some_and(|(_, until)| now > until) {
-            member.trouble = None;
+            member.session =
+                MemberSession { client: status.client, evictions, ..MemberSession::default() };
+        } else if member.may_lose_until.is_some_and(|(_, until)| now > until) {
+            member.may_lose_until = None;
         }
     }
 
     /// The sessions of dead clients that the server has ended are so in the history; with `all`
     /// those of all.
-    pub fn bury(&self, all: bool) {
+    pub fn record_dead_sessions(&self, all: bool) {
         let mut dead = self.0.dead.borrow_mut();
-        let buried: Vec<Dead> = dead.extract_if(.., |dead| all || dead.session.told).collect();
+        let buried: Vec<DeadClient> =
+            dead.extract_if(.., |dead| all || dead.session.loss_recorded).collect();
         for dead in buried {
-            let kept = if self.was_restarted_since(dead.replayed) { dead.kept } else { 0 };
+            let undurable =
+                if self.was_restarted_since(dead.replayed) { dead.undurable } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
-            self.0.history.lost(dead.index, since, (true, dead.session.late), kept);
+            self.0.history.lost(dead.index, since, (true, dead.session.late), undurable);
         }
     }
 
@@ -721,16 +735,20 @@ mod tests {
 
     #[test]
     fn with_a_session_goes_at_most_what_its_client_had_not_heard_to_be_durable() {
-        let mut kept = Kept::default();
-        assert_eq!(kept.of(0), 0, "no server has died");
-        kept.note(&status(0, 9));
-        assert_eq!(kept.of(0), 9);
-        kept.note(&status(0, 2));
-        assert_eq!(kept.of(0), 2, "it has replayed nothing of what is durable since");
-        kept.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
-        assert_eq!((kept.of(0), kept.of(1), kept.of(2)), (2, 4, 0), "each session has its own");
-        kept.note(&status(1, 1000));
-        assert_eq!(kept.of(1), KEPT_MAX);
+        let mut undurable = UndurableChanges::default();
+        assert_eq!(undurable.of(0), 0, "no server has died");
+        undurable.note(&status(0, 9));
+        assert_eq!(undurable.of(0), 9);
+        undurable.note(&status(0, 2));
+        assert_eq!(undurable.of(0), 2, "it has replayed nothing of what is durable since");
+        undurable.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
+        assert_eq!(
+            (undurable.of(0), undurable.of(1), undurable.of(2)),
+            (2, 4, 0),
+            "each session has its own"
+        );
+        undurable.note(&status(1, 1000));
+        assert_eq!(undurable.of(1), UNDURABLE_MAX);
     }
 
     #[test]
@@ -743,15 +761,15 @@ mod tests {
             let fleet =
                 Fleet::new(&cluster, &History::default(), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
-            assert_eq!(fleet.unheard(), []);
+            assert_eq!(fleet.unaware_of_eviction(), []);
             let client = fleet.mounts()[0].client.status().client;
             // The server says so, and the client hears nothing.
-            fleet.evicts(client, Eviction::Begins);
-            assert_eq!(fleet.unheard(), []);
-            fleet.evicts(client, Eviction::Out);
-            assert_eq!(fleet.unheard(), [0]);
+            fleet.on_eviction(client, Eviction::Begins);
+            assert_eq!(fleet.unaware_of_eviction(), []);
+            fleet.on_eviction(client, Eviction::Completed);
+            assert_eq!(fleet.unaware_of_eviction(), [0]);
             fleet.end();
-            assert_eq!(fleet.unheard(), [], "it lives no more");
+            assert_eq!(fleet.unaware_of_eviction(), [], "it lives no more");
         });
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use types::{FileKind, Ino};
 
 use crate::call::{At, Call, Op, Outcome};
-use crate::model::{Node, State};
+use crate::model::{FsState, Node};
 
 /// A part of the state that operations may share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,7 +62,7 @@ impl Footprint {
         self.add(Key::Names(at.dir), Mode::Add);
     }
 
-    fn loses_name(&mut self, state: &State, ino: Option<Ino>) {
+    fn loses_name(&mut self, state: &FsState, ino: Option<Ino>) {
         let Some(ino) = ino else { return };
         self.add(Key::Node(ino), Mode::Write);
         if state.is_dir(ino) {
@@ -72,11 +72,11 @@ impl Footprint {
     }
 }
 
-impl State {
+impl FsState {
     /// What `call` may read and write here.
     pub fn footprint(&self, call: &Call) -> Footprint {
         let mut all = Footprint::default();
-        if self.mortal && !call.op.only_looks() {
+        if self.may_crash && !call.op.only_looks() {
             let lost = matches!(call.op, Op::Lost { .. });
             all.add(Key::Session(call.client), if lost { Mode::Write } else { Mode::Add });
         }
@@ -150,18 +150,20 @@ impl State {
             }
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),
             Op::Settled => {
-                let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
+                let late = self.nodes.iter().filter(|(_, node)| node.late_writes.is_some());
                 late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::LostPower { .. } => {
-                let shaky = |node: &Node| {
-                    node.shaky.as_ref().is_some_and(|shaky| shaky.flush || shaky.late)
+                let not_durable = |node: &Node| {
+                    node.not_durable.as_ref().is_some_and(|not_durable| {
+                        not_durable.flush_failed || not_durable.late_write
+                    })
                 };
-                let shaky = self.nodes.iter().filter(|(_, node)| shaky(node));
-                shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
+                let not_durable = self.nodes.iter().filter(|(_, node)| not_durable(node));
+                not_durable.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::Fsync(ino, _) => {
-                if self.mortal {
+                if self.may_crash {
                     all.add(Key::Node(*ino), Mode::Write);
                 }
             }

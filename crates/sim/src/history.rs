@@ -10,23 +10,23 @@ use types::{Fault, FileKind, Ino, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::log;
-use crate::space::Little;
-use crate::witness;
+use crate::observed_order;
+use crate::space::LowSpace;
 
 /// The client of what no client did.
 pub const NOBODY: usize = 98;
 
 /// What an application waits for.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct PendingCall {
     /// Client.
     pub client: usize,
     /// Position of the beginning.
     pub begun: u64,
     /// What it asked for.
     pub op: Op,
-    /// Of what there was little meanwhile.
-    pub little: Little,
+    /// Of what there was low_space meanwhile.
+    pub low_space: LowSpace,
     /// Its process was killed: others may see it done before it ends.
     pub killed: bool,
     /// Position at which the server, or of content its client, says that it took effect.
@@ -41,7 +41,7 @@ impl Inner {
     }
 
     /// A failing operation tells of what devices failed while it ran; was there something?
-    fn tells(&mut self, client: usize, begun: u64, op: &Op) -> bool {
+    fn reports_device_loss(&mut self, client: usize, begun: u64, op: &Op) -> bool {
         let (Some(by), Some((of, surely))) = (op.file(), op.reports()) else { return false };
         let mut any = false;
         for call in self.calls.iter_mut().rev().take_while(|call| call.ended > begun) {
@@ -56,14 +56,16 @@ impl Inner {
     }
 
     /// Whoever waits now meets devices as full as they are.
-    fn look(&mut self) {
+    fn note_space(&mut self) {
         let Some(space) = &self.space else { return };
-        let little = space();
-        self.waiting.values_mut().for_each(|waiting| waiting.little = waiting.little.or(little));
+        let low_space = space();
+        self.waiting
+            .values_mut()
+            .for_each(|waiting| waiting.low_space = waiting.low_space.or(low_space));
     }
 
     /// `applied` belongs to the first of the steps.
-    fn settle(
+    fn record(
         &mut self,
         client: usize,
         (begun, mut applied): (u64, Option<u64>),
@@ -77,8 +79,8 @@ impl Inner {
             for byte in format!("{call:?}").bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
-            if let Some(looks) = &self.looks {
-                looks(&call);
+            if let Some(on_end) = &self.on_end {
+                on_end(&call);
             }
             self.calls.push(call);
         }
@@ -89,28 +91,28 @@ impl Inner {
 struct Inner {
     events: u64,
     calls: Vec<Call>,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, PendingCall>,
     /// What clients that ended waited for.
-    cut_short: Vec<Waiting>,
+    cut_short: Vec<PendingCall>,
     hash: u64,
     count: u64,
     /// Where clients first began something in their newest sessions.
     renewed: BTreeMap<usize, u64>,
     /// Signals that processes got that waited for locks.
-    disturbed: u64,
+    interrupted: u64,
     /// Answers from a kernel's caches that nothing can be said of.
-    blurred: u64,
+    racy: u64,
     /// Data devices fail now, or did up to this position.
     failing: bool,
     failed_until: u64,
-    /// Tells of what there is little.
-    space: Option<LookForSpace>,
+    /// Tells of what there is low_space.
+    space: Option<SpaceProbe>,
     /// Is told of every step that ends.
-    looks: Option<LookAtEnds>,
+    on_end: Option<OnEnd>,
 }
 
 /// Takes a step that has ended.
-pub type LookAtEnds = Box<dyn Fn(&Call)>;
+pub type OnEnd = Box<dyn Fn(&Call)>;
 
 /// What the server applied for a client.
 pub struct Applied {
@@ -122,8 +124,8 @@ pub struct Applied {
     pub transno: Option<Transno>,
 }
 
-/// Tells of what there is little now.
-pub type LookForSpace = Box<dyn Fn() -> Little>;
+/// Tells of what there is low_space now.
+pub type SpaceProbe = Box<dyn Fn() -> LowSpace>;
 
 /// See the module. Clones are the same history.
 #[derive(Clone, Default)]
@@ -135,31 +137,31 @@ impl History {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let begun = inner.events;
-        let little = Little::default();
-        let waiting = Waiting { client, begun, op, little, killed: false, applied: None };
+        let low_space = LowSpace::default();
+        let waiting = PendingCall { client, begun, op, low_space, killed: false, applied: None };
         inner.waiting.insert(begun, waiting);
-        inner.look();
+        inner.note_space();
         begun
     }
 
     /// A kernel answered from what it kept while something that it asked for is changing just that:
     /// such an answer is not judged.
-    pub fn blur(&self, begun: u64) {
+    pub fn end_racy(&self, begun: u64) {
         self.end(begun, Vec::new());
         let mut inner = self.0.borrow_mut();
         inner.count -= 1;
-        inner.blurred += 1;
+        inner.racy += 1;
     }
 
     /// How often that was so.
-    pub fn times_blurred(&self) -> u64 {
-        self.0.borrow().blurred
+    pub fn times_racy(&self) -> u64 {
+        self.0.borrow().racy
     }
 
     /// The answer is there; it tells of several steps, each somewhere between then and now.
     pub fn end(&self, begun: u64, steps: Vec<(Op, Outcome)>) {
         let mut inner = self.0.borrow_mut();
-        inner.look();
+        inner.note_space();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let failed = inner.failing || inner.failed_until > begun;
@@ -167,8 +169,9 @@ impl History {
         for (op, outcome) in steps {
             // No data device is asked for names: what they fail with is the loss of a session.
             let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
-            let told = io && inner.tells(waiting.client, begun, &op);
-            let no_room = outcome == Outcome::Failed(Fault::NoSpace) && waiting.little.refuses(&op);
+            let told = io && inner.reports_device_loss(waiting.client, begun, &op);
+            let no_room =
+                outcome == Outcome::Failed(Fault::NoSpace) && waiting.low_space.refuses(&op);
             let outcome = match outcome {
                 _ if io && (failed || told) => Outcome::DeviceFailed,
                 _ if no_room => Outcome::NoRoom,
@@ -177,7 +180,7 @@ impl History {
             seen.push((op, Some(outcome)));
         }
         let steps = seen;
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// There is an answer that does not say whether it was done.
@@ -186,7 +189,7 @@ impl History {
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// The process that waits for this was killed.
@@ -197,24 +200,24 @@ impl History {
     }
 
     /// A process got a signal while it waited for a lock.
-    pub fn disturbed(&self) {
-        self.0.borrow_mut().disturbed += 1;
+    pub fn lock_wait_interrupted(&self) {
+        self.0.borrow_mut().interrupted += 1;
     }
 
     /// How often that was so.
-    pub fn times_disturbed(&self) -> u64 {
-        self.0.borrow().disturbed
+    pub fn times_interrupted(&self) -> u64 {
+        self.0.borrow().interrupted
     }
 
     /// A wait for a lock was given up, and what it may have got is given back.
-    pub fn end_tried(&self, begun: u64) {
+    pub fn end_abandoned_lock(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         let Op::Lock { ino, owner, exclusive: Some(exclusive), range } = waiting.op else { return };
         inner.count += 1;
         let tried = Op::Tried { ino, owner, exclusive, range, number: begun };
         let steps = vec![(tried, None), (Op::GivenBack(ino, begun), Some(Outcome::Done))];
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// What a killed process had asked for has ended. What it opened by that was closed again.
@@ -245,7 +248,7 @@ impl History {
         let device = inner.failing || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
     /// A client has ended: what it waits for is not answered. From here on its session may be
@@ -253,7 +256,7 @@ impl History {
     pub fn cut_short(&self, client: usize) -> u64 {
         let mut inner = self.0.borrow_mut();
         let cut = inner.waiting.extract_if(.., |_, waiting| waiting.client == client);
-        let cut: Vec<Waiting> = cut.map(|(_, waiting)| waiting).collect();
+        let cut: Vec<PendingCall> = cut.map(|(_, waiting)| waiting).collect();
         inner.cut_short.extend(cut.into_iter().filter(|waiting| waiting.op.changes()));
         inner.next();
         inner.events
@@ -275,20 +278,20 @@ impl History {
         if dead {
             of = inner.cut_short.extract_if(.., |waiting| waiting.client == client).collect();
         }
-        let (edits, of): (Vec<Waiting>, Vec<Waiting>) =
+        let (edits, of): (Vec<PendingCall>, Vec<PendingCall>) =
             of.into_iter().partition(|waiting| waiting.op.edits_unseen() && !waiting.killed);
         let kept = kept.saturating_add(of.len() as u32);
         for waiting in of {
-            inner.settle(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
+            inner.record(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
         let next = inner.renewed.remove(&client).filter(|next| *next > begun);
         let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late, next };
-        inner.settle(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
+        inner.record(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
     /// Devices may carry out late what a client had written when its session was lost last.
-    pub fn lost_late(&self, client: usize) {
+    pub fn writes_may_be_late(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
             if let Op::Lost { late, .. } = &mut call.op {
@@ -334,7 +337,7 @@ impl History {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let now = inner.events;
-        inner.settle(client, (now, None), vec![(op, Some(Outcome::Done))]);
+        inner.record(client, (now, None), vec![(op, Some(Outcome::Done))]);
     }
 
     /// A client says that a device failed what it had written to a file; of several ranges at once
@@ -351,18 +354,18 @@ impl History {
     }
 
     /// From here on it is told of every step that ends.
-    pub fn look_at_ends(&self, looks: LookAtEnds) {
-        self.0.borrow_mut().looks = Some(looks);
+    pub fn on_end(&self, on_end: OnEnd) {
+        self.0.borrow_mut().on_end = Some(on_end);
     }
 
-    /// From here on it is known when there is little space.
-    pub fn look_for_space(&self, space: LookForSpace) {
+    /// From here on it is known when there is low_space space.
+    pub fn probe_space_with(&self, space: SpaceProbe) {
         self.0.borrow_mut().space = Some(space);
     }
 
-    /// Notes how little space there is at this moment.
-    pub fn look(&self) {
-        self.0.borrow_mut().look();
+    /// Notes how low_space space there is at this moment.
+    pub fn note_space(&self) {
+        self.0.borrow_mut().note_space();
     }
 
     /// The server says that it applied this for a client. Of several steps that may have asked for
@@ -379,7 +382,8 @@ impl History {
         inner.next();
         let now = inner.events;
         let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
-        let fitting = waiting.filter(|it| it.client == client && witness::asked_for(&it.op, asked));
+        let fitting =
+            waiting.filter(|it| it.client == client && observed_order::asked_for(&it.op, asked));
         let step = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)).map(|waiting| {
             waiting.applied = Some(now);
             waiting.op.clone()
@@ -397,14 +401,14 @@ impl History {
         let now = inner.events;
         let waiting = inner.waiting.values_mut();
         let fitting =
-            waiting.filter(|it| it.client == client && witness::edits(&it.op, ino, edited));
+            waiting.filter(|it| it.client == client && observed_order::edits(&it.op, ino, edited));
         if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
             waiting.applied = Some(now);
         }
     }
 
     /// What waits for an answer.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    pub fn waiting(&self) -> Vec<PendingCall> {
         self.0.borrow().waiting.values().cloned().collect()
     }
 
@@ -413,7 +417,7 @@ impl History {
         let mut inner = self.0.borrow_mut();
         // They hold the cluster.
         inner.space = None;
-        inner.looks = None;
+        inner.on_end = None;
         std::mem::take(&mut inner.calls)
     }
 

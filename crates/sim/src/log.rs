@@ -22,7 +22,7 @@ thread_local! {
     static LOOKS: Cell<Looks> = const { Cell::new(Looks { seen: 0, unseen: 0 }) };
 }
 
-/// How often a checker looked into the store of the server that runs.
+/// How often a checker count_look into the store of the server that runs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Looks {
     /// And saw what there is.
@@ -97,8 +97,8 @@ pub fn clear() {
     LOOKS.set(Looks::default());
 }
 
-/// A checker looked into the store of the server that runs; did it see what there is?
-pub(crate) fn looked(saw: bool) {
+/// A checker count_look into the store of the server that runs; did it see what there is?
+pub(crate) fn count_look(saw: bool) {
     let Looks { seen, unseen } = LOOKS.get();
     LOOKS.set(Looks { seen: seen + u64::from(saw), unseen: unseen + u64::from(!saw) });
 }

@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
 use crate::kernel::pages::Pages;
-use crate::kernel::vfs::{Found, Looked, Vfs};
+use crate::kernel::vfs::{FoundInode, LookupResult, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
@@ -90,7 +90,7 @@ fn done(result: Result<(), Fault>) -> Outcome {
 }
 
 /// The kernel closes a file of a process that has ended, and frees its locks.
-fn left(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
+fn closed_by_kernel(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
     let free = |range| Op::Lock { ino: file.ino, owner, exclusive: None, range };
     let all = [free(Some((0, LOCK_UNITS))), free(None), Op::Left(file.ino, file.number)];
     all.map(|op| (op, Outcome::Done)).into()
@@ -134,7 +134,7 @@ impl Mount {
         tags: Rc<Cell<u32>>,
     ) -> Mount {
         let unwritten = history.clone();
-        caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
+        caches.on_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
         Mount { index, slot, client, env, history, vfs, tags, evicted: Rc::default() }
     }
@@ -161,13 +161,13 @@ impl Mount {
     }
 
     /// A signal comes when the next wait for a lock has lasted so long.
-    pub fn disturb_next(&self, after: Duration) {
-        self.vfs.disturb_next(after);
+    pub fn signal_next_lock_wait(&self, after: Duration) {
+        self.vfs.signal_next_lock_wait(after);
     }
 
     /// The client tells that a device lost what was written to a file.
-    pub fn loses(&self, ino: Ino) {
-        self.vfs.loses(ino);
+    pub fn on_device_loss(&self, ino: Ino) {
+        self.vfs.on_device_loss(ino);
     }
 
     /// Was the process killed? It has nothing but its open files to be closed.
@@ -181,8 +181,8 @@ impl Mount {
     }
 
     /// Ends when nothing goes on that killed processes had asked for.
-    pub async fn nothing_goes_on(&self) {
-        self.vfs.nothing_goes_on().await;
+    pub async fn abandoned_requests_ended(&self) {
+        self.vfs.abandoned_requests_ended().await;
     }
 
     async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
@@ -207,7 +207,7 @@ impl Mount {
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
         if outcome == Outcome::Failed(Fault::Interrupted) && self.vfs.is_dead() {
-            return self.end_without(begun, History::end_killed);
+            return self.end_abandoned(begun, History::end_killed);
         }
         // The session was lost under way: nobody knows whether it was done.
         if outcome == Outcome::Failed(Fault::Evicted) && self.was_evicted_since(begun) {
@@ -224,12 +224,12 @@ impl Mount {
 
     /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends`
     /// says.
-    fn end_without(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
+    fn end_abandoned(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
         let history = self.history.clone();
-        let Some(asked) = self.vfs.take_left() else { return history.end(begun, Vec::new()) };
+        let Some(asked) = self.vfs.take_abandoned() else { return history.end(begun, Vec::new()) };
         history.killed(begun);
         self.env.spawn(async move {
-            match asked.over().await {
+            match asked.ended().await {
                 true => ends(&history, begun),
                 false => history.end(begun, Vec::new()),
             }
@@ -259,16 +259,16 @@ impl Mount {
     async fn finding(
         &self,
         at: At,
-        looked: impl Future<Output = Result<Looked, Fault>>,
+        looked: impl Future<Output = Result<LookupResult, Fault>>,
     ) -> Result<Option<Target>, Fault> {
         let op = Op::Lookup(at);
         let begun = self.begin(&op);
         match looked.await {
-            Ok(Looked { found, blurred: true }) => {
-                self.history.blur(begun);
+            Ok(LookupResult { found, racy: true }) => {
+                self.history.end_racy(begun);
                 Ok(found.as_ref().map(target))
             }
-            Ok(Looked { found, .. }) => {
+            Ok(LookupResult { found, .. }) => {
                 let shown = found.and_then(|found| found.shown);
                 let leads = Outcome::Found(found.map(|found| found.ino));
                 self.end_with_attr(begun, op, leads, shown);
@@ -283,7 +283,11 @@ impl Mount {
 
     /// What a kernel finds under a name, under the directory's lock, before it asks for a change of
     /// it; `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
-    async fn before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
+    async fn look_before_change(
+        &self,
+        at: At,
+        fresh: bool,
+    ) -> Result<Option<Option<Target>>, Fault> {
         if !self.vfs.caches() {
             return Ok(None);
         }
@@ -296,14 +300,14 @@ impl Mount {
         let begun = self.begin(&op);
         let result = self.vfs.getattr(ino).await;
         match &result {
-            Ok(told) if told.blurred => self.history.blur(begun),
-            Ok(told) => self.end(begun, op, Outcome::Attr(Seen::of(&told.attr))),
+            Ok(answer) if answer.racy => self.history.end_racy(begun),
+            Ok(answer) => self.end(begun, op, Outcome::Attr(Seen::of(&answer.attr))),
             Err(fault) => self.end(begun, op, Outcome::Failed(*fault)),
         }
-        result.map(|told| told.attr)
+        result.map(|answer| answer.attr)
     }
 
-    fn made(&self, begun: u64, op: Op, result: Result<Found, Fault>) -> Result<Target, Fault> {
+    fn made(&self, begun: u64, op: Op, result: Result<FoundInode, Fault>) -> Result<Target, Fault> {
         match result {
             Ok(found) => {
                 self.end_with_attr(begun, op, Outcome::Found(Some(found.ino)), found.shown);
@@ -331,10 +335,10 @@ impl Mount {
         &self,
         at: At,
         op: Op,
-        work: impl Future<Output = Result<Found, Fault>>,
+        work: impl Future<Output = Result<FoundInode, Fault>>,
     ) -> Result<Target, Fault> {
         let _locked = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.before(at, true).await? {
+        if let Some(Some(_)) = self.look_before_change(at, true).await? {
             return Err(Fault::Exists);
         }
         let begun = self.begin(&op);
@@ -357,7 +361,7 @@ impl Mount {
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
         let locked = self.lock(&[at.dir]).await;
-        if let Some(Some(there)) = self.before(at, exclusive).await? {
+        if let Some(Some(there)) = self.look_before_change(at, exclusive).await? {
             drop(locked);
             return match there.kind {
                 _ if exclusive => Err(Fault::Exists),
@@ -388,7 +392,7 @@ impl Mount {
         begun: u64,
         op: Op,
         (number, flags): (FileNo, OpenFlags),
-        result: Result<(Found, Opened), Fault>,
+        result: Result<(FoundInode, Opened), Fault>,
     ) -> Result<OpenFile, Fault> {
         let opened = result.as_ref().ok().map(|(_, opened)| *opened);
         let target = self.made(begun, op, result.map(|(found, _)| found))?;
@@ -439,12 +443,12 @@ impl Mount {
             return self.end(begun, op, done(flushed));
         }
         let owner = self.owner(owner);
-        if self.vfs.has_left() {
-            return self.end_without(begun, move |history, begun| {
-                history.end(begun, left(&file, owner));
+        if self.vfs.has_abandoned() {
+            return self.end_abandoned(begun, move |history, begun| {
+                history.end(begun, closed_by_kernel(&file, owner));
             });
         }
-        self.history.end(begun, left(&file, owner));
+        self.history.end(begun, closed_by_kernel(&file, owner));
     }
 
     /// Owners of different clients are different.
@@ -467,7 +471,7 @@ impl Mount {
     /// link(2).
     pub async fn link(&self, ino: Ino, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.before(at, true).await? {
+        if let Some(Some(_)) = self.look_before_change(at, true).await? {
             return Err(Fault::Exists);
         }
         let _file = self.lock(&[ino]).await;
@@ -489,7 +493,7 @@ impl Mount {
     pub async fn unlink(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
         let mut file = Vec::new();
-        match self.before(at, false).await? {
+        match self.look_before_change(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind == FileKind::Directory => {
                 return Err(Fault::IsDirectory);
@@ -505,7 +509,7 @@ impl Mount {
     /// rmdir(2).
     pub async fn rmdir(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        match self.before(at, false).await? {
+        match self.look_before_change(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind != FileKind::Directory => {
                 return Err(Fault::NotDirectory);
@@ -519,8 +523,8 @@ impl Mount {
     pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
         let _dirs = self.lock(&[from.dir, to.dir]).await;
         let mut files = Vec::new();
-        if let Some(moved) = self.before(from, false).await? {
-            let over = self.before(to, true).await?.flatten();
+        if let Some(moved) = self.look_before_change(from, false).await? {
+            let over = self.look_before_change(to, true).await?.flatten();
             let Some(moved) = moved else { return Err(Fault::NotFound) };
             may_rename(&moved, over.as_ref(), flags)?;
             if over.is_some_and(|over| over.ino == moved.ino) {
@@ -542,7 +546,7 @@ impl Mount {
         let begun = self.begin(&Op::Lookup(At { dir, name: NameNo::MAX }));
         let result = self.names_of(dir, plus, bytes).await;
         if result == Err(Fault::Interrupted) {
-            self.end_without(begun, History::end_killed);
+            self.end_abandoned(begun, History::end_killed);
             return Err(Fault::Interrupted);
         }
         let steps = match &result {
@@ -569,22 +573,26 @@ impl Mount {
     ) -> Result<BTreeMap<NameNo, (Ino, FileKind)>, Fault> {
         let mut names = BTreeMap::new();
         let listed = self.vfs.list(dir, plus, bytes).await?;
-        for strange in listed.strange {
-            self.client_told(format!("directory {dir} lists {strange:?}, which nobody has made"));
+        for unexpected in listed.unexpected {
+            self.report_bad_listing(format!(
+                "directory {dir} lists {unexpected:?}, which nobody has made"
+            ));
         }
         for (name, ino, kind) in listed.known {
             if !crate::workload::NAMES.contains(&name) {
-                self.client_told(format!("directory {dir} lists n{name}, which nobody has made"));
+                self.report_bad_listing(format!(
+                    "directory {dir} lists n{name}, which nobody has made"
+                ));
             }
             if names.insert(name, (ino, kind)).is_some() {
-                self.client_told(format!("directory {dir} lists n{name} twice"));
+                self.report_bad_listing(format!("directory {dir} lists n{name} twice"));
             }
         }
         Ok(names)
     }
 
     /// Something that no order of steps explains.
-    fn client_told(&self, text: String) {
+    fn report_bad_listing(&self, text: String) {
         crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
     }
 
@@ -633,7 +641,7 @@ impl Mount {
         read: Result<Bytes, Fault>,
     ) -> Result<(), Fault> {
         match read {
-            Ok(read) if read.blurred => self.history.blur(begun),
+            Ok(read) if read.racy => self.history.end_racy(begun),
             Ok(read) => {
                 // The end alone is what `stat` tells, and no reading of the file.
                 let seen = read.bytes.len() as u32;
@@ -709,7 +717,7 @@ impl Mount {
             self.history.end(begun, steps);
             if !stored {
                 // Whoever was killed had asked for the page only.
-                drop(self.vfs.take_left());
+                drop(self.vfs.take_abandoned());
                 return;
             }
             at = to;
@@ -912,9 +920,9 @@ impl Mount {
         match taken {
             Err(Fault::Interrupted) => {
                 if !self.is_dead() {
-                    self.history.disturbed();
+                    self.history.lock_wait_interrupted();
                 }
-                self.end_without(begun, History::end_tried);
+                self.end_abandoned(begun, History::end_abandoned_lock);
             }
             taken => self.end(begun, op, done(taken)),
         }
@@ -963,7 +971,7 @@ impl Mount {
     }
 }
 
-fn target(found: &Found) -> Target {
+fn target(found: &FoundInode) -> Target {
     Target { ino: found.ino, kind: found.kind }
 }
 

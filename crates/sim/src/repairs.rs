@@ -20,15 +20,15 @@ use store::fsck::{FsckOptions, Repaired, repair};
 use store::{StoreError, ZonePlace};
 
 use crate::cluster;
-use crate::rot::{self, NAME, Seen};
+use crate::media_corruption::{self, Contents, NAME};
 
 /// What came of a copy that was to be repaired.
 #[derive(Debug)]
-pub(crate) struct Tried {
+pub(crate) struct RepairAttempt {
     /// For people.
     pub what: String,
     /// It cannot be repaired.
-    pub hopeless: bool,
+    pub unrepairable: bool,
 }
 
 /// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired
@@ -38,11 +38,11 @@ pub(crate) fn check(
     older: &SimDisk,
     data: &SimDisk,
     seed: u64,
-) -> Result<Tried, String> {
+) -> Result<RepairAttempt, String> {
     let bad = good.fork();
-    let what = rot::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
+    let what = media_corruption::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
-    match (rot::within(&bad, seed, rot::walk), clean) {
+    match (media_corruption::open_copy(&bad, seed, media_corruption::read_everything), clean) {
         (Ok(seen), true) => {
             whole(&seen).map_err(|text| format!("{what} fsck finds nothing; {text}"))?
         }
@@ -51,24 +51,28 @@ pub(crate) fn check(
         }
         (Ok(seen), false) => {
             let mut errors = seen.values().filter_map(|seen| seen.as_ref().err());
-            if let Some(error) = errors.find(|error| !tells(error)) {
+            if let Some(error) = errors.find(|error| !reports_damage(error)) {
                 return Err(format!("{what} reading it: {error}"));
             }
         }
-        (Err(error), false) if !tells(&error) => return Err(format!("{what} opening it: {error}")),
+        (Err(error), false) if !reports_damage(&error) => {
+            return Err(format!("{what} opening it: {error}"));
+        }
         (Err(_), false) => {}
     }
     let repaired = repaired(&bad, data, seed);
     let left = cluster::fsck(bad.fork(), seed);
     let repaired = match repaired {
         Ok(repaired) if repaired.left.is_clean() || repaired.rounds > 0 => repaired,
-        Err(error) if !tells(&error) => return Err(format!("{what} repairing it: {error}")),
+        Err(error) if !reports_damage(&error) => {
+            return Err(format!("{what} repairing it: {error}"));
+        }
         // It was not opened at all.
         refused => {
             return match left {
                 Err(_) => {
                     let what = format!("{what} it cannot be repaired");
-                    Ok(Tried { what, hopeless: true })
+                    Ok(RepairAttempt { what, unrepairable: true })
                 }
                 Ok(()) => {
                     Err(format!("{what} fsck finds nothing, and repair refuses: {refused:?}"))
@@ -81,23 +85,23 @@ pub(crate) fn check(
         Ok(()) => {}
         Err(left) if left == cluster::findings(&repaired.left) => {
             let what = format!("{what} of that is left: {left}");
-            return Ok(Tried { what, hopeless: false });
+            return Ok(RepairAttempt { what, unrepairable: false });
         }
         Err(left) => return Err(format!("{done}; fsck finds after it:\n  {left}")),
     }
-    let seen = rot::within(&bad, seed, rot::walk)
+    let seen = media_corruption::open_copy(&bad, seed, media_corruption::read_everything)
         .map_err(|error| format!("{done}; opening it: {error}"))?;
     whole(&seen).map_err(|text| format!("{done}; {text}"))?;
-    Ok(Tried { what, hopeless: false })
+    Ok(RepairAttempt { what, unrepairable: false })
 }
 
 /// Does the error say what is wrong with the device, or that something is not where it should be?
-fn tells(error: &StoreError) -> bool {
-    rot::tells(error) || matches!(error, StoreError::Fault(_))
+fn reports_damage(error: &StoreError) -> bool {
+    media_corruption::reports_damage(error) || matches!(error, StoreError::Fault(_))
 }
 
 /// Could everything be read?
-fn whole(seen: &Seen) -> Result<(), String> {
+fn whole(seen: &Contents) -> Result<(), String> {
     match seen.iter().find_map(|(about, seen)| Some((about, seen.as_ref().err()?))) {
         Some((about, error)) => Err(format!("{about}: {error}")),
         None => Ok(()),
@@ -170,7 +174,7 @@ mod tests {
         let (mut refused, mut left, mut lost) = (0, 0, 0);
         for seed in 0..100 {
             let what = check(&disks.meta, &older, &disks.data, seed).expect("it is repaired");
-            refused += usize::from(what.hopeless);
+            refused += usize::from(what.unrepairable);
             let what = what.what;
             left += usize::from(what.contains("of that is left"));
             lost += usize::from(what.contains("a write never reached"));
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_after_all_is_told() {
-        let seen = Seen::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
+        let seen = Contents::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
         assert!(whole(&seen).is_err_and(|text| text.contains("inode 7")));
     }
 }

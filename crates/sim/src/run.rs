@@ -9,18 +9,18 @@ use types::{Duration, Ino};
 
 use crate::call::{At, Call, MAPPED, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Sizes};
-use crate::faults::{Fault, Injector, Made};
-use crate::fleet::{Fleet, HEARS, node_name};
+use crate::faults::{Fault, FaultCounts, Injector};
+use crate::fleet::{EVICTION_NOTICED, Fleet, node_name};
 use crate::history::{History, NOBODY};
 use crate::invariants;
 use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
 use crate::judge::Abandoned;
 use crate::log::{self, Looks};
+use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
-use crate::rot::Damaged;
-use crate::script::{Keep, Script, Step, Workload};
+use crate::mutate_history::{self, Verdicts};
+use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::space;
-use crate::spoil::{self, Verdicts};
 
 /// Within this virtual time everything ends once the faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ pub(crate) const EVERYONE_MOUNTS: &str = "every client can mount";
 pub const NO_PANICS: &str = "no part of the system panics";
 
 /// The step that stands for the power cut at the end.
-const POWER: Step = Step::Fault(u32::MAX);
+const POWER_CUT_STEP: ScriptStep = ScriptStep::Fault(u32::MAX);
 
 /// Number of the client that looks last.
 const AUDITOR: usize = 99;
@@ -69,7 +69,7 @@ pub struct Plan {
     pub timing: u64,
     /// The file system has the usual format, not that of the seed.
     pub usual_format: bool,
-    /// Operations are those of the table alone, none of those beside it.
+    /// Operations are those of the table alone, none of those extra_operations it.
     pub usual_operations: bool,
     /// All orders of the steps are tried, whatever the server tells of it.
     pub all_orders: bool,
@@ -104,7 +104,7 @@ impl Plan {
     /// How large the devices are: small ones in half of the runs with `space`.
     fn sizes(&self) -> Sizes {
         match self.has(Fault::Space, 2) {
-            true => space::scarce(self.seed, self.clients),
+            true => space::small_devices(self.seed, self.clients),
             false => Sizes::default(),
         }
     }
@@ -138,9 +138,18 @@ impl Plan {
         let maps = !self.has(Fault::Space, 2);
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
-        let beside = !self.usual_operations;
-        let fails = !self.faults.is_empty();
-        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills, fails }
+        let extra_operations = !self.usual_operations;
+        let has_faults = !self.faults.is_empty();
+        Script {
+            seed: self.seed,
+            keep,
+            workload,
+            extra_operations,
+            spacing,
+            maps,
+            kills,
+            has_faults,
+        }
     }
 
     /// The seed of the world, whose last bit says how tasks are scheduled.
@@ -210,15 +219,15 @@ pub struct Report {
     /// Operations that ended.
     pub operations: u64,
     /// Answers of kernels' caches that were not judged: what they told of was being changed.
-    pub blurred: u64,
+    pub racy: u64,
     /// Looks of checkers into the store.
     pub looks: Looks,
     /// Faults made.
     pub faults: u64,
     /// How many of each kind.
-    pub made: Made,
+    pub made: FaultCounts,
     /// Metadata devices that were damaged, and what came of them.
-    pub damaged: Damaged,
+    pub damaged: DamageCounts,
     /// Faults that came, each by its number in the script: how many numbers.
     pub fault_steps: u32,
     /// Steps of the history, which has one or several for each operation, and those of no
@@ -246,9 +255,9 @@ pub struct Report {
 struct Ended {
     history: History,
     starts: Rc<Cell<u64>>,
-    made: Rc<RefCell<Made>>,
+    made: Rc<RefCell<FaultCounts>>,
     numbered: Rc<Cell<u32>>,
-    damaged: Rc<Cell<Damaged>>,
+    damaged: Rc<Cell<DamageCounts>>,
 }
 
 /// Runs a plan to its end.
@@ -257,10 +266,10 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 /// Runs a plan, and asks both judges about `count` histories that are its own but for an answer.
-pub fn run_spoiled(plan: &Plan, count: u64) -> (Report, Verdicts) {
+pub fn run_mutated(plan: &Plan, count: u64) -> (Report, Verdicts) {
     let mut verdicts = Verdicts::default();
-    let report = run_and(plan, |calls, mortal| {
-        verdicts = spoil::judge(calls, mortal, (plan.seed, count));
+    let report = run_and(plan, |calls, may_crash| {
+        verdicts = mutate_history::judge_mutants(calls, may_crash, (plan.seed, count));
     });
     (report, verdicts)
 }
@@ -284,13 +293,13 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     }));
     log::end();
     let calls = ended.history.take();
-    let mortal = is_mortal(plan);
-    on_history(&calls, mortal);
+    let may_crash = can_crash(plan);
+    on_history(&calls, may_crash);
     let mut unjudged = Unjudged::default();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
-        Ok(Ok(())) => views::judge(&calls, (mortal, plan.all_orders), &mut unjudged)
+        Ok(Ok(())) => views::judge(&calls, (may_crash, plan.all_orders), &mut unjudged)
             .err()
             .map(|text| (LINEARIZABLE, text)),
     };
@@ -302,15 +311,15 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
     made.insert(Fault::Space, refused as u64);
-    made.insert(Fault::Signal, ended.history.times_disturbed());
+    made.insert(Fault::Signal, ended.history.times_interrupted());
     made.retain(|_, count| *count > 0);
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
-        blurred: ended.history.times_blurred(),
+        racy: ended.history.times_racy(),
         looks: log::looks(),
-        // What came beside another is counted as what it was.
+        // What came extra_operations another is counted as what it was.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
         damaged: ended.damaged.get(),
@@ -348,8 +357,8 @@ fn lost(calls: &[Call]) -> (u64, u64) {
 }
 
 /// May clients lose what they did?
-fn is_mortal(plan: &Plan) -> bool {
-    plan.faults.iter().any(|fault| fault.loses())
+fn can_crash(plan: &Plan) -> bool {
+    plan.faults.iter().any(|fault| fault.may_lose_changes())
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -359,7 +368,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// Faults made, how many numbers of the script came, and devices that were damaged.
-type Counts = (Rc<RefCell<Made>>, Rc<Cell<u32>>, Rc<Cell<Damaged>>);
+type Counts = (Rc<RefCell<FaultCounts>>, Rc<Cell<u32>>, Rc<Cell<DamageCounts>>);
 
 type Broken = (&'static str, String);
 
@@ -379,7 +388,7 @@ async fn safety_and_healing(
     if plan.sizes() != Sizes::default() {
         space::watch(&cluster, &history);
     }
-    let _watching = invariants::look_on(&cluster);
+    let _watching = invariants::watch_devices(&cluster);
     cluster.start_server();
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
@@ -393,14 +402,14 @@ async fn safety_and_healing(
         plan.processes,
         plan.operations_each(),
     );
-    invariants::look_at_clients(&cluster, &fleet, &history);
+    invariants::watch_clients(&cluster, &fleet, &history);
     fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
         cluster: cluster.clone(),
         fleet: fleet.clone(),
-        kinds: plan.faults.iter().copied().filter(|fault| fault.comes()).collect(),
-        company: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
+        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
         pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
         lasting: None,
         rng: SimRng::new(0),
@@ -440,21 +449,26 @@ async fn safety_and_healing(
         return Err((EVERYONE_MOUNTS, text));
     }
     // Who is idle hears of it when it renews its lease.
-    while !fleet.unheard().is_empty() {
+    while !fleet.unaware_of_eviction().is_empty() {
         if cluster.env.now() > patience {
-            return Err((HEARS, format!("clients {:?} have not heard of it", fleet.unheard())));
+            return Err((
+                EVICTION_NOTICED,
+                format!("clients {:?} have not heard of it", fleet.unaware_of_eviction()),
+            ));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
-    space::frees(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
+    space::check_orphans_freed(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
     if plan.sizes() != Sizes::default() {
-        space::heals(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
+        space::check_free_space_usable(&cluster, &fleet, plan.sizes())
+            .await
+            .map_err(|text| (space::ROOM, text))?;
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {
         *made.borrow_mut().entry(Fault::ClusterPower).or_default() += 1;
     }
-    let rng = script.rng(POWER);
+    let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
 }
 
@@ -488,7 +502,7 @@ async fn audit(
     let auditor = fleet.auditor(AUDITOR).await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     walk(&auditor).await;
     auditor.client.unmount().await;
-    fleet.bury(true);
+    fleet.record_dead_sessions(true);
     let image = cluster.meta().fork();
     cluster::fsck(image, 1).map_err(|text| (WHOLE, text))
 }

@@ -17,14 +17,14 @@ use crate::kernel::Linux;
 
 /// Tells the chances of kernels from others.
 const KERNELS: u64 = 0x6b65_726e << 32;
-/// What comes beside a fault has chances of its own.
-const COMPANY: u64 = 0x636f_6d70_616e_7921;
+/// What comes extra_operations a fault has chances of its own.
+const OVERLAP: u64 = 0x636f_6d70_616e_7921;
 /// So has what comes in pairs.
 const PAIRS: u64 = 0x7061_6972_7300_0000;
 
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Step {
+pub enum ScriptStep {
     /// An operation of a process.
     Operation {
         /// Number of the client.
@@ -38,30 +38,32 @@ pub enum Step {
     Fault(u32),
 }
 
-impl Step {
+impl ScriptStep {
     /// What it belongs to, as [`Keep`] prints it, and its number there.
     fn place(self) -> (String, u32) {
         match self {
-            Step::Operation { client, process, index } => (format!("c{client}p{process}"), index),
-            Step::Fault(index) => ("f".to_owned(), index),
+            ScriptStep::Operation { client, process, index } => {
+                (format!("c{client}p{process}"), index)
+            }
+            ScriptStep::Fault(index) => ("f".to_owned(), index),
         }
     }
 
-    fn of_place(place: &str, index: u32) -> Option<Step> {
+    fn of_place(place: &str, index: u32) -> Option<ScriptStep> {
         if place == "f" {
-            return Some(Step::Fault(index));
+            return Some(ScriptStep::Fault(index));
         }
         let (client, process) = place.strip_prefix('c')?.split_once('p')?;
         let (client, process) = (client.parse().ok()?, process.parse().ok()?);
-        Some(Step::Operation { client, process, index })
+        Some(ScriptStep::Operation { client, process, index })
     }
 
     fn mixed(self) -> u64 {
         match self {
-            Step::Operation { client, process, index } => {
+            ScriptStep::Operation { client, process, index } => {
                 1 << 63 | u64::from(client) << 48 | u64::from(process) << 32 | u64::from(index)
             }
-            Step::Fault(index) => u64::from(index),
+            ScriptStep::Fault(index) => u64::from(index),
         }
     }
 }
@@ -70,19 +72,19 @@ impl Step {
 ///
 /// As text: places divided by `/`, each with its numbers, as in `c0p0:3,7-9/c1p0:2/f:0`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Keep(pub BTreeSet<Step>);
+pub struct Keep(pub BTreeSet<ScriptStep>);
 
 impl Keep {
     /// The first step of an application that no run has with so many clients, processes of each,
     /// and operations of each of these.
     pub fn beyond(&self, clients: usize, processes: usize, operations: u64) -> Option<String> {
-        let is_beyond = |step: &&Step| match **step {
-            Step::Operation { client, process, index } => {
+        let is_beyond = |step: &&ScriptStep| match **step {
+            ScriptStep::Operation { client, process, index } => {
                 client as usize >= clients
                     || process as usize >= processes
                     || u64::from(index) >= operations
             }
-            Step::Fault(_) => false,
+            ScriptStep::Fault(_) => false,
         };
         self.0.iter().find(is_beyond).map(|step| Keep(BTreeSet::from([*step])).to_string())
     }
@@ -90,7 +92,7 @@ impl Keep {
     /// The first fault from number `made` on.
     pub fn fault_beyond(&self, made: u32) -> Option<u32> {
         self.0.iter().find_map(|step| match *step {
-            Step::Fault(index) if index >= made => Some(index),
+            ScriptStep::Fault(index) if index >= made => Some(index),
             _ => None,
         })
     }
@@ -147,7 +149,7 @@ impl FromStr for Keep {
                     return Err(wrong());
                 }
                 for index in from..=to {
-                    steps.insert(Step::of_place(place, index).ok_or_else(wrong)?);
+                    steps.insert(ScriptStep::of_place(place, index).ok_or_else(wrong)?);
                 }
             }
         }
@@ -164,8 +166,8 @@ pub struct Script {
     pub keep: Option<Keep>,
     /// What operations do.
     pub workload: Workload,
-    /// Some are those beside the table of operations.
-    pub beside: bool,
+    /// Some are those extra_operations the table of operations.
+    pub extra_operations: bool,
     /// Time between two operations of a process, about; zero: as fast as they go.
     pub spacing: Duration,
     /// Applications store into shared mappings.
@@ -173,7 +175,7 @@ pub struct Script {
     /// Processes are killed.
     pub kills: bool,
     /// There are faults.
-    pub fails: bool,
+    pub has_faults: bool,
 }
 
 #[cfg(test)]
@@ -184,11 +186,11 @@ impl Script {
             seed,
             keep: None,
             workload: Workload::Mixed,
-            beside: false,
+            extra_operations: false,
             spacing: Duration::ZERO,
             maps: false,
             kills: false,
-            fails: false,
+            has_faults: false,
         }
     }
 }
@@ -252,23 +254,23 @@ impl FromStr for Workload {
 
 impl Script {
     /// Is the step taken?
-    pub fn takes(&self, step: Step) -> bool {
+    pub fn takes(&self, step: ScriptStep) -> bool {
         self.keep.as_ref().is_none_or(|keep| keep.0.contains(&step))
     }
 
     /// The chances of a step.
-    pub fn rng(&self, step: Step) -> SimRng {
+    pub fn rng(&self, step: ScriptStep) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
     }
 
     /// The chances of what comes while a fault lasts.
-    pub fn company(&self, step: Step) -> SimRng {
-        SimRng::new(self.rng(step).next_u64() ^ COMPANY)
+    pub fn overlap(&self, step: ScriptStep) -> SimRng {
+        SimRng::new(self.rng(step).next_u64() ^ OVERLAP)
     }
 
     /// The chances of a second disk that stands still, or a second client that is held up.
-    pub fn pairs(&self, step: Step) -> SimRng {
+    pub fn pairs(&self, step: ScriptStep) -> SimRng {
         SimRng::new(self.rng(step).next_u64() ^ PAIRS)
     }
 
@@ -292,12 +294,14 @@ impl Script {
 
     /// Is this fault or a later one made?
     pub fn has_faults_from(&self, index: u32) -> bool {
-        self.keep.as_ref().is_none_or(|keep| keep.0.range(Step::Fault(index)..).next().is_some())
+        self.keep
+            .as_ref()
+            .is_none_or(|keep| keep.0.range(ScriptStep::Fault(index)..).next().is_some())
     }
 
     /// Does a client do anything?
     pub fn uses(&self, client: u32) -> bool {
-        let of = |step: &Step| matches!(step, Step::Operation { client: of, .. } if *of == client);
+        let of = |step: &ScriptStep| matches!(step, ScriptStep::Operation { client: of, .. } if *of == client);
         self.keep.as_ref().is_none_or(|keep| keep.0.iter().any(of))
     }
 }
@@ -308,8 +312,9 @@ mod tests {
 
     #[test]
     fn what_is_kept_reads_back_as_it_was_printed() {
-        let step = |client, process, index| Step::Operation { client, process, index };
-        let steps = [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), Step::Fault(4)];
+        let step = |client, process, index| ScriptStep::Operation { client, process, index };
+        let steps =
+            [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), ScriptStep::Fault(4)];
         let keep = Keep(steps.into());
         assert_eq!(keep.to_string(), "c0p0:3,7-8/c1p2:0/f:4");
         assert_eq!(keep.to_string().parse(), Ok(keep));
@@ -323,12 +328,23 @@ mod tests {
     #[test]
     fn a_step_draws_the_same_whatever_is_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
-        let (beside, maps, kills, fails) = (true, true, false, false);
-        let all = Script { seed: 7, keep: None, workload, beside, spacing, maps, kills, fails };
-        let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
-        assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
+        let (extra_operations, maps, kills, has_faults) = (true, true, false, false);
+        let all = Script {
+            seed: 7,
+            keep: None,
+            workload,
+            extra_operations,
+            spacing,
+            maps,
+            kills,
+            has_faults,
+        };
+        let some = Script { keep: Some(Keep([ScriptStep::Fault(2)].into())), ..all.clone() };
+        assert!(
+            some.takes(ScriptStep::Fault(2)) && !some.takes(ScriptStep::Fault(1)) && !some.uses(0)
+        );
         assert!(all.uses(0));
-        let (one, other) = (Step::Fault(2), Step::Fault(3));
+        let (one, other) = (ScriptStep::Fault(2), ScriptStep::Fault(3));
         assert_eq!(all.rng(one).next_u64(), some.rng(one).next_u64());
         assert_ne!(all.rng(one).next_u64(), all.rng(other).next_u64());
     }

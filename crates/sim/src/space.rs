@@ -1,7 +1,7 @@
 //! Devices that are nearly full: where ENOSPC may be said, and that room comes back.
 //!
 //! Invariants:
-//! - only what takes space is refused for want of it, and only if there was little of it at some
+//! - only what takes space is refused for want of it, and only if there was low_space of it at some
 //!   moment between question and answer;
 //! - what was acknowledged is never refused later: no `fsync` and no `close` speaks of space;
 //! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
@@ -26,9 +26,9 @@ use store::promise::EACH;
 
 /// Blocks that an operation of the workload may need at most, and as much again for what others get
 /// between two looks.
-const LITTLE_DATA: u64 = 16;
+const LOW_DATA: u64 = 16;
 /// Metadata blocks beside the reserve below which names may be refused.
-const LITTLE_META: u64 = 24;
+const LOW_META: u64 = 24;
 /// Blocks that are used in a metadata zone on which nothing was made, but for its log.
 const META_BEGUN: u64 = 1060;
 /// Clients that a device expects that is large enough for so many, or more.
@@ -48,8 +48,8 @@ const CHAIN: usize = 400;
 pub const ROOM: &str = "no ENOSPC while there is room";
 
 /// Devices of which one is small, for so many clients: beside what is promised to them, and the
-/// reserve's share of that, little is free.
-pub fn scarce(seed: u64, clients: usize) -> Sizes {
+/// reserve's share of that, low_space is free.
+pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
     if rng.one_in(3) {
@@ -61,23 +61,23 @@ pub fn scarce(seed: u64, clients: usize) -> Sizes {
     }
 }
 
-/// Of what there was little.
+/// Of what there was low_space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Little {
+pub struct LowSpace {
     /// Data blocks.
     pub data: bool,
     /// Metadata blocks.
     pub meta: bool,
 }
 
-impl Little {
-    fn of(free: Free) -> Little {
-        Little { data: free.data < LITTLE_DATA, meta: free.meta < free.meta_kept + LITTLE_META }
+impl LowSpace {
+    fn of(free: Free) -> LowSpace {
+        LowSpace { data: free.data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
     }
 
     /// Of either.
-    pub fn or(self, other: Little) -> Little {
-        Little { data: self.data || other.data, meta: self.meta || other.meta }
+    pub fn or(self, other: LowSpace) -> LowSpace {
+        LowSpace { data: self.data || other.data, meta: self.meta || other.meta }
     }
 
     /// May `op` be refused for it?
@@ -96,43 +96,47 @@ impl Little {
     }
 }
 
-/// From here on the history knows when there was little of anything.
+/// From here on the history knows when there was low_space of anything.
 pub fn watch(cluster: &Cluster, history: &History) {
     let of = cluster.clone();
     let look = move || {
         let free = of.free();
         if refuses_clients(free) {
-            of.crowded.set(Some(of.env.now()));
+            of.out_of_room_at.set(Some(of.env.now()));
         }
-        free.map(Little::of).unwrap_or_default()
+        free.map(LowSpace::of).unwrap_or_default()
     };
-    history.look_for_space(Box::new(look));
+    history.probe_space_with(Box::new(look));
     let (env, history) = (cluster.env.clone(), history.clone());
     cluster.env.spawn(async move {
         loop {
             env.sleep(LOOK).await;
-            history.look();
+            history.note_space();
         }
     });
 }
 
 /// Is there no room for what is promised to one more client, as far as a server that runs says?
 fn refuses_clients(free: Option<Free>) -> bool {
-    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
+    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LOW_META)
 }
 
 /// Was there no room for one more client at some moment since? It may have been made between two
 /// looks.
 pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
-    let crowded = cluster.crowded.get();
-    refuses_clients(cluster.free()) || crowded.is_some_and(|at| at + LOOK >= since)
+    let out_of_room_at = cluster.out_of_room_at.get();
+    refuses_clients(cluster.free()) || out_of_room_at.is_some_and(|at| at + LOOK >= since)
 }
 
 /// Everybody is quiet: whatever no file holds can be had.
 ///
 /// # Errors
 /// What could not.
-pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
+pub async fn check_free_space_usable(
+    cluster: &Cluster,
+    fleet: &Fleet,
+    sizes: Sizes,
+) -> Result<(), String> {
     cluster.env.sleep(QUIET).await;
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
@@ -142,9 +146,9 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
         let mut made = [0; 4];
         let all: [(&Mount, &[Mount]); 4] =
             [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];
-        for (made, (mount, crowd)) in made.iter_mut().zip(all) {
-            *made = chain(mount, crowd).await?;
-            frees(cluster, fleet).await?;
+        for (made, (mount, others)) in made.iter_mut().zip(all) {
+            *made = chain(mount, others).await?;
+            check_orphans_freed(cluster, fleet).await?;
         }
         let [.., made, again] = made;
         return match again + KEPT < made {
@@ -153,9 +157,9 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
         };
     }
     // A dead client keeps its pool until somebody lacks space, and then for its quarantine.
-    let file = unnamed(first).await?;
+    let file = make_tmpfile(first).await?;
     let taken = take(first, file, sizes.data).await;
-    let_go(first, file).await;
+    close_fully(first, file).await;
     match taken {
         Ok(()) | Err((_, Fault::NoSpace)) => {}
         Err((had, fault)) => return Err(format!("after {had} blocks a write fails: {fault}")),
@@ -164,7 +168,7 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     for mount in [first, last] {
         let room = (sizes.data - 1).saturating_sub(held(mount).await);
         if let Err(text) = fill(mount, room).await {
-            return Err(text + &kept(cluster, &mounts));
+            return Err(text + &describe_holders(cluster, &mounts));
         }
     }
     Ok(())
@@ -175,17 +179,17 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
 ///
 /// # Errors
 /// What does not.
-pub async fn frees(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
+pub async fn check_orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
     let patience = cluster.env.now() + QUIET;
     loop {
         let mounts = fleet.mounts();
         let clients: Vec<_> = mounts.iter().map(|mount| mount.client.number()).collect();
         // Where no server can tell, one is waited for.
-        if cluster.nameless(&clients).is_some_and(|left| left.is_empty()) {
+        if cluster.unused_orphans(&clients).is_some_and(|left| left.is_empty()) {
             return Ok(());
         }
         if cluster.env.now() > patience {
-            let kept = kept(cluster, &mounts);
+            let kept = describe_holders(cluster, &mounts);
             return Err(format!("what has no name, and nobody has open, is kept:{kept}"));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
@@ -193,8 +197,8 @@ pub async fn frees(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
 }
 
 /// Who keeps blocks, for people.
-fn kept(cluster: &Cluster, mounts: &[Mount]) -> String {
-    let mut text = cluster.space();
+fn describe_holders(cluster: &Cluster, mounts: &[Mount]) -> String {
+    let mut text = cluster.describe_space();
     for mount in mounts {
         let status = mount.client.status();
         text += &format!(
@@ -236,19 +240,19 @@ async fn held(mount: &Mount) -> u64 {
 
 /// A file without a name takes `room` blocks, and not one more.
 async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
-    let file = unnamed(mount).await?;
+    let file = make_tmpfile(mount).await?;
     let filled = fill_file(mount, file, room).await;
-    let_go(mount, file).await;
+    close_fully(mount, file).await;
     filled
 }
 
 /// The process has the file no longer, in no way.
-async fn let_go(mount: &Mount, file: OpenFile) {
+async fn close_fully(mount: &Mount, file: OpenFile) {
     mount.close(file, 0).await;
     mount.next_operation();
 }
 
-async fn unnamed(mount: &Mount) -> Result<OpenFile, String> {
+async fn make_tmpfile(mount: &Mount) -> Result<OpenFile, String> {
     let file = mount.tmpfile(Ino::ROOT, OpenFlags::READ_WRITE).await;
     file.map_err(|fault| format!("a file could not be made: {fault}"))
 }
@@ -275,8 +279,8 @@ async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), Strin
 }
 
 /// Makes a chain of directories until there is no room, and removes them; how many there were. When
-/// it is full all of `crowd` change them.
-async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
+/// it is full all of `others` change them.
+async fn chain(mount: &Mount, others: &[Mount]) -> Result<usize, String> {
     let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
     let mut dirs = Vec::new();
     while made.len() < CHAIN {
@@ -294,7 +298,7 @@ async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
     let changed = mount.chmod(dir, 0o700).await;
     changed.map_err(|fault| format!("a full metadata zone refuses chmod: {fault}"))?;
     let mut changes = Vec::new();
-    for (nth, mount) in crowd.iter().enumerate().filter(|_| !dirs.is_empty()) {
+    for (nth, mount) in others.iter().enumerate().filter(|_| !dirs.is_empty()) {
         for slot in 0..usize::from(SLOTS) {
             let (mount, ino) = (mount.clone(), dirs[(7 * nth + slot) % dirs.len()]);
             let env = mount.env.clone();

@@ -11,52 +11,56 @@ use std::rc::Rc;
 use types::Ino;
 
 use crate::call::{At, Call, FileNo, Op, Outcome};
-use crate::model::{State, Step};
+use crate::model::{FsState, Step};
 
 /// Steps further back than this from the last sync of a client are not looked at.
-const BACK: u64 = 400;
+const LOOK_BACK: u64 = 400;
 /// Changes beyond those that may be lost that are looked at: others may have run beside them.
-const BESIDE: usize = 16;
+const EXTRA_CHANGES: usize = 16;
 
 /// One step of a past.
-pub struct Link {
+pub struct PastStep {
     /// The state before it.
-    pub state: Rc<State>,
+    pub state: Rc<FsState>,
     /// The step, with its answer or what was guessed.
     pub call: Rc<Call>,
     /// Of the loss of a session: what its client takes for lost with it.
-    lost: Lost,
-    before: Option<Rc<Link>>,
+    lost: AssumedLost,
+    before: Option<Rc<PastStep>>,
 }
 
 /// What a client that lives takes for lost with its session.
 #[derive(Clone, Default)]
-pub struct Lost {
+pub struct AssumedLost {
     /// Files whose making was lost, and its descriptors of them.
     pub files: Vec<(Ino, FileNo)>,
     /// Inodes whose making may have been lost.
-    pub doubted: Vec<Ino>,
+    pub uncertain: Vec<Ino>,
 }
 
-impl Link {
+impl PastStep {
     /// A step after others.
-    pub fn new(before: &Option<Rc<Link>>, state: &Rc<State>, call: &Rc<Call>) -> Rc<Link> {
-        Link::of_loss(before, state, call, Lost::default())
+    pub fn new(
+        before: &Option<Rc<PastStep>>,
+        state: &Rc<FsState>,
+        call: &Rc<Call>,
+    ) -> Rc<PastStep> {
+        PastStep::of_loss(before, state, call, AssumedLost::default())
     }
 
     /// The loss of a session after others.
     pub fn of_loss(
-        before: &Option<Rc<Link>>,
-        state: &Rc<State>,
+        before: &Option<Rc<PastStep>>,
+        state: &Rc<FsState>,
         call: &Rc<Call>,
-        lost: Lost,
-    ) -> Rc<Link> {
+        lost: AssumedLost,
+    ) -> Rc<PastStep> {
         let (state, call, before) = (state.clone(), call.clone(), before.clone());
-        Rc::new(Link { state, call, lost, before })
+        Rc::new(PastStep { state, call, lost, before })
     }
 }
 
-impl Drop for Link {
+impl Drop for PastStep {
     /// One after the other: a past is long.
     fn drop(&mut self) {
         let mut next = self.before.take();
@@ -69,20 +73,20 @@ impl Drop for Link {
     }
 }
 
-fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
+fn past_steps(past: Option<&Rc<PastStep>>) -> impl Iterator<Item = &Rc<PastStep>> {
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
 /// The changes of names and attributes of a client that may be among its last `most`, and that it
 /// has not synced, the newest first: of those that ran at the same time each may have been made
 /// last.
-pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
+pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<&Rc<PastStep>> {
     let most = most as usize;
     let (mut floor, mut earlier, mut since) = (0, 0, 0);
-    let mut found: Vec<&Rc<Link>> = Vec::new();
-    for link in links(past) {
+    let mut found: Vec<&Rc<PastStep>> = Vec::new();
+    for link in past_steps(past) {
         let call = &link.call;
-        if earlier > BESIDE || call.ended + BACK < floor || call.ended < since {
+        if earlier > EXTRA_CHANGES || call.ended + LOOK_BACK < floor || call.ended < since {
             break;
         }
         if call.client != client {
@@ -108,7 +112,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
 }
 
 /// Inodes that a client made with changes that may be among its last `most`.
-pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> {
+pub fn last_made(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<Ino> {
     let changes = last_changes(past, client, most);
     let made = changes.iter().filter(|link| link.call.op.makes());
     made.filter_map(|link| match link.call.outcome {
@@ -119,11 +123,11 @@ pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> 
 }
 
 /// What there may have been when a client lost some of its changes.
-pub struct Other {
+pub struct Alternative {
     /// The state; `None`: as it was.
-    pub state: Option<Rc<State>>,
+    pub state: Option<Rc<FsState>>,
     /// What led to it; `None`: as it was.
-    pub past: Option<Rc<Link>>,
+    pub past: Option<Rc<PastStep>>,
     /// Descriptors of files whose making was among the lost.
     pub files: Vec<(Ino, FileNo)>,
     /// When each of the lost changes began.
@@ -136,35 +140,41 @@ pub struct Other {
 /// Every state that there may be when a client loses some of its last changes, by the position
 /// `end`, first none; inodes of which `stays` is true were seen later.
 pub fn without(
-    past: Option<&Rc<Link>>,
+    past: Option<&Rc<PastStep>>,
     (client, end): (usize, u64),
     most: u32,
     stays: &dyn Fn(Ino) -> bool,
-) -> Vec<Other> {
+) -> Vec<Alternative> {
     let changes = last_changes(past, client, most);
-    let seen = |link: &&Rc<Link>| match &link.call.outcome {
+    let seen = |link: &&Rc<PastStep>| match &link.call.outcome {
         Some(Outcome::Found(Some(ino))) => stays(*ino),
         _ => false,
     };
-    let may_go: Vec<&Rc<Link>> = changes.iter().copied().filter(|link| !seen(link)).collect();
-    let none =
-        Other { state: None, past: None, files: Vec::new(), lost: Vec::new(), later: Vec::new() };
+    let may_go: Vec<&Rc<PastStep>> = changes.iter().copied().filter(|link| !seen(link)).collect();
+    let none = Alternative {
+        state: None,
+        past: None,
+        files: Vec::new(),
+        lost: Vec::new(),
+        later: Vec::new(),
+    };
     let mut all = vec![none];
     for &first in &changes {
-        // Lost with the one of the lost that ended first: those that began later, and any of those
+        // AssumedLost with the one of the lost that ended first: those that began later, and any of those
         // that ran when it ended.
         let first_end = first.call.ended;
         let after = changes.iter().filter(|link| link.call.begun > first_end);
-        let beside: Vec<&Rc<Link>> = changes
+        let beside: Vec<&Rc<PastStep>> = changes
             .iter()
             .copied()
             .filter(|link| link.call.begun < first_end && link.call.ended > first_end)
             .take(4)
             .collect();
-        let sure: Vec<&Rc<Link>> = after.copied().chain([first]).collect();
+        let sure: Vec<&Rc<PastStep>> = after.copied().chain([first]).collect();
         for choice in 0..1usize << beside.len() {
             let some = beside.iter().enumerate().filter(|(nth, _)| choice >> nth & 1 == 1);
-            let lost: Vec<&Rc<Link>> = sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
+            let lost: Vec<&Rc<PastStep>> =
+                sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
             if lost.len() > most as usize {
                 continue;
             }
@@ -179,16 +189,16 @@ pub fn without(
 
 /// What would have been without the lost steps, if all others can have had their answers.
 fn again(
-    past: Option<&Rc<Link>>,
-    lost: &[&Rc<Link>],
-    (changes, most): (&[&Rc<Link>], usize),
+    past: Option<&Rc<PastStep>>,
+    lost: &[&Rc<PastStep>],
+    (changes, most): (&[&Rc<PastStep>], usize),
     (client, end): (usize, u64),
-) -> Option<Other> {
+) -> Option<Alternative> {
     let mut later = Vec::new();
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
-    for link in links(past) {
+    for link in past_steps(past) {
         let is_lost = lost.iter().any(|lost| Rc::ptr_eq(lost, link));
         if is_lost {
             left -= 1;
@@ -229,7 +239,7 @@ fn again(
             orphans.retain(|(_, open)| *open != file);
         }
         if !link.lost.files.is_empty() {
-            Rc::make_mut(&mut state).give_up(call.client, &link.lost.files);
+            Rc::make_mut(&mut state).give_up_handles(call.client, &link.lost.files);
         }
         let next = match state.step(&call) {
             Step::Same => state.clone(),
@@ -254,17 +264,17 @@ fn again(
             }
             Step::Impossible(_) => return None,
         };
-        past = Some(Link::of_loss(&past, &state, &call, link.lost.clone()));
+        past = Some(PastStep::of_loss(&past, &state, &call, link.lost.clone()));
         state = next;
-        if !link.lost.doubted.is_empty() {
-            Rc::make_mut(&mut state).doubt(call.client, &link.lost.doubted);
+        if !link.lost.uncertain.is_empty() {
+            Rc::make_mut(&mut state).mark_uncertain(call.client, &link.lost.uncertain);
         }
     }
-    Some(Other { state: Some(state), past, files: orphans, lost: gone, later })
+    Some(Alternative { state: Some(state), past, files: orphans, lost: gone, later })
 }
 
 /// Has it changed names or attributes?
-fn is_change(link: &Link) -> bool {
+fn is_change(link: &PastStep) -> bool {
     // Opening what is there changes nothing.
     let idle = match link.call.op {
         Op::Create { at, .. } => link.state.find(at).is_some(),
@@ -275,7 +285,7 @@ fn is_change(link: &Link) -> bool {
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.
-fn renamed_nothing(link: &Link) -> bool {
+fn renamed_nothing(link: &PastStep) -> bool {
     match link.call.op {
         Op::Rename { from, to, .. } => link.state.find(from) == link.state.find(to),
         _ => false,
@@ -283,7 +293,7 @@ fn renamed_nothing(link: &Link) -> bool {
 }
 
 /// The name, the inode and the file, if it opened by `O_CREAT` what was there.
-fn opened_by_name(link: &Link) -> Option<(At, Ino, FileNo)> {
+fn opened_by_name(link: &PastStep) -> Option<(At, Ino, FileNo)> {
     let Op::Create { at, .. } = link.call.op else { return None };
     let (ino, file) = opened(&link.call)?;
     (link.state.find(at) == Some(ino)).then_some((at, ino, file))

@@ -11,7 +11,7 @@ use types::{Duration, Fault, FileKind, Ino};
 use crate::call::{At, LOCK_UNITS, NameNo};
 use crate::model::SET_GID;
 use crate::mount::{Mount, OpenFile, Target};
-use crate::script::{Script, Step, Workload};
+use crate::script::{Script, ScriptStep, Workload};
 
 /// The names of every directory.
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
@@ -21,7 +21,7 @@ const FILES_MAX: usize = 3;
 const IDS: u64 = 6;
 /// One operation in so many is none of the table, so that those that are draw what they drew before
 /// there were others.
-const BESIDE: u64 = 10;
+const EXTRA: u64 = 10;
 
 /// A process: it does one thing after another.
 pub struct Process {
@@ -58,7 +58,7 @@ impl Process {
         let (client, process) = (self.mount.slot as u32, self.number as u32);
         while next.get() < operations as u32 {
             let index = next.replace(next.get() + 1);
-            let step = Step::Operation { client, process, index };
+            let step = ScriptStep::Operation { client, process, index };
             if !self.script.takes(step) {
                 continue;
             }
@@ -81,7 +81,7 @@ impl Process {
             }
         }
         self.end().await;
-        self.mount.nothing_goes_on().await;
+        self.mount.abandoned_requests_ended().await;
     }
 
     /// The kernel closes what a process has open that ends.
@@ -130,8 +130,8 @@ impl Process {
         if self.script.workload == Workload::Fields {
             return self.use_fields().await;
         }
-        if self.script.beside && self.one_in(BESIDE) {
-            return self.beside().await;
+        if self.script.extra_operations && self.one_in(EXTRA) {
+            return self.extra_operations().await;
         }
         match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
@@ -167,7 +167,7 @@ impl Process {
         let kind = match self.rng.below(8) {
             0..4 => FileKind::Directory,
             4..7 => FileKind::Regular,
-            _ => return self.mount.symlink(at, !self.script.beside).await.map(|_| ()),
+            _ => return self.mount.symlink(at, !self.script.extra_operations).await.map(|_| ()),
         };
         self.mount.make(at, kind).await.map(|_| ())
     }
@@ -257,7 +257,7 @@ impl Process {
     }
 
     /// What is not in the table.
-    async fn beside(&mut self) -> Result<(), Fault> {
+    async fn extra_operations(&mut self) -> Result<(), Fault> {
         match self.rng.below(5) {
             0 => {
                 let dir = self.dir().await?;
@@ -265,11 +265,11 @@ impl Process {
             }
             1 | 2 => self.chown().await,
             3 => self.readlink().await,
-            _ => self.attribute_of_a_directory().await,
+            _ => self.directory_xattr().await,
         }
     }
 
-    async fn attribute_of_a_directory(&mut self) -> Result<(), Fault> {
+    async fn directory_xattr(&mut self) -> Result<(), Fault> {
         let dir = self.dir().await?;
         if self.one_in(2) {
             return self.mount.get_xattr(dir).await;

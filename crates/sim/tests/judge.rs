@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use redbud_sim::call::{At, Call, Op, Outcome, Seen, pattern};
 use redbud_sim::judge::Judge;
-use redbud_sim::model::State;
+use redbud_sim::model::FsState;
 use types::{Fault, FileKind, Ino};
 
 const FILE: Ino = Ino(7);
@@ -60,7 +60,7 @@ impl Story {
     }
 
     fn holds(&self) -> bool {
-        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
         judge.settle(&self.0).is_ok()
     }
 }
@@ -257,7 +257,7 @@ fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
         at_once(0, Op::Left(FILE, file), Outcome::Done);
     }
     at_once(1, lock(1, Some(true)), tried);
-    let mut judge = Judge::new(State { mortal: true, ..State::default() });
+    let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
     judge.settle(&calls).expect("that may be");
     judge
 }
@@ -286,7 +286,7 @@ fn a_name_of_nobody_after(appends: usize) -> (Judge, bool) {
         let begun = 100 + 2 * nth;
         calls.push(call(op, Outcome::Found(Some(ino)), (begun, begun + 1)));
     }
-    let mut judge = Judge::new(State::default());
+    let mut judge = Judge::new(FsState::default());
     let holds = judge.settle(&calls).is_ok();
     (judge, holds)
 }
@@ -813,13 +813,13 @@ fn made_and_removed(applied: [u64; 2]) -> Vec<Call> {
 fn what_the_order_that_the_server_tells_explains_needs_no_search() {
     let settled = |mut judge: Judge, calls: &[Call]| (judge.settle(calls).is_ok(), judge.tries);
     let calls = made_and_removed([5, 6]);
-    let (told, few) = settled(Judge::guided(State::default()), &calls);
-    let (searched, more) = settled(Judge::new(State::default()), &calls);
+    let (told, few) = settled(Judge::guided(FsState::default()), &calls);
+    let (searched, more) = settled(Judge::new(FsState::default()), &calls);
     assert!(told && searched && few <= more, "{few} and {more} tries");
     // What it tells wrongly explains nothing, and the search does not mind.
     let calls = made_and_removed([6, 5]);
-    assert!(!settled(Judge::guided(State::default()), &calls).0);
-    assert!(settled(Judge::new(State::default()), &calls).0);
+    assert!(!settled(Judge::guided(FsState::default()), &calls).0);
+    assert!(settled(Judge::new(FsState::default()), &calls).0);
 }
 
 #[test]
@@ -827,7 +827,7 @@ fn no_order_that_the_server_tells_explains_what_cannot_be() {
     let mut calls = made_and_removed([5, 6]);
     // It sees the name when it is gone.
     (calls[0].begun, calls[0].ended) = (22, 23);
-    assert!(Judge::guided(State::default()).settle(&calls).is_err());
+    assert!(Judge::guided(FsState::default()).settle(&calls).is_err());
 }
 
 /// A client loses a session, which is noted late, makes a file without syncing it, and dies: may
@@ -846,7 +846,7 @@ fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session
             call(lost(true, 1, None), Outcome::Done, (12, 14)),
             Call { client: 1, ..call(Op::Lookup(AT), Outcome::Found(seen), (20, 21)) },
         ];
-        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
         judge.settle(&calls).is_ok()
     };
     for seen in [None, Some(FILE)] {
@@ -884,8 +884,9 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
         ..call(op, outcome, times)
     };
     let calls: Vec<Call> = calls.into_iter().map(call).collect();
-    let mortal = || State { mortal: true, ..State::default() };
-    [Judge::guided(mortal()), Judge::new(mortal())].map(|mut judge| judge.settle(&calls).is_err())
+    let may_crash = || FsState { may_crash: true, ..FsState::default() };
+    [Judge::guided(may_crash()), Judge::new(may_crash())]
+        .map(|mut judge| judge.settle(&calls).is_err())
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::sim::SimDisk;
-use redbud_sim::{Damaged, Fault, Plan, Report, Verdicts, Workload, run, run_spoiled};
+use redbud_sim::{DamageCounts, Fault, Plan, Report, Verdicts, Workload, run, run_mutated};
 use types::Duration;
 
 fn asked(name: &str) -> Option<u64> {
@@ -218,20 +218,25 @@ fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
         let faults = vec![Fault::Damage, Fault::ServerPower];
         let report = check(&Plan { faults, ..plan(first + nth) });
         let count = report.made.get(&Fault::Damage).copied().unwrap_or(0);
-        let Damaged { sound, told, refused, repaired, hopeless } = report.damaged;
+        let DamageCounts { sound, reported, refused, repaired, unrepairable } = report.damaged;
         let mut sums = sums.lock().expect("no other seed failed");
-        let new = [sound, told, refused, repaired, hopeless];
+        let new = [sound, reported, refused, repaired, unrepairable];
         sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
         made.fetch_add(count, Ordering::Relaxed);
     });
     let made = made.into_inner();
     assert!(made > 2 * seeds(60), "{made} damaged devices");
-    let [sound, told, refused, repaired, hopeless] = *sums.lock().expect("all seeds held");
-    println!("{sound} sound, {told} told, {refused} refused; {repaired} repaired, {hopeless} not");
+    let [sound, reported, refused, repaired, unrepairable] = *sums.lock().expect("all seeds held");
+    println!(
+        "{sound} sound, {reported} reported, {refused} refused; {repaired} repaired, {unrepairable} not"
+    );
     // Who refuses every damaged device says nothing false, and is of no use.
-    assert_eq!((sound + told + refused, repaired + hopeless), (made, made));
-    assert!(refused < made / 2 && sound > 0 && told > 0, "of {made} {refused} cannot be opened");
-    assert!(hopeless < made / 5, "of {made} {hopeless} cannot be repaired");
+    assert_eq!((sound + reported + refused, repaired + unrepairable), (made, made));
+    assert!(
+        refused < made / 2 && sound > 0 && reported > 0,
+        "of {made} {refused} cannot be opened"
+    );
+    assert!(unrepairable < made / 5, "of {made} {unrepairable} cannot be repaired");
 }
 
 /// What all seeds came to.
@@ -245,7 +250,7 @@ struct Sums {
     abandoned: u64,
     misled: u64,
     operations: u64,
-    blurred: u64,
+    racy: u64,
     looks: u64,
     unseen: u64,
 }
@@ -261,7 +266,7 @@ impl Sums {
         self.abandoned += u64::from(report.abandoned.is_some());
         self.misled += u64::from(report.misled.is_some());
         self.operations += report.operations;
-        self.blurred += report.blurred;
+        self.racy += report.racy;
         self.looks += report.looks.seen + report.looks.unseen;
         self.unseen += report.looks.unseen;
     }
@@ -291,7 +296,7 @@ fn clients_see_one_file_system_under_all_faults() {
         "{} histories not judged to their end, {} judged by all orders",
         sums.abandoned, sums.misled
     );
-    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.blurred);
+    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.racy);
     println!("{} stores into mappings, {} times not written back", sums.stores, sums.lost);
     println!("{} looks into the store, of which {} saw nothing", sums.looks, sums.unseen);
     // A run that meets no faults, or whose answers nobody explains, shows nothing.
@@ -303,7 +308,7 @@ fn clients_see_one_file_system_under_all_faults() {
     assert!(few || sums.stores > count / 4, "few stores into mappings");
     assert!(sums.misled < count / 20 + 1, "too many were not explained as the server told");
     assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
-    assert!(sums.blurred < sums.operations / 500 + 1, "too many answers were not judged");
+    assert!(sums.racy < sums.operations / 500 + 1, "too many answers were not judged");
     assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
     assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
 }
@@ -315,9 +320,9 @@ fn the_search_among_all_orders_says_the_same() {
     let sums = Mutex::new(Verdicts::default());
     for_each(seeds(2000) / 20, |nth| {
         let plan = Plan { operations: 120, ..plan(30_000 + nth) };
-        let (report, verdicts) = run_spoiled(&plan, 20);
+        let (report, verdicts) = run_mutated(&plan, 20);
         assert_eq!(report.violation, None, "{}", plan.command());
-        assert_eq!(verdicts.only_told, 0, "{}", plan.command());
+        assert_eq!(verdicts.only_observed, 0, "{}", plan.command());
         check(&Plan { all_orders: true, ..plan });
         let mut sums = sums.lock().expect("no other seed failed");
         sums.explained += verdicts.explained;

@@ -28,7 +28,7 @@ use std::ops::Range;
 use env::sim::DiskEvent;
 use types::{Fault, Ino, Transno};
 
-use super::{Node, Place, epochs, is_of};
+use super::{ClientPlace, NodeRun, epochs, runs_at};
 use crate::call::{At, Call, Op, Outcome};
 use crate::cluster::LOG_BYTES;
 use crate::log;
@@ -47,7 +47,7 @@ struct LogOnDisk {
     /// pieces, in any order.
     pieces: Vec<Range<u64>>,
     /// Writes that are not stable, as positions of the log.
-    loose: BTreeMap<u64, Range<u64>>,
+    unflushed: BTreeMap<u64, Range<u64>>,
 }
 
 impl LogOnDisk {
@@ -58,7 +58,7 @@ impl LogOnDisk {
                     self.submitted(id, at..at + bytes.len() as u64);
                 }
             }
-            DiskEvent::Stable { ids } => ids.iter().for_each(|id| _ = self.loose.remove(id)),
+            DiskEvent::Stable { ids } => ids.iter().for_each(|id| _ = self.unflushed.remove(id)),
             DiskEvent::Completed { .. } | DiskEvent::Failed { .. } => {}
         }
     }
@@ -68,11 +68,11 @@ impl LogOnDisk {
             // A server that begins writes again what is there: the same bytes.
             return;
         }
-        for range in self.loose.values_mut() {
-            *range = behind(range, &written);
+        for range in self.unflushed.values_mut() {
+            *range = remainder(range, &written);
         }
-        self.loose.retain(|_, range| !range.is_empty());
-        self.loose.insert(id, written.clone());
+        self.unflushed.retain(|_, range| !range.is_empty());
+        self.unflushed.insert(id, written.clone());
         self.pieces.push(written);
         while let Some(nth) = self.pieces.iter().position(|piece| piece.start <= self.end) {
             self.end = self.end.max(self.pieces.swap_remove(nth).end);
@@ -92,19 +92,19 @@ impl LogOnDisk {
     }
 
     /// A server goes on at `end`.
-    fn goes_on(&mut self, end: u64) {
+    fn resume_at(&mut self, end: u64) {
         self.end = end;
         self.pieces.clear();
     }
 
     /// Up to where a power cut leaves all of it.
     fn durable(&self) -> u64 {
-        self.loose.values().map(|range| range.start).fold(self.end, u64::min)
+        self.unflushed.values().map(|range| range.start).fold(self.end, u64::min)
     }
 }
 
 /// What is left of `range` where `written` took the place of its beginning, or of all of it.
-fn behind(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
+fn remainder(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
     match written.start <= range.start {
         true => range.start.max(written.end.min(range.end))..range.end,
         false => range.clone(),
@@ -149,8 +149,8 @@ struct Change {
 }
 
 /// A write of the data device that is not stable.
-struct Loose {
-    node: Node,
+struct UnflushedWrite {
+    node: NodeRun,
     /// Position in the history at which it was submitted.
     at: u64,
 }
@@ -162,12 +162,12 @@ pub(crate) struct Durable {
     watches: bool,
     log: LogOnDisk,
     /// Up to where a server has said that the log is durable.
-    told: u64,
+    announced: u64,
     /// The epoch of the server that opened the metadata last.
     epoch: u32,
     changes: BTreeMap<Unit, Vec<Change>>,
     /// Writes of each data block, by their numbers.
-    loose: BTreeMap<u64, BTreeMap<u64, Loose>>,
+    unflushed: BTreeMap<u64, BTreeMap<u64, UnflushedWrite>>,
 }
 
 impl Durable {
@@ -183,7 +183,7 @@ impl Durable {
 
     /// The metadata device is another one, all of which is stable.
     pub(crate) fn meta_replaced(&mut self) {
-        self.log.loose.clear();
+        self.log.unflushed.clear();
     }
 
     /// A server has opened the metadata; its log goes on at `end`.
@@ -191,40 +191,40 @@ impl Durable {
         if !self.watches {
             return;
         }
-        if self.epoch > 0 && end < self.told {
-            let told = self.told;
+        if self.epoch > 0 && end < self.announced {
             broken(&format!(
-                "the log of epoch {epoch} begins at {end}; it was durable up to {told}, as was told"
+                "the log of epoch {epoch} begins at {end}; the server had announced it durable up to {}",
+                self.announced
             ));
         }
-        self.log.goes_on(end);
+        self.log.resume_at(end);
         let durable = self.log.durable();
         if durable < end {
             broken(&format!(
-                "the log of epoch {epoch} begins at {end}; a power cut takes all behind {durable}"
+                "the log of epoch {epoch} begins at {end}; a power cut takes everything after {durable}"
             ));
         }
         self.epoch = epoch;
-        self.told = end;
+        self.announced = end;
         self.changes.clear();
     }
 
     /// The server answers that all up to `told` is durable; with `its` also that this transaction
     /// is.
-    pub(crate) fn answers(&mut self, told: Transno, its: Option<Transno>) {
+    pub(crate) fn answers(&mut self, covered: Transno, its: Option<Transno>) {
         if !self.watches {
             return;
         }
         let durable = self.log.durable();
-        for transno in [Some(told), its].into_iter().flatten() {
+        for transno in [Some(covered), its].into_iter().flatten() {
             if transno.epoch.0 == self.epoch && transno.lsn.0 > durable {
                 broken(&format!(
-                    "the server answers that {transno} is durable; a power cut takes all behind {durable}"
+                    "the server answers that {transno} is durable; a power cut takes everything after {durable}"
                 ));
             }
         }
-        if told.epoch.0 == self.epoch {
-            self.told = self.told.max(told.lsn.0);
+        if covered.epoch.0 == self.epoch {
+            self.announced = self.announced.max(covered.lsn.0);
         }
     }
 
@@ -250,11 +250,14 @@ impl Durable {
     /// An application was told this.
     pub(crate) fn ended(&mut self, call: &Call) {
         let durable = self.log.durable();
-        for unit in told(call) {
+        for unit in answered_units(call) {
             let Some(changes) = self.changes.get_mut(&unit) else { continue };
             changes.retain(|change| change.transno.lsn.0 > durable);
             let is_seen = |of: &&Change| of.client != call.client && of.at < call.begun;
-            changes.iter().filter(is_seen).for_each(|change| lacks(call, unit, change, durable));
+            changes
+                .iter()
+                .filter(is_seen)
+                .for_each(|change| report_missing(call, unit, change, durable));
             let is_its = |of: &&mut Change| of.client == call.client && Some(of.at) == call.applied;
             if call.op.changes()
                 && !matches!(call.outcome, Some(Outcome::Failed(_)))
@@ -280,15 +283,15 @@ impl Durable {
             _ => false,
         };
         for (unit, changes) in self.changes.iter().filter(|(unit, _)| is_meant(unit)) {
-            let is_lacking = |change: &&Change| {
+            let is_missing = |change: &&Change| {
                 change.client == call.client
                     && change.transno.lsn.0 > durable
                     && change.answered.is_some_and(|answered| answered < call.begun)
             };
             changes
                 .iter()
-                .filter(is_lacking)
-                .for_each(|change| lacks(call, *unit, change, durable));
+                .filter(is_missing)
+                .for_each(|change| report_missing(call, *unit, change, durable));
         }
     }
 
@@ -296,18 +299,18 @@ impl Durable {
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
         let at = log::position();
         for block in blocks {
-            let loose = Loose { node: (node.to_owned(), run), at };
-            self.loose.entry(block).or_default().insert(id, loose);
+            let unflushed = UnflushedWrite { node: (node.to_owned(), run), at };
+            self.unflushed.entry(block).or_default().insert(id, unflushed);
         }
     }
 
     /// A flush of the data device has made a write of these blocks stable.
     pub(crate) fn stable(&mut self, id: u64, blocks: Range<u64>) {
         for block in blocks {
-            if let Some(writes) = self.loose.get_mut(&block) {
+            if let Some(writes) = self.unflushed.get_mut(&block) {
                 *writes = writes.split_off(&(id + 1));
                 if writes.is_empty() {
-                    self.loose.remove(&block);
+                    self.unflushed.remove(&block);
                 }
             }
         }
@@ -315,23 +318,23 @@ impl Durable {
 
     /// The data device is another one, all of which is stable.
     pub(crate) fn data_replaced(&mut self) {
-        self.loose.clear();
+        self.unflushed.clear();
     }
 
     /// The data device has failed a write or a flush of whoever runs there, or he has lost his
     /// session: what he had written is no longer to be stable, and he tells that.
-    pub(crate) fn given_up(&mut self, place: &Place) {
-        for writes in self.loose.values_mut() {
-            writes.retain(|_, loose| !is_of(&loose.node, place));
+    pub(crate) fn abandon_writes(&mut self, place: &ClientPlace) {
+        for writes in self.unflushed.values_mut() {
+            writes.retain(|_, unflushed| !runs_at(&unflushed.node, place));
         }
-        self.loose.retain(|_, writes| !writes.is_empty());
+        self.unflushed.retain(|_, writes| !writes.is_empty());
     }
 
     /// A client at this place is told that what it had written before it asked is durable; `is_its`
     /// tells whether a block is one that is meant.
-    pub(crate) fn synced(&self, call: &Call, place: &Place, is_its: impl Fn(u64) -> bool) {
-        for (block, writes) in &self.loose {
-            let older = |of: &Loose| of.at < call.begun && is_of(&of.node, place);
+    pub(crate) fn synced(&self, call: &Call, place: &ClientPlace, is_its: impl Fn(u64) -> bool) {
+        for (block, writes) in &self.unflushed {
+            let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
             if writes.values().any(older) && is_its(*block) {
                 broken(&format!(
                     "{}: it had written block {block} of the data zone before that, and no flush has made this stable",
@@ -343,7 +346,7 @@ impl Durable {
 }
 
 /// What an application was told of, also by a failure.
-fn told(call: &Call) -> Vec<Unit> {
+fn answered_units(call: &Call) -> Vec<Unit> {
     match (&call.op, &call.outcome) {
         (_, None) => Vec::new(),
         (Op::Unlink(at) | Op::Rmdir(at), Some(Outcome::Failed(Fault::NotFound)))
@@ -356,9 +359,9 @@ fn told(call: &Call) -> Vec<Unit> {
     }
 }
 
-fn lacks(call: &Call, unit: Unit, change: &Change, durable: u64) {
+fn report_missing(call: &Call, unit: Unit, change: &Change, durable: u64) {
     broken(&format!(
-        "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes all behind {durable}",
+        "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes everything after {durable}",
         call.line(),
         change.client,
         change.transno,
@@ -414,7 +417,7 @@ mod tests {
     #[test]
     fn what_is_told_durable_must_be_on_the_device_also_where_a_lap_ends() {
         let lap = LOG_BYTES;
-        let told = |covered: &[u64], upto: u64| {
+        let detected = |covered: &[u64], upto: u64| {
             found(|durable| {
                 group(durable, 1, 1, lap - 8192);
                 flush(durable, &[1]);
@@ -425,10 +428,10 @@ mod tests {
                 durable.answers(transno(upto), None);
             })
         };
-        assert_eq!(told(&[2, 3], lap + 4096), None);
-        assert_eq!(told(&[], lap - 4096), None);
+        assert_eq!(detected(&[2, 3], lap + 4096), None);
+        assert_eq!(detected(&[], lap - 4096), None);
         for (covered, upto) in [(vec![3], lap + 1), (vec![2], lap - 1), (vec![2, 3], lap + 4097)] {
-            assert!(told(&covered, upto).is_some_and(|text| text.contains("power cut")));
+            assert!(detected(&covered, upto).is_some_and(|text| text.contains("power cut")));
         }
     }
 
@@ -449,7 +452,7 @@ mod tests {
             })
         };
         assert_eq!(next(at + 4096), None);
-        assert!(next(at).is_some_and(|text| text.contains("as was told")));
+        assert!(next(at).is_some_and(|text| text.contains("had announced")));
         assert!(next(at + 8192).is_some_and(|text| text.contains("of epoch 2 begins")));
         let its = found(|durable| {
             group(durable, 1, 1, at);
@@ -468,7 +471,7 @@ mod tests {
     #[test]
     fn what_another_changed_before_one_asked_is_durable_before_one_is_told() {
         let at = LOG_BYTES - 8192;
-        let told = |client: usize, op: Op, begun: u64, flushed: bool| {
+        let detected = |client: usize, op: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::Make(AT, FileKind::Regular), transno(at + 90));
@@ -480,18 +483,18 @@ mod tests {
             })
             .is_some()
         };
-        assert!(told(2, Op::Lookup(AT), 11, false));
-        assert!(told(2, Op::GetAttr(Ino(7)), 11, false));
-        assert!(!told(2, Op::Lookup(AT), 11, true));
-        assert!(!told(2, Op::Lookup(AT), 9, false), "it may have been told of before");
-        assert!(!told(1, Op::Lookup(AT), 11, false), "its own");
-        assert!(!told(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
+        assert!(detected(2, Op::Lookup(AT), 11, false));
+        assert!(detected(2, Op::GetAttr(Ino(7)), 11, false));
+        assert!(!detected(2, Op::Lookup(AT), 11, true));
+        assert!(!detected(2, Op::Lookup(AT), 9, false), "it may have been told of before");
+        assert!(!detected(1, Op::Lookup(AT), 11, false), "its own");
+        assert!(!detected(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
     }
 
     #[test]
     fn what_is_missing_or_there_already_is_told_as_well() {
         let at = LOG_BYTES - 8192;
-        let told = |op: Op, fault: Fault| {
+        let detected = |op: Op, fault: Fault| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::Unlink(AT), transno(at + 90));
@@ -500,9 +503,9 @@ mod tests {
             })
             .is_some()
         };
-        assert!(told(Op::Unlink(AT), Fault::NotFound));
-        assert!(told(Op::Make(AT, FileKind::Regular), Fault::Exists));
-        assert!(!told(Op::Unlink(AT), Fault::Io));
+        assert!(detected(Op::Unlink(AT), Fault::NotFound));
+        assert!(detected(Op::Make(AT, FileKind::Regular), Fault::Exists));
+        assert!(!detected(Op::Unlink(AT), Fault::Io));
     }
 
     #[test]
@@ -520,13 +523,13 @@ mod tests {
     #[test]
     fn what_was_answered_before_a_sync_is_durable_when_that_ends() {
         let at = LOG_BYTES - 8192;
-        let lacks = |sync: Op, begun: u64, flushed: bool| {
+        let is_missing = |sync: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
                 if flushed {
                     flush(durable, &[1]);
-                    // What is written behind meanwhile is nothing that the application was told.
+                    // What is written remainder meanwhile is nothing that the application was told.
                     durable.committed(1, 11, Ino(7), transno(at + 4200));
                 }
                 let applied = Some(10);
@@ -536,11 +539,11 @@ mod tests {
             .is_some()
         };
         for sync in [Op::SyncNames, Op::SyncAll, Op::Fsync(Ino(7), 1)] {
-            assert!(lacks(sync.clone(), 13, false), "{sync:?}");
-            assert!(!lacks(sync.clone(), 13, true), "{sync:?}");
-            assert!(!lacks(sync, 11, false), "it was not answered");
+            assert!(is_missing(sync.clone(), 13, false), "{sync:?}");
+            assert!(!is_missing(sync.clone(), 13, true), "{sync:?}");
+            assert!(!is_missing(sync, 11, false), "it was not answered");
         }
-        assert!(!lacks(Op::Fsync(Ino(8), 1), 13, false), "another file");
+        assert!(!is_missing(Op::Fsync(Ino(8), 1), 13, false), "another file");
     }
 
     #[test]

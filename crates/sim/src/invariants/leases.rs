@@ -2,7 +2,7 @@
 //! believe themselves.
 //!
 //! Looked at whenever an application asks or is answered, where there are many leases less often
-//! (`LEASES_AN_EVENT`):
+//! (`LEASES_PER_EVENT`):
 //! - no two leases that the server counts on one inode conflict;
 //! - what a client relies on, while its lease has not run out, the server counts as the client's,
 //!   asked back or not, once it has heard all clients of the server before it. Of an inode that is
@@ -119,7 +119,7 @@ fn overlaps(parts: &PartHolders) {
 /// Is there no such inode any more, or soon, as far as can be told?
 fn is_gone(cluster: &Cluster, ledger: Option<&Ledger>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
-        || cluster.look(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
+        || cluster.inspect(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
 }
 
 fn conflicts(holders: &Holders, how: &str) {

@@ -28,7 +28,7 @@ use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{Applied, History};
-use crate::{cluster, fields, fleet, log, mount, rot, run, space};
+use crate::{cluster, fields, fleet, log, media_corruption, mount, run, space};
 
 /// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs`
 /// has a bug for each.
@@ -44,12 +44,12 @@ pub const ALL: &[&str] = &[
     cluster::SERVER_STAYS,
     fields::FAIR,
     fields::OWN,
-    fleet::HEARD,
-    fleet::HEARS,
-    fleet::LOST,
+    fleet::NO_SPURIOUS_EVICTION,
+    fleet::EVICTION_NOTICED,
+    fleet::NO_SPURIOUS_LOSS,
     mount::ONE_NAME,
-    rot::DAMAGE,
-    rot::REPAIR,
+    media_corruption::DAMAGE,
+    media_corruption::REPAIR,
     run::EVERYONE_MOUNTS,
     run::EVERYTHING_ENDS,
     run::NO_PANICS,
@@ -60,12 +60,12 @@ pub const ALL: &[&str] = &[
 ];
 
 /// A node, and the number of its run.
-type Node = (String, u32);
+type NodeRun = (String, u32);
 /// Where a client runs: its node, and in which run of it, if that is known.
-type Place = (String, Option<u32>);
+type ClientPlace = (String, Option<u32>);
 
 /// Is it that client who does something as this node?
-fn is_of(node: &Node, place: &Place) -> bool {
+fn runs_at(node: &NodeRun, place: &ClientPlace) -> bool {
     node.0 == place.0 && place.1.is_none_or(|run| run == node.1)
 }
 
@@ -82,7 +82,7 @@ struct Inner {
     once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
     /// Where each client of the history runs.
-    places: RefCell<BTreeMap<usize, Place>>,
+    places: RefCell<BTreeMap<usize, ClientPlace>>,
     /// What the data device has failed to each node since what runs there began.
     failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
@@ -141,7 +141,7 @@ impl Checks {
     /// This client of the history has lost its session, and with it what it had not synced.
     pub(crate) fn lost_session(&self, client: usize) {
         if let Some(place) = self.0.places.borrow().get(&client) {
-            self.0.durable.borrow_mut().given_up(place);
+            self.0.durable.borrow_mut().abandon_writes(place);
         }
     }
 
@@ -151,9 +151,9 @@ impl Checks {
     }
 
     /// What this client has written that is not surely stable.
-    pub(crate) fn loose_of(&self, client: ClientId) -> BTreeSet<u64> {
+    pub(crate) fn unflushed_of(&self, client: ClientId) -> BTreeSet<u64> {
         let place = self.0.owners.borrow().place_of(client);
-        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().loose_of(&place))
+        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().unflushed_of(&place))
     }
 
     /// The data device is another one: all that it holds is stable, and who wrote it is gone.
@@ -188,7 +188,7 @@ impl Checks {
 }
 
 /// From here on, as long as the guard lives, everything is looked at.
-pub(crate) fn look_on(cluster: &Cluster) -> Watching {
+pub(crate) fn watch_devices(cluster: &Cluster) -> Watching {
     let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
     checks.durable.borrow_mut().watch();
     watch_disks(move |disk, event| {
@@ -207,7 +207,7 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
             checks.failed.borrow_mut().entry(node.0.to_owned()).or_default().insert(action);
             if matches!(action, DiskAction::Write | DiskAction::Flush) {
                 let place = (node.0.to_owned(), Some(node.1));
-                checks.durable.borrow_mut().given_up(&place);
+                checks.durable.borrow_mut().abandon_writes(&place);
             }
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
@@ -235,19 +235,19 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
 
 /// Leases that are looked at for each thing that happens, on average and at most: a long run has
 /// many, and looking at all of them each time would take most of its time.
-const LEASES_AN_EVENT: usize = 32;
+const LEASES_PER_EVENT: usize = 32;
 
 /// From here on clients, what they rely on, and what their applications are told, are looked at
 /// whenever something happens that an application sees.
-pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
+pub(crate) fn watch_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
     let of = cluster.clone();
-    history.look_at_ends(Box::new(move |call| of.checks.ended(&of, call)));
+    history.on_end(Box::new(move |call| of.checks.ended(&of, call)));
     let (cluster, fleet) = (cluster.clone(), fleet.weak());
     let (events, leases) = (Cell::new(0), Cell::new(0));
     log::on_event(Box::new(move || {
-        cluster.checks.0.owners.borrow_mut().learn(&cluster);
+        cluster.checks.0.owners.borrow_mut().learn_sessions(&cluster);
         events.set(events.get() + 1);
-        let due = events.get() * LEASES_AN_EVENT >= leases.get();
+        let due = events.get() * LEASES_PER_EVENT >= leases.get();
         if let Some(mounts) = fleet.mounts().filter(|_| due) {
             leases.set(leases::check(&cluster, &mounts));
             events.set(0);

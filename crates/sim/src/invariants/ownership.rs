@@ -26,7 +26,7 @@ use mds::{Ledger, Pointed, Standing};
 use store::{ALL_FILES, Owner, Stop, Txn};
 use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
-use super::{Place, is_of};
+use super::{ClientPlace, runs_at};
 use crate::cluster::{Cluster, ZONE};
 use crate::log;
 
@@ -43,13 +43,13 @@ const MANY: usize = 1 << 16;
 pub(crate) struct Owners {
     /// On which node each client runs or ran, and in which run of it: the one in which it was first
     /// seen.
-    nodes: BTreeMap<ClientId, Place>,
-    /// Of which file each block became last.
+    nodes: BTreeMap<ClientId, ClientPlace>,
+    /// BlockOwner which file each block became last.
     files: BTreeMap<u64, Ino>,
 }
 
 /// Who a block is of.
-struct Of {
+struct BlockOwner {
     owner: Owner,
     /// The file, and which block of it.
     file: Option<(Ino, FileBlock)>,
@@ -66,13 +66,17 @@ impl Owners {
     }
 
     /// Which clients there are: whoever has a session may own blocks, long before it writes any.
-    pub(crate) fn learn(&mut self, cluster: &Cluster) {
+    pub(crate) fn learn_sessions(&mut self, cluster: &Cluster) {
         if let Some(ledger) = cluster.ledger() {
-            self.meet(ledger.sessions(), |node| cluster.world.run_of(node));
+            self.add_sessions(ledger.sessions(), |node| cluster.world.run_of(node));
         }
     }
 
-    fn meet(&mut self, sessions: Vec<(ClientId, String)>, run_of: impl Fn(&str) -> Option<u32>) {
+    fn add_sessions(
+        &mut self,
+        sessions: Vec<(ClientId, String)>,
+        run_of: impl Fn(&str) -> Option<u32>,
+    ) {
         for (client, node) in sessions {
             self.nodes.entry(client).or_insert_with(|| {
                 let run = run_of(&node);
@@ -82,14 +86,14 @@ impl Owners {
     }
 
     /// The clients of this run of a node, and those of which nobody knows in which they were.
-    fn of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
+    fn clients_of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
         let by = (node.to_owned(), run);
-        let clients = self.nodes.iter().filter(|(_, place)| is_of(&by, place));
+        let clients = self.nodes.iter().filter(|(_, place)| runs_at(&by, place));
         clients.map(|(client, _)| *client).collect()
     }
 
     /// Where a client runs or ran: the node, and in which run of it, if that is known.
-    pub(crate) fn place_of(&self, client: ClientId) -> Option<Place> {
+    pub(crate) fn place_of(&self, client: ClientId) -> Option<ClientPlace> {
         self.nodes.get(&client).cloned()
     }
 
@@ -116,16 +120,18 @@ impl Owners {
         submits: bool,
     ) -> Vec<Option<Owner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
-        self.learn(cluster);
+        self.learn_sessions(cluster);
         if !ledger.serves() {
             return blocks.map(|_| None).collect();
         }
-        let clients = self.of(node);
+        let clients = self.clients_of(node);
         let node = node.0;
         blocks
             .map(|block| {
                 let found = self.find(cluster, block)?;
-                if let Some((invariant, why)) = wrong(cluster, &ledger, &clients, &found, submits) {
+                if let Some((invariant, why)) =
+                    violation_of(cluster, &ledger, &clients, &found, submits)
+                {
                     let what = if submits { "submits a write to" } else { "has written" };
                     let text = format!(
                         "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
@@ -137,30 +143,30 @@ impl Owners {
             .collect()
     }
 
-    /// Of which file is a block a written part? `None` also where that cannot be told.
+    /// BlockOwner which file is a block a written part? `None` also where that cannot be told.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
-        let extent = cluster.look(|txn| extent_of(txn, ino, block))??;
+        let extent = cluster.inspect(|txn| extent_of(txn, ino, block))??;
         (extent.state == ExtentState::Written).then_some(ino)
     }
 
-    fn find(&self, cluster: &Cluster, block: u64) -> Option<Of> {
+    fn find(&self, cluster: &Cluster, block: u64) -> Option<BlockOwner> {
         let ino = self.files.get(&block).copied();
-        cluster.look(|txn| {
+        cluster.inspect(|txn| {
             let owner = txn.owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
                 (Owner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
                     .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
                 _ => None,
             };
-            Ok(Of { owner, file })
+            Ok(BlockOwner { owner, file })
         })
     }
 }
 
 /// Is a block a file's? Where that cannot be told, it counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
-    let owner = cluster.look(|txn| txn.owner(ZONE, PagBlock(block)));
+    let owner = cluster.inspect(|txn| txn.owner(ZONE, PagBlock(block)));
     owner.is_none_or(|owner| owner == Owner::Mapped)
 }
 
@@ -174,11 +180,11 @@ fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, 
 }
 
 /// What is wrong with a write by one of these clients to such a block.
-fn wrong(
+fn violation_of(
     cluster: &Cluster,
     ledger: &Ledger,
     clients: &[ClientId],
-    found: &Of,
+    found: &BlockOwner,
     submits: bool,
 ) -> Option<(&'static str, String)> {
     match (found.owner, found.file) {
@@ -207,7 +213,7 @@ fn wrong(
 
 /// Is the client in quarantine, and might it be writing this file?
 fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
-    let frozen = cluster.look(|txn| {
+    let frozen = cluster.inspect(|txn| {
         let frozen = txn.is_quarantined(client)?.then(|| txn.frozen(client)).transpose()?;
         Ok(frozen.is_some_and(|files| files.contains(&ino) || files.contains(&ALL_FILES)))
     });
@@ -223,12 +229,12 @@ mod tests {
     fn the_pool_of_a_dead_client_is_not_that_of_the_next_one_of_its_host() {
         let mut owners = Owners::default();
         let on = |client| vec![(ClientId(client), "c0".to_owned())];
-        owners.meet(on(1), |_| Some(4));
+        owners.add_sessions(on(1), |_| Some(4));
         // The server keeps the session of the dead one, and the process has a second one after an
         // eviction.
-        owners.meet([on(1), on(2), on(3)].concat(), |_| Some(7));
-        assert_eq!(owners.of(("c0", 4)), [ClientId(1)]);
-        assert_eq!(owners.of(("c0", 7)), [ClientId(2), ClientId(3)]);
-        assert_eq!(owners.of(("c1", 7)), []);
+        owners.add_sessions([on(1), on(2), on(3)].concat(), |_| Some(7));
+        assert_eq!(owners.clients_of(("c0", 4)), [ClientId(1)]);
+        assert_eq!(owners.clients_of(("c0", 7)), [ClientId(2), ClientId(3)]);
+        assert_eq!(owners.clients_of(("c1", 7)), []);
     }
 }

@@ -20,7 +20,7 @@ use store::Owner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 
-use super::{Node, Place, is_of};
+use super::{ClientPlace, NodeRun, runs_at};
 use crate::log;
 
 /// The invariant.
@@ -29,7 +29,7 @@ pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stabl
 /// What is known of a block.
 #[derive(Default)]
 struct Written {
-    node: Node,
+    node: NodeRun,
     /// The first write by that node since it came to its pool, and whether that or a later one is
     /// stable.
     first: u64,
@@ -38,7 +38,7 @@ struct Written {
     mapped: Option<(Ino, u64)>,
     /// The first write after that while no server counted whose the block was, and whether that or
     /// a later one is stable: the file may have given it up by then, and the client have it anew.
-    uncounted: Option<(u64, bool)>,
+    unattributed: Option<(u64, bool)>,
     /// Block of which file it had become by a commit that was lost with its server, and whether it
     /// was stable then: that commit may be sent again, whatever was written since.
     lost: Option<((Ino, u64), bool)>,
@@ -51,7 +51,7 @@ const NOT_SINCE: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Stable {
     /// Writes that are not stable.
-    writes: BTreeMap<u64, (Node, Range<u64>)>,
+    writes: BTreeMap<u64, (NodeRun, Range<u64>)>,
     blocks: BTreeMap<u64, Written>,
 }
 
@@ -67,13 +67,13 @@ impl Stable {
     }
 
     /// Whose a write is, and of which blocks, if it is not yet stable.
-    pub(crate) fn write(&self, id: u64) -> Option<(Node, Range<u64>)> {
+    pub(crate) fn write(&self, id: u64) -> Option<(NodeRun, Range<u64>)> {
         self.writes.get(&id).cloned()
     }
 
     /// What a node, in this run of it if that is known, has written that is not yet stable.
-    pub(crate) fn loose_of(&self, place: &Place) -> BTreeSet<u64> {
-        let of_it = self.writes.iter().filter(|(_, (by, _))| is_of(by, place));
+    pub(crate) fn unflushed_of(&self, place: &ClientPlace) -> BTreeSet<u64> {
+        let of_it = self.writes.iter().filter(|(_, (by, _))| runs_at(by, place));
         of_it.map(|(&id, _)| id).collect()
     }
 
@@ -83,7 +83,8 @@ impl Stable {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
                 known.lost = known.mapped.take().map(|at| (at, known.stable));
-                (known.first, known.stable) = known.uncounted.take().unwrap_or((NOT_SINCE, false));
+                (known.first, known.stable) =
+                    known.unattributed.take().unwrap_or((NOT_SINCE, false));
             }
         }
     }
@@ -100,8 +101,8 @@ impl Stable {
             if known.first == NOT_SINCE {
                 known.first = id;
             }
-            if owner.is_none() && known.mapped.is_some() && known.uncounted.is_none() {
-                known.uncounted = Some((id, false));
+            if owner.is_none() && known.mapped.is_some() && known.unattributed.is_none() {
+                known.unattributed = Some((id, false));
             }
         }
     }
@@ -114,7 +115,7 @@ impl Stable {
                 let known = self.blocks.get_mut(&block);
                 let Some(known) = known.filter(|known| known.node == node) else { continue };
                 known.stable |= *id >= known.first;
-                if let Some((first, stable)) = &mut known.uncounted {
+                if let Some((first, stable)) = &mut known.unattributed {
                     *stable |= id >= first;
                 }
             }
@@ -123,7 +124,7 @@ impl Stable {
 
     /// A commit lets the metadata point at something; it is of the client at `place`, if that is
     /// known.
-    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&Place>) {
+    pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>, place: Option<&ClientPlace>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
                 let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
@@ -135,7 +136,7 @@ impl Stable {
                     known.mapped = Some(at);
                     continue;
                 }
-                let mine = place.is_none_or(|place| is_of(&known.node, place));
+                let mine = place.is_none_or(|place| runs_at(&known.node, place));
                 known.stable |= known.lost == Some((at, true));
                 let again = known.mapped.is_some_and(|mapped| mapped != at);
                 let why = match (mine, known.stable, again) {
@@ -144,7 +145,7 @@ impl Stable {
                     (.., true) => "was written before it became another file's",
                     _ => "",
                 };
-                (known.mapped, known.uncounted) = (Some(at), None);
+                (known.mapped, known.unattributed) = (Some(at), None);
                 if !why.is_empty() && !pointed.replay {
                     let (client, ino, at) = (pointed.client, at.0, at.1);
                     let text = format!(

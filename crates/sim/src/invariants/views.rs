@@ -8,7 +8,7 @@
 
 use crate::call::Call;
 use crate::judge::{Abandoned, Judge};
-use crate::model::State;
+use crate::model::FsState;
 
 /// The invariant.
 pub(crate) const LINEARIZABLE: &str = "9: views are linearizable";
@@ -24,17 +24,17 @@ pub(crate) struct Unjudged {
     pub misled: Option<String>,
 }
 
-/// Judges a whole history; of a `mortal` one sessions may have lost something. With `all_orders`
+/// Judges a whole history; of a `may_crash` one sessions may have lost something. With `all_orders`
 /// nothing that was told of their order counts.
 ///
 /// # Errors
 /// The step that nothing explains, for people.
 pub(crate) fn judge(
     calls: &[Call],
-    (mortal, all_orders): (bool, bool),
+    (may_crash, all_orders): (bool, bool),
     unjudged: &mut Unjudged,
 ) -> Result<(), String> {
-    let start = || State { mortal, ..State::default() };
+    let start = || FsState { may_crash, ..FsState::default() };
     let mut settled_as_told = 0;
     if !all_orders {
         let mut guided = Judge::guided(start());

@@ -32,7 +32,7 @@ struct Node {
     version: u64,
     lookups: u64,
     /// Changes of the size under way: what is told meanwhile is not taken in.
-    unstable: u32,
+    size_changing: u32,
     /// Number of the last change by this kernel that left the version as it was.
     changed: u64,
     /// As it was told with the first lookup.
@@ -43,7 +43,7 @@ struct Node {
 
 /// What a question was asked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct RequestSnapshot {
     epoch: u64,
     /// `None`: the answer is taken in whatever happened since.
     version: Option<u64>,
@@ -53,10 +53,10 @@ pub struct Asked {
     taken_in: Option<Instant>,
 }
 
-impl Asked {
+impl RequestSnapshot {
     /// Its answer is taken in at this moment: what it tells counts for a time from then on.
-    pub fn taken_in(self, taken_in: Instant) -> Asked {
-        Asked { taken_in: Some(taken_in), ..self }
+    pub fn taken_in(self, taken_in: Instant) -> RequestSnapshot {
+        RequestSnapshot { taken_in: Some(taken_in), ..self }
     }
 
     /// Until when something counts that the answer tells for `time`.
@@ -68,8 +68,8 @@ impl Asked {
     }
 
     /// The same, but what the answer says of attributes is taken in whatever happened since.
-    pub fn unquestioned(self) -> Asked {
-        Asked { version: None, ..self }
+    pub fn accepted_always(self) -> RequestSnapshot {
+        RequestSnapshot { version: None, ..self }
     }
 }
 
@@ -112,12 +112,12 @@ impl Cache {
             btime: Timestamp::default(),
             version: 0,
         };
-        self.looked_up(&attr, 0, Instant::default(), Asked::default().unquestioned());
+        self.looked_up(&attr, 0, Instant::default(), RequestSnapshot::default().accepted_always());
     }
 
     /// A question is asked now.
-    pub fn ask(&self) -> Asked {
-        Asked {
+    pub fn ask(&self) -> RequestSnapshot {
+        RequestSnapshot {
             epoch: self.epoch,
             version: Some(self.version),
             evictions: self.evictions,
@@ -133,7 +133,7 @@ impl Cache {
     }
 
     /// An answer to a question about a name.
-    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: Asked) {
+    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: RequestSnapshot) {
         if let Some(ino) = leads.filter(|ino| self.kind(*ino) == Some(FileKind::Directory)) {
             self.names.retain(|_, dentry| dentry.leads != Some(ino));
         }
@@ -141,8 +141,8 @@ impl Cache {
     }
 
     /// Names count from now, whenever they were asked for.
-    pub fn as_of_now(&self, asked: Asked) -> Asked {
-        Asked { epoch: self.epoch, ..asked }
+    pub fn as_of_now(&self, asked: RequestSnapshot) -> RequestSnapshot {
+        RequestSnapshot { epoch: self.epoch, ..asked }
     }
 
     /// A name is not known any more.
@@ -159,7 +159,8 @@ impl Cache {
             return false;
         }
         self.version += 1;
-        let fresh = Node { void: true, version: self.version, unstable: 0, generation, ..*node };
+        let fresh =
+            Node { void: true, version: self.version, size_changing: 0, generation, ..*node };
         *node = Node { attr: *attr, older: false, changed: 0, ..fresh };
         self.names.retain(|at, dentry| at.dir != ino && dentry.leads != Some(ino));
         true
@@ -192,10 +193,16 @@ impl Cache {
     }
 
     /// One more lookup of an inode was answered.
-    pub fn looked_up(&mut self, attr: &Attr, generation: u64, until: Instant, asked: Asked) {
+    pub fn looked_up(
+        &mut self,
+        attr: &Attr,
+        generation: u64,
+        until: Instant,
+        asked: RequestSnapshot,
+    ) {
         if let Some(node) = self.nodes.get_mut(&attr.ino) {
             node.lookups += 1;
-            self.told(attr, until, asked);
+            self.apply_attr(attr, until, asked);
             return;
         }
         self.version += 1;
@@ -207,7 +214,7 @@ impl Cache {
             void,
             version: self.version,
             lookups: 1,
-            unstable: 0,
+            size_changing: 0,
             changed: 0,
             generation,
             // It may have been another node of this inode that the change voided.
@@ -217,9 +224,9 @@ impl Cache {
     }
 
     /// An answer tells of a known inode. `false`: it is not taken in.
-    pub fn told(&mut self, attr: &Attr, until: Instant, asked: Asked) -> bool {
+    pub fn apply_attr(&mut self, attr: &Attr, until: Instant, asked: RequestSnapshot) -> bool {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return false };
-        if node.unstable > 0 || asked.version.is_some_and(|version| node.version > version) {
+        if node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version) {
             return false;
         }
         self.version += 1;
@@ -230,7 +237,7 @@ impl Cache {
 
     /// The answer to a SETATTR is taken in always; `until` counts unless the attributes were voided
     /// since it was asked.
-    pub fn set(&mut self, attr: &Attr, until: Instant, asked: Asked) {
+    pub fn set(&mut self, attr: &Attr, until: Instant, asked: RequestSnapshot) {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return };
         let overtaken = asked.version.is_some_and(|version| node.version > version);
         self.version += 1;
@@ -251,9 +258,9 @@ impl Cache {
     }
 
     /// A change of the size begins (`by` 1) or ends (-1).
-    pub fn unstable(&mut self, ino: Ino, by: i32) {
+    pub fn size_changing(&mut self, ino: Ino, by: i32) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.unstable = node.unstable.saturating_add_signed(by);
+            node.size_changing = node.size_changing.saturating_add_signed(by);
         }
     }
 
@@ -284,11 +291,11 @@ impl Cache {
         }
     }
 
-    /// The version of an inode's attributes, to compare with [`Asked`].
-    pub fn is_newer(&self, ino: Ino, asked: Asked) -> bool {
+    /// The version of an inode's attributes, to compare with [`RequestSnapshot`].
+    pub fn is_newer(&self, ino: Ino, asked: RequestSnapshot) -> bool {
         let node = self.nodes.get(&ino);
         node.is_none_or(|node| {
-            node.unstable > 0 || asked.version.is_some_and(|version| node.version > version)
+            node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version)
         })
     }
 
@@ -337,14 +344,14 @@ impl Cache {
     }
 
     /// Is it an inode that no name leads to, or into?
-    pub fn is_nameless(&self, ino: Ino) -> bool {
+    pub fn has_no_dentry(&self, ino: Ino) -> bool {
         let named =
             self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino));
         ino != Ino::ROOT && !named && self.nodes.contains_key(&ino)
     }
 
     /// Inodes that no name leads to, or into.
-    pub fn nameless(&self) -> Vec<Ino> {
+    pub fn without_dentry(&self) -> Vec<Ino> {
         let named = |ino: Ino| {
             self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino))
         };

@@ -34,7 +34,7 @@ const LOOK_US: u64 = 100_000;
 /// What a process waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Given up when the process is killed.
+    /// AnswerRefs up when the process is killed.
     Usual,
     /// A lock that is freed: it is freed also without the process.
     Unlock,
@@ -53,16 +53,16 @@ enum Signal {
     IsHandled,
 }
 
-struct Waiting {
+struct WaitingProcess {
     kind: Kind,
     end: OneSender<Signal>,
 }
 
 /// The requests of one mount that wait for their answers, and those that nobody waits for any more.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct PendingRequests {
     last: Cell<u64>,
-    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    waiting: RefCell<BTreeMap<u64, WaitingProcess>>,
     /// Requests stay in the queue for a while: where no process is killed nobody could tell.
     queues: Cell<bool>,
     /// The next wait for a lock gets a signal when it has lasted so long.
@@ -70,16 +70,16 @@ pub(crate) struct Calls {
     /// Reading ahead by open files that has not ended.
     reading: RefCell<BTreeMap<Handle, u32>>,
     /// Requests without a process that have not ended.
-    left: Cell<usize>,
+    abandoned: Cell<usize>,
     ended: Notify,
 }
 
-impl Calls {
+impl PendingRequests {
     fn begin(&self, kind: Kind) -> (u64, OneReceiver<Signal>) {
         let operation = self.last.get() + 1;
         self.last.set(operation);
         let (end, ended) = oneshot();
-        self.waiting.borrow_mut().insert(operation, Waiting { kind, end });
+        self.waiting.borrow_mut().insert(operation, WaitingProcess { kind, end });
         (operation, ended)
     }
 
@@ -87,12 +87,12 @@ impl Calls {
         self.waiting.borrow_mut().remove(&operation);
     }
 
-    fn one_more_left(&self) {
-        self.left.set(self.left.get() + 1);
+    fn one_more_abandoned(&self) {
+        self.abandoned.set(self.abandoned.get() + 1);
     }
 
-    fn one_less_left(&self) {
-        self.left.set(self.left.get() - 1);
+    fn one_less_abandoned(&self) {
+        self.abandoned.set(self.abandoned.get() - 1);
         self.ended.notify_all();
     }
 }
@@ -126,11 +126,11 @@ impl Drop for ReadingAhead {
 }
 
 /// A request that goes on without its process; `None`: it was never taken from the queue.
-pub struct GoesOn(Option<OneReceiver<()>>);
+pub struct AbandonedRequest(Option<OneReceiver<()>>);
 
-impl GoesOn {
+impl AbandonedRequest {
     /// Ends with it. `false`: it was never done.
-    pub async fn over(self) -> bool {
+    pub async fn ended(self) -> bool {
         match self.0 {
             Some(over) => {
                 over.await;
@@ -142,7 +142,7 @@ impl GoesOn {
 }
 
 /// What an answer gives to the kernel, and a killed process gives back.
-pub(super) enum Given {
+pub(super) enum AnswerRefs {
     Nothing,
     /// A lookup of an inode.
     Entry(Ino),
@@ -156,37 +156,37 @@ pub(super) enum Given {
     Listed(Vec<Ino>),
 }
 
-impl Given {
-    pub fn entry(entry: &Entry) -> Given {
-        Given::Entry(entry.attr.ino)
+impl AnswerRefs {
+    pub fn entry(entry: &Entry) -> AnswerRefs {
+        AnswerRefs::Entry(entry.attr.ino)
     }
 
-    pub fn listed(part: &[Listed]) -> Given {
+    pub fn listed(part: &[Listed]) -> AnswerRefs {
         let entries = part.iter().filter_map(|listed| listed.entry.as_ref());
-        Given::Listed(entries.map(|entry| entry.attr.ino).collect())
+        AnswerRefs::Listed(entries.map(|entry| entry.attr.ino).collect())
     }
 
-    pub fn made((entry, opened): &(Entry, Opened)) -> Given {
-        Given::Made(entry.attr.ino, opened.handle)
+    pub fn made((entry, opened): &(Entry, Opened)) -> AnswerRefs {
+        AnswerRefs::Made(entry.attr.ino, opened.handle)
     }
 
     async fn back(self, client: &Client) {
         match self {
-            Given::Nothing => {}
-            Given::Entry(ino) => client.forget(ino, 1),
-            Given::Open(handle) => client.release(handle, None).await,
-            Given::Made(ino, handle) => {
+            AnswerRefs::Nothing => {}
+            AnswerRefs::Entry(ino) => client.forget(ino, 1),
+            AnswerRefs::Open(handle) => client.release(handle, None).await,
+            AnswerRefs::Made(ino, handle) => {
                 client.release(handle, None).await;
                 client.forget(ino, 1);
             }
-            Given::Dir(handle) => client.releasedir(handle),
-            Given::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
+            AnswerRefs::Dir(handle) => client.releasedir(handle),
+            AnswerRefs::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
         }
     }
 }
 
 impl Vfs {
-    fn calls(&self) -> &Calls {
+    fn calls(&self) -> &PendingRequests {
         &self.caches.0.calls
     }
 
@@ -198,7 +198,7 @@ impl Vfs {
     pub(super) async fn call<T: 'static, H: 'static>(
         &self,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> Given,
+        given: fn(&T) -> AnswerRefs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         self.ask_for(Kind::Usual, work, given, held).await
@@ -212,7 +212,7 @@ impl Vfs {
         &self,
         filled: impl Future<Output = Result<(), Fault>> + 'static,
     ) -> Result<(), Fault> {
-        self.ask_for(Kind::ReadAhead, filled, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::ReadAhead, filled, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// What close(2) asks for, also at the end of a process.
@@ -222,7 +222,7 @@ impl Vfs {
     pub async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<(), Fault> {
         let client = self.client().clone();
         let flush = async move { client.flush(handle, owner).await };
-        self.ask_for(Kind::Flush, flush, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Flush, flush, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// Frees a lock.
@@ -232,26 +232,26 @@ impl Vfs {
     pub async fn free_lock(&self, handle: Handle, lock: LockRequest) -> Result<(), Fault> {
         let client = self.client().clone();
         let free = async move { client.setlk(handle, lock, false).await };
-        self.ask_for(Kind::Unlock, free, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Unlock, free, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     async fn ask_for<T: 'static, H: 'static>(
         &self,
         kind: Kind,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> Given,
+        given: fn(&T) -> AnswerRefs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         if self.is_dead() && kind != Kind::Flush {
             return Err(Fault::Interrupted);
         }
         let (operation, mut killed) = self.calls().begin(kind);
-        if self.is_never_sent(kind, operation, &mut killed).await {
+        if self.dies_in_queue(kind, operation, &mut killed).await {
             return Err(Fault::Interrupted);
         }
         let client = self.client().clone();
         let mut work = Box::pin(work);
-        let mut seen = Box::pin(self.seen_at_its_end());
+        let mut seen = Box::pin(self.exit_noticed());
         let answer = poll_fn(|cx| {
             let killed = Pin::new(&mut killed).poll(cx).is_ready();
             if killed || self.is_dead() && seen.as_mut().poll(cx).is_ready() {
@@ -265,14 +265,14 @@ impl Vfs {
             return answer;
         }
         let giving = client.clone();
-        let mut rest = Box::pin(async move {
+        let mut remainder = Box::pin(async move {
             if let Ok(answer) = work.await {
                 given(&answer).back(&giving).await;
             }
         });
         let held = held.clone();
-        self.goes_on(async move {
-            poll_fn(|cx| client.step(operation, || rest.as_mut().poll(cx))).await;
+        self.continue_abandoned(async move {
+            poll_fn(|cx| client.step(operation, || remainder.as_mut().poll(cx))).await;
             client.over(operation);
             drop(held);
         });
@@ -280,22 +280,22 @@ impl Vfs {
         Err(Fault::Interrupted)
     }
 
-    /// `rest` is left behind, and goes on.
-    fn goes_on(&self, rest: impl Future<Output = ()> + 'static) {
+    /// `remainder` is left behind, and goes on.
+    fn continue_abandoned(&self, remainder: impl Future<Output = ()> + 'static) {
         let (over, goes_on) = oneshot();
         let caches = self.caches.clone();
-        caches.0.calls.one_more_left();
+        caches.0.calls.one_more_abandoned();
         self.caches.0.env.spawn(async move {
-            rest.await;
+            remainder.await;
             over.send(());
-            caches.0.calls.one_less_left();
+            caches.0.calls.one_less_abandoned();
         });
-        self.leaves(GoesOn(Some(goes_on)));
+        self.set_abandoned(AbandonedRequest(Some(goes_on)));
     }
 
     /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and it is
     /// gone.
-    async fn is_never_sent(
+    async fn dies_in_queue(
         &self,
         kind: Kind,
         operation: u64,
@@ -316,14 +316,14 @@ impl Vfs {
         .await;
         if gone {
             self.client().over(operation);
-            self.leaves(GoesOn(None));
+            self.set_abandoned(AbandonedRequest(None));
             self.dies();
         }
         gone
     }
 
     /// Ends when `fuse` has seen that the process is at its end; at once if it is not.
-    async fn seen_at_its_end(&self) {
+    async fn exit_noticed(&self) {
         if self.is_dead() {
             let look = Duration::from_micros(self.chance(LOOK_US));
             self.caches.0.env.sleep(look).await;
@@ -344,11 +344,11 @@ impl Vfs {
             return Err(Fault::Interrupted);
         }
         let (operation, mut signal) = self.calls().begin(Kind::Lock);
-        if self.is_never_sent(Kind::Lock, operation, &mut signal).await {
+        if self.dies_in_queue(Kind::Lock, operation, &mut signal).await {
             return Err(Fault::Interrupted);
         }
         if wait {
-            self.disturb(operation);
+            self.signal_if_due(operation);
         }
         let client = self.client().clone();
         let asked = client.clone();
@@ -366,7 +366,9 @@ impl Vfs {
             Err(signal) => signal,
         };
         client.step(operation, || drop(taking));
-        self.goes_on(async move { client.locks_settled(ino, lock.flock, lock.owner).await });
+        self.continue_abandoned(
+            async move { client.locks_settled(ino, lock.flock, lock.owner).await },
+        );
         if signal == Some(Signal::Kills) {
             self.dies();
         }
@@ -374,14 +376,14 @@ impl Vfs {
     }
 
     /// If a signal is due it comes while this is waited for, or another lock.
-    fn disturb(&self, operation: u64) {
+    fn signal_if_due(&self, operation: u64) {
         let Some(after) = self.calls().armed.take() else { return };
         let caches = self.caches.clone();
         self.caches.0.env.spawn(async move {
             caches.0.env.sleep(after).await;
             let calls = &caches.0.calls;
-            let disturbed = calls.waiting.borrow_mut().remove(&operation);
-            match disturbed {
+            let signalled = calls.waiting.borrow_mut().remove(&operation);
+            match signalled {
                 Some(waiting) => waiting.end.send(Signal::IsHandled),
                 None => calls.armed.set(Some(after)),
             }
@@ -389,7 +391,7 @@ impl Vfs {
     }
 
     /// A signal comes when the next wait for a lock has lasted so long.
-    pub fn disturb_next(&self, after: Duration) {
+    pub fn signal_next_lock_wait(&self, after: Duration) {
         self.calls().armed.set(Some(after));
     }
 
@@ -414,20 +416,20 @@ impl Vfs {
     }
 
     /// Ends when nothing is read ahead by this open file.
-    pub(super) async fn nothing_is_read_by(&self, handle: Handle) {
+    pub(super) async fn read_ahead_ended(&self, handle: Handle) {
         while self.calls().reading.borrow().contains_key(&handle) {
             self.calls().ended.notified().await;
         }
     }
 
     /// Requests that go on without their processes.
-    pub(super) fn left_behind(&self) -> usize {
-        self.calls().left.get()
+    pub(super) fn abandoned_requests(&self) -> usize {
+        self.calls().abandoned.get()
     }
 
     /// Ends when no request goes on without its process.
-    pub async fn nothing_goes_on(&self) {
-        while self.calls().left.get() > 0 {
+    pub async fn abandoned_requests_ended(&self) {
+        while self.calls().abandoned.get() > 0 {
             self.calls().ended.notified().await;
         }
     }

@@ -13,10 +13,10 @@ use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
 use crate::kernel::Caches;
-use crate::kernel::cache::Asked;
-use crate::kernel::calls::{Given, ReadingAhead};
+use crate::kernel::cache::RequestSnapshot;
+use crate::kernel::calls::{AnswerRefs, ReadingAhead};
 use crate::kernel::pages::{Locked, Pages};
-use crate::kernel::vfs::{Told, Vfs};
+use crate::kernel::vfs::{AttrAnswer, Vfs};
 
 /// Pages that one request fills at most.
 const AHEAD_MAX: u64 = 4;
@@ -27,7 +27,7 @@ pub struct Bytes {
     pub bytes: Vec<u8>,
     /// Another process of this kernel changed the file meanwhile, or the kernel knows no better:
     /// they may be of any time.
-    pub blurred: bool,
+    pub racy: bool,
 }
 
 impl Vfs {
@@ -45,26 +45,26 @@ impl Vfs {
         let before = pages.changing.get();
         // What is read while the lease is out may be old, until the kernel was told.
         let leased = !self.client().lease_left().is_zero();
-        let losing = self.caches.is_losing(ino);
+        let lost_shown = self.caches.may_show_lost_data(ino);
         let end = offset + len;
         // A size that Linux does not take in it does not use either: it reads to the end that it
         // knew.
         let sized = end <= self.size(ino) || {
-            let Told { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
+            let AttrAnswer { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
             kept && attr.size == self.size(ino)
         };
         // Another process's question, or its change of attributes, may have been asked for before
         // this read began, and be answered now.
-        let told = pages.sizes_told.get();
+        let updates = pages.size_updates.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
         // Nor need a size from before a change by this kernel be true, where it has forgotten the
         // inode since.
         let sized = sized
             && !self.cache(|cache| cache.is_older(ino))
-            && pages.doubtful_size.get() != Some(self.size(ino))
-            && pages.sizes_told.get() == told;
+            && pages.uncertain_size.get() != Some(self.size(ino))
+            && pages.size_updates.get() == updates;
         let changed = before.0 > 0 || before != pages.changing.get();
-        read.blurred |= changed || !leased || losing || !sized;
+        read.racy |= changed || !leased || lost_shown || !sized;
         Ok(read)
     }
 
@@ -75,7 +75,7 @@ impl Vfs {
         offset: u64,
         end: u64,
     ) -> Result<Bytes, Fault> {
-        let (mut at, mut out) = (offset, Bytes { bytes: Vec::new(), blurred: false });
+        let (mut at, mut out) = (offset, Bytes { bytes: Vec::new(), racy: false });
         while at < end && at < self.size(ino) {
             let index = at / BLOCK_U64;
             let Some(page) = pages.get(index).filter(|page| page.is_up_to_date()) else {
@@ -88,7 +88,7 @@ impl Vfs {
                 break;
             }
             // It may be told while further pages are filled.
-            out.blurred |= pages.doubtful_size.get() == Some(self.size(ino));
+            out.racy |= pages.uncertain_size.get() == Some(self.size(ino));
             out.bytes.extend(page.copy((at - first) as usize, (to - at) as usize));
             at = to;
             if at % BLOCK_U64 != 0 {
@@ -123,7 +123,7 @@ impl Vfs {
         let client = self.client().clone();
         let read = async move { client.read(handle, from, len as u32, true).await };
         if locked.len() == 1 {
-            let answer = self.call(read, |_| Given::Nothing, &Rc::new(())).await;
+            let answer = self.call(read, |_| AnswerRefs::Nothing, &Rc::new(())).await;
             return self.filled((ino, pages), (from, len), &locked, (asked, answer)).await;
         }
         // The kernel waits for these itself, and they stay locked.
@@ -143,19 +143,19 @@ impl Vfs {
         (ino, pages): (Ino, &Rc<Pages>),
         (from, len): (u64, u64),
         locked: &[Locked],
-        (asked, answer): (Asked, Result<ReadData, Fault>),
+        (asked, answer): (RequestSnapshot, Result<ReadData, Fault>),
     ) -> Result<(), Fault> {
         self.wake().await;
         let bytes = answer?.to_vec();
         let end = from + bytes.len() as u64;
         let ends = end < from + len && end < self.size(ino);
         if ends && self.cache(|cache| cache.is_newer(ino, asked)) {
-            pages.doubtful_size.set(Some(self.size(ino)));
+            pages.uncertain_size.set(Some(self.size(ino)));
         } else if ends {
             // An empty answer says no more than that the end is not behind it.
-            let doubtful = bytes.is_empty() && pages.doubtful_size.get() == Some(self.size(ino));
+            let uncertain = bytes.is_empty() && pages.uncertain_size.get() == Some(self.size(ino));
             self.cache(|cache| cache.set_size(ino, end));
-            pages.doubtful_size.set(doubtful.then_some(end));
+            pages.uncertain_size.set(uncertain.then_some(end));
         }
         for (nth, Locked { page, .. }) in locked.iter().enumerate() {
             let from = (nth as u64 * BLOCK_U64) as usize;
@@ -179,7 +179,7 @@ impl Vfs {
         let end = offset + data.len() as u64;
         let grows = end > self.size(ino);
         if grows {
-            self.cache(|cache| cache.unstable(ino, 1));
+            self.cache(|cache| cache.size_changing(ino, 1));
         }
         let changing = Rc::new((self.changes(ino), Pages::change(&pages)));
         let (touched, held, to) = copy_in(&pages, offset, data).await;
@@ -204,7 +204,7 @@ impl Vfs {
         });
         self.cache(|cache| cache.changed(ino));
         if grows {
-            self.cache(|cache| cache.unstable(ino, -1));
+            self.cache(|cache| cache.size_changing(ino, -1));
         }
         (to, written)
     }
@@ -218,7 +218,7 @@ impl Vfs {
         if let Some(pages) = self.known_pages(ino)
             && size != old
         {
-            pages.sizes_told.set(pages.sizes_told.get() + 1);
+            pages.size_updates.set(pages.size_updates.get() + 1);
             let _cutting = Pages::change(&pages);
             pages.truncate(size, u64::MAX).await;
             self.invalidate(ino, 0, u64::MAX).await;
@@ -230,7 +230,7 @@ impl Caches {
     /// FUSE_NOTIFY_STORE of bytes within one page: the size grows with them at once. A page that
     /// they begin, and the file ends with, is up to date. `false`: the kernel does not know the
     /// inode.
-    pub(super) async fn store_told(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
+    pub(super) async fn apply_store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
         if self.0.cache.borrow().kind(ino).is_none() {
             return false;
         }
@@ -240,8 +240,8 @@ impl Caches {
             self.0.cache.borrow_mut().set_size(ino, end);
         }
         let Some(pages) = self.known_pages(ino) else { return true };
-        if pages.doubtful_size.get().is_some_and(|size| size < end) {
-            pages.doubtful_size.set(None);
+        if pages.uncertain_size.get().is_some_and(|size| size < end) {
+            pages.uncertain_size.set(None);
         }
         let (index, at) = (offset / BLOCK_U64, (offset % BLOCK_U64) as usize);
         let locked = pages.lock(index).await;

@@ -171,7 +171,7 @@ impl Vfs {
             if !page.is_up_to_date() {
                 continue;
             }
-            let known = pages.doubtful_size.get() != Some(self.size(ino));
+            let known = pages.uncertain_size.get() != Some(self.size(ino));
             let within = offset + bytes.len() as u64 <= self.size(ino);
             if !within || !known || self.caches.is_changing(ino) {
                 return false;
@@ -215,7 +215,7 @@ impl Vfs {
     pub async fn sync_pages(&self, ino: Ino, handle: Handle) -> Result<(), Fault> {
         let Some(pages) = self.known_pages(ino) else { return Ok(()) };
         self.write_back(ino, 0, u64::MAX).await;
-        if pages.tell_failure(handle) { Err(Fault::Io) } else { Ok(()) }
+        if pages.report_failure(handle) { Err(Fault::Io) } else { Ok(()) }
     }
 
     /// Everything that mappings have stored is written back.

@@ -35,7 +35,7 @@ use types::{Duration, Ino, Instant};
 
 use crate::call::At;
 use crate::kernel::cache::Cache;
-use crate::kernel::calls::Calls;
+use crate::kernel::calls::PendingRequests;
 use crate::kernel::pages::Pages;
 
 /// Holders of a shared lock at a time.
@@ -71,11 +71,11 @@ pub(crate) struct Inner {
     pub targets: RefCell<BTreeMap<Ino, Vec<u8>>>,
     /// Inodes that processes use, and how often.
     used: RefCell<BTreeMap<Ino, u32>>,
-    pub calls: Calls,
+    pub calls: PendingRequests,
     /// Inodes that processes are changing, by requests that are not answered.
     changing: Marks,
     /// Inodes of which the kernel is dropping pages that no recall waits for.
-    voiding: Marks,
+    dropping: Marks,
     /// When the client has told last that a device lost what was written to a file.
     lost: RefCell<BTreeMap<Ino, Instant>>,
     /// Who writes pages back.
@@ -142,9 +142,9 @@ impl Caches {
             pages: RefCell::default(),
             targets: RefCell::default(),
             used: RefCell::default(),
-            calls: Calls::default(),
+            calls: PendingRequests::default(),
             changing: Marks::default(),
-            voiding: Marks::default(),
+            dropping: Marks::default(),
             lost: RefCell::default(),
             client: RefCell::default(),
             unwritten: RefCell::default(),
@@ -163,13 +163,13 @@ impl Caches {
             *self.0.client.borrow_mut() = Some(client.clone());
             let new = self.0.linux == Linux::New;
             let knows = Knows { inc_epoch: new, prune: new };
-            let line = Rc::new(Line(Rc::downgrade(&self.0)));
-            self.0.notifier.attach(&self.0.env, line, knows, client.root());
+            let sink = Rc::new(NotificationSink(Rc::downgrade(&self.0)));
+            self.0.notifier.attach(&self.0.env, sink, knows, client.root());
         }
     }
 
     /// From now on `unwritten` is told of what cannot be written back.
-    pub fn tell_unwritten(&self, unwritten: Unwritten) {
+    pub fn on_unwritten(&self, unwritten: Unwritten) {
         *self.0.unwritten.borrow_mut() = Some(unwritten);
     }
 
@@ -194,13 +194,13 @@ impl Caches {
         }
     }
 
-    async fn carry_out(&self, message: &[u8]) -> Option<bool> {
+    async fn apply_notification(&self, message: &[u8]) -> Option<bool> {
         if Reader::new(message).take::<OutHeader>()?.error == NOTIFY_INC_EPOCH {
             self.0.cache.borrow_mut().begin_epoch();
             return Some(true);
         }
         if let Some((store, bytes)) = stored(message) {
-            return Some(self.store_told(Ino(store.nodeid), store.offset, bytes).await);
+            return Some(self.apply_store(Ino(store.nodeid), store.offset, bytes).await);
         }
         if let Some(ino) = pruned(message) {
             self.prune(ino);
@@ -286,16 +286,16 @@ impl Caches {
 
     /// The client tells that a device lost what was written to a file. It has the pages dropped,
     /// which nobody waits for: until then they show what is lost.
-    pub(crate) fn loses(&self, ino: Ino) {
+    pub(crate) fn on_device_loss(&self, ino: Ino) {
         self.0.lost.borrow_mut().insert(ino, self.0.env.now());
     }
 
     /// May pages still show what is lost?
-    pub(crate) fn is_losing(&self, ino: Ino) -> bool {
-        let told = self.0.lost.borrow().get(&ino).copied();
-        let Some(told) = told else { return false };
-        let losing =
-            self.0.voiding.has(Mark::Inode(ino)) || self.0.env.now().since(told) < ASKED_WITHIN;
+    pub(crate) fn may_show_lost_data(&self, ino: Ino) -> bool {
+        let reported_at = self.0.lost.borrow().get(&ino).copied();
+        let Some(reported_at) = reported_at else { return false };
+        let losing = self.0.dropping.has(Mark::Inode(ino))
+            || self.0.env.now().since(reported_at) < ASKED_WITHIN;
         if !losing {
             self.0.lost.borrow_mut().remove(&ino);
         }
@@ -306,21 +306,21 @@ impl Caches {
         self.0.used.borrow().contains_key(&ino)
     }
 
-    pub(crate) fn leave_inode(&self, ino: Ino) {
+    pub(crate) fn release_inode(&self, ino: Ino) {
         let mut used = self.0.used.borrow_mut();
         if let Some(count) = used.get_mut(&ino) {
             *count -= 1;
             if *count == 0 {
                 used.remove(&ino);
                 drop(used);
-                self.is_left(ino);
+                self.unused(ino);
             }
         }
     }
 
     /// Nothing uses an inode any more: without a name the kernel forgets it.
-    fn is_left(&self, ino: Ino) {
-        if self.caches() && self.0.cache.borrow().is_nameless(ino) {
+    fn unused(&self, ino: Ino) {
+        if self.caches() && self.0.cache.borrow().has_no_dentry(ino) {
             self.forget(ino);
         }
     }
@@ -354,17 +354,17 @@ fn stored(message: &[u8]) -> Option<(NotifyStoreOut, &[u8])> {
 }
 
 /// What the notifier writes to, as long as there is a kernel.
-struct Line(Weak<Inner>);
+struct NotificationSink(Weak<Inner>);
 
-impl Notified for Line {
+impl Notified for NotificationSink {
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
         Box::pin(async move {
             let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
             let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Voids);
-            let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)], &[]));
+            let _voiding = inval.map(|inval| caches.0.dropping.mark(&[Ino(inval.ino)], &[]));
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;
-            caches.carry_out(&message).await.ok_or_else(|| {
+            caches.apply_notification(&message).await.ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidInput, "no notification of this kernel")
             })
         })

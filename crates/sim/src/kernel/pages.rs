@@ -83,14 +83,14 @@ pub struct Pages {
     pub stores: Cell<u64>,
     /// How often write-back failed, and how many of these each open file has told.
     failures: Cell<u64>,
-    told: RefCell<BTreeMap<Handle, u64>>,
+    reported: RefCell<BTreeMap<Handle, u64>>,
     /// Changes of the content by this kernel that are under way, and how many have begun.
     pub changing: Cell<(u32, u64)>,
     /// A size that an answer has told otherwise, which was not taken in.
-    pub doubtful_size: Cell<Option<u64>>,
+    pub uncertain_size: Cell<Option<u64>>,
     /// How often an answer to a question for attributes, or to a change of them, has changed the
     /// size.
-    pub sizes_told: Cell<u64>,
+    pub size_updates: Cell<u64>,
 }
 
 impl Default for Pages {
@@ -101,10 +101,10 @@ impl Default for Pages {
             mapped: RefCell::default(),
             stores: Cell::new(0),
             failures: Cell::new(0),
-            told: RefCell::default(),
+            reported: RefCell::default(),
             changing: Cell::default(),
-            doubtful_size: Cell::new(None),
-            sizes_told: Cell::new(0),
+            uncertain_size: Cell::new(None),
+            size_updates: Cell::new(0),
         }
     }
 }
@@ -112,12 +112,12 @@ impl Default for Pages {
 impl Pages {
     /// The file was opened: of what failed before, this descriptor tells nothing.
     pub fn opened(&self, handle: Handle) {
-        self.told.borrow_mut().insert(handle, self.failures.get());
+        self.reported.borrow_mut().insert(handle, self.failures.get());
     }
 
     /// A descriptor was closed.
     pub fn closed(&self, handle: Handle) {
-        self.told.borrow_mut().remove(&handle);
+        self.reported.borrow_mut().remove(&handle);
     }
 
     /// Write-back failed.
@@ -126,10 +126,10 @@ impl Pages {
     }
 
     /// Is there a failure of which this descriptor has not told? It does now.
-    pub fn tell_failure(&self, handle: Handle) -> bool {
-        let mut told = self.told.borrow_mut();
-        let told = told.entry(handle).or_insert(self.failures.get());
-        std::mem::replace(told, self.failures.get()) < self.failures.get()
+    pub fn report_failure(&self, handle: Handle) -> bool {
+        let mut reported = self.reported.borrow_mut();
+        let reported = reported.entry(handle).or_insert(self.failures.get());
+        std::mem::replace(reported, self.failures.get()) < self.failures.get()
     }
 
     /// The pages that are locked, and those that are being written back; for people.

@@ -16,8 +16,8 @@ use env::sync::Permit;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
 use crate::call::{At, NameNo, TargetNo, name_text, target_text};
-use crate::kernel::cache::{Asked, Cache};
-use crate::kernel::calls::{Given, GoesOn};
+use crate::kernel::cache::{Cache, RequestSnapshot};
+use crate::kernel::calls::{AbandonedRequest, AnswerRefs};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
@@ -28,7 +28,7 @@ const WOKEN_WITHIN: Duration = Duration::from_millis(1);
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundInode {
     /// The inode.
     pub ino: Ino,
     /// Its type.
@@ -39,21 +39,21 @@ pub struct Found {
 
 /// What became of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Looked {
+pub struct LookupResult {
     /// What the name leads to, if it is there.
-    pub found: Option<Found>,
+    pub found: Option<FoundInode>,
     /// The kernel answered by itself while a change of the directory was under way, which others
     /// may have seen already.
-    pub blurred: bool,
+    pub racy: bool,
 }
 
 /// What became of a question for attributes.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct AttrAnswer {
     /// What is told.
     pub attr: Attr,
-    /// As [`Looked::blurred`].
-    pub blurred: bool,
+    /// As [`LookupResult::racy`].
+    pub racy: bool,
     /// The kernel knows it, too: no invalidation has overtaken the answer.
     pub kept: bool,
 }
@@ -64,7 +64,7 @@ pub struct Names {
     /// Names as the workload gives them, where they lead, and to what.
     pub known: Vec<(NameNo, Ino, FileKind)>,
     /// Other names.
-    pub strange: Vec<String>,
+    pub unexpected: Vec<String>,
 }
 
 /// The system calls of one process. Clones are the same process.
@@ -76,7 +76,7 @@ pub struct Vfs {
     /// Inodes that the process uses in the operation at hand.
     uses: Rc<Uses>,
     /// What it had asked for when it was killed, or got a signal.
-    left: Rc<RefCell<Option<GoesOn>>>,
+    abandoned: Rc<RefCell<Option<AbandonedRequest>>>,
     /// It was killed.
     dead: Rc<Cell<bool>>,
 }
@@ -96,7 +96,7 @@ impl Uses {
     fn end(&self) {
         self.found.borrow_mut().clear();
         for ino in self.inos.take() {
-            self.caches.leave_inode(ino);
+            self.caches.release_inode(ino);
         }
     }
 }
@@ -121,7 +121,14 @@ impl Vfs {
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
         let uses =
             Uses { caches: caches.clone(), inos: RefCell::default(), found: RefCell::default() };
-        Vfs { client, caches, pid, uses: Rc::new(uses), left: Rc::default(), dead: Rc::default() }
+        Vfs {
+            client,
+            caches,
+            pid,
+            uses: Rc::new(uses),
+            abandoned: Rc::default(),
+            dead: Rc::default(),
+        }
     }
 
     /// As another process sees it.
@@ -134,8 +141,8 @@ impl Vfs {
         self.uses.end();
     }
 
-    pub(super) fn leaves(&self, asked: GoesOn) {
-        *self.left.borrow_mut() = Some(asked);
+    pub(super) fn set_abandoned(&self, asked: AbandonedRequest) {
+        *self.abandoned.borrow_mut() = Some(asked);
     }
 
     pub(super) fn dies(&self) {
@@ -143,8 +150,8 @@ impl Vfs {
     }
 
     /// The client tells that a device lost what was written to a file.
-    pub fn loses(&self, ino: Ino) {
-        self.caches.loses(ino);
+    pub fn on_device_loss(&self, ino: Ino) {
+        self.caches.on_device_loss(ino);
     }
 
     /// Was it killed?
@@ -153,13 +160,13 @@ impl Vfs {
     }
 
     /// Does anything go on that it had asked for?
-    pub fn has_left(&self) -> bool {
-        self.left.borrow().is_some()
+    pub fn has_abandoned(&self) -> bool {
+        self.abandoned.borrow().is_some()
     }
 
     /// Of a process that does not wait any more: what it had asked for.
-    pub fn take_left(&self) -> Option<GoesOn> {
-        self.left.borrow_mut().take()
+    pub fn take_abandoned(&self) -> Option<AbandonedRequest> {
+        self.abandoned.borrow_mut().take()
     }
 
     /// Does the kernel cache anything?
@@ -178,7 +185,7 @@ impl Vfs {
     }
 
     /// A request goes to the client.
-    pub fn ask(&self) -> Asked {
+    pub fn ask(&self) -> RequestSnapshot {
         self.caches.0.notifier.heard(self.pid);
         if self.caches() && self.caches.chance(40) == 0 {
             self.shrink(3);
@@ -231,7 +238,7 @@ impl Vfs {
                 text += &format!(" inode {ino}: locked {locked:?}, written back {written:?};");
             }
         }
-        text + &format!(" {} requests without a process", self.left_behind())
+        text + &format!(" {} requests without a process", self.abandoned_requests())
     }
 
     /// What the kernel remembers.
@@ -244,27 +251,27 @@ impl Vfs {
     }
 
     /// The thread that asked is woken by the answer.
-    async fn woken(&self, asked: Asked) -> Asked {
+    async fn woken(&self, asked: RequestSnapshot) -> RequestSnapshot {
         let answered = self.now();
         self.caches.wake().await;
         asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
     }
 
     /// Attributes for `time`.
-    fn attr_until(&self, asked: Asked, time: Duration) -> types::Instant {
+    fn attr_until(&self, asked: RequestSnapshot, time: Duration) -> types::Instant {
         if self.caches() { asked.until(time) } else { types::Instant::default() }
     }
 
-    fn name_until(&self, asked: Asked, time: Duration) -> types::Instant {
+    fn name_until(&self, asked: RequestSnapshot, time: Duration) -> types::Instant {
         let names = self.caches.0.linux == Linux::New;
         if names { asked.until(time) } else { types::Instant::default() }
     }
 
     /// An inode that this process was told of.
-    fn found(&self, attr: &Attr, ttl: Duration) -> Found {
+    fn found(&self, attr: &Attr, ttl: Duration) -> FoundInode {
         self.use_inode(attr.ino);
         let shown = (!self.caches() && !ttl.is_zero()).then_some(*attr);
-        Found { ino: attr.ino, kind: attr.kind, shown }
+        FoundInode { ino: attr.ino, kind: attr.kind, shown }
     }
 
     fn use_inode(&self, ino: Ino) {
@@ -272,7 +279,7 @@ impl Vfs {
         self.uses.inos.borrow_mut().push(ino);
     }
 
-    fn enter(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+    fn enter(&self, at: At, entry: &Entry, asked: RequestSnapshot) -> FoundInode {
         let until = self.attr_until(asked, entry.attr_ttl);
         self.supersede(entry);
         self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
@@ -298,7 +305,7 @@ impl Vfs {
     }
 
     /// As [`Vfs::enter`]; a size that differs cuts pages off.
-    async fn take_in(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+    async fn take_in(&self, at: At, entry: &Entry, asked: RequestSnapshot) -> FoundInode {
         let old = self.size(entry.attr.ino);
         let found = self.enter(at, entry, asked);
         self.resized(entry.attr.ino, old).await;
@@ -306,21 +313,21 @@ impl Vfs {
     }
 
     /// What the kernel knows of a name.
-    fn known(&self, at: At) -> Option<Looked> {
+    fn known(&self, at: At) -> Option<LookupResult> {
         let leads = self.cache(|cache| cache.name(at, self.now()))?;
-        let blurred = self.caches.is_changing_name(at);
-        let Some(ino) = leads else { return Some(Looked { found: None, blurred }) };
+        let racy = self.caches.is_changing_name(at);
+        let Some(ino) = leads else { return Some(LookupResult { found: None, racy }) };
         let kind = self.cache(|cache| cache.kind(ino))?;
         self.use_inode(ino);
-        let found = Some(Found { ino, kind, shown: None });
-        Some(Looked { found, blurred })
+        let found = Some(FoundInode { ino, kind, shown: None });
+        Some(LookupResult { found, racy })
     }
 
     /// Finds a name.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn lookup(&self, at: At) -> Result<Looked, Fault> {
+    pub async fn lookup(&self, at: At) -> Result<LookupResult, Fault> {
         if let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -346,7 +353,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn look(&self, at: At, fresh: bool) -> Result<Looked, Fault> {
+    pub async fn look(&self, at: At, fresh: bool) -> Result<LookupResult, Fault> {
         if !fresh && let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -354,8 +361,8 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.lookup(&caller, at.dir, &name(at.name)).await };
         let given = |found: &Result<Entry, Duration>| match found {
-            Ok(entry) => Given::entry(entry),
-            Err(_) => Given::Nothing,
+            Ok(entry) => AnswerRefs::entry(entry),
+            Err(_) => AnswerRefs::Nothing,
         };
         let answer = self.call(work, given, &Rc::new(())).await;
         if let Ok(Ok(entry)) = &answer {
@@ -367,14 +374,14 @@ impl Vfs {
                 let session = self.client.status().evictions;
                 self.uses.found.borrow_mut().push((entry.attr.ino, self.now(), session));
                 let found = Some(self.take_in(at, &entry, asked).await);
-                Ok(Looked { found, blurred: false })
+                Ok(LookupResult { found, racy: false })
             }
             Err(ttl) => {
                 if self.caches() {
                     let until = self.name_until(asked, ttl);
                     self.cache(|cache| cache.enter(at, None, until, asked));
                 }
-                Ok(Looked { found: None, blurred: false })
+                Ok(LookupResult { found: None, racy: false })
             }
         }
     }
@@ -383,7 +390,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr(&self, ino: Ino) -> Result<Told, Fault> {
+    pub async fn getattr(&self, ino: Ino) -> Result<AttrAnswer, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr(ino).await }).await
     }
@@ -392,7 +399,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<Told, Fault> {
+    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<AttrAnswer, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr_to_read(ino, handle).await }).await
     }
@@ -401,26 +408,30 @@ impl Vfs {
         &self,
         ino: Ino,
         work: impl Future<Output = Result<(Attr, Duration), Fault>> + 'static,
-    ) -> Result<Told, Fault> {
+    ) -> Result<AttrAnswer, Fault> {
         if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
             let older = self.cache(|cache| cache.is_older(ino));
-            return Ok(Told { attr, blurred: older || self.caches.is_changing(ino), kept: true });
+            return Ok(AttrAnswer {
+                attr,
+                racy: older || self.caches.is_changing(ino),
+                kept: true,
+            });
         }
         let asked = self.ask();
-        let answer = self.call(work, |_| Given::Nothing, &Rc::new(())).await;
+        let answer = self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await;
         let asked = self.woken(asked).await;
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(asked, ttl), self.size(ino));
-        let kept = self.cache(|cache| cache.told(&attr, until, asked));
+        let kept = self.cache(|cache| cache.apply_attr(&attr, until, asked));
         self.resized(ino, old).await;
-        Ok(Told { attr, blurred: false, kept })
+        Ok(AttrAnswer { attr, racy: false, kept })
     }
 
     /// mknod, mkdir.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
+    pub async fn make(&self, at: At, kind: FileKind) -> Result<FoundInode, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let node = NodeSpec { kind, mode: mode_asked(kind), umask: UMASK, rdev: 0 };
         let work = async move {
@@ -434,7 +445,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn symlink(&self, at: At, target: TargetNo) -> Result<Found, Fault> {
+    pub async fn symlink(&self, at: At, target: TargetNo) -> Result<FoundInode, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
@@ -454,7 +465,7 @@ impl Vfs {
         self.ask();
         let (client, generation) = (self.client.clone(), self.generation(ino));
         let work = async move { client.readlink(ino).await };
-        let target = self.call(work, |_| Given::Nothing, &Rc::new(())).await?;
+        let target = self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await?;
         self.caches.wake().await;
         if self.caches() && self.generation(ino) == generation {
             self.caches.0.targets.borrow_mut().insert(ino, target.clone());
@@ -466,10 +477,10 @@ impl Vfs {
         &self,
         at: At,
         work: impl Future<Output = Result<Entry, Fault>> + 'static,
-    ) -> Result<Found, Fault> {
+    ) -> Result<FoundInode, Fault> {
         let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
-        let asked = self.ask().unquestioned();
-        let answer = self.call(work, Given::entry, &changing).await;
+        let asked = self.ask().accepted_always();
+        let answer = self.call(work, AnswerRefs::entry, &changing).await;
         if let Ok(entry) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -483,15 +494,15 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
+    pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(FoundInode, Opened), Fault> {
         let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
-        let asked = self.ask().unquestioned();
+        let asked = self.ask().accepted_always();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
             client.create(&caller, place, mode_asked(FileKind::Regular), UMASK, flags).await
         };
-        let answer = self.call(work, Given::made, &changing).await;
+        let answer = self.call(work, AnswerRefs::made, &changing).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -509,12 +520,12 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
-        let asked = self.ask().unquestioned();
+    pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(FoundInode, Opened), Fault> {
+        let asked = self.ask().accepted_always();
         let (client, caller) = (self.client.clone(), self.caller());
         let mode = mode_asked(FileKind::Regular);
         let work = async move { client.tmpfile(&caller, dir, mode, UMASK, flags).await };
-        let answer = self.call(work, Given::made, &Rc::new(())).await;
+        let answer = self.call(work, AnswerRefs::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -537,7 +548,7 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.open(&caller, ino, flags).await };
         let answer =
-            self.call(work, |opened: &Opened| Given::Open(opened.handle), &Rc::new(())).await;
+            self.call(work, |opened: &Opened| AnswerRefs::Open(opened.handle), &Rc::new(())).await;
         if answer.is_ok() {
             self.caches.0.notifier.opening(ino).await;
             self.caches.use_inode(ino);
@@ -560,25 +571,25 @@ impl Vfs {
     /// The last descriptor went; `owner`: with the locks by flock of a process that has ended.
     pub async fn release(&self, ino: Ino, handle: Handle, owner: Option<LockOwner>) {
         self.unmap(ino, handle).await;
-        self.nothing_is_read_by(handle).await;
+        self.read_ahead_ended(handle).await;
         self.ask();
         self.client.release(handle, owner).await;
-        self.caches.leave_inode(ino);
+        self.caches.release_inode(ino);
     }
 
     /// A further name.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn link(&self, ino: Ino, at: At) -> Result<Found, Fault> {
+    pub async fn link(&self, ino: Ino, at: At) -> Result<FoundInode, Fault> {
         let changing = Rc::new(self.caches.change(&[ino, at.dir], &[at]));
-        let asked = self.ask().unquestioned();
+        let asked = self.ask().accepted_always();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
             client.link(&caller, ino, place).await
         };
-        let answer = self.call(work, Given::entry, &changing).await;
+        let answer = self.call(work, AnswerRefs::entry, &changing).await;
         let asked = self.woken(asked).await;
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
@@ -603,7 +614,7 @@ impl Vfs {
                 false => client.unlink(&caller, place).await,
             }
         };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.unlinked(at)),
@@ -628,7 +639,7 @@ impl Vfs {
             let target = Place { dir: to.dir, name: &new };
             client.rename(&caller, source, target, flags).await
         };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.renamed(from, to, flags & EXCHANGE != 0)),
@@ -662,7 +673,7 @@ impl Vfs {
         self.ask();
         let client = self.client.clone();
         let opened = async move { client.opendir(dir).await };
-        let handle = self.call(opened, |handle| Given::Dir(*handle), &Rc::new(())).await?;
+        let handle = self.call(opened, |handle| AnswerRefs::Dir(*handle), &Rc::new(())).await?;
         self.caches.0.notifier.opening(dir).await;
         let mut names = Names::default();
         let mut cookie = 0;
@@ -690,7 +701,7 @@ impl Vfs {
         let asked = self.ask();
         let client = self.client.clone();
         let work = async move { client.readdir(handle, cookie, bytes, plus).await };
-        let part = self.call(work, |part| Given::listed(part), &Rc::new(())).await?;
+        let part = self.call(work, |part| AnswerRefs::listed(part), &Rc::new(())).await?;
         let Some(last) = part.last() else { return Ok(None) };
         if plus {
             self.caches.0.notifier.listed(self.pid);
@@ -703,7 +714,7 @@ impl Vfs {
             match number {
                 Some(number) => names.known.push((number, listed.ino, listed.kind)),
                 None if text == "." || text == ".." => {}
-                None => names.strange.push(text),
+                None => names.unexpected.push(text),
             }
             let Some(entry) = &listed.entry else { continue };
             let asked = self.cache(|cache| cache.as_of_now(asked));
@@ -732,18 +743,18 @@ impl Vfs {
             if let Some(pages) = &pages {
                 unsent = Some(pages.sending.acquire(SENDERS_MAX).await);
             }
-            self.cache(|cache| cache.unstable(ino, 1));
+            self.cache(|cache| cache.size_changing(ino, 1));
         }
         let mut asked = self.ask();
         if self.caches.0.linux == Linux::Old {
-            asked = asked.unquestioned();
+            asked = asked.accepted_always();
         }
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.setattr(&caller, ino, set).await };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
         let asked = self.woken(asked).await;
         if sized {
-            self.cache(|cache| cache.unstable(ino, -1));
+            self.cache(|cache| cache.size_changing(ino, -1));
         }
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
@@ -755,7 +766,7 @@ impl Vfs {
         if let Some(pages) = self.known_pages(ino)
             && old != attr.size
         {
-            pages.sizes_told.set(pages.sizes_told.get() + 1);
+            pages.size_updates.set(pages.size_updates.get() + 1);
             pages.truncate(attr.size, u64::MAX).await;
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
@@ -775,7 +786,7 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.write(&caller, handle, offset, data, len, flags).await };
-        match self.call(work, |_| Given::Nothing, held).await? {
+        match self.call(work, |_| AnswerRefs::Nothing, held).await? {
             written if written as usize == len => Ok(()),
             _ => Err(Fault::Range),
         }
@@ -791,7 +802,7 @@ impl Vfs {
             let read = client.read(handle, offset, len, false).await?;
             Ok(read.to_vec())
         };
-        self.call(work, |_| Given::Nothing, &Rc::new(())).await
+        self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// fallocate(2) of `[offset, offset + len)`; `held` until it has ended.
@@ -807,7 +818,7 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.fallocate(&caller, handle, mode, offset, len).await };
-        self.call(work, |()| Given::Nothing, held).await
+        self.call(work, |()| AnswerRefs::Nothing, held).await
     }
 
     /// fsync(2) or fdatasync(2), but for the pages.
@@ -817,7 +828,7 @@ impl Vfs {
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsync(handle, datasync).await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// fsync(2) of a directory.
@@ -827,7 +838,7 @@ impl Vfs {
     pub async fn fsync_dir(&self, handle: Handle) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsyncdir(handle).await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// syncfs(2), but for the pages.
@@ -837,7 +848,7 @@ impl Vfs {
     pub async fn sync_all(&self) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.syncfs().await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// setxattr(2), or without a value removexattr(2).
@@ -860,7 +871,7 @@ impl Vfs {
                 None => client.removexattr(&caller, ino, name).await,
             }
         };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// getxattr(2).
@@ -870,7 +881,7 @@ impl Vfs {
     pub async fn get_xattr(&self, ino: Ino, name: &'static [u8]) -> Result<Vec<u8>, Fault> {
         let client = self.client.clone();
         let work = async move { client.getxattr(ino, name).await };
-        self.call(work, |_| Given::Nothing, &Rc::new(())).await
+        self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
     /// Content was changed by this kernel, past its pages; `end`: the file reaches there now.
@@ -898,7 +909,7 @@ impl Vfs {
         }
         let files: Vec<Rc<Pages>> = self.caches.0.pages.borrow().values().cloned().collect();
         files.iter().for_each(|pages| pages.shrink(|| self.caches.chance(part) == 0));
-        for ino in self.cache(|cache| cache.nameless()) {
+        for ino in self.cache(|cache| cache.without_dentry()) {
             if self.caches.is_used(ino) {
                 continue;
             }

@@ -36,36 +36,36 @@ const USED: u64 = 400;
 const LAST_GROUP: u64 = 64;
 /// Entries, and extents of a file, that are read at once.
 const MANY: usize = 1000;
-pub(crate) const NAME: &str = "rot";
+pub(crate) const NAME: &str = "corrupt";
 
 /// What a device holds, by what it is about: as text, or why it cannot be read.
-pub(crate) type Seen = BTreeMap<String, Result<String, StoreError>>;
+pub(crate) type Contents = BTreeMap<String, Result<String, StoreError>>;
 
 /// Devices that were damaged, and what came of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Damaged {
+pub struct DamageCounts {
     /// A server goes on with them: nothing is wrong with them.
     pub sound: u64,
     /// What is there can be read, and what is damaged is told.
-    pub told: u64,
+    pub reported: u64,
     /// They cannot be opened.
     pub refused: u64,
     /// Copies that were repaired, or of which it is known what is left.
     pub repaired: u64,
     /// Copies that cannot be repaired.
-    pub hopeless: u64,
+    pub unrepairable: u64,
 }
 
 /// What can be done with a damaged device that tells nothing wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Sound,
-    Told,
+    Reported,
     Refused,
 }
 
 /// Where things lie on a device.
-struct Places {
+struct DeviceMap {
     blocks: u64,
     log: std::ops::Range<u64>,
     /// Block of the log in which it ends.
@@ -87,7 +87,7 @@ impl Injector {
                 let mut damaged = self.damaged.get();
                 *match fate {
                     Fate::Sound => &mut damaged.sound,
-                    Fate::Told => &mut damaged.told,
+                    Fate::Reported => &mut damaged.reported,
                     Fate::Refused => &mut damaged.refused,
                 } += 1;
                 self.damaged.set(damaged);
@@ -104,7 +104,11 @@ impl Injector {
             Err(text) => log::broken(REPAIR, &text),
             Ok(tried) => {
                 let mut damaged = self.damaged.get();
-                *if tried.hopeless { &mut damaged.hopeless } else { &mut damaged.repaired } += 1;
+                *if tried.unrepairable {
+                    &mut damaged.unrepairable
+                } else {
+                    &mut damaged.repaired
+                } += 1;
                 self.damaged.set(damaged);
                 log::line(&format!("tried on a copy: {}", tried.what));
             }
@@ -122,22 +126,22 @@ pub(crate) fn damage(
     older: Option<&SimDisk>,
     rng: &mut SimRng,
 ) -> Result<String, String> {
-    let places = within(good, rng.next_u64(), async |env, mfs: Mfs| {
+    let map = open_copy(good, rng.next_u64(), async |env, mfs: Mfs| {
         let _ = env;
         let superblock = mfs.superblock();
         let first = superblock.log_first.0;
         let end = superblock.log_offset(mfs.last_committed().lsn) / BLOCK_U64;
-        Places { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
+        DeviceMap { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
     });
-    let places = places.map_err(|error| format!("the undamaged one cannot be opened: {error}"))?;
+    let map = map.map_err(|error| format!("the undamaged one cannot be opened: {error}"))?;
     let mut what = String::from("damage:");
     for _ in 0..[1, 1, 2, 3][rng.below(4) as usize] {
-        let block = places.used(good, rng);
+        let block = map.block_in_use(good, rng);
         if let Some(older) = older.filter(|_| rng.one_in(2)) {
             bad.poke(block * BLOCK_U64, &older.peek(block * BLOCK_U64, BLOCK));
             what += &format!(" a write never reached block {block};");
         } else if rng.one_in(3) {
-            let other = places.used(good, rng);
+            let other = map.block_in_use(good, rng);
             bad.poke(block * BLOCK_U64, &good.peek(other * BLOCK_U64, BLOCK));
             what += &format!(" block {other} was also written to block {block};");
         } else {
@@ -151,9 +155,9 @@ pub(crate) fn damage(
     Ok(what)
 }
 
-impl Places {
+impl DeviceMap {
     /// A block in use whose damage can be told.
-    fn used(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
+    fn block_in_use(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
         for _ in 0..TRIES {
             let block = match rng.below(8) {
                 0 => [0, 1, 2, self.blocks - 1][rng.below(4) as usize],
@@ -177,11 +181,12 @@ impl Places {
 
 /// Is what can be read of `bad` as it is on `good`, and can a server go on with it?
 fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
-    let want = within(good, seed, walk).map_err(|error| format!("undamaged: {error}"))?;
+    let want =
+        open_copy(good, seed, read_everything).map_err(|error| format!("undamaged: {error}"))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
-    let seen = match within(bad, seed, walk) {
+    let seen = match open_copy(bad, seed, read_everything) {
         Ok(seen) => seen,
-        Err(error) if tells(&error) && !clean => return Ok(Fate::Refused),
+        Err(error) if reports_damage(&error) && !clean => return Ok(Fate::Refused),
         Err(error) => return Err(format!("fsck says clean: {clean}; opening it: {error}")),
     };
     let failed = seen.values().any(Result::is_err);
@@ -189,7 +194,7 @@ fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
         let Ok(want) = want else { return Err(format!("{about} of the undamaged one: {want:?}")) };
         match seen.get(about) {
             Some(Ok(seen)) if seen == want => {}
-            Some(Err(error)) if tells(error) && !clean => {}
+            Some(Err(error)) if reports_damage(error) && !clean => {}
             None if failed && !clean => {}
             other => {
                 return Err(format!(
@@ -200,12 +205,12 @@ fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
     }
     match seen.keys().find(|about| !want.contains_key(*about)) {
         Some(about) => Err(format!("{about} is not there on the undamaged device")),
-        None => Ok(if clean { Fate::Sound } else { Fate::Told }),
+        None => Ok(if clean { Fate::Sound } else { Fate::Reported }),
     }
 }
 
 /// Does the error say that the device is damaged?
-pub(crate) fn tells(error: &StoreError) -> bool {
+pub(crate) fn reports_damage(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } | StoreError::Refused(_)
@@ -213,7 +218,7 @@ pub(crate) fn tells(error: &StoreError) -> bool {
 }
 
 /// Opens a copy of the device in a world of its own, without writing to it.
-pub(crate) fn within<T>(
+pub(crate) fn open_copy<T>(
     disk: &SimDisk,
     seed: u64,
     work: impl AsyncFnOnce(Env, Mfs) -> T,
@@ -231,8 +236,8 @@ pub(crate) fn within<T>(
 }
 
 /// Everything that a server could tell of: names, attributes, layouts, clients and their pools.
-pub(crate) async fn walk(_: Env, mfs: Mfs) -> Seen {
-    let mut seen = Seen::new();
+pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
+    let mut seen = Contents::new();
     let mut note =
         async |about: String, body: &mut dyn FnMut(&mut Txn<'_>) -> Result<String, Stop>| {
             let read = mfs.run(Cost::READ, |txn| body(txn)).await.map(|(text, _)| text);

@@ -15,9 +15,9 @@ use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, Op, Outcome};
 use crate::content::{Content, Dirty, Edit};
-use crate::model::{Body, Loss, Shaky, State, Step, impossible};
+use crate::model::{Body, ContentLoss, FsState, NotDurable, Step, impossible};
 
-impl State {
+impl FsState {
     /// A device failed what a client had written to a file, or with `flush` to make it stable.
     pub(crate) fn damaged(
         &self,
@@ -29,15 +29,15 @@ impl State {
         let mut next = self.clone();
         next.learned.insert(call.client, call.ended);
         if flush {
-            Rc::make_mut(&mut next.unflushed).insert(call.client, call.ended);
+            Rc::make_mut(&mut next.failed_flushes).insert(call.client, call.ended);
         }
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
             let place = (call.client, file);
             match told.iter().find(|(told, _)| *told == file) {
                 Some((_, true)) => {}
-                Some((_, false)) => *next.perhaps_owed.entry(place).or_default() += 1,
-                None => _ = next.owed.insert(place),
+                Some((_, false)) => *next.may_report_loss.entry(place).or_default() += 1,
+                None => _ = next.must_report_loss.insert(place),
             }
         }
         if !self.nodes.contains_key(&ino) {
@@ -46,25 +46,27 @@ impl State {
         let node = next.node(ino);
         if let Body::File(content) = &node.body {
             let before = content.clone();
-            node.loss = Some(Rc::new(Loss { client: call.client, hope: None, before }));
+            node.loss =
+                Some(Rc::new(ContentLoss { client: call.client, if_nothing_lost: None, before }));
         }
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
             let mut dirty = node.dirty.remove(mine);
             let dirty = Rc::make_mut(&mut dirty);
             // It keeps its size: what is lost are bytes.
-            let (before, lost) = (node.shaky.take(), dirty.lost());
+            let (before, lost) = (node.not_durable.take(), dirty.lost());
             let all = before.iter().map(|before| &before.content).chain([&lost]);
             let all = Content::any_of(all.map(|content| (content, false)));
             let left = all.clone().sized_as(content);
-            dirty.become_any(&lost, &left, call.ended);
-            let late = before.as_ref().is_some_and(|before| before.late);
-            let flush = flush || before.is_some_and(|before| before.flush);
+            dirty.replace_versions(&lost, &left, call.ended);
+            let late = before.as_ref().is_some_and(|before| before.late_write);
+            let flush = flush || before.is_some_and(|before| before.flush_failed);
             for other in &mut node.dirty {
-                Rc::make_mut(other).lost_beside(dirty, &left);
+                Rc::make_mut(other).other_lost(dirty, &left);
             }
             node.dirty.push(Rc::new(dirty.clone()));
-            node.shaky = Some(Shaky { content: all, flush, late });
+            node.not_durable =
+                Some(NotDurable { content: all, flush_failed: flush, late_write: late });
             node.body = Body::File(left);
         }
         Step::Next(next)
@@ -77,7 +79,7 @@ impl State {
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
             // However many pages were lost since it told.
-            let times = next.perhaps_owed.entry((call.client, file)).or_default();
+            let times = next.may_report_loss.entry((call.client, file)).or_default();
             *times = (*times).max(2);
         }
         if !self.nodes.contains_key(&ino) {
@@ -85,7 +87,7 @@ impl State {
         }
         let node = next.node(ino);
         if let Some(loss) = node.loss.as_mut().filter(|loss| loss.client == call.client) {
-            Rc::make_mut(loss).hope = None;
+            Rc::make_mut(loss).if_nothing_lost = None;
         }
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
@@ -93,9 +95,9 @@ impl State {
             // It keeps its size: stores make no file longer.
             let lost = dirty.lost();
             let left = lost.clone().sized_as(content);
-            dirty.become_any(&lost, &left, call.ended);
+            dirty.replace_versions(&lost, &left, call.ended);
             for other in &mut node.dirty {
-                Rc::make_mut(other).lost_beside(&dirty, &left);
+                Rc::make_mut(other).other_lost(&dirty, &left);
             }
             node.dirty.push(Rc::new(dirty));
             node.body = Body::File(left);
@@ -104,20 +106,20 @@ impl State {
     }
 
     /// Every descriptor of a file that the client has may tell once of a loss.
-    pub(crate) fn perhaps_tells(&mut self, client: usize, ino: Ino) {
+    pub(crate) fn add_possible_report(&mut self, client: usize, ino: Ino) {
         let opens = self.opens.get(&(client, ino)).map(|opens| opens.files.clone());
         for file in opens.unwrap_or_default() {
-            let times = self.perhaps_owed.entry((client, file)).or_default();
+            let times = self.may_report_loss.entry((client, file)).or_default();
             *times = (*times).max(1);
         }
     }
 
     /// An open file has told once of what it perhaps tells.
-    fn told_perhaps(&mut self, client: usize, file: FileNo) {
-        if let Some(times) = self.perhaps_owed.get_mut(&(client, file)) {
+    fn use_possible_report(&mut self, client: usize, file: FileNo) {
+        if let Some(times) = self.may_report_loss.get_mut(&(client, file)) {
             *times -= 1;
             if *times == 0 {
-                self.perhaps_owed.remove(&(client, file));
+                self.may_report_loss.remove(&(client, file));
             }
         }
     }
@@ -127,16 +129,22 @@ impl State {
     pub(crate) fn lost_power(&self, stuck: bool) -> Step {
         let mut next = self.clone();
         for (ino, node) in &self.nodes {
-            let shaky = node.shaky.as_ref().filter(|shaky| shaky.flush && stuck || shaky.late);
-            let (Some(shaky), Body::File(content)) = (shaky, &node.body) else { continue };
+            let not_durable = node
+                .not_durable
+                .as_ref()
+                .filter(|not_durable| not_durable.flush_failed && stuck || not_durable.late_write);
+            let (Some(not_durable), Body::File(content)) = (not_durable, &node.body) else {
+                continue;
+            };
             let lost = node.dirty.iter().map(|dirty| dirty.lost());
-            let all: Vec<Content> = lost.chain([shaky.content.clone(), content.clone()]).collect();
+            let all: Vec<Content> =
+                lost.chain([not_durable.content.clone(), content.clone()]).collect();
             let node = next.node(*ino);
             let content = Content::any_of(all.iter().map(|all| (all, false)));
             node.body = Body::File(content.clone());
             // Zeros behind its end may be gone as well, which nobody sees before it grows, and that
             // fails.
-            node.shaky = Some(Shaky { content, flush: false, late: false });
+            node.not_durable = Some(NotDurable { content, flush_failed: false, late_write: false });
             node.dirty = Vec::new();
         }
         Step::Next(next)
@@ -144,14 +152,14 @@ impl State {
 
     /// The data devices have carried out what they had when they stood still.
     pub(crate) fn settled(&self) -> Step {
-        let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
+        let late = self.nodes.iter().filter(|(_, node)| node.late_writes.is_some());
         let late: Vec<Ino> = late.map(|(ino, _)| *ino).collect();
         if late.is_empty() {
             return Step::Same;
         }
         let mut next = self.clone();
         for ino in late {
-            next.node(ino).late = None;
+            next.node(ino).late_writes = None;
         }
         Step::Next(next)
     }
@@ -173,14 +181,14 @@ impl State {
             return impossible("no data device is asked for this");
         }
         let mut next = self.clone();
-        next.half_edited(call);
+        next.partly_edited(call);
         if let Op::Close(ino, file) = call.op {
             next.closed(call.client, file, ino);
         }
         if let Some(file) = call.op.file() {
-            // While a device fails, what was owed before is told, too.
-            next.owed.remove(&(call.client, file));
-            next.told_perhaps(call.client, file);
+            // While a device fails, what was must_report_loss before is told, too.
+            next.must_report_loss.remove(&(call.client, file));
+            next.use_possible_report(call.client, file);
         }
         Step::Next(next)
     }
@@ -189,19 +197,19 @@ impl State {
     /// to be durable at once and may be there without being so.
     pub(crate) fn no_room(&self, call: &Call) -> Step {
         let mut next = self.clone();
-        next.half_edited(call);
+        next.partly_edited(call);
         Step::Next(next)
     }
 
     /// Does it tell of a loss of which it need not be the first to tell?
-    pub(crate) fn tells_late(&self, call: &Call) -> bool {
+    pub(crate) fn is_late_report(&self, call: &Call) -> bool {
         let file = call.op.file();
         call.outcome == Some(Outcome::Failed(Fault::Io))
-            && file.is_some_and(|file| self.perhaps_owed.contains_key(&(call.client, file)))
+            && file.is_some_and(|file| self.may_report_loss.contains_key(&(call.client, file)))
     }
 
     /// What failed may have changed a part of what it should have.
-    fn half_edited(&mut self, call: &Call) {
+    fn partly_edited(&mut self, call: &Call) {
         // A write that does not wait for the device fails before it changes anything.
         let half = call.op.edited().filter(|_| !matches!(call.op, Op::Write { sync: false, .. }));
         let Some(ino) = half.filter(|ino| self.nodes.contains_key(ino)) else { return };

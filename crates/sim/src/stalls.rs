@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - all of them go on in the end, and what they held up arrives;
-//! - none lasts longer than it may alone; with `pairs` a second one begins before the first has
+//! - none wait longer than it may alone; with `pairs` a second one begins before the first has
 //!   ended;
 //! - what the second one is, and when, are chances of its own: the first is what it is without it.
 
@@ -19,29 +19,29 @@ const STALL: Duration = Duration::from_millis(1_500);
 /// The same of one that stands still for longer than sessions and quarantines last.
 const LONG_STALL: Duration = Duration::from_secs(60);
 /// For so long at most nothing passes between a client and the server.
-const HELD: Duration = Duration::from_secs(2);
+const HOLD_UP: Duration = Duration::from_secs(2);
 /// A client that was not held up for so long is heard.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// What is held up of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     ToServer,
     FromServer,
     Both,
 }
 
 /// What stands still, or who is held up.
-enum Outage {
+enum Stall {
     Disk { disk: SimDisk, is_data: bool, most: Duration },
-    Client { slot: usize, name: String, way: Way },
+    Client { slot: usize, name: String, direction: Direction },
 }
 
-impl Outage {
+impl Stall {
     fn most(&self) -> Duration {
         match self {
-            Outage::Disk { most, .. } => *most,
-            Outage::Client { .. } => HELD,
+            Stall::Disk { most, .. } => *most,
+            Stall::Client { .. } => HOLD_UP,
         }
     }
 }
@@ -53,7 +53,7 @@ fn up_to(most: Duration, rng: &mut SimRng) -> Duration {
 impl Injector {
     /// A disk stands still or a client is held up for a while; with `pairs` perhaps another one,
     /// too.
-    pub(crate) async fn outage(&mut self, kind: Fault) {
+    pub(crate) async fn stall(&mut self, kind: Fault) {
         let first = match kind {
             Fault::Stall | Fault::LongStall => {
                 let most = if kind == Fault::Stall { STALL } else { LONG_STALL };
@@ -62,67 +62,68 @@ impl Injector {
             }
             Fault::Partition => {
                 let slot = self.slot();
-                self.ways(slot, Way::Both)
+                self.hold_up(slot, Direction::Both)
             }
             _ => {
                 let slot = self.slot();
-                let way = if self.rng.one_in(2) { Way::ToServer } else { Way::FromServer };
-                self.ways(slot, way)
+                let direction =
+                    if self.rng.one_in(2) { Direction::ToServer } else { Direction::FromServer };
+                self.hold_up(slot, direction)
             }
         };
         let time = up_to(first.most(), &mut self.rng);
         self.begin(&first);
         let Some((second, chances)) = &mut self.second(&first) else {
-            self.lasts(time).await;
+            self.wait(time).await;
             return self.end(&first).await;
         };
         let before = up_to(time, chances);
-        self.lasts(before).await;
+        self.wait(before).await;
         self.begin(second);
         let (rest, its) = (time - before, up_to(second.most(), chances));
         let (sooner, later) = if rest <= its { (&first, &*second) } else { (&*second, &first) };
-        self.lasts(rest.min(its)).await;
+        self.wait(rest.min(its)).await;
         self.end(sooner).await;
-        self.lasts(rest.abs_diff(its)).await;
+        self.wait(rest.abs_diff(its)).await;
         self.end(later).await;
     }
 
-    fn disk(&self, is_data: bool, most: Duration) -> Outage {
+    fn disk(&self, is_data: bool, most: Duration) -> Stall {
         let disk = if is_data { self.cluster.data() } else { self.cluster.meta() };
-        Outage::Disk { disk, is_data, most }
+        Stall::Disk { disk, is_data, most }
     }
 
-    fn ways(&self, slot: usize, way: Way) -> Outage {
-        Outage::Client { slot, name: self.fleet.name(slot), way }
+    fn hold_up(&self, slot: usize, direction: Direction) -> Stall {
+        Stall::Client { slot, name: self.fleet.name(slot), direction }
     }
 
     /// The other disk, or another client, with the chances of how long.
-    fn second(&mut self, first: &Outage) -> Option<(Outage, SimRng)> {
+    fn second(&mut self, first: &Stall) -> Option<(Stall, SimRng)> {
         let mut chances = self.pairs.clone()?;
         if !chances.one_in(2) {
             return None;
         }
         let slots = self.fleet.slots();
-        let ways = [Way::ToServer, Way::FromServer, Way::Both];
-        let way = ways[chances.below(ways.len() as u64) as usize];
+        let hold_up = [Direction::ToServer, Direction::FromServer, Direction::Both];
+        let direction = hold_up[chances.below(hold_up.len() as u64) as usize];
         let a_disk = chances.one_in(2);
         let any = chances.below(slots as u64) as usize;
         let second = match first {
-            Outage::Disk { is_data, most, .. } if a_disk => self.disk(!is_data, *most),
-            Outage::Client { slot, .. } if !a_disk && slots > 1 => {
+            Stall::Disk { is_data, most, .. } if a_disk => self.disk(!is_data, *most),
+            Stall::Client { slot, .. } if !a_disk && slots > 1 => {
                 let other = if any == *slot { (any + 1) % slots } else { any };
-                self.ways(other, way)
+                self.hold_up(other, direction)
             }
-            Outage::Disk { .. } => self.ways(any, way),
-            Outage::Client { .. } => self.disk(chances.one_in(2), STALL),
+            Stall::Disk { .. } => self.hold_up(any, direction),
+            Stall::Client { .. } => self.disk(chances.one_in(2), STALL),
         };
         *self.made.borrow_mut().entry(Fault::Pairs).or_default() += 1;
         Some((second, chances))
     }
 
-    fn begin(&mut self, outage: &Outage) {
-        match outage {
-            Outage::Disk { disk, is_data, most } => {
+    fn begin(&mut self, stall: &Stall) {
+        match stall {
+            Stall::Disk { disk, is_data, most } => {
                 // Who cannot write what is recalled is evicted.
                 if *most == LONG_STALL {
                     self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
@@ -131,50 +132,50 @@ impl Injector {
                 log::line(&format!("the {which} device stands still"));
                 disk.stall(true);
             }
-            Outage::Client { slot, name, way } => {
-                self.holds_up(*slot);
+            Stall::Client { slot, name, direction } => {
+                self.hold_up_begins(*slot);
                 let world = &self.cluster.world;
-                match way {
-                    Way::ToServer => world.block(name, SERVER),
-                    Way::FromServer => world.block(SERVER, name),
-                    Way::Both => world.partition(name, SERVER),
+                match direction {
+                    Direction::ToServer => world.block(name, SERVER),
+                    Direction::FromServer => world.block(SERVER, name),
+                    Direction::Both => world.partition(name, SERVER),
                 }
             }
         }
     }
 
-    async fn end(&mut self, outage: &Outage) {
-        match outage {
-            Outage::Disk { disk, is_data, most } => {
+    async fn end(&mut self, stall: &Stall) {
+        match stall {
+            Stall::Disk { disk, is_data, most } => {
                 disk.stall(false);
                 if *is_data && *most == LONG_STALL {
                     self.cluster.env.sleep(SETTLING).await;
                     self.history.devices_settled();
                 }
             }
-            Outage::Client { slot, name, .. } => {
+            Stall::Client { slot, name, .. } => {
                 self.cluster.world.heal_between(name, SERVER);
-                self.held_up(*slot);
+                self.hold_up_ended(*slot);
             }
         }
     }
 
     /// What this client says or hears is held up from here on. One time is too short to lose a
     /// session by it; several, one right after the other, may not be.
-    pub(crate) fn holds_up(&mut self, slot: usize) {
+    pub(crate) fn hold_up_begins(&mut self, slot: usize) {
         let now = self.cluster.env.now();
         let since = match self.held.get(&slot) {
             Some(&(since, until)) if now.since(until) < BREATH => since,
             _ => now,
         };
         self.held.insert(slot, (since, now));
-        if now + HELD > since + LEASE / 2 {
-            self.fleet.may_lose(slot, HELD + LEASE * 4);
+        if now + HOLD_UP > since + LEASE / 2 {
+            self.fleet.may_lose(slot, HOLD_UP + LEASE * 4);
         }
     }
 
     /// It is not held up any longer.
-    pub(crate) fn held_up(&mut self, slot: usize) {
+    pub(crate) fn hold_up_ended(&mut self, slot: usize) {
         let now = self.cluster.env.now();
         if let Some((_, until)) = self.held.get_mut(&slot) {
             *until = now;

@@ -20,7 +20,7 @@ use crate::model::OWNERS;
 
 /// Did `op` not take effect if nothing was told of it? Content may be changed in part, and a part
 /// be told.
-pub fn is_told(op: &Op) -> bool {
+pub fn is_always_reported(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }
 
