@@ -1,12 +1,12 @@
-//! What a file may contain.
+//! The possible contents of a file.
 //!
 //! Invariants:
-//! - a file is surely what it is until a client that may have kept changes of it to itself
-//!   loses them; then every byte is one of those that the file had there since it was last
-//!   stable, and the size one of its sizes, until somebody sees which;
-//! - what was seen stays: a byte or size that was read once is that one from then on;
-//! - what is alike is held once: of a file that may be many things an edit copies the pieces that
-//!   it meets, and the same edit of the same bytes gives the same bytes, not others that are equal.
+//! - a file's content is known until a client with unsynced changes loses them. Then every byte is
+//!   one that the file had there since it was last stable, and the size is one of its sizes, until
+//!   a client sees which;
+//! - what was seen is final: a byte or size that was read once keeps that value;
+//! - equal content is shared: an edit of an uncertain file copies only the pieces that it touches,
+//!   and the same edit of the same bytes gives the same allocation.
 
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
@@ -24,14 +24,14 @@ const BLOCK: u64 = 4096;
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// These bytes.
+    /// Exactly these bytes.
     Known(Rc<Vec<u8>>),
-    /// One of several.
+    /// One of several contents.
     Uncertain(Rc<UncertainBytes>),
 }
 
-/// Of a few places only: contents that differ mostly do so there, for the bytes of a write are much
-/// alike.
+/// Hashes a sample of bytes: different contents mostly differ there, because a write repeats its
+/// bytes.
 impl Hash for Content {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
@@ -49,24 +49,24 @@ impl Hash for Content {
     }
 }
 
-/// The last item and others before it, evenly spread.
+/// The last item, and earlier ones at equal distances.
 fn sample<T>(items: &[T]) -> impl Iterator<Item = &T> {
     const FEW: usize = 16;
     items.iter().rev().step_by(items.len().div_ceil(FEW).max(1))
 }
 
-/// Bytes of which a part is not known.
+/// Content of which a part is uncertain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UncertainBytes {
-    /// Pieces up to the largest size, zero behind it.
+    /// Pieces up to the largest size, zero after it.
     pieces: Vec<Rc<Piece>>,
-    /// Sizes that it may have: from, to.
+    /// Possible sizes, as ranges: from, to.
     sizes: Vec<(u64, u64)>,
 }
 
 const PIECE: usize = 512;
 
-/// What a piece of a file may be: every byte is that of one of these, which are sorted.
+/// The possible contents of a piece, sorted: every byte is that of one of these.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Piece(Vec<[u8; PIECE]>);
 
@@ -81,7 +81,7 @@ impl Piece {
         self.0.iter().any(|piece| piece[at] == byte)
     }
 
-    /// These bytes are known.
+    /// These bytes are known now.
     fn set(self: &mut Rc<Piece>, at: usize, bytes: &[u8]) {
         let range = at..at + bytes.len();
         if self.0.iter().all(|piece| piece[range.clone()] == *bytes) {
@@ -93,7 +93,7 @@ impl Piece {
         pieces.dedup();
     }
 
-    /// It may be this, too.
+    /// Adds a possibility.
     fn add(&mut self, piece: &[u8; PIECE]) {
         if let Err(place) = self.0.binary_search(piece) {
             self.0.insert(place, *piece);
@@ -110,7 +110,7 @@ impl Default for Content {
 /// An edit of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// Bytes of a pattern; at the end without an offset.
+    /// Writes bytes of a pattern; without an offset it appends.
     Write {
         /// First byte.
         offset: Option<u64>,
@@ -119,7 +119,7 @@ pub enum Edit {
         /// Pattern.
         tag: u32,
     },
-    /// Another size.
+    /// Sets the size.
     Truncate(u64),
     /// fallocate(2).
     Allocate {
@@ -133,7 +133,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// The blocks that it changes, from and to; all of them if that takes the whole file.
+    /// The blocks that it changes: from, to. All blocks if it needs the whole file.
     pub fn blocks(&self) -> (u64, u64) {
         match *self {
             Edit::Write { offset: Some(offset), len, .. } => blocks_of(offset, len),
@@ -158,7 +158,7 @@ pub fn blocks_of(offset: u64, len: u32) -> (u64, u64) {
 }
 
 impl Content {
-    /// What it may be after an edit.
+    /// The possible contents after an edit.
     pub fn edit(&self, edit: Edit) -> Vec<Content> {
         match self {
             Content::Known(bytes) => vec![Content::Known(edited_shared(bytes, edit))],
@@ -166,7 +166,7 @@ impl Content {
         }
     }
 
-    /// All that it may be after an edit, as one; `None`: the edit is impossible.
+    /// The contents after an edit, as one; `None`: the edit is impossible.
     pub fn edited(&self, edit: Edit) -> Option<Content> {
         let mut all = self.edit(edit);
         match all.len() {
@@ -175,7 +175,8 @@ impl Content {
         }
     }
 
-    /// What it is if these bytes were read there, `asked` at most; else what was to be read.
+    /// The content once a read of at most `asked` bytes returned `read`; else what the read should
+    /// return.
     pub fn read(&self, offset: u64, asked: u32, read: &[u8]) -> Result<Option<Content>, String> {
         match self {
             Content::Known(bytes) => {
@@ -189,7 +190,7 @@ impl Content {
         }
     }
 
-    /// What it is if it has this size; else the sizes that it may have.
+    /// The content if it has this size; else its possible sizes.
     pub fn sized(&self, size: u64) -> Result<Option<Content>, String> {
         match self {
             Content::Known(bytes) if bytes.len() as u64 == size => Ok(None),
@@ -198,7 +199,7 @@ impl Content {
         }
     }
 
-    /// The same with the sizes that `other` may have.
+    /// The same bytes with the possible sizes of `other`.
     pub fn sized_as(self, other: &Content) -> Content {
         let Content::Uncertain(uncertain) = self else { return self };
         let mut uncertain = Rc::unwrap_or_clone(uncertain);
@@ -206,7 +207,7 @@ impl Content {
         uncertain.simplified()
     }
 
-    /// The same with a size that `other` may have.
+    /// The same bytes, but no longer than `other`.
     pub fn no_longer_than(self, other: &Content) -> Content {
         match (&self, other) {
             (Content::Known(bytes), Content::Known(others)) if bytes.len() > others.len() => {
@@ -227,7 +228,7 @@ impl Content {
         }
     }
 
-    /// Sizes that it may have.
+    /// Possible sizes.
     fn sizes(&self) -> Vec<(u64, u64)> {
         match self {
             Content::Known(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
@@ -235,7 +236,7 @@ impl Content {
         }
     }
 
-    /// What its pieces may be is what those of `all` may be, too.
+    /// Adds the possible pieces to `all`.
     fn join(&self, all: &mut [Piece]) {
         for (nth, into) in all.iter_mut().enumerate() {
             match self {
@@ -251,7 +252,7 @@ impl Content {
         }
     }
 
-    /// Any of these, and what lies between one and the next if that by_write out of it by a write.
+    /// Any of these contents; if a write led from one to the next, also any size between them.
     pub fn any_of<'a>(history: impl Iterator<Item = (&'a Content, bool)>) -> Content {
         let (mut contents, mut sizes) = (Vec::new(), Vec::new());
         let mut before: Option<(u64, u64)> = None;
@@ -277,7 +278,7 @@ impl Content {
     }
 }
 
-/// Edits remembered: more than are tried at one moment.
+/// Remembered edits: more than are tried at one moment.
 const REMEMBERED: usize = 32;
 
 struct RememberedEdit {
@@ -286,14 +287,14 @@ struct RememberedEdit {
     after: Rc<Vec<u8>>,
 }
 
-/// What an edit makes of bytes. Dozens of candidates take the same step, most of them with the same
-/// file: if each had a copy of its own, comparing them would take longer than all the rest.
+/// The result of an edit, shared. Dozens of candidates take the same step, mostly on the same file:
+/// comparing separate copies would take longer than everything else.
 fn edited_shared(bytes: &Rc<Vec<u8>>, edit: Edit) -> Rc<Vec<u8>> {
     thread_local! {
         static LAST: RefCell<Vec<RememberedEdit>> = const { RefCell::new(Vec::new()) };
     }
     LAST.with_borrow_mut(|last| {
-        // Equal is quick where it is the same.
+        // Comparing is fast for the same allocation.
         let known = last.iter().find(|it| it.edit == edit && it.before == *bytes);
         if let Some(known) = known {
             return known.after.clone();
@@ -332,8 +333,7 @@ fn edited(bytes: &[u8], edit: Edit) -> Vec<u8> {
     new
 }
 
-/// The parts of a range that lie in one piece each: where in the file, and which bytes of the
-/// range.
+/// Splits a range at piece boundaries: the offset in the file, and the part of the range.
 fn parts(from: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -350,7 +350,7 @@ impl UncertainBytes {
         self.sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize
     }
 
-    /// It is sure if nothing is left open.
+    /// `Known` if nothing is uncertain.
     fn simplified(mut self) -> Content {
         let longest = self.longest();
         self.resize(longest);
@@ -365,7 +365,7 @@ impl UncertainBytes {
         Content::Uncertain(Rc::new(self))
     }
 
-    /// It ends there; zeros up to there.
+    /// Ends the content at `len`; zeros up to there.
     fn resize(&mut self, len: usize) {
         self.pieces.resize_with(len.div_ceil(PIECE), || Rc::new(Piece(vec![[0; PIECE]])));
         let behind = len % PIECE;
@@ -376,14 +376,14 @@ impl UncertainBytes {
         }
     }
 
-    /// These bytes are known; the pieces reach there.
+    /// These bytes are known; the pieces reach that far.
     fn set_known(&mut self, from: usize, bytes: &[u8]) {
         for (at, part) in parts(from, bytes.len()) {
             self.pieces[at / PIECE].set(at % PIECE, &bytes[part]);
         }
     }
 
-    /// The size is within these bounds.
+    /// The content with a size within these bounds.
     fn bounded(&self, low: u64, high: u64) -> Option<UncertainBytes> {
         let mut new = self.clone();
         new.sizes = self.sizes.iter().map(|size| (size.0.max(low), size.1.min(high))).collect();
@@ -420,7 +420,7 @@ impl UncertainBytes {
         Ok(new.simplified())
     }
 
-    /// Sets a range, and makes the file so long.
+    /// Writes known bytes, and extends the file.
     fn set(&mut self, from: u64, bytes: &[u8]) {
         let end = from + bytes.len() as u64;
         for size in &mut self.sizes {
@@ -471,29 +471,30 @@ impl UncertainBytes {
     }
 }
 
-/// A content that a file had, and the position at which the edit that made it had ended.
+/// An earlier or present content, and the position at which its edit ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     content: Content,
-    /// Without what others have done to the file since, if they have: they may lose that as well.
+    /// The content without later changes of other clients, if there are any: those may be lost as
+    /// well.
     without_others: Option<Content>,
     ended: u64,
-    /// A write made it of the one before: a part of it may have been committed.
+    /// A write made it from the version before, so a part of the write may have been committed.
     by_write: bool,
 }
 
-/// What a client may lose of a file: all that it was since it was last stable.
+/// A client's unsynced versions of a file: all since it was last stable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dirty {
     /// The client.
     pub client: usize,
-    /// The stable one first, the present one last.
+    /// The stable version first, the present one last.
     versions: Vec<Version>,
-    /// The blocks that it changed: from, to.
+    /// The blocks that the client changed: from, to.
     blocks: Vec<(u64, u64)>,
 }
 
-/// Of its newest version.
+/// Hashes the newest version.
 impl Hash for Dirty {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let newest = self.versions.last();
@@ -502,7 +503,7 @@ impl Hash for Dirty {
 }
 
 impl Dirty {
-    /// The file was stable with this content.
+    /// No changes yet of a file with this stable content.
     pub fn new(client: usize, stable: &Content) -> Dirty {
         let stable =
             Version { content: stable.clone(), without_others: None, ended: 0, by_write: false };
@@ -521,7 +522,7 @@ impl Dirty {
         self.blocks.iter().any(|&(start, end)| start < to && from < end)
     }
 
-    /// The client made it this.
+    /// A new version by the client.
     pub fn add(&mut self, content: &Content, ended: u64, by_write: bool) {
         self.versions.push(Version {
             content: content.clone(),
@@ -531,13 +532,13 @@ impl Dirty {
         });
     }
 
-    /// All that had ended before `begun` is stable.
+    /// Everything that ended before `begun` is stable.
     pub fn synced(&mut self, begun: u64) {
         let stable = self.versions.iter().take_while(|version| version.ended < begun).count();
         self.versions.drain(..stable.saturating_sub(1));
     }
 
-    /// This edit is stable, whatever of those before it is.
+    /// This edit is stable, whether the earlier ones are or not.
     pub fn wrote_through(&mut self, edit: Edit) {
         for version in &mut self.versions {
             if let [one] = &version.content.edit(edit)[..] {
@@ -547,7 +548,7 @@ impl Dirty {
         }
     }
 
-    /// These bytes were read, whatever the client loses.
+    /// Another client read these bytes: no loss changes them.
     pub fn was_read(&mut self, offset: u64, asked: u32, read: &[u8]) {
         for version in &mut self.versions {
             if let Ok(Some(known)) = version.content.read(offset, asked, read) {
@@ -562,8 +563,7 @@ impl Dirty {
         }
     }
 
-    /// Another client, whose changes lie beside these, lost some of its own: the file became
-    /// `left`.
+    /// Another client with changes of other blocks lost some of them: the file became `left`.
     pub fn other_lost(&mut self, other: &Dirty, left: &Content) {
         let all = || self.versions.iter().chain(&other.versions);
         let without_others = all().map(|version| {
@@ -575,7 +575,7 @@ impl Dirty {
         self.replace_versions(&all, left, ended);
     }
 
-    /// It became `left`, and until that is stable it may be any of `all`.
+    /// The file became `left`; until that is stable it may become any of `all`.
     pub fn replace_versions(&mut self, all: &Content, left: &Content, ended: u64) {
         let version = |content: &Content| Version {
             content: content.clone(),
@@ -586,17 +586,17 @@ impl Dirty {
         self.versions = vec![version(all), version(left)];
     }
 
-    /// May anything be lost that was made before this position?
+    /// May a change from before this position be lost?
     pub fn has_unsynced_before(&self, position: u64) -> bool {
         self.versions.iter().skip(1).any(|version| version.ended < position)
     }
 
-    /// May anything be lost?
+    /// Is there nothing to lose?
     pub fn is_stable(&self) -> bool {
         self.versions.len() <= 1
     }
 
-    /// What is left when the client loses what it had not made stable.
+    /// The possible contents after the client loses its unsynced changes.
     pub fn lost(&self) -> Content {
         Content::any_of(self.versions.iter().map(|version| (&version.content, version.by_write)))
     }

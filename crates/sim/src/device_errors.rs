@@ -1,13 +1,13 @@
-//! The part of the model that knows what devices do that fail.
+//! The part of the model that knows what failing devices do.
 //!
 //! Invariants:
-//! - a client that says of a file that written data is lost has lost nothing but what nobody had
-//!   made stable, and tells it by every descriptor that it has open;
-//! - what a failed flush should have made stable may go back at a power cut, until when it is
-//!   there; also of files of which its client has not told so before its session is lost;
+//! - a client that reports lost writes of a file has lost only what nobody had made stable, and
+//!   reports it by every open file of that inode;
+//! - what a failed flush should have made stable may be lost at a power cut; until then it is
+//!   there. This holds also for files that the client did not report before its session was lost;
 //! - bytes that a failed write should have replaced, or zeroed behind a new end, may be seen again
-//!   when what takes their place fails, too;
-//! - an error that a device gives at once changes nothing, or a part of what was asked for.
+//!   if a later write of the same place fails too;
+//! - an error that a device returns at once changes nothing, or a part of the request.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::content::{Content, Dirty, Edit};
 use crate::model::{Body, ContentLoss, FsState, NotDurable, Step, impossible};
 
 impl FsState {
-    /// A device failed what a client had written to a file, or with `flush` to make it stable.
+    /// A device failed a client's write to a file, or with `flush` the flush after it.
     pub(crate) fn damaged(
         &self,
         call: &Call,
@@ -53,7 +53,7 @@ impl FsState {
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
             let mut dirty = node.dirty.remove(mine);
             let dirty = Rc::make_mut(&mut dirty);
-            // It keeps its size: what is lost are bytes.
+            // The size stays: only bytes are lost.
             let (before, lost) = (node.not_durable.take(), dirty.lost());
             let all = before.iter().map(|before| &before.content).chain([&lost]);
             let all = Content::any_of(all.map(|content| (content, false)));
@@ -72,13 +72,13 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// A kernel could not write back what mappings had stored. Every descriptor of the file that
-    /// the client has may tell so, the kernel once and the client once.
+    /// A kernel could not write back stores into mappings. Every open file of the client on this
+    /// inode may report it: once by the kernel and once by the client.
     pub(crate) fn unwritten(&self, call: &Call, ino: Ino) -> Step {
         let mut next = self.clone();
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
-            // However many pages were lost since it told.
+            // No matter how many pages were lost since its last report.
             let times = next.may_report_loss.entry((call.client, file)).or_default();
             *times = (*times).max(2);
         }
@@ -92,7 +92,7 @@ impl FsState {
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {
             let mut dirty = Dirty::clone(&node.dirty.remove(mine));
-            // It keeps its size: stores make no file longer.
+            // The size stays: stores do not extend a file.
             let lost = dirty.lost();
             let left = lost.clone().sized_as(content);
             dirty.replace_versions(&lost, &left, call.ended);
@@ -105,7 +105,7 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// Every descriptor of a file that the client has may tell once of a loss.
+    /// Every open file of the client on this inode may report a loss once.
     pub(crate) fn add_possible_report(&mut self, client: usize, ino: Ino) {
         let opens = self.opens.get(&(client, ino)).map(|opens| opens.files.clone());
         for file in opens.unwrap_or_default() {
@@ -114,7 +114,7 @@ impl FsState {
         }
     }
 
-    /// An open file has told once of what it perhaps tells.
+    /// An open file used one of its possible reports.
     fn use_possible_report(&mut self, client: usize, file: FileNo) {
         if let Some(times) = self.may_report_loss.get_mut(&(client, file)) {
             *times -= 1;
@@ -124,8 +124,8 @@ impl FsState {
         }
     }
 
-    /// The data devices and all hosts lost power: what flushes failed to make stable may be gone,
-    /// if some of that is `stuck`, and what devices carried out late.
+    /// The data devices and all hosts lost power. What failed flushes should have made stable may
+    /// be gone, if some of that is `stuck`, and so may late writes.
     pub(crate) fn lost_power(&self, stuck: bool) -> Step {
         let mut next = self.clone();
         for (ino, node) in &self.nodes {
@@ -142,15 +142,15 @@ impl FsState {
             let node = next.node(*ino);
             let content = Content::any_of(all.iter().map(|all| (all, false)));
             node.body = Body::File(content.clone());
-            // Zeros behind its end may be gone as well, which nobody sees before it grows, and that
-            // fails.
+            // Zeros behind its end may be gone as well. Nobody sees that before the file grows and
+            // that write fails.
             node.not_durable = Some(NotDurable { content, flush_failed: false, late_write: false });
             node.dirty = Vec::new();
         }
         Step::Next(next)
     }
 
-    /// The data devices have carried out what they had when they stood still.
+    /// The data devices have carried out everything that they had when they stalled.
     pub(crate) fn settled(&self) -> Step {
         let late = self.nodes.iter().filter(|(_, node)| node.late_writes.is_some());
         let late: Vec<Ino> = late.map(|(ino, _)| *ino).collect();
@@ -164,9 +164,9 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// A device failed while this was done by it.
+    /// A device failed this operation.
     pub(crate) fn device_failed(&self, call: &Call) -> Step {
-        // A rename over a name that could not commit the content changes no name.
+        // A replacing rename that could not commit the content changes no name.
         if let Op::Rename { to, .. } = call.op {
             return match self.find(to) {
                 Some(_) => Step::Same,
@@ -186,46 +186,46 @@ impl FsState {
             next.closed(call.client, file, ino);
         }
         if let Some(file) = call.op.file() {
-            // While a device fails, what was must_report_loss before is told, too.
+            // An error of the device also serves as the report of an earlier loss.
             next.must_report_loss.remove(&(call.client, file));
             next.use_possible_report(call.client, file);
         }
         Step::Next(next)
     }
 
-    /// There was no space for it: nothing is done, or a part of an allocation, or a write that was
-    /// to be durable at once and may be there without being so.
+    /// There was no space. Nothing is done, or a part of an allocation; a synchronous write may be
+    /// done without being durable.
     pub(crate) fn no_room(&self, call: &Call) -> Step {
         let mut next = self.clone();
         next.partly_edited(call);
         Step::Next(next)
     }
 
-    /// Does it tell of a loss of which it need not be the first to tell?
+    /// Is it EIO from an open file that may report a loss?
     pub(crate) fn is_late_report(&self, call: &Call) -> bool {
         let file = call.op.file();
         call.outcome == Some(Outcome::Failed(Fault::Io))
             && file.is_some_and(|file| self.may_report_loss.contains_key(&(call.client, file)))
     }
 
-    /// What failed may have changed a part of what it should have.
+    /// A failed edit may have been done in part.
     fn partly_edited(&mut self, call: &Call) {
-        // A write that does not wait for the device fails before it changes anything.
+        // An asynchronous write fails before it changes anything.
         let half = call.op.edited().filter(|_| !matches!(call.op, Op::Write { sync: false, .. }));
         let Some(ino) = half.filter(|ino| self.nodes.contains_key(ino)) else { return };
         let node = self.node(ino);
         let (Body::File(content), Some(edit)) = (&node.body, Edit::of(&call.op)) else { return };
         let edited = content.edit(edit);
-        // Of a write any part may have moved the end.
-        let grew = matches!(edit, Edit::Write { .. });
-        let edited = edited.iter().map(|edited| (edited, grew));
+        // Any part of a write may have moved the end.
+        let by_write = matches!(edit, Edit::Write { .. });
+        let edited = edited.iter().map(|edited| (edited, by_write));
         let perhaps = Content::any_of(std::iter::once((content, false)).chain(edited));
         if !node.is_dirty_of(call.client) {
             node.dirty.push(Rc::new(Dirty::new(call.client, content)));
         }
         for dirty in node.dirty.iter_mut().map(Rc::make_mut) {
-            // Another client's changes of these blocks are unsynced still, if nothing was done, and
-            // stable, if a part was.
+            // Another client's changes of these blocks are unsynced still if nothing was done, and
+            // stable if a part was.
             if dirty.client == call.client || dirty.touches(edit.blocks()) {
                 dirty.changes(edit.blocks());
                 dirty.add(&perhaps, call.ended, false);

@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The kinds of faults, and their injection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,53 +23,51 @@ use crate::script::{Script, ScriptStep};
 pub enum Fault {
     /// The connection of a client breaks.
     Cut,
-    /// Nothing passes between a client and the server for less than a lease.
+    /// A client and the server are partitioned for less than a lease.
     Partition,
     /// The server's process is killed and started again, at once or later, also during recovery.
     ServerKill,
-    /// The server's host loses power: what its metadata disk had not flushed survives in part.
+    /// The server's host loses power: a part of what its metadata disk had not flushed survives.
     ServerPower,
-    /// A disk answers nothing for a while.
+    /// A disk stalls for a while.
     Stall,
-    /// The process of a client is killed; another one mounts later.
+    /// The process of a client is killed; a new client mounts later.
     ClientKill,
-    /// A process that waits for an answer is killed: the kernel interrupts its request.
+    /// A process that waits for an answer is killed, so the kernel interrupts its request.
     ProcessKill,
-    /// Processes that wait for locks get signals that they handle, one of each client.
+    /// In each client one process that waits for a lock gets a signal that it handles.
     Signal,
-    /// A client's process stands still, or is cut off, for up to three leases.
+    /// A client's process is paused, or cut off, for up to three leases.
     Silence,
-    /// Any of the hosts lose power at once; if all do, so do the data disks.
+    /// Some hosts lose power at once; if all do, so do the data disks.
     Power,
     /// The data device fails reads, writes or flushes: one, several, or for a while.
     DataEio,
-    /// The metadata device fails writes or flushes, or reads of a server that recovers.
+    /// The metadata device fails writes or flushes, or reads of a recovering server.
     MetaEio,
-    /// What a client says does not reach the server for less than a lease, or what that says not
-    /// the client.
+    /// One direction between a client and the server is blocked for less than a lease.
     OneWay,
-    /// A client's new connections are taken, and never answered.
+    /// The server accepts new connections, and never answers.
     Mute,
-    /// The server's process stands still for up to three leases.
+    /// The server's process is paused for up to three leases.
     ServerPause,
-    /// A disk answers nothing for up to a minute.
+    /// A disk stalls for up to a minute.
     LongStall,
     /// The wall clock of a host jumps.
     ClockJump,
-    /// Clocks of the hosts run apart, by up to a tenth.
+    /// Clocks of the hosts drift apart, by up to a tenth.
     Drift,
-    /// Connections differ in how long their way is, and take only so many bytes a second.
+    /// Connections differ in latency and have a limited bandwidth.
     Uneven,
-    /// The data zone or the metadata zone is so small that it gets full.
+    /// The data zone or the metadata zone is small enough to fill up.
     Space,
-    /// Once everything is synced all hosts and disks lose power at once.
+    /// At the end, after a sync, all hosts and disks lose power at once.
     ClusterPower,
-    /// The metadata device of a killed server is damaged: bits flipped, blocks written elsewhere.
+    /// Media corruption of a killed server's metadata device: flipped bits, misdirected writes.
     Damage,
-    /// While a fault wait another one comes.
+    /// A second fault begins while another one lasts.
     Together,
-    /// While a disk stands still or a client is held up, so does the other disk, or is another
-    /// client.
+    /// While a disk stalls or a client is blocked, so is the other disk or another client.
     Pairs,
 }
 
@@ -102,13 +100,13 @@ impl Fault {
         Fault::Pairs,
     ];
 
-    /// May clients lose what they did?
+    /// May it make clients lose changes?
     pub fn may_lose_changes(self) -> bool {
         matches!(
             self,
             Fault::ClientKill
-                // Of a write that its process does not live to see the kernel gives up the pages,
-                // with what mappings had stored there.
+                // If a process dies during a write, the kernel drops the pages, with stores of
+                // mappings in them.
                 | Fault::ProcessKill
                 | Fault::Silence
                 | Fault::Power
@@ -118,7 +116,7 @@ impl Fault {
         )
     }
 
-    /// Does it come by itself, again and again? The others are of a whole run, or of its end.
+    /// Is it injected repeatedly? The others belong to the whole run, or to its end.
     pub fn is_injected(self) -> bool {
         !matches!(
             self,
@@ -131,7 +129,7 @@ impl Fault {
         )
     }
 
-    /// May a second one of `pairs` come while it wait?
+    /// May a second one of `pairs` begin while it lasts?
     pub fn has_pairs(self) -> bool {
         matches!(self, Fault::Stall | Fault::LongStall | Fault::Partition | Fault::OneWay)
     }
@@ -184,23 +182,23 @@ impl FromStr for Fault {
     }
 }
 
-/// How often it is looked for a process that waits.
+/// How often a waiting process is looked for.
 const KILL_TRIES: u32 = 20;
-/// Processes killed shortly after each other, at most.
+/// Most processes killed in a row.
 const KILLED_MAX: u64 = 4;
-/// Within it a client finds out that nobody answers it, and connects again.
+/// Within this time a client notices that nobody answers, and connects again.
 const MUTE: Duration = Duration::from_secs(40);
-/// One fault comes in the time of so many operations of a process, where these are spread.
+/// Operations of a process per fault, in runs that are spread over time.
 const FAULT: u64 = 8;
 
-/// What may come while another fault wait.
+/// Faults that may begin while another one lasts.
 const OVERLAPPING: [Fault; 5] =
     [Fault::Cut, Fault::ServerKill, Fault::ClientKill, Fault::ProcessKill, Fault::Silence];
 
-/// How many faults of each kind were made.
+/// Injected faults by kind.
 pub type FaultCounts = BTreeMap<Fault, u64>;
 
-/// Makes faults until it is told to end.
+/// Injects faults until `ended` is set.
 pub struct Injector {
     /// The cluster.
     pub cluster: Cluster,
@@ -208,38 +206,36 @@ pub struct Injector {
     pub fleet: Fleet,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
-    /// While one wait another one may come: the chances of that.
+    /// Random numbers for a second fault while one lasts.
     pub overlap: Option<SimRng>,
-    /// Of disks that stand still and clients that are held up there may be two: the chances of
-    /// that.
+    /// Random numbers for a second stalled disk or blocked client.
     pub pairs: Option<SimRng>,
-    /// The kind that wait.
+    /// The kind of the current fault.
     pub lasting: Option<Fault>,
-    /// Which faults are made.
+    /// Selects the faults to inject.
     pub script: Rc<Script>,
-    /// The chances of the fault at hand.
+    /// Random numbers of the current fault.
     pub rng: SimRng,
     /// Set when the safety phase is over.
     pub ended: Rc<Cell<bool>>,
-    /// Faults made.
+    /// Injected faults.
     pub made: Rc<RefCell<FaultCounts>>,
-    /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in
-    /// `made`, by another measure.
+    /// How many fault steps were reached. `made` counts their effects, in another unit.
     pub numbered: Rc<Cell<u32>>,
-    /// Devices that were damaged.
+    /// Corrupted devices.
     pub damaged: Rc<Cell<DamageCounts>>,
-    /// What is seen.
+    /// The history of the run.
     pub history: History,
-    /// Seed of the checks of images.
+    /// Seed of the fsck runs on images.
     pub seed: u64,
-    /// Since when, and until when, what clients say or hear was held up, by slot.
+    /// For each slot when its network path was last blocked: from and to.
     pub held: BTreeMap<usize, (Instant, Instant)>,
-    /// What the metadata device held when it was damaged the last time, or at first.
+    /// The metadata device at its last corruption, or at the start.
     pub older: Option<SimDisk>,
 }
 
 impl Injector {
-    /// Runs until `ended` is set; leaves everything healed.
+    /// Runs until `ended` is set; heals everything.
     pub async fn run(mut self) {
         if self.kinds.is_empty() {
             return;
@@ -284,7 +280,7 @@ impl Injector {
         self.fleet.name(slot)
     }
 
-    /// How long a dead client's host needs until it mounts again.
+    /// How long a dead client's host stays away before it mounts again.
     fn downtime(&mut self) -> Duration {
         let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
         Duration::from_millis(self.rng.below(most))
@@ -295,7 +291,7 @@ impl Injector {
         self.wait(pause).await;
     }
 
-    /// The fault at hand wait for so long.
+    /// Lets the current fault last for `time`.
     pub(crate) async fn wait(&mut self, time: Duration) {
         let mut before = time;
         let other = self.other_fault();
@@ -309,7 +305,7 @@ impl Injector {
         }
     }
 
-    /// What comes while the fault at hand wait, if something does.
+    /// The fault that begins while the current one lasts, if any.
     fn other_fault(&mut self) -> Option<Fault> {
         let lasting = self.lasting?;
         let overlap = self.overlap.as_mut()?;
@@ -323,7 +319,7 @@ impl Injector {
         (self.kinds.contains(&kind) && fits).then_some(kind)
     }
 
-    /// A fault that is over at once, or goes on by itself.
+    /// Injects a fault that needs no waiting.
     fn strike_overlapping(&mut self, kind: Fault) {
         let Some(overlap) = &mut self.overlap else { return };
         let slot = overlap.below(self.fleet.slots() as u64) as usize;
@@ -369,7 +365,7 @@ impl Injector {
             }
             Fault::ProcessKill => self.kill_processes().await,
             Fault::Signal => {
-                // It is counted when somebody gets it.
+                // A signal counts when a process gets it.
                 self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
                 for slot in 0..self.fleet.slots() {
                     let most = [2_000, 20_000, 500_000][self.rng.below(3) as usize];
@@ -393,7 +389,7 @@ impl Injector {
             }
             Fault::Mute => {
                 let slot = self.slot();
-                // Others that connect anew meanwhile are not answered either.
+                // Other clients that reconnect meanwhile get no answer either.
                 self.fleet.all_may_lose(MUTE);
                 self.cluster.world.mute(SERVER, true);
                 self.cluster.world.cut(&self.fleet.name(slot), SERVER);
@@ -410,13 +406,13 @@ impl Injector {
                 let seconds = self.rng.below(200_000) as i64 - 100_000;
                 self.cluster.world.jump_wall(&host, seconds);
             }
-            // Of the whole run, see `run`.
+            // Faults of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space => {}
             Fault::ClusterPower | Fault::Together | Fault::Pairs => {}
         }
     }
 
-    /// One or several processes of a client are killed while they wait.
+    /// Kills one or several waiting processes of a client.
     async fn kill_processes(&mut self) {
         let (slot, most) = (self.slot(), 1 + self.rng.below(KILLED_MAX));
         let (mut killed, mut tries) = (0, 0);
@@ -427,13 +423,13 @@ impl Injector {
             }
             self.pause(1).await;
         }
-        // It was counted as one.
+        // The caller counted one.
         let made = &mut *self.made.borrow_mut();
         made.entry(Fault::ProcessKill).and_modify(|made| *made = *made + killed - 1);
     }
 
-    /// What the server answers to a client does not arrive before the server is killed; nor,
-    /// perhaps, what the next one answers.
+    /// The server's answers to a client are lost before the server is killed; so, perhaps, are
+    /// answers of the next server.
     async fn lose_answers(&mut self) {
         let slot = self.slot();
         let client = self.fleet.name(slot);
@@ -451,7 +447,7 @@ impl Injector {
         }
     }
 
-    /// Some or all hosts lose power.
+    /// Cuts the power of some or all hosts.
     async fn power(&mut self) {
         let all = self.rng.one_in(3);
         let server = all || self.rng.one_in(2);
@@ -473,7 +469,7 @@ impl Injector {
         }
     }
 
-    /// Once, or again during recovery.
+    /// Restarts the server once, or again during recovery.
     async fn restart(&mut self, kind: Fault) {
         loop {
             self.cluster.kill_server();

@@ -1,9 +1,9 @@
 //! The clients of a run: they mount, work, die, fall silent, and come back.
 //!
 //! Invariants:
-//! - a client that comes back after its death is another one to the judge, and goes on in the
-//!   script of the one before it;
-//! - whenever a session may have been lost, the history says between which moments.
+//! - for the judge a client that comes back after its death is a new one; it continues the script
+//!   of the one before it;
+//! - whenever a session may have been lost, the history records between which positions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,60 +22,58 @@ use crate::script::{Script, Workload};
 use crate::space;
 use crate::workload::Process;
 
-/// How often it is looked whether a session was lost.
+/// Interval of looking for lost sessions.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a client says once it has replayed what a server that died had not made durable.
+/// The log line of a client that has replayed what a dead server had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
-/// The invariant that is broken when a client is evicted though nothing held it up.
+/// The invariant that a client which nothing held up is not evicted.
 pub(crate) const NO_SPURIOUS_EVICTION: &str = "nobody is evicted who was heard";
-/// What a server says that has no room for what is promised to a client.
+/// The refusal of a server without room for another client's reservation.
 const NO_ROOM: &str = "no room for another client";
-/// The invariant that is broken when a client tells of such a loss to which no device has failed
-/// anything.
+/// The invariant that a client reports lost writes only after a device error.
 pub(crate) const NO_SPURIOUS_LOSS: &str = "nothing is lost that no device failed";
-/// The invariant that is broken when a client that can be reached does not on_client_line that it was
-/// evicted.
+/// The invariant that a reachable client notices its eviction.
 pub(crate) const EVICTION_NOTICED: &str = "who was evicted hears of it";
-/// Changes that a client may lose at most with a server that dies.
+/// Most changes that a client may lose with a server that dies.
 const UNDURABLE_MAX: u32 = 64;
 
-/// A client's place.
+/// The place of a client.
 struct Member {
     name: String,
     mount: Option<Mount>,
-    /// It is being connected, or was killed and will be.
+    /// A client is connecting, or was killed and will connect.
     mounting: bool,
     attempts: u64,
-    /// Since when, in events, and until when its session may be lost.
-    may_lose_until: Option<(u64, Instant)>,
+    /// Since which position, and until when, its session may be lost.
+    eviction_window: Option<(u64, Instant)>,
     /// Its session.
     session: MemberSession,
-    /// When it had last replayed everything, or begun: of a server that died after that it may
-    /// still have to replay what it did.
+    /// When it last finished a replay, or mounted. Changes before the death of a later server may
+    /// still need a replay.
     replayed: Instant,
-    /// The same of the session that has taken the place of this one.
+    /// The same for the session that has replaced this one.
     next_replayed: Option<Instant>,
-    /// What it had not heard to be durable when the last server died.
+    /// Changes that were not known to be durable when a server died.
     undurable: UndurableChanges,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
 
-/// How many changes a client had not heard to be durable when the last server of each of its
-/// sessions died, with those whose answers may have been on the way; by how many evictions it had
-/// heard of then.
+/// For each session of a client: how many changes it did not know to be durable when the session's
+/// last server died, those in flight included. The key counts the evictions that the client had
+/// noticed then.
 #[derive(Clone, Default)]
 struct UndurableChanges(BTreeMap<u64, u32>);
 
 impl UndurableChanges {
-    /// A server dies.
+    /// The server is about to die.
     fn note(&mut self, status: &ClientStatus) {
         let undurable = (status.replay + status.in_flight) as u32;
         self.0.insert(status.evictions, undurable.min(UNDURABLE_MAX));
     }
 
-    /// What may be lost with that session: what is done after its last server was started is
-    /// durable before its eviction is.
+    /// Most changes lost with that session. Later changes are safe: what is done after the start of
+    /// its last server is durable before the eviction is.
     fn of(&self, evictions: u64) -> u32 {
         self.0.get(&evictions).copied().unwrap_or(0)
     }
@@ -86,22 +84,21 @@ impl UndurableChanges {
 struct MemberSession {
     /// Number of the client at the server.
     client: u64,
-    /// Position since which it may be lost.
+    /// Since which position it may be lost.
     since: Option<u64>,
-    /// Its client was in may_lose_until when the server began to evict it.
+    /// The server began to evict it while its client was held up.
     expected: bool,
-    /// A server had died, when that began, of which its client might still replay what it had done.
+    /// Before the eviction a server had died whose changes the client may still have to replay.
     restarted: bool,
-    /// A device stood still when the server evicted it: it may carry out later what the client
-    /// wrote.
+    /// A device was stalled at the eviction: it may carry out the client's writes later.
     late: bool,
-    /// The history says that it is lost.
+    /// The history records its loss.
     loss_recorded: bool,
-    /// Evictions that its client has heard of.
+    /// Evictions that its client has noticed.
     evictions: u64,
 }
 
-/// A client that has ended, whose session the server may still keep.
+/// A client that has ended; the server may still keep its session.
 struct DeadClient {
     index: usize,
     session: MemberSession,
@@ -111,17 +108,17 @@ struct DeadClient {
 }
 
 impl Member {
-    /// Changes that go at most with the session that is lost.
+    /// Most changes that are lost with the lost session.
     fn undurable_at_loss(&self) -> u32 {
         if self.session.restarted { self.undurable.of(self.session.evictions) } else { 0 }
     }
 
-    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had
-    /// done anything; `since`: the server has begun to evict also the one that it has now, of which
-    /// it has yet to on_client_line.
+    /// A new client mounts here. While mounting it may have lost sessions in which nobody had done
+    /// anything. `since`: the server has begun to evict the present session too, and the client
+    /// will notice later.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
-        let troubled = self.may_lose_until.is_some_and(|(_, until)| until >= begun);
+        let troubled = self.eviction_window.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !troubled {
             let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
             log::broken(NO_SPURIOUS_EVICTION, &text);
@@ -137,7 +134,7 @@ impl Member {
     }
 }
 
-/// See the module. Clones are the same clients.
+/// See the module. Clones share the clients.
 #[derive(Clone)]
 pub struct Fleet(Rc<Inner>);
 
@@ -149,10 +146,9 @@ struct Inner {
     operations: u64,
     members: RefCell<Vec<Member>>,
     dead: RefCell<Vec<DeadClient>>,
-    /// Since when the server on_eviction clients that have not mounted yet, or are gone.
+    /// Since when the server evicts clients that have not mounted yet, or are gone.
     unmatched_evictions: RefCell<BTreeMap<u64, u64>>,
-    /// Clients that live on under other numbers, by those of sessions that the history says are
-    /// lost.
+    /// Live clients with new numbers, by the numbers of their lost sessions.
     renumbered: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
     /// Processes that have not ended.
@@ -160,11 +156,11 @@ struct Inner {
     failure: RefCell<Option<String>>,
 }
 
-/// The same clients, as long as somebody else has them.
+/// The same clients, without keeping them alive.
 pub(crate) struct WeakFleet(Weak<Inner>);
 
 impl WeakFleet {
-    /// Mounted clients, unless they are being changed.
+    /// Mounted clients, unless the list is being changed.
     pub(crate) fn mounts(&self) -> Option<Vec<Mount>> {
         let inner = self.0.upgrade()?;
         let members = inner.members.try_borrow().ok()?;
@@ -172,13 +168,13 @@ impl WeakFleet {
     }
 }
 
-/// The node of the clients of this slot.
+/// The name of a slot's node.
 pub fn node_name(slot: usize) -> String {
     format!("c{slot}")
 }
 
 impl Fleet {
-    /// Clients with so many processes each, of so many operations.
+    /// Clients with this many processes each, and operations of each process.
     pub fn new(
         cluster: &Cluster,
         history: &History,
@@ -192,7 +188,7 @@ impl Fleet {
             mount: None,
             mounting: false,
             attempts: 0,
-            may_lose_until: None,
+            eviction_window: None,
             session: MemberSession::default(),
             replayed: Instant::default(),
             next_replayed: None,
@@ -218,7 +214,7 @@ impl Fleet {
     /// All clients mount, one after the other; then their processes begin.
     ///
     /// # Errors
-    /// Why one cannot.
+    /// Why a client cannot mount.
     pub async fn start(&self) -> Result<(), String> {
         let slots = 0..self.0.members.borrow().len();
         let used: Vec<usize> = slots.filter(|slot| self.0.script.uses(*slot as u32)).collect();
@@ -233,7 +229,7 @@ impl Fleet {
         log::listen(Box::new(move |text| this.on_client_line(text)));
         let this = self.clone();
         log::listen_to_edits(Box::new(move |ino, edited| this.on_edit(ino, edited)));
-        // The fleet holds the cluster, which must not hold the fleet.
+        // The fleet holds the cluster, so the cluster must not hold the fleet.
         let this = Rc::downgrade(&self.0);
         let tell = move |client, eviction| {
             if let Some(inner) = this.upgrade() {
@@ -260,7 +256,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// A fresh client of the node of this slot, and since when.
+    /// A new client on the node of this slot, and when it began to connect.
     async fn mount(&self, slot: usize) -> Result<(Mount, Instant), String> {
         let name = node_name(slot);
         let index = self.0.clients.get();
@@ -274,8 +270,7 @@ impl Fleet {
             inner.cluster.checks.begins(&name);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
-                // Devices that stand still, servers that are down and cut wires may take all of its
-                // patience.
+                // Stalled devices, dead servers and cut connections may use up the connect timeout.
                 Err(text)
                     if text.contains("cannot reach the metadata server")
                         && inner.cluster.disturbed_since(begun) =>
@@ -286,7 +281,7 @@ impl Fleet {
                     if !space::refused_clients_since(&inner.cluster, begun) {
                         log::broken(space::ROOM, &text);
                     }
-                    // Others may remove something, or be forgotten, until nothing happens any more.
+                    // Others may remove files or be forgotten, until everything is quiet.
                     let since = *refused.get_or_insert(begun);
                     let waited = begun.since(since) >= space::QUIET;
                     if waited && inner.cluster.is_calm_for(space::QUIET) {
@@ -306,7 +301,7 @@ impl Fleet {
         Ok((mount, begun))
     }
 
-    /// A client that does nothing by itself, to look.
+    /// A client without processes, for checks.
     ///
     /// # Errors
     /// Why it cannot mount.
@@ -314,7 +309,7 @@ impl Fleet {
         self.mount(slot).await.map(|(mount, _)| mount)
     }
 
-    /// The processes of a mounted client go on where those before them ended.
+    /// The processes of a mounted client continue where those before them ended.
     fn work(&self, slot: usize) {
         let (mount, next) = {
             let members = self.0.members.borrow();
@@ -342,7 +337,7 @@ impl Fleet {
         self.0.members.borrow().iter().filter_map(|member| member.mount.clone()).collect()
     }
 
-    /// To be held by what must not keep the clients alive.
+    /// A reference that does not keep the clients alive.
     pub(crate) fn weak(&self) -> WeakFleet {
         WeakFleet(Rc::downgrade(&self.0))
     }
@@ -352,13 +347,13 @@ impl Fleet {
         self.0.members.borrow().len()
     }
 
-    /// Nobody works or will.
+    /// No process works or will work.
     pub fn is_done(&self) -> bool {
         let mounting = self.0.members.borrow().iter().any(|member| member.mounting);
         self.0.working.get() == 0 && !mounting
     }
 
-    /// What must not be, if it was.
+    /// A failed mount, if there was one.
     pub fn failure(&self) -> Option<String> {
         self.0.failure.borrow().clone()
     }
@@ -368,20 +363,19 @@ impl Fleet {
         self.0.members.borrow()[slot].name.clone()
     }
 
-    /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none
-    /// does.
+    /// Kills one of a client's waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_process(&self, slot: usize, chance: u64) -> bool {
         self.0.members.borrow()[slot].mount.as_ref().is_some_and(|mount| mount.kill_one(chance))
     }
 
-    /// A process of a client gets a signal when the next wait for a lock has lasted so long.
+    /// A process of a client gets a signal once its next wait for a lock has lasted this long.
     pub fn signal_lock_wait(&self, slot: usize, after: Duration) {
         if let Some(mount) = &self.0.members.borrow()[slot].mount {
             mount.signal_next_lock_wait(after);
         }
     }
 
-    /// The client's process is gone; another one mounts after `pause`.
+    /// Kills the client's process; a new one mounts after `pause`.
     ///
     /// `false`: there was none to kill.
     pub fn kill(&self, slot: usize, pause: Duration) -> bool {
@@ -398,7 +392,7 @@ impl Fleet {
                 undurable: (status.replay as u32).min(UNDURABLE_MAX),
             });
         }
-        // One that is about to mount begins anew, too.
+        // A client that is about to mount starts again, too.
         self.0.cluster.world.kill(&self.name(slot));
         let attempt = self.attempt(slot);
         let this = self.clone();
@@ -422,7 +416,7 @@ impl Fleet {
         self.0.members.borrow_mut()[slot].put(mount, since);
     }
 
-    /// A fresh client mounts, as a process of its node.
+    /// A new client mounts, as a process of its node.
     fn come_back(&self, slot: usize, attempt: u64) {
         if self.0.members.borrow()[slot].attempts != attempt {
             return;
@@ -442,23 +436,23 @@ impl Fleet {
         });
     }
 
-    /// For so long all clients may lose their sessions.
+    /// For this long all clients may lose their sessions.
     pub fn all_may_lose(&self, time: Duration) {
         (0..self.slots()).for_each(|slot| self.may_lose(slot, time));
     }
 
-    /// For so long the client may lose its session.
+    /// For this long the client may lose its session.
     pub fn may_lose(&self, slot: usize, time: Duration) {
         let since = self.0.history.position();
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         let until = self.0.cluster.env.now() + time;
         let (since, until) =
-            member.may_lose_until.map_or((since, until), |(first, last)| (first, last.max(until)));
-        member.may_lose_until = Some((since, until));
+            member.eviction_window.map_or((since, until), |(first, last)| (first, last.max(until)));
+        member.eviction_window = Some((since, until));
     }
 
-    /// The client's process stands still, or nothing passes between it and the server.
+    /// Pauses the client's process, or partitions it from the server.
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
         let name = self.name(slot);
@@ -478,7 +472,7 @@ impl Fleet {
         });
     }
 
-    /// Looks for sessions that were lost.
+    /// Looks for lost sessions for ever.
     async fn watch(&self) {
         loop {
             self.0.cluster.env.sleep(LOOK).await;
@@ -491,7 +485,7 @@ impl Fleet {
         }
     }
 
-    /// The client that runs now says something.
+    /// The running client logs a line.
     fn on_client_line(&self, text: &str) {
         let damaged = damaged(text);
         if damaged.is_none() && text != REPLAYED {
@@ -505,7 +499,7 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
-                // What is not whole in a block is read before it is written.
+                // A write of a partial block reads the block first.
                 let actions: &[DiskAction] = match flush {
                     true => &[DiskAction::Flush],
                     false => &[DiskAction::Write, DiskAction::Read],
@@ -517,9 +511,9 @@ impl Fleet {
                 mount.on_device_loss(ino);
                 self.0.history.damaged(mount.index, ino, flush);
             }
-            // What it says late may be of a server that has died since.
+            // A late line may be about an earlier server.
             None if status.epoch != self.0.cluster.epoch.get() => {}
-            // Of the session that is lost it has replayed nothing.
+            // It replayed nothing of the lost session.
             None if status.evictions > member.session.evictions => {
                 member.next_replayed = Some(now);
             }
@@ -527,7 +521,7 @@ impl Fleet {
         }
     }
 
-    /// A client changes content, at this instant.
+    /// A client edits content at this instant.
     fn on_edit(&self, ino: Ino, edited: Edited) {
         let Some(name) = self.0.cluster.world.running() else { return };
         let members = self.0.members.borrow();
@@ -537,12 +531,12 @@ impl Fleet {
         }
     }
 
-    /// Did a server die since then, with what it had not made durable?
+    /// Did a server die since then, with changes that were not durable?
     fn was_restarted_since(&self, since: Instant) -> bool {
         self.0.cluster.restarted.get().is_some_and(|at| at >= since)
     }
 
-    /// What the server has not flushed for a client that it on_eviction may be carried out late.
+    /// Writes of an evicted client that the server could not flush may be carried out late.
     fn on_unflushed(&self, client: u64) {
         let mut dead = self.0.dead.borrow_mut();
         if let Some(dead) = dead.iter_mut().find(|dead| dead.session.client == client) {
@@ -559,7 +553,7 @@ impl Fleet {
         }
     }
 
-    /// The server says that it applied this for a client.
+    /// The server reports that it applied this for a client.
     fn on_applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
         let members = self.0.members.borrow();
         let living = members.iter().filter(|member| member.session.client == client);
@@ -572,7 +566,7 @@ impl Fleet {
         }
     }
 
-    /// The server says that it on_eviction a client, or that it has.
+    /// The server reports the begin or the end of an eviction.
     fn on_eviction(&self, client: u64, eviction: Eviction) {
         if eviction == Eviction::Unflushed {
             return self.on_unflushed(client);
@@ -595,11 +589,11 @@ impl Fleet {
             self.0.unmatched_evictions.borrow_mut().entry(client).or_insert(position);
             return self.record_dead_sessions(false);
         };
-        // It may on_client_line of that much later, if the server stands still.
+        // It may notice much later, if the server is paused.
         let now = self.0.cluster.env.now();
-        let troubled = members[slot].may_lose_until.is_some_and(|(_, until)| now <= until);
+        let troubled = members[slot].eviction_window.is_some_and(|(_, until)| now <= until);
         members[slot].session.expected |= troubled;
-        // That it is out is durable after all that it did before, also if the server dies
+        // The end of an eviction is durable after all earlier changes, even if the server dies
         // meanwhile.
         if !out || members[slot].session.since.is_none() {
             members[slot].session.restarted = self.was_restarted_since(members[slot].replayed);
@@ -612,7 +606,7 @@ impl Fleet {
         }
     }
 
-    /// The server is about to die.
+    /// Called before the server is killed.
     fn before_server_kill(&self) {
         for member in self.0.members.borrow_mut().iter_mut() {
             if let Some(mount) = &member.mount {
@@ -621,7 +615,7 @@ impl Fleet {
         }
     }
 
-    /// Clients that live and have not heard that the server evicted them.
+    /// Live clients that have not noticed that the server evicted them.
     pub fn unaware_of_eviction(&self) -> Vec<usize> {
         let members = self.0.members.borrow();
         let evicted = members.iter().filter(|member| member.session.loss_recorded);
@@ -632,22 +626,22 @@ impl Fleet {
         mounts.collect()
     }
 
-    /// The session of a living client is lost, perhaps with what a server had not made durable that
-    /// died.
+    /// The session of a live client is lost, perhaps with changes that a dead server had not made
+    /// durable.
     fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
         self.0.renumbered.borrow_mut().insert(session.client, mount.index);
         self.0.history.lost(mount.index, since, (false, session.late), undurable);
     }
 
-    /// What the client says of its sessions is compared with what the server said.
+    /// Compares what a client reports about its sessions with what the server reported.
     fn note_evictions(&self, slot: usize, mount: &Mount) {
         let status = mount.client.status();
         let now = self.0.cluster.env.now();
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
-            let troubled = member.may_lose_until.is_some_and(|(_, until)| now <= until);
-            // Out of reach it may lose also the session that it has just begun.
+            let troubled = member.eviction_window.is_some_and(|(_, until)| now <= until);
+            // A client out of reach may lose its new session as well.
             let expected = troubled || member.session.expected;
             if !expected {
                 log::broken(
@@ -662,7 +656,7 @@ impl Fleet {
                 );
             }
             let position = self.0.history.position();
-            let since = member.may_lose_until.map_or(position, |(since, _)| since);
+            let since = member.eviction_window.map_or(position, |(since, _)| since);
             if !member.session.loss_recorded {
                 member.session.restarted = self.was_restarted_since(member.replayed);
                 let since = member.session.since.unwrap_or(since);
@@ -674,13 +668,12 @@ impl Fleet {
             let evictions = status.evictions;
             member.session =
                 MemberSession { client: status.client, evictions, ..MemberSession::default() };
-        } else if member.may_lose_until.is_some_and(|(_, until)| now > until) {
-            member.may_lose_until = None;
+        } else if member.eviction_window.is_some_and(|(_, until)| now > until) {
+            member.eviction_window = None;
         }
     }
 
-    /// The sessions of dead clients that the server has ended are so in the history; with `all`
-    /// those of all.
+    /// Records the loss of dead clients' sessions that the server has ended; with `all`, of all.
     pub fn record_dead_sessions(&self, all: bool) {
         let mut dead = self.0.dead.borrow_mut();
         let buried: Vec<DeadClient> =
@@ -693,7 +686,7 @@ impl Fleet {
         }
     }
 
-    /// All clients and the server end at once; nobody comes back.
+    /// All clients and the server end at once; no client comes back.
     pub fn end(&self) {
         for slot in 0..self.slots() {
             let mount = self.0.members.borrow_mut()[slot].mount.take();
@@ -705,8 +698,8 @@ impl Fleet {
     }
 }
 
-/// The file of which a client says that a device lost what was written, and whether it was a flush
-/// that failed.
+/// The file of a client's log line about lost writes, and whether a flush failed; `None` if no
+/// device was at fault.
 fn damaged(text: &str) -> Option<(Ino, bool)> {
     let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
     let (_, why) = rest.split_once("written data is lost: ")?;
@@ -715,7 +708,7 @@ fn damaged(text: &str) -> Option<(Ino, bool)> {
     of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
 }
 
-/// A process that works; dropped at its end or death.
+/// A running process; dropped at its end or death.
 struct Working(Fleet);
 
 impl Drop for Working {
@@ -763,7 +756,7 @@ mod tests {
             fleet.start().await.expect("a client mounts");
             assert_eq!(fleet.unaware_of_eviction(), []);
             let client = fleet.mounts()[0].client.status().client;
-            // The server says so, and the client hears nothing.
+            // The server reports the eviction, and the client does not notice it.
             fleet.on_eviction(client, Eviction::Begins);
             assert_eq!(fleet.unaware_of_eviction(), []);
             fleet.on_eviction(client, Eviction::Completed);

@@ -1,4 +1,4 @@
-//! What operations read and write of the state: whether the order of two can matter.
+//! What operations read and write of the state, to decide whether the order of two can matter.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use crate::model::{FsState, Node};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     Name(At),
-    /// Does the directory exist?
+    /// The existence of a directory.
     Alive(Ino),
-    /// Which names has it?
+    /// The set of names of a directory.
     Names(Ino),
     Node(Ino),
-    /// Group and mode of a directory, as far as it hands them down.
+    /// Group and mode of a directory, as new entries inherit them.
     Heritage(Ino),
-    /// Which directory lies in which.
+    /// The tree of directories.
     Tree,
-    /// What a client holds and has not synced.
+    /// A client's locks, opens and unsynced changes.
     Session(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Read,
-    /// Changes that do not see each other.
+    /// Changes that commute.
     Add,
     Write,
 }
@@ -37,7 +37,7 @@ enum Mode {
 pub struct Footprint(Vec<(Key, Mode)>);
 
 impl Footprint {
-    /// May the order of the two matter?
+    /// Do the two conflict?
     pub fn meets(&self, other: &Footprint) -> bool {
         self.0.iter().any(|(key, mode)| {
             other.0.iter().any(|(its, how)| {
@@ -47,7 +47,7 @@ impl Footprint {
         })
     }
 
-    /// This, too.
+    /// Adds another footprint.
     pub fn join(&mut self, other: Footprint) {
         self.0.extend(other.0);
     }
@@ -178,7 +178,7 @@ impl FsState {
         all
     }
 
-    /// All that a client may lose, and what it holds.
+    /// Everything that a client may lose, and what it holds.
     fn add_all_of(&self, client: usize, all: &mut Footprint) {
         let opened = self.opens.range((client, Ino(0))..=(client, Ino(u64::MAX)));
         let mut inos: BTreeSet<Ino> = opened.map(|((_, ino), _)| *ino).collect();

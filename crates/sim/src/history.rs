@@ -1,4 +1,4 @@
-//! What happened: every step with its beginning and its end, in one order of events.
+//! The history: every step with its beginning and its end, in one order of events.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,34 +13,35 @@ use crate::log;
 use crate::observed_order;
 use crate::space::LowSpace;
 
-/// The client of what no client did.
+/// The client number of events that no client caused.
 pub const NOBODY: usize = 98;
 
-/// What an application waits for.
+/// An operation that has not been answered.
 #[derive(Clone, Debug)]
 pub struct PendingCall {
     /// Client.
     pub client: usize,
     /// Position of the beginning.
     pub begun: u64,
-    /// What it asked for.
+    /// The operation.
     pub op: Op,
-    /// Of what there was low_space meanwhile.
+    /// The resources that ran low during the call.
     pub low_space: LowSpace,
-    /// Its process was killed: others may see it done before it ends.
+    /// Its process was killed: other clients may see the effect before it ends.
     pub killed: bool,
-    /// Position at which the server, or of content its client, says that it took effect.
+    /// Position at which the server (for content: the client) reported that it took effect.
     pub applied: Option<u64>,
 }
 
 impl Inner {
-    /// Something happens: the position moves on.
+    /// Moves the position on.
     fn next(&mut self) {
         self.events += 1;
         log::at(self.events);
     }
 
-    /// A failing operation tells of what devices failed while it ran; was there something?
+    /// Marks device errors that were reported while a failing operation ran as reported by it.
+    /// Returns whether there were any.
     fn reports_device_loss(&mut self, client: usize, begun: u64, op: &Op) -> bool {
         let (Some(by), Some((of, surely))) = (op.file(), op.reports()) else { return false };
         let mut any = false;
@@ -55,7 +56,7 @@ impl Inner {
         any
     }
 
-    /// Whoever waits now meets devices as full as they are.
+    /// Records for every pending call that space is low now.
     fn note_space(&mut self) {
         let Some(space) = &self.space else { return };
         let low_space = space();
@@ -64,7 +65,7 @@ impl Inner {
             .for_each(|waiting| waiting.low_space = waiting.low_space.or(low_space));
     }
 
-    /// `applied` belongs to the first of the steps.
+    /// Appends steps that end now. `applied` belongs to the first.
     fn record(
         &mut self,
         client: usize,
@@ -92,47 +93,47 @@ struct Inner {
     events: u64,
     calls: Vec<Call>,
     waiting: BTreeMap<u64, PendingCall>,
-    /// What clients that ended waited for.
+    /// Pending calls of clients that ended.
     cut_short: Vec<PendingCall>,
     hash: u64,
     count: u64,
     /// Where clients first began something in their newest sessions.
     renewed: BTreeMap<usize, u64>,
-    /// Signals that processes got that waited for locks.
+    /// How many signals interrupted waits for locks.
     interrupted: u64,
-    /// Answers from a kernel's caches that nothing can be said of.
+    /// Answers from kernel caches that raced with a change.
     racy: u64,
-    /// Data devices fail now, or did up to this position.
+    /// Data devices fail now, or did up to `failed_until`.
     failing: bool,
     failed_until: u64,
-    /// Tells of what there is low_space.
+    /// Reports which space is low.
     space: Option<SpaceProbe>,
-    /// Is told of every step that ends.
+    /// Observes every step that ends.
     on_end: Option<OnEnd>,
 }
 
 /// Takes a step that has ended.
 pub type OnEnd = Box<dyn Fn(&Call)>;
 
-/// What the server applied for a client.
+/// An operation that the server applied for a client.
 pub struct Applied {
     /// Position.
     pub at: u64,
-    /// The step that asked for it, if one is known.
+    /// The step that requested it, if one is known.
     pub step: Option<Op>,
-    /// The transaction that did it, if it changed what is kept.
+    /// The transaction, if it changed the metadata.
     pub transno: Option<Transno>,
 }
 
-/// Tells of what there is low_space now.
+/// Reports which space is low now.
 pub type SpaceProbe = Box<dyn Fn() -> LowSpace>;
 
-/// See the module. Clones are the same history.
+/// See the module. Clones share one history.
 #[derive(Clone, Default)]
 pub struct History(Rc<RefCell<Inner>>);
 
 impl History {
-    /// An application asks; gives the number by which [`History::end`] knows it.
+    /// An application calls; the result identifies the call for [`History::end`].
     pub fn begin(&self, client: usize, op: Op) -> u64 {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -144,8 +145,8 @@ impl History {
         begun
     }
 
-    /// A kernel answered from what it kept while something that it asked for is changing just that:
-    /// such an answer is not judged.
+    /// A kernel answered from its cache while one of its requests was changing the same object.
+    /// Such an answer is not judged.
     pub fn end_racy(&self, begun: u64) {
         self.end(begun, Vec::new());
         let mut inner = self.0.borrow_mut();
@@ -153,12 +154,12 @@ impl History {
         inner.racy += 1;
     }
 
-    /// How often that was so.
+    /// The number of these answers.
     pub fn times_racy(&self) -> u64 {
         self.0.borrow().racy
     }
 
-    /// The answer is there; it tells of several steps, each somewhere between then and now.
+    /// The answer arrived. It stands for several steps, each somewhere between begin and end.
     pub fn end(&self, begun: u64, steps: Vec<(Op, Outcome)>) {
         let mut inner = self.0.borrow_mut();
         inner.note_space();
@@ -167,7 +168,7 @@ impl History {
         let failed = inner.failing || inner.failed_until > begun;
         let mut seen = Vec::new();
         for (op, outcome) in steps {
-            // No data device is asked for names: what they fail with is the loss of a session.
+            // Names need no data device: EIO from `SyncNames` means a lost session.
             let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
             let told = io && inner.reports_device_loss(waiting.client, begun, &op);
             let no_room =
@@ -183,7 +184,7 @@ impl History {
         inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// There is an answer that does not say whether it was done.
+    /// The answer does not say whether the operation took effect.
     pub fn end_unknown(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
@@ -192,24 +193,24 @@ impl History {
         inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// The process that waits for this was killed.
+    /// The process of a pending call was killed.
     pub fn killed(&self, begun: u64) {
         if let Some(waiting) = self.0.borrow_mut().waiting.get_mut(&begun) {
             waiting.killed = true;
         }
     }
 
-    /// A process got a signal while it waited for a lock.
+    /// A signal interrupted a process that waited for a lock.
     pub fn lock_wait_interrupted(&self) {
         self.0.borrow_mut().interrupted += 1;
     }
 
-    /// How often that was so.
+    /// How many waits for locks were interrupted.
     pub fn times_interrupted(&self) -> u64 {
         self.0.borrow().interrupted
     }
 
-    /// A wait for a lock was given up, and what it may have got is given back.
+    /// An abandoned lock request ended, and the lock that it may have taken is given back.
     pub fn end_abandoned_lock(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
@@ -220,7 +221,7 @@ impl History {
         inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// What a killed process had asked for has ended. What it opened by that was closed again.
+    /// The operation of a killed process ended. A file that it opened was closed again.
     pub fn end_killed(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.get_mut(&begun) else { return };
@@ -236,9 +237,8 @@ impl History {
         self.end_unknown(begun);
     }
 
-    /// A write that should have ended when it was stable fails, because its session was lost under
-    /// way: it may have been there before, like a write that waits for nothing, and what fails is
-    /// the sync.
+    /// A synchronous write fails because its session was lost. It may have taken effect before,
+    /// like an asynchronous write, and the sync fails.
     pub fn end_lost_write(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
@@ -251,8 +251,8 @@ impl History {
         inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// A client has ended: what it waits for is not answered. From here on its session may be
-    /// lost; gives the position for [`History::lost`].
+    /// A client ended: its pending calls get no answer. From here on its session may be lost;
+    /// returns the position for [`History::lost`].
     pub fn cut_short(&self, client: usize) -> u64 {
         let mut inner = self.0.borrow_mut();
         let cut = inner.waiting.extract_if(.., |_, waiting| waiting.client == client);
@@ -262,16 +262,15 @@ impl History {
         inner.events
     }
 
-    /// The position of now.
+    /// The current position.
     pub fn position(&self) -> u64 {
         let mut inner = self.0.borrow_mut();
         inner.next();
         inner.events
     }
 
-    /// The session of a client was lost between `begun` and now, with up to `kept` of the changes
-    /// that it had the answers to.
-    /// What devices had of it that stand still they may carry out `late`, after others have read.
+    /// The session of a client was lost between `begun` and now, with up to `kept` of its answered
+    /// changes. With `late`, stalled devices may carry out its writes after others have read.
     pub fn lost(&self, client: usize, begun: u64, (dead, late): (bool, bool), kept: u32) {
         let mut inner = self.0.borrow_mut();
         let mut of = Vec::new();
@@ -290,7 +289,7 @@ impl History {
         inner.record(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
-    /// Devices may carry out late what a client had written when its session was lost last.
+    /// Devices may carry out writes of the client's last lost session late.
     pub fn writes_may_be_late(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
@@ -306,7 +305,7 @@ impl History {
         self.0.borrow_mut().renewed.insert(client, begun);
     }
 
-    /// A client surely knows of the last loss of its session.
+    /// A client certainly knows of the last loss of its session.
     pub fn learned(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -319,7 +318,7 @@ impl History {
         }
     }
 
-    /// From here on data devices may fail what they are asked, or no longer do.
+    /// From here on data devices may fail requests, or no longer do.
     pub fn devices_fail(&self, failing: bool) {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -327,12 +326,12 @@ impl History {
         inner.failed_until = inner.events;
     }
 
-    /// A data device that stood still has carried out what it had.
+    /// A stalled data device has carried out everything that it had.
     pub fn devices_settled(&self) {
         self.happened(NOBODY, Op::Settled);
     }
 
-    /// Something happened at this moment that no application did.
+    /// An event happens now that no application caused.
     pub fn happened(&self, client: usize, op: Op) {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -340,8 +339,8 @@ impl History {
         inner.record(client, (now, None), vec![(op, Some(Outcome::Done))]);
     }
 
-    /// A client says that a device failed what it had written to a file; of several ranges at once
-    /// it says so for each.
+    /// A client reports that a device failed what it had written to a file. It reports each of
+    /// several ranges.
     pub fn damaged(&self, client: usize, ino: Ino, flush: bool) {
         let op = Op::Damaged { ino, flush, told: Vec::new() };
         let inner = self.0.borrow();
@@ -353,24 +352,23 @@ impl History {
         self.happened(client, op);
     }
 
-    /// From here on it is told of every step that ends.
+    /// Calls `on_end` for every step that ends from here on.
     pub fn on_end(&self, on_end: OnEnd) {
         self.0.borrow_mut().on_end = Some(on_end);
     }
 
-    /// From here on it is known when there is low_space space.
+    /// Records from here on when space is low.
     pub fn probe_space_with(&self, space: SpaceProbe) {
         self.0.borrow_mut().space = Some(space);
     }
 
-    /// Notes how low_space space there is at this moment.
+    /// Records which space is low now.
     pub fn note_space(&self) {
         self.0.borrow_mut().note_space();
     }
 
-    /// The server says that it applied this for a client. Of several steps that may have asked for
-    /// it, it is that of the one of which nothing was said yet, and of these of the one that began
-    /// first.
+    /// The server reports that it applied this for a client. Of several matching steps it belongs
+    /// to one without a report, and among these to the one that began first.
     pub fn applied(
         &self,
         client: usize,
@@ -391,12 +389,11 @@ impl History {
         Applied { at: now, step, transno }
     }
 
-    /// A client says that it changes the content of a file. What is written in several pieces is
-    /// written with the last.
+    /// A client reports an edit of a file's content. An edit in several pieces counts at the last.
     pub fn edited(&self, client: usize, ino: Ino, edited: Edited) {
         let mut guard = self.0.borrow_mut();
         let inner = &mut *guard;
-        // Nobody looks at this moment: the client is in the middle of it.
+        // No checker runs at this moment: the client is in the middle of the edit.
         inner.events += 1;
         let now = inner.events;
         let waiting = inner.waiting.values_mut();
@@ -407,26 +404,26 @@ impl History {
         }
     }
 
-    /// What waits for an answer.
+    /// The pending calls.
     pub fn waiting(&self) -> Vec<PendingCall> {
         self.0.borrow().waiting.values().cloned().collect()
     }
 
-    /// Takes all that has ended, in the order of the ends, and what this client's end cut short.
+    /// Takes all ended steps, in the order of their ends.
     pub fn take(&self) -> Vec<Call> {
         let mut inner = self.0.borrow_mut();
-        // They hold the cluster.
+        // These closures hold the cluster.
         inner.space = None;
         inner.on_end = None;
         std::mem::take(&mut inner.calls)
     }
 
-    /// Operations that have ended.
+    /// The number of operations that have ended.
     pub fn count(&self) -> u64 {
         self.0.borrow().count
     }
 
-    /// A hash of all that was seen.
+    /// A hash of the whole history.
     pub fn hash(&self) -> u64 {
         SimRng::new(self.0.borrow().hash).next_u64()
     }

@@ -1,12 +1,12 @@
 //! The part of the model that knows what is stable, and what is lost with a session.
 //!
 //! Invariants:
-//! - whoever reads or writes blocks that another client has changed has made the server ask for
-//!   them first, and what that client did in the file is stable. Clients that write different
-//!   blocks of a file may each hold its part, and lose it (SEMANTICS 1.3);
-//! - a size that an application elsewhere only asked for makes nothing stable;
-//! - a file that takes the name of something else is committed before: nothing that was done to it
-//!   before the rename began is lost with a session;
+//! - a client that reads or writes blocks makes the server recall them from other clients; this
+//!   makes the others' changes of the file stable. Clients that write different blocks of a file
+//!   may each hold their range, and lose its changes (SEMANTICS 1.3);
+//! - a size that another client only glimpsed makes nothing stable;
+//! - a rename that replaces something commits the file first: nothing done to the file before the
+//!   rename began is lost with a session;
 //! - an open file through which data were lost fails once with EIO before it succeeds.
 
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::content::{Content, Dirty, Edit, blocks_of};
 use crate::model::{Body, ContentLoss, FsState, Node, NotDurable, Step, impossible, owner_of};
 
 impl Node {
-    /// Something was seen: may it still be that nothing was lost?
+    /// An answer was seen: may the content without a loss still explain it?
     pub(crate) fn recheck_loss(&mut self, possible: impl FnOnce(&Content) -> bool) {
         let Some(loss) = &mut self.loss else { return };
         if loss.if_nothing_lost.as_ref().is_some_and(|intact| !possible(intact)) {
@@ -31,7 +31,7 @@ impl Node {
         self.dirty.iter().any(|dirty| dirty.client == client)
     }
 
-    /// What the client, that changes the file now, may lose; `stable`: the content before.
+    /// The unsynced changes of a client that edits the file now; `stable` is the content before.
     fn dirtied_by(&mut self, client: usize, stable: &Content) -> &mut Dirty {
         let known = self.dirty.iter().position(|dirty| dirty.client == client);
         let at = known.unwrap_or_else(|| {
@@ -53,8 +53,8 @@ impl Node {
         }
     }
 
-    /// It was all of this before a session was lost, and may lie where it lay. `unflushed`: a flush
-    /// for it had failed.
+    /// Adds what the file held before a session was lost; it may still be on the device.
+    /// `unflushed`: a flush for it had failed.
     fn add_lost_content(&mut self, lost: &Content, unflushed: bool, late: bool) {
         let any_of = |earlier: Option<&Content>| {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// A device may carry out at any moment what it has: nothing that was seen there stays.
+    /// A device may carry out a late write at any moment: no observed content is final.
     fn apply_late_writes(&mut self) {
         if let (Some(late), Body::File(content)) = (&self.late_writes, &self.body) {
             let any = Content::any_of([(content, false), (late, false)].into_iter());
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// A client came to these blocks: what others may lose there is stable.
+    /// A client uses these blocks: the server recalled them, so others' changes there are stable.
     fn recall_from_others(&mut self, client: usize, blocks: (u64, u64)) {
         self.dirty.retain(|dirty| dirty.client == client || !dirty.touches(blocks));
     }
@@ -108,14 +108,14 @@ impl FsState {
         step
     }
 
-    /// What writes may make of a file that a device has carried out or not.
+    /// Allows for late writes that a device has carried out or not.
     fn apply_late_writes(&mut self, ino: Ino) {
         if self.nodes.get(&ino).is_some_and(|node| node.late_writes.is_some()) {
             self.node(ino).apply_late_writes();
         }
     }
 
-    /// As [`FsState::content`], but for what devices still have.
+    /// Like [`FsState::content`], without late writes of devices.
     fn content_now(&self, call: &Call, ino: Ino, content: &Content, outcome: &Outcome) -> Step {
         if let Op::Read { offset, len, .. } = &call.op {
             let Outcome::Bytes(read) = outcome else { return impossible("bytes") };
@@ -136,8 +136,7 @@ impl FsState {
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
             return impossible("done");
         };
-        // A store makes no file longer: the kernel that takes it may not know yet what a session
-        // has lost.
+        // A store does not extend the file: its kernel may not know yet what a lost session took.
         let store = matches!(call.op, Op::Write { file: MAPPED, .. });
         let mut next: Vec<FsState> = content
             .edit(edit)
@@ -155,8 +154,8 @@ impl FsState {
         }
     }
 
-    /// What was `seen`, or nothing of that: a client that does not know yet that its session is
-    /// lost shows what was there before, which its kernel keeps until then.
+    /// The step `seen`, or a stale read: until a client knows of its lost session, its kernel shows
+    /// the content from before.
     fn or_stale_view(
         &self,
         call: &Call,
@@ -195,7 +194,7 @@ impl FsState {
         if let Some(new) = new {
             node.body = Body::File(new);
         }
-        // Who comes to the end asks for the whole file.
+        // A read to the end needs the whole file.
         let all = read.len() < len as usize;
         node.recall_from_others(
             call.client,
@@ -208,7 +207,7 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// What is told of the end makes nothing stable: the host may have only asked for the size.
+    /// Knowing the end makes nothing stable: the client may have only glimpsed the size.
     fn end_was_seen(&self, ino: Ino, new: Option<Content>, at: u64) -> Step {
         if new.is_none() && self.nodes[&ino].loss.is_none() {
             return Step::Same;
@@ -243,7 +242,7 @@ impl FsState {
             let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
             if through && !call.guessed {
                 dirty.wrote_through(edit);
-                // Nothing of it may be lost, whatever others lose beside it.
+                // None of it may be lost, whatever other clients lose.
                 node.dirty.retain(|dirty| dirty.client != call.client || !dirty.is_stable());
             } else {
                 dirty.changes(edit.blocks());
@@ -253,10 +252,10 @@ impl FsState {
         node.body = Body::File(new);
     }
 
-    /// fsync and its kin.
+    /// fsync, syncfs and fsync of a directory.
     pub(crate) fn synced(&self, call: &Call, ino: Option<Ino>, outcome: &Outcome) -> Step {
         if *outcome == Outcome::Failed(Fault::Io) && self.is_unaware(call) {
-            // It was under way when the session was lost, and perhaps something with it.
+            // The session was lost during the sync, perhaps with data.
             return Step::Same;
         }
         if *outcome != Outcome::Done {
@@ -276,8 +275,8 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// These got names of something else by a rename that began then: what was done before is
-    /// committed, whoever did it (SEMANTICS 2.4).
+    /// These inodes replaced something by a rename that began then: earlier changes of them by any
+    /// client are committed (SEMANTICS 2.4).
     pub(crate) fn replaced(&mut self, inos: impl Iterator<Item = Ino>, begun: u64) {
         for ino in inos {
             if self.nodes.get(&ino).is_none_or(|node| node.dirty.is_empty()) {
@@ -291,38 +290,38 @@ impl FsState {
         }
     }
 
-    /// Did it begin before its client knew that its session is lost?
+    /// Did the call begin before its client knew of its lost session?
     pub(crate) fn is_unaware(&self, call: &Call) -> bool {
         self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
     }
 
-    /// The descriptors that a client has of these inodes.
+    /// The open files of a client on these inodes.
     pub(crate) fn open_of(&self, client: usize, inos: &[Ino]) -> Vec<(Ino, FileNo)> {
         let of = |ino: &Ino| self.opens.get(&(client, *ino)).map(|opens| (*ino, &opens.files));
         let open = inos.iter().filter_map(of);
         open.flat_map(|(ino, files)| files.iter().map(move |file| (ino, *file))).collect()
     }
 
-    /// A client gives up these descriptors: the making of their files was lost, or it takes it for
-    /// lost.
+    /// A client gives up these open files: their files were lost before they became durable, or the
+    /// client assumes so.
     pub(crate) fn give_up_handles(&mut self, client: usize, files: &[(Ino, FileNo)]) {
         for &(ino, file) in files {
-            let must_report_loss = self.may_report_loss.get(&(client, file)).copied().unwrap_or(0);
+            let times = self.may_report_loss.get(&(client, file)).copied().unwrap_or(0);
             self.closed(client, file, ino);
-            // What was written to a file that is lost itself is told by who has it open.
-            self.may_report_loss.insert((client, file), must_report_loss.saturating_add(1));
+            // An open file reports the loss of writes even if the file itself is lost.
+            self.may_report_loss.insert((client, file), times.saturating_add(1));
             self.stale_handles.entry((client, ino)).or_default().push(file);
         }
     }
 
-    /// A client may take these inodes for lost.
+    /// A client may assume that these inodes are lost.
     pub(crate) fn mark_uncertain(&mut self, client: usize, inos: &[Ino]) {
         self.uncertain.extend(inos.iter().map(|ino| (client, *ino)));
     }
 
-    /// Did it begin by the number of what its client has to take for not made, or in such a
-    /// directory, before the client knew of the loss? A replay that broke off may have made it
-    /// durable: the client cannot know, and meant the lost one. (Who has it open tells of the loss:
+    /// Does it name an inode that its client must assume lost, or a directory so, before the client
+    /// knew of the loss? An interrupted replay may have made the inode durable. The client cannot
+    /// know this, and meant the lost one. (Open files report the loss:
     /// [`FsState::give_up_handles`].)
     pub(crate) fn is_uncertain(&self, call: &Call) -> bool {
         let by = match &call.op {
@@ -340,7 +339,7 @@ impl FsState {
         uncertain && self.is_unaware(call)
     }
 
-    /// The first operation by an open file that has to tell of a loss. `None`: it is as any other.
+    /// The first operation by an open file that must report a loss. `None`: no special case.
     pub(crate) fn report_loss(&self, call: &Call, file: FileNo, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {
             Op::Fsync(ino, _) | Op::Close(ino, _) => *ino,
@@ -353,7 +352,7 @@ impl FsState {
             if let Op::Close(..) = &call.op {
                 next.closed(call.client, file, ino);
             }
-            // What is written through fails after it was written.
+            // A synchronous write fails after it took effect.
             if let Op::Write { sync: true, .. } = &call.op {
                 let written = Call { outcome: Some(Outcome::Done), ..call.clone() };
                 return Some(match next.step(&written) {
@@ -375,7 +374,7 @@ impl FsState {
         let Some(intact) = loss.if_nothing_lost.clone() else {
             return Some(impossible("EIO: data were lost"));
         };
-        // Nothing is said of a loss: nothing was lost.
+        // No loss is reported: nothing was lost.
         next.node(ino).body = Body::File(intact);
         Some(match next.step(call) {
             Step::Same => Step::Next(next),
@@ -383,7 +382,7 @@ impl FsState {
         })
     }
 
-    /// What an operation without an answer may have done: its steps, each with an answer.
+    /// The steps, each with an answer, that an operation without an answer may have done.
     pub(crate) fn possible_answers(
         &self,
         call: &Call,
@@ -395,16 +394,17 @@ impl FsState {
         };
         match &call.op {
             Op::Make(..) | Op::Symlink(..) | Op::Create { .. } => {
-                // Nobody needs to have seen its number.
+                // No client needs to have seen its number.
                 let unseen = Ino(u64::MAX - 1000 - index as u64);
                 let made = unmade.iter().copied().chain([unseen]);
                 made.filter(|ino| !self.nodes.contains_key(ino))
                     .map(|ino| with(Outcome::Found(Some(ino))))
                     .collect()
             }
-            // Who waits for being stable has a part of it there, perhaps, before it ends.
+            // A part of a synchronous write may be stable before it ends.
             Op::Write { offset: Some(offset), len, sync, .. } => {
-                // Through pages it goes out in several requests, and only the first may have gone.
+                // Through the page cache a write goes out in several requests, and only the first
+                // may have gone.
                 let (first, end) = (*offset, offset + u64::from(*len));
                 let pages =
                     (first / BLOCK_U64 + 1..end.div_ceil(BLOCK_U64)).map(|at| at * BLOCK_U64);
@@ -419,14 +419,14 @@ impl FsState {
                 pages.chain([end]).map(part).chain(failed).collect()
             }
             Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
-            // A part of it may be done.
+            // It may be done in part.
             Op::Allocate { .. } => vec![with(Outcome::Done), with(Outcome::NoRoom)],
             _ => vec![with(Outcome::Done)],
         }
     }
 
-    /// What is done by a descriptor of a file whose making was lost, or perhaps by one: it is
-    /// refused for good, whatever has the number now. `None`: it is as any other.
+    /// An operation by an open file whose file was lost, or perhaps lost: it fails for good,
+    /// whatever inode has the number now. `None`: no special case.
     pub(crate) fn by_stale_handle(&self, call: &Call, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {
             Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,
@@ -469,13 +469,13 @@ impl FsState {
         }
     }
 
-    /// The session of a client is over; `late`: devices may still have writes of it.
+    /// The session of a client is over; `late`: devices may still carry out its writes.
     pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> FsState {
         let mut next = self.clone();
         for op in edits {
             next.may_have_edited(client, op);
         }
-        // What was tried went with it.
+        // Abandoned lock requests end with the session.
         if !next.abandoned_locks.taken.is_empty() {
             for (_, taken, before) in Rc::make_mut(&mut next.abandoned_locks).taken.values_mut() {
                 taken.retain(|lock| owner_of(lock.owner) != client);
@@ -507,7 +507,7 @@ impl FsState {
         next
     }
 
-    /// The client was changing a file when it ended.
+    /// The client was editing a file when it ended.
     fn may_have_edited(&mut self, client: usize, op: &Op) {
         let Some(ino) = op.edited().filter(|ino| self.nodes.contains_key(ino)) else { return };
         let node = self.node(ino);
@@ -522,7 +522,7 @@ impl FsState {
             }
             return;
         };
-        // Either it had not begun, or what the other had done was stable before.
+        // Either the edit had not begun, or the other client's changes were stable before.
         let perhaps = Content::any_of(
             std::iter::once((&content, false)).chain(edited.iter().map(|edited| (edited, true))),
         );
@@ -552,7 +552,7 @@ impl FsState {
         if let Some(earlier) = node.loss.as_mut().filter(|earlier| earlier.client != client)
             && let Some(intact) = earlier.if_nothing_lost.clone()
         {
-            // Who lost something earlier, or nothing, has not lost this.
+            // A client with an earlier possible loss has not lost these changes.
             let either = Content::any_of([(&intact, false), (&left, false)].into_iter());
             Rc::make_mut(earlier).if_nothing_lost = Some(either);
         }

@@ -1,15 +1,15 @@
-//! Damage at rest of the metadata device, while no server uses it: flipped bits, and writes that
-//! went to another place.
+//! Media corruption of the metadata device while no server uses it: flipped bits, and misdirected
+//! writes.
 //!
 //! Invariants:
-//! - whoever opens the damaged device reads what the undamaged one holds, or an error of the store
-//!   that says what is damaged; never anything else;
-//! - if fsck finds nothing, all of it is as it was, and a server goes on with the damaged device;
-//!   else an administrator brings back an undamaged copy.
+//! - opening and reading the corrupted device gives what the intact one holds, or an error of the
+//!   store that names the damage; never anything else;
+//! - if fsck finds nothing, everything is intact, and a server goes on with the corrupted device.
+//!   Otherwise an administrator restores an intact copy.
 //!
-//! Not made here, because nothing on the device tells of it: damage of the log's last group, which
-//! looks as if the crash had come while it was written, and a write that never reached the device.
-//! With the second a copy is damaged that no server goes on with (`repairs.rs`).
+//! Two kinds are not injected, because nothing on the device shows them: damage of the log's last
+//! group, which looks like a crash during its write, and a lost write. `repairs.rs` injects lost
+//! writes on a copy that no server goes on with.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,40 +23,40 @@ use crate::cluster;
 use crate::faults::{Fault, Injector};
 use crate::{log, repairs};
 
-/// The invariant of damaged devices.
+/// The invariant of corrupted devices.
 pub(crate) const DAMAGE: &str = "damage of the metadata is never served";
-/// The invariant of devices that are repaired.
+/// The invariant of repaired devices.
 pub(crate) const REPAIR: &str = "damage of the metadata can be repaired";
 
-/// Looks for a block that holds anything, before one is taken that does not.
+/// How often a block with any content is drawn before another one is taken.
 const TRIES: u64 = 200;
-/// Metadata blocks behind the log among which those in use are looked for.
+/// Metadata blocks behind the log from which a block in use is drawn.
 const USED: u64 = 400;
-/// Blocks of the log before its end that are spared: those of its last group, and more.
+/// Blocks before the log's end that stay intact: its last group, and more.
 const LAST_GROUP: u64 = 64;
-/// Entries, and extents of a file, that are read at once.
+/// Directory entries, or extents of a file, that one call reads.
 const MANY: usize = 1000;
 pub(crate) const NAME: &str = "corrupt";
 
-/// What a device holds, by what it is about: as text, or why it cannot be read.
+/// The contents of a device by subject: as text, or the error that reading gave.
 pub(crate) type Contents = BTreeMap<String, Result<String, StoreError>>;
 
-/// Devices that were damaged, and what came of them.
+/// Corrupted devices, by their fates.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DamageCounts {
-    /// A server goes on with them: nothing is wrong with them.
+    /// Intact for every reader: a server goes on with them.
     pub sound: u64,
-    /// What is there can be read, and what is damaged is told.
+    /// Readable, and the damage is reported.
     pub reported: u64,
     /// They cannot be opened.
     pub refused: u64,
-    /// Copies that were repaired, or of which it is known what is left.
+    /// Copies that were repaired, or whose remaining damage is known.
     pub repaired: u64,
     /// Copies that cannot be repaired.
     pub unrepairable: u64,
 }
 
-/// What can be done with a damaged device that tells nothing wrong.
+/// The fate of a corrupted device that serves nothing false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Sound,
@@ -64,16 +64,16 @@ enum Fate {
     Refused,
 }
 
-/// Where things lie on a device.
+/// The regions of a device.
 struct DeviceMap {
     blocks: u64,
     log: std::ops::Range<u64>,
-    /// Block of the log in which it ends.
+    /// The block of the log in which it ends.
     end: u64,
 }
 
 impl Injector {
-    /// The server is killed, and the device that the next one finds is damaged.
+    /// Kills the server, and corrupts the device that the next one finds.
     pub(crate) async fn damage_meta(&mut self) {
         self.cluster.kill_server();
         let good = self.cluster.meta();
@@ -118,8 +118,8 @@ impl Injector {
     }
 }
 
-/// Damages one to three blocks of `bad`; what was done. With `older` perhaps one has again what it
-/// had there.
+/// Corrupts one to three blocks of `bad`; returns a description. With `older`, a block may get its
+/// earlier content.
 pub(crate) fn damage(
     good: &SimDisk,
     bad: &SimDisk,
@@ -156,7 +156,7 @@ pub(crate) fn damage(
 }
 
 impl DeviceMap {
-    /// A block in use whose damage can be told.
+    /// A block in use whose damage is detectable.
     fn block_in_use(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
         for _ in 0..TRIES {
             let block = match rng.below(8) {
@@ -174,12 +174,12 @@ impl DeviceMap {
 
     fn is_last_group(&self, block: u64) -> bool {
         let length = self.log.end - self.log.start;
-        // The block in which it ends may have been begun.
+        // The block in which the log ends may have been begun.
         self.log.contains(&block) && (self.end + length - block) % length <= LAST_GROUP
     }
 }
 
-/// Is what can be read of `bad` as it is on `good`, and can a server go on with it?
+/// Does reading `bad` give what `good` holds, and can a server go on with it?
 fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
     let want =
         open_copy(good, seed, read_everything).map_err(|error| format!("undamaged: {error}"))?;
@@ -209,7 +209,7 @@ fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
     }
 }
 
-/// Does the error say that the device is damaged?
+/// Does the error report damage of the device?
 pub(crate) fn reports_damage(error: &StoreError) -> bool {
     matches!(
         error,
@@ -217,7 +217,7 @@ pub(crate) fn reports_damage(error: &StoreError) -> bool {
     )
 }
 
-/// Opens a copy of the device in a world of its own, without writing to it.
+/// Opens a copy of the device in a world of its own, read-only.
 pub(crate) fn open_copy<T>(
     disk: &SimDisk,
     seed: u64,
@@ -235,7 +235,7 @@ pub(crate) fn open_copy<T>(
     })
 }
 
-/// Everything that a server could tell of: names, attributes, layouts, clients and their pools.
+/// Reads everything that a server could serve: names, attributes, layouts, clients and their pools.
 pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
     let mut seen = Contents::new();
     let mut note =
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::cluster::Sizes;
 
-    /// The metadata device of a fresh file system, and a change of it.
+    /// Judges a changed copy of the metadata device of a fresh file system.
     fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
         let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let bad = disks.meta.fork();

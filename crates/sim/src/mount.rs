@@ -1,4 +1,4 @@
-//! A mount: what applications call, passed to the client and written into the history.
+//! A mount: passes the calls of applications to the client, and records them in the history.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::kernel::vfs::{FoundInode, LookupResult, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
-/// The invariant that an answer breaks which is none of any directory.
+/// The invariant that a listing breaks which no directory can give.
 pub(crate) const ONE_NAME: &str = "5: every name leads to one inode";
 
 /// Bytes of one unit of fcntl locks.
@@ -35,17 +35,16 @@ const EXCHANGE: u32 = 2;
 pub struct Mount {
     /// Number of the client in the history.
     pub index: usize,
-    /// Number of the client in the script; those that come after it on its host have the same.
+    /// Number of the client in the script; its successors on the host have the same.
     pub slot: usize,
     /// The client.
     pub client: Client,
-    /// The node that it runs on.
+    /// Its node.
     pub env: Env,
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// How many sessions the client had lost when something began last, and where it was first
-    /// noticed.
+    /// How many sessions the client had lost at the last call, and where that was first noticed.
     evicted: Rc<Cell<(u64, u64)>>,
 }
 
@@ -58,16 +57,16 @@ pub struct OpenFile {
     pub handle: Handle,
     /// Its number in the history.
     pub number: FileNo,
-    /// As opened.
+    /// Its open flags.
     pub flags: OpenFlags,
-    /// It bypasses the kernel's pages.
+    /// It bypasses the kernel's page cache.
     pub direct: bool,
     /// The generation of its inode.
     generation: u64,
 }
 
 impl OpenFile {
-    /// Does it give mappings that can be stored into?
+    /// Does it allow writable shared mappings?
     pub fn maps_writable(&self) -> bool {
         !self.direct && self.flags.read_write()
     }
@@ -89,15 +88,15 @@ fn done(result: Result<(), Fault>) -> Outcome {
     }
 }
 
-/// The kernel closes a file of a process that has ended, and frees its locks.
+/// The kernel closes a file of an ended process, and frees its locks.
 fn closed_by_kernel(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
     let free = |range| Op::Lock { ino: file.ino, owner, exclusive: None, range };
     let all = [free(Some((0, LOCK_UNITS))), free(None), Op::Left(file.ino, file.number)];
     all.map(|op| (op, Outcome::Done)).into()
 }
 
-/// Content is consistent per block: what was read of each is a step of its own. The last one says
-/// where the file ends, if that was seen.
+/// A read is consistent per block: each block is a step of its own. The last step shows the end of
+/// the file, if it was seen.
 fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcome)> {
     let (end, mut at) = (offset + u64::from(len), offset);
     let mut steps = Vec::new();
@@ -115,17 +114,16 @@ fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcom
     steps
 }
 
-/// What a read that went to the end of the file says of it, apart from the bytes before it: a write
-/// of the same host that goes on beside the read may be in these already, while it moves the end
-/// later (so it is on ext4, through pages and with O_DIRECT). Who saw nothing but the end saw it
-/// alone.
+/// The end that a read saw, apart from the bytes before it. Those bytes may already show a
+/// concurrent write of the same host that moves the end later (as on ext4, with pages and with
+/// O_DIRECT). A read that saw only the end saw it alone.
 fn end_seen(ino: Ino, offset: u64, len: u32, seen: u32) -> Option<(Op, Outcome)> {
     let end = Op::End(ino, offset + u64::from(seen));
     (seen > 0 && seen < len).then_some((end, Outcome::Done))
 }
 
 impl Mount {
-    /// The mount of a connected client, which tells its recalls to `caches`.
+    /// The mount of a connected client, which passes its recalls to `caches`.
     pub fn new(
         (index, slot): (usize, usize),
         (client, caches): (Client, Caches),
@@ -139,18 +137,18 @@ impl Mount {
         Mount { index, slot, client, env, history, vfs, tags, evicted: Rc::default() }
     }
 
-    /// As another process sees it.
+    /// The mount as another process sees it.
     pub fn of_process(&self, number: u64) -> Mount {
         let vfs = self.vfs.of_process(number as u32 + 1);
         Mount { vfs, ..self.clone() }
     }
 
-    /// The process begins something new: what it found before it does not use any more.
+    /// The process begins a new operation: it drops its references to inodes found before.
     pub fn next_operation(&self) {
         self.vfs.next_operation();
     }
 
-    /// Kills one of the processes that wait for an answer, by `chance`. `false`: none does.
+    /// Kills one of the waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_one(&self, chance: u64) -> bool {
         self.vfs.kill_one(chance)
     }
@@ -160,27 +158,27 @@ impl Mount {
         self.vfs.may_kill();
     }
 
-    /// A signal comes when the next wait for a lock has lasted so long.
+    /// A process gets a signal once its next wait for a lock has lasted this long.
     pub fn signal_next_lock_wait(&self, after: Duration) {
         self.vfs.signal_next_lock_wait(after);
     }
 
-    /// The client tells that a device lost what was written to a file.
+    /// The client reports that a device lost written data of a file.
     pub fn on_device_loss(&self, ino: Ino) {
         self.vfs.on_device_loss(ino);
     }
 
-    /// Was the process killed? It has nothing but its open files to be closed.
+    /// Was the process killed? Only its open files remain to be closed.
     pub fn is_dead(&self) -> bool {
         self.vfs.is_dead()
     }
 
-    /// What its kernel holds, for people.
+    /// Describes what its kernel holds.
     pub fn held(&self) -> String {
         self.vfs.held()
     }
 
-    /// Ends when nothing goes on that killed processes had asked for.
+    /// Ends when no request of a killed process is running.
     pub async fn abandoned_requests_ended(&self) {
         self.vfs.abandoned_requests_ended().await;
     }
@@ -199,7 +197,7 @@ impl Mount {
         begun
     }
 
-    /// Has the client lost a session since that began?
+    /// Has the client lost a session since then?
     fn was_evicted_since(&self, begun: u64) -> bool {
         let (known, at) = self.evicted.get();
         at > begun || self.client.status().evictions > known
@@ -209,7 +207,7 @@ impl Mount {
         if outcome == Outcome::Failed(Fault::Interrupted) && self.vfs.is_dead() {
             return self.end_abandoned(begun, History::end_killed);
         }
-        // The session was lost under way: nobody knows whether it was done.
+        // The session was lost during the call: the effect is unknown.
         if outcome == Outcome::Failed(Fault::Evicted) && self.was_evicted_since(begun) {
             self.history.end_unknown(begun);
             return;
@@ -222,8 +220,7 @@ impl Mount {
         self.history.end(begun, vec![(op, outcome)]);
     }
 
-    /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends`
-    /// says.
+    /// An abandoned call may still execute; `ends` records with which outcomes.
     fn end_abandoned(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
         let history = self.history.clone();
         let Some(asked) = self.vfs.take_abandoned() else { return history.end(begun, Vec::new()) };
@@ -236,13 +233,13 @@ impl Mount {
         });
     }
 
-    /// A number that was not used before.
+    /// A new number.
     fn number(&self) -> u32 {
         self.tags.set(self.tags.get() + 1);
         self.tags.get()
     }
 
-    /// Ends with the step and what its answer shows of attributes.
+    /// Ends with the step, and with the attributes of its answer.
     fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, shown: Option<Attr>) {
         let mut steps = vec![(op, outcome)];
         if let Some(attr) = shown {
@@ -251,7 +248,7 @@ impl Mount {
         self.history.end(begun, steps);
     }
 
-    /// Finds a name.
+    /// Looks a name up.
     pub async fn lookup(&self, at: At) -> Result<Option<Target>, Fault> {
         self.finding(at, self.vfs.lookup(at)).await
     }
@@ -281,8 +278,8 @@ impl Mount {
         }
     }
 
-    /// What a kernel finds under a name, under the directory's lock, before it asks for a change of
-    /// it; `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
+    /// The kernel's lookup under the directory's lock before a change; with `fresh` it ignores its
+    /// cache. `None` without a kernel: the change is requested directly.
     async fn look_before_change(
         &self,
         at: At,
@@ -325,7 +322,7 @@ impl Mount {
         self.make_by(at, Op::Make(at, kind), self.vfs.make(at, kind)).await
     }
 
-    /// symlink(2), to a target that no other leads to, or (`usual`) to one that many lead to.
+    /// symlink(2) to a new target, or (`usual`) to the common one.
     pub async fn symlink(&self, at: At, usual: bool) -> Result<Target, Fault> {
         let target = if usual { 0 } else { self.number() };
         self.make_by(at, Op::Symlink(at, target), self.vfs.symlink(at, target)).await
@@ -406,7 +403,7 @@ impl Mount {
         OpenFile { ino, handle: opened.handle, number, flags, direct, generation }
     }
 
-    /// Has another inode its number now? The kernel does nothing with it any more.
+    /// Does another inode have its number now? The kernel refuses to use it then.
     fn is_bad(&self, file: &OpenFile) -> bool {
         self.vfs.caches() && self.vfs.generation(file.ino) != file.generation
     }
@@ -426,13 +423,13 @@ impl Mount {
         result.map(|opened| self.file(ino, opened, (number, flags)))
     }
 
-    /// close(2): errors of write-behind are told, then the handle goes.
+    /// close(2): reports errors of write-back, then releases the handle.
     pub async fn close(&self, file: OpenFile, owner: u64) {
-        // The file may be gone from here on.
+        // From here on the file may be gone.
         let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
         let mut flushed = self.vfs.sync_pages(file.ino, file.handle).await;
-        // Who has ended hears of nothing.
+        // A dead process gets no report.
         if flushed.is_ok() || self.is_dead() {
             self.vfs.ask();
             flushed = self.vfs.flush(file.handle, LockOwner(owner)).await;
@@ -451,7 +448,7 @@ impl Mount {
         self.history.end(begun, closed_by_kernel(&file, owner));
     }
 
-    /// Owners of different clients are different.
+    /// A lock owner number that no other client has.
     fn owner(&self, owner: u64) -> u64 {
         owner + OWNERS * self.index as u64
     }
@@ -541,7 +538,7 @@ impl Mount {
         renamed
     }
 
-    /// The names of a directory; each name is a step of its own.
+    /// Lists a directory; each name is a step of its own.
     pub async fn list(&self, dir: Ino, plus: bool, bytes: usize) -> Result<(), Fault> {
         let begun = self.begin(&Op::Lookup(At { dir, name: NameNo::MAX }));
         let result = self.names_of(dir, plus, bytes).await;
@@ -591,7 +588,7 @@ impl Mount {
         Ok(names)
     }
 
-    /// Something that no order of steps explains.
+    /// Reports a listing that no order of steps explains.
     fn report_bad_listing(&self, text: String) {
         crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
     }
@@ -613,7 +610,7 @@ impl Mount {
         let stores = self.vfs.stores(file.ino);
         self.vfs.ask();
         match self.vfs.read(file.handle, offset, len).await {
-            // What a mapping of this host stored meanwhile it may show or not.
+            // The read may show concurrent stores of mappings on this host, or not.
             Ok(_) if self.vfs.stores(file.ino) != stores => {
                 self.history.end(begun, Vec::new());
                 Ok(())
@@ -643,7 +640,7 @@ impl Mount {
         match read {
             Ok(read) if read.racy => self.history.end_racy(begun),
             Ok(read) => {
-                // The end alone is what `stat` tells, and no reading of the file.
+                // Seeing only the end is like `stat`, not like a read.
                 let seen = read.bytes.len() as u32;
                 let mut steps = blocks_read(ino, offset, seen, &read.bytes);
                 match seen {
@@ -660,11 +657,11 @@ impl Mount {
         Ok(())
     }
 
-    /// pwrite(2), or write(2) at the end.
+    /// pwrite(2), or an append.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
         if self.is_bad(&file) {
             let (tag, at) = (self.number(), offset.or(Some(0)));
-            // Nothing of it reaches a device.
+            // It does not reach a device.
             let (ino, sync) = (file.ino, false);
             let op = Op::Write { ino, offset: at, len, tag, file: file.number, sync };
             let begun = self.begin(&op);
@@ -679,14 +676,14 @@ impl Mount {
         }
         let pages = self.vfs.known_pages(file.ino);
         let changing = Rc::new((self.vfs.changes(file.ino), pages.as_ref().map(Pages::change)));
-        // What is appended lies behind the end that the kernel knows, as far as Linux can tell.
+        // For Linux an append begins at the size that it knows.
         let start = offset.unwrap_or_else(|| self.vfs.size(file.ino));
         self.vfs.invalidate(file.ino, start, start + u64::from(len)).await;
         let tag = self.number();
         let sync = file.flags.has(OpenFlags::DSYNC);
         let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
         let mut data = self.env.buffer(len as usize);
-        // A pattern that does not depend on the offset, which appending learns too late.
+        // The pattern ignores the offset, which an append learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
         let flags = WriteFlags { append, ..WriteFlags::default() };
         let at = offset.unwrap_or(0);
@@ -700,8 +697,8 @@ impl Mount {
         written
     }
 
-    /// Stores into a shared mapping that this descriptor gives: each page is a step of its own,
-    /// which others see whether it is written back or not.
+    /// Stores into a shared mapping of this open file. Each page is a step of its own, which others
+    /// see whether it is written back or not.
     pub async fn store(&self, file: OpenFile, offset: u64, len: u32) {
         let (mut at, end) = (offset, offset + u64::from(len));
         while at < end {
@@ -716,7 +713,7 @@ impl Mount {
             let steps = if stored { vec![(op, Outcome::Done)] } else { Vec::new() };
             self.history.end(begun, steps);
             if !stored {
-                // Whoever was killed had asked for the page only.
+                // The killed process had requested only the page.
                 drop(self.vfs.take_abandoned());
                 return;
             }
@@ -724,12 +721,12 @@ impl Mount {
         }
     }
 
-    /// The kernel writes back what is stored into a file, some time.
+    /// The kernel writes stores of the file back later.
     pub fn write_back_later(&self, file: OpenFile) {
         self.vfs.write_back_later(file.ino);
     }
 
-    /// A write has ended that began when its client had lost so many sessions.
+    /// A write has ended; `evictions` counts its client's lost sessions at its beginning.
     fn write_ended(&self, (begun, evictions): (u64, u64), op: Op, written: Result<(), Fault>) {
         let lost = self.client.status().evictions > evictions;
         match &op {
@@ -740,7 +737,7 @@ impl Mount {
         }
     }
 
-    /// write(2) through pages: each request of it is a write of its own to others.
+    /// write(2) through the page cache: for other clients each request is a write of its own.
     async fn write_through(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let (mut at, end) = (offset, offset + u64::from(len));
         let sync = file.flags.has(OpenFlags::DSYNC);
@@ -750,7 +747,7 @@ impl Mount {
         Ok(())
     }
 
-    /// One request of a write through pages, from `at` on; how far it went.
+    /// One request of a write through the page cache, from `at` on; returns how far it went.
     async fn write_request(
         &self,
         file: OpenFile,
@@ -773,7 +770,7 @@ impl Mount {
         written.map(|()| to)
     }
 
-    /// pwrite(2) within one page; what was written. As [`Mount::write`] where the file bypasses
+    /// pwrite(2) within one page; returns the bytes. Like [`Mount::write`] if the file bypasses
     /// pages.
     ///
     /// # Errors
@@ -794,8 +791,7 @@ impl Mount {
         Ok(Some(pattern(tag, 0, len as usize)))
     }
 
-    /// What pread(2) shows, also of what another process of this kernel changes meanwhile: no step
-    /// of the history.
+    /// What pread(2) shows, concurrent changes by this kernel included; not a step of the history.
     ///
     /// # Errors
     /// Those of the client.
@@ -890,8 +886,7 @@ impl Mount {
         Ok(())
     }
 
-    /// flock(2), or with a range of units fcntl(2): takes a lock, if `wait` when it is free, or
-    /// frees it.
+    /// flock(2), or with a range of units fcntl(2): takes a lock, waiting if `wait`, or frees one.
     pub async fn lock_file(
         &self,
         file: OpenFile,
@@ -965,7 +960,7 @@ impl Mount {
         self.finish(Op::SyncAll, sync).await
     }
 
-    /// The kernel forgets everything that is not in use.
+    /// The kernel drops everything that is not in use.
     pub fn forget(&self) {
         self.vfs.shrink(1);
     }
@@ -975,7 +970,7 @@ fn target(found: &FoundInode) -> Target {
     Target { ino: found.ino, kind: found.kind }
 }
 
-/// What a kernel itself says of a rename.
+/// What a kernel itself checks before a rename.
 fn may_rename(moved: &Target, over: Option<&Target>, flags: u32) -> Result<(), Fault> {
     let exchange = flags & EXCHANGE != 0;
     let Some(over) = over else {

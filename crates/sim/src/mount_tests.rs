@@ -1,5 +1,4 @@
-//! What applications are told is in the history, also where they are told early that something
-//! failed.
+//! The history has every answer of an application, early failures included.
 
 use std::rc::Rc;
 
@@ -12,7 +11,7 @@ use crate::fleet::Fleet;
 use crate::log;
 use crate::script::Script;
 
-/// Does something with a client whose kernel caches.
+/// Runs `work` with a client whose kernel caches.
 fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F) {
     let (world, disks) = world(1);
     let inner = world.clone();

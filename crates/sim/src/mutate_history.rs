@@ -1,9 +1,8 @@
-//! Histories with an answer that was not given: the order that the server tells must not explain
-//! what no order does.
+//! Mutated histories: one answer was never given. The observed order must not explain what no order
+//! explains.
 //!
-//! Invariant: a mutant history differs from a real one in one answer, or lacks one change that was
-//! answered; the judge with the witness and the one that is told nothing are asked about the same
-//! one.
+//! Invariant: a mutant differs from a real history in one answer, or lacks one answered change. The
+//! guided judge and the searching judge get the same mutant.
 
 use std::mem::discriminant;
 
@@ -14,20 +13,20 @@ use crate::call::{Call, Op, Outcome};
 use crate::judge::Judge;
 use crate::model::FsState;
 
-/// What two judges said of mutant histories.
+/// The verdicts of the two judges on mutants.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Verdicts {
-    /// Both explain it: the answer may have been so, too.
+    /// Both explain it: the answer was possible.
     pub explained: u64,
-    /// Neither does.
+    /// Both refuse it.
     pub refused: u64,
-    /// Only the search does.
+    /// Only the search explains it.
     pub only_searched: u64,
-    /// Only the order that the server tells does: one of the judges is wrong.
+    /// Only the observed order explains it: one of the judges is wrong.
     pub only_observed: u64,
 }
 
-/// Judges `count` histories that are mutant at random.
+/// Judges `count` random mutants of a history.
 pub(crate) fn judge_mutants(
     calls: &[Call],
     may_crash: bool,

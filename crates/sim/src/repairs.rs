@@ -1,18 +1,16 @@
-//! Damaged metadata devices are repaired, those among them that a write never reached; the data
-//! zone's label is there.
+//! Repair of corrupted metadata devices, lost writes included, with the data zone's label present.
 //!
-//! Invariants, of a device of which one to three blocks were damaged in any of three ways:
-//! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an
-//!   error of the store that says what is damaged. A block that a write never reached is valid, so
-//!   what it holds may be told, too, or that what others lead to is not there: nothing is demanded
-//!   of that;
+//! Invariants for a device on which one to three blocks were corrupted, in any of three ways:
+//! - fsck ends, and so does opening the device and reading everything: with its contents, or with
+//!   an error of the store that names the damage. A block whose write was lost is valid. Reading
+//!   may give its content, or report as missing what other blocks refer to: no more is demanded;
 //! - where fsck finds nothing, everything can be read;
-//! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be
-//!   read; or it says what is left, and fsck finds just that; or it refuses, and leaves one that
-//!   fsck refuses, too.
+//! - `fsck --repair` has one of three results. The device is clean for fsck and can be read
+//!   completely; or repair lists what is left, and fsck finds exactly that; or repair refuses, and
+//!   fsck refuses too.
 //!
-//! Whether what repair keeps is all that can be kept is tried by tests of the store, which know
-//! what lies in a block.
+//! Whether repair keeps everything possible is tested in the store, where the content of a block is
+//! known.
 
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
@@ -22,17 +20,17 @@ use store::{StoreError, ZonePlace};
 use crate::cluster;
 use crate::media_corruption::{self, Contents, NAME};
 
-/// What came of a copy that was to be repaired.
+/// The result of a repair of a copy.
 #[derive(Debug)]
 pub(crate) struct RepairAttempt {
-    /// For people.
+    /// A description.
     pub what: String,
-    /// It cannot be repaired.
+    /// The copy cannot be repaired.
     pub unrepairable: bool,
 }
 
-/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired
-/// beside the data zone; what was done to it.
+/// Corrupts a copy of `good` and repairs it beside the data zone; returns what was done. `older`
+/// holds an earlier state of the device.
 pub(crate) fn check(
     good: &SimDisk,
     older: &SimDisk,
@@ -67,7 +65,7 @@ pub(crate) fn check(
         Err(error) if !reports_damage(&error) => {
             return Err(format!("{what} repairing it: {error}"));
         }
-        // It was not opened at all.
+        // The device was not opened at all.
         refused => {
             return match left {
                 Err(_) => {
@@ -95,7 +93,7 @@ pub(crate) fn check(
     Ok(RepairAttempt { what, unrepairable: false })
 }
 
-/// Does the error say what is wrong with the device, or that something is not where it should be?
+/// Does the error report damage, or something missing from its place?
 fn reports_damage(error: &StoreError) -> bool {
     media_corruption::reports_damage(error) || matches!(error, StoreError::Fault(_))
 }
@@ -129,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes files on a device.
+    /// Creates files on a device.
     fn fill(disk: &SimDisk) {
         let world = SimWorld::new(1);
         world.attach(NAME, disk);

@@ -1,10 +1,10 @@
-//! What a seed means: every operation and every fault of a run, by number, and which of
-//! them a run leaves out.
+//! The meaning of a seed: every operation and every fault of a run, by number, and which of them a
+//! run leaves out.
 //!
 //! Invariants:
-//! - a step draws its chances from the seed and its own number alone, so leaving one out
-//!   changes nothing that another draws;
-//! - [`Keep`] reads back the text that it prints, and nothing in it needs quoting in a shell.
+//! - a step draws its random numbers from the seed and its own number alone, so leaving a step out
+//!   does not change what others draw;
+//! - [`Keep`] parses the text that it prints, and nothing in it needs quoting in a shell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,11 +15,11 @@ use types::Duration;
 
 use crate::kernel::Linux;
 
-/// Tells the chances of kernels from others.
+/// Separates the random numbers of kernels from others.
 const KERNELS: u64 = 0x6b65_726e << 32;
-/// What comes extra_operations a fault has chances of its own.
+/// Separates the random numbers of overlapping faults.
 const OVERLAP: u64 = 0x636f_6d70_616e_7921;
-/// So has what comes in pairs.
+/// Separates the random numbers of second stalls.
 const PAIRS: u64 = 0x7061_6972_7300_0000;
 
 /// A step of a run.
@@ -39,7 +39,7 @@ pub enum ScriptStep {
 }
 
 impl ScriptStep {
-    /// What it belongs to, as [`Keep`] prints it, and its number there.
+    /// Its place as [`Keep`] prints it, and its number there.
     fn place(self) -> (String, u32) {
         match self {
             ScriptStep::Operation { client, process, index } => {
@@ -68,15 +68,15 @@ impl ScriptStep {
     }
 }
 
-/// The steps that a run does not leave out.
+/// The steps that a run keeps.
 ///
 /// As text: places divided by `/`, each with its numbers, as in `c0p0:3,7-9/c1p0:2/f:0`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keep(pub BTreeSet<ScriptStep>);
 
 impl Keep {
-    /// The first step of an application that no run has with so many clients, processes of each,
-    /// and operations of each of these.
+    /// The first operation that does not exist in a run with this many clients, processes of each,
+    /// and operations of each.
     pub fn beyond(&self, clients: usize, processes: usize, operations: u64) -> Option<String> {
         let is_beyond = |step: &&ScriptStep| match **step {
             ScriptStep::Operation { client, process, index } => {
@@ -98,7 +98,7 @@ impl Keep {
     }
 }
 
-/// Steps that a text may name at most.
+/// Most steps that a range may name.
 const STEPS_MAX: u32 = 1 << 20;
 
 impl fmt::Display for Keep {
@@ -160,27 +160,27 @@ impl FromStr for Keep {
 /// The steps of one run.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Where all chance comes from.
+    /// All random numbers follow from it.
     pub seed: u64,
-    /// What is not left out; `None`: nothing is left out.
+    /// The steps to run; `None`: all.
     pub keep: Option<Keep>,
     /// What operations do.
     pub workload: Workload,
-    /// Some are those extra_operations the table of operations.
+    /// Some operations are not in the workload's table.
     pub extra_operations: bool,
-    /// Time between two operations of a process, about; zero: as fast as they go.
+    /// Average time between two operations of a process; zero: without pauses.
     pub spacing: Duration,
     /// Applications store into shared mappings.
     pub maps: bool,
     /// Processes are killed.
     pub kills: bool,
-    /// There are faults.
+    /// Faults are injected.
     pub has_faults: bool,
 }
 
 #[cfg(test)]
 impl Script {
-    /// Everything at once, and nothing out of the ordinary.
+    /// Everything at once, without special settings.
     pub fn plain(seed: u64) -> Script {
         Script {
             seed,
@@ -195,7 +195,7 @@ impl Script {
     }
 }
 
-/// What operations do, for the most part.
+/// What most operations do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Workload {
     /// Everything.
@@ -224,8 +224,8 @@ impl Workload {
         }
     }
 
-    /// A roll of the table of operations in `workload.rs`: below 62 are names, attributes and
-    /// openings, 64 and above contents.
+    /// Draws a row of the table in `workload.rs`: below 62 names, attributes and opens, from 64 on
+    /// content.
     pub(crate) fn roll(self, rng: &mut SimRng) -> u64 {
         match self {
             Workload::Mixed => rng.below(100),
@@ -253,28 +253,29 @@ impl FromStr for Workload {
 }
 
 impl Script {
-    /// Is the step taken?
+    /// Is the step kept?
     pub fn takes(&self, step: ScriptStep) -> bool {
         self.keep.as_ref().is_none_or(|keep| keep.0.contains(&step))
     }
 
-    /// The chances of a step.
+    /// The random numbers of a step.
     pub fn rng(&self, step: ScriptStep) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
     }
 
-    /// The chances of what comes while a fault lasts.
+    /// The random numbers of an overlapping fault.
     pub fn overlap(&self, step: ScriptStep) -> SimRng {
         SimRng::new(self.rng(step).next_u64() ^ OVERLAP)
     }
 
-    /// The chances of a second disk that stands still, or a second client that is held up.
+    /// The random numbers of a second stalled disk or blocked client.
     pub fn pairs(&self, step: ScriptStep) -> SimRng {
         SimRng::new(self.rng(step).next_u64() ^ PAIRS)
     }
 
-    /// The kernel of a client's host: half of them cache nothing, unless all depends on that.
+    /// The kernel of a client's host: half of them cache nothing, except in a workload about
+    /// caching.
     pub fn kernel(&self, client: u64) -> Linux {
         if self.workload == Workload::Fields {
             return Linux::New;
@@ -292,14 +293,14 @@ impl Script {
         Duration::from_micros(rng.below(most))
     }
 
-    /// Is this fault or a later one made?
+    /// Is this fault or a later one kept?
     pub fn has_faults_from(&self, index: u32) -> bool {
         self.keep
             .as_ref()
             .is_none_or(|keep| keep.0.range(ScriptStep::Fault(index)..).next().is_some())
     }
 
-    /// Does a client do anything?
+    /// Does the script keep an operation of this client?
     pub fn uses(&self, client: u32) -> bool {
         let of = |step: &ScriptStep| matches!(step, ScriptStep::Operation { client: of, .. } if *of == client);
         self.keep.as_ref().is_none_or(|keep| keep.0.iter().any(of))

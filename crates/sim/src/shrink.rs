@@ -1,12 +1,12 @@
-//! From a run that shows a violation to the smallest one found that still shows it.
+//! Shrinks a run with a violation to the smallest one found that still shows it.
 //!
 //! Invariants:
-//! - every step of the way is a plan that was run and broke the same invariant;
-//! - the search ends when nothing more can be left out, or when it is told to.
+//! - every intermediate plan was run and broke the same invariant;
+//! - the search ends when nothing more can be left out, or when `go_on` says so.
 //!
-//! Steps are left out in halves, quarters and so on (delta debugging). Leaving one out
-//! moves all later ones in time; where that hides the violation, a few other courses of
-//! the network and the disks are tried ([`Plan::timing`]).
+//! Steps are left out in halves, quarters and so on (delta debugging). Leaving one out shifts the
+//! time of all later ones. Where that hides the violation, the search tries a few other timings of
+//! the network and the disks ([`Plan::timing`]).
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ use crate::faults::Fault;
 use crate::run::{Plan, Report};
 use crate::script::{Keep, ScriptStep};
 
-/// Courses of time tried for a small candidate.
+/// Timings tried for a small candidate.
 const TIMINGS: u64 = 6;
-/// Up to so many steps a candidate is small.
+/// A candidate with at most this many steps is small.
 const SMALL: usize = 40;
 
-/// How far the search is.
+/// Progress of the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Runs so far.
@@ -39,8 +39,8 @@ struct Search<'a> {
     over: bool,
 }
 
-/// The smallest run that breaks the same invariant as `found`. `attempt` runs a plan; `go_on`
-/// is asked after each run. Gives `found` back if it broke nothing.
+/// The smallest run that breaks the same invariant as `found`. `attempt` runs a plan; `go_on` is
+/// asked after each run. Returns `found` itself if it broke nothing.
 pub fn shrink(
     found: &Report,
     attempt: &mut dyn FnMut(&Plan) -> Report,
@@ -59,7 +59,7 @@ pub fn shrink(
     search.best
 }
 
-/// The steps that a run took.
+/// The steps of a run.
 fn steps_of(report: &Report) -> BTreeSet<ScriptStep> {
     if let Some(keep) = &report.plan.keep {
         return keep.0.clone();
@@ -115,7 +115,7 @@ impl Search<'_> {
         false
     }
 
-    /// Leaves out everything of one kind: faults, a client, a process.
+    /// Leaves out whole kinds: all faults, a client, a process.
     fn whole_kinds(&mut self) {
         let mut faults = self.best.plan.faults.clone();
         faults.retain(|fault| *fault != Fault::ClusterPower);
@@ -143,7 +143,7 @@ impl Search<'_> {
         }
     }
 
-    /// Leaves out stretches of the script, from its end: of half its length, then shorter ones.
+    /// Leaves out ranges of the script, from its end: half of it, then shorter ones.
     fn halves(&mut self) {
         let mut len = self.steps().len().div_ceil(2);
         while len > 0 {
@@ -171,7 +171,7 @@ fn owner(step: &ScriptStep) -> Option<(u32, u32)> {
     }
 }
 
-/// Steps about in the order of time: processes run side by side.
+/// The steps approximately in order of time: processes run concurrently.
 fn in_time(steps: &BTreeSet<ScriptStep>) -> Vec<ScriptStep> {
     let mut steps: Vec<ScriptStep> = steps.iter().copied().collect();
     steps.sort_by_key(|step| match step {

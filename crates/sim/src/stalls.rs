@@ -1,10 +1,10 @@
-//! Disks that stand still, and clients that are held up.
+//! Stalled disks, and blocked network paths of clients.
 //!
 //! Invariants:
-//! - all of them go on in the end, and what they held up arrives;
-//! - none wait longer than it may alone; with `pairs` a second one begins before the first has
+//! - every stall ends, and what it delayed arrives;
+//! - no stall lasts longer than it may alone; with `pairs` a second one begins before the first has
 //!   ended;
-//! - what the second one is, and when, are chances of its own: the first is what it is without it.
+//! - the second stall draws its own random numbers: the first is the same without it.
 
 use env::sim::{SimDisk, SimRng};
 use types::Duration;
@@ -14,16 +14,16 @@ use crate::devices::SETTLING;
 use crate::faults::{Fault, Injector};
 use crate::log;
 
-/// A device may stand still for so long, and nobody is evicted for it.
+/// A device may stall this long without an eviction.
 const STALL: Duration = Duration::from_millis(1_500);
-/// The same of one that stands still for longer than sessions and quarantines last.
+/// A long stall, which outlasts sessions and quarantines.
 const LONG_STALL: Duration = Duration::from_secs(60);
-/// For so long at most nothing passes between a client and the server.
+/// A network path is blocked at most this long.
 const HOLD_UP: Duration = Duration::from_secs(2);
-/// A client that was not held up for so long is heard.
+/// After this long without a block the server hears a client again.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// What is held up of a client.
+/// The blocked direction between a client and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     ToServer,
@@ -31,7 +31,7 @@ enum Direction {
     Both,
 }
 
-/// What stands still, or who is held up.
+/// A stalled disk, or a client with a blocked path.
 enum Stall {
     Disk { disk: SimDisk, is_data: bool, most: Duration },
     Client { slot: usize, name: String, direction: Direction },
@@ -51,8 +51,7 @@ fn up_to(most: Duration, rng: &mut SimRng) -> Duration {
 }
 
 impl Injector {
-    /// A disk stands still or a client is held up for a while; with `pairs` perhaps another one,
-    /// too.
+    /// Stalls a disk or blocks a client for a while; with `pairs` perhaps a second one too.
     pub(crate) async fn stall(&mut self, kind: Fault) {
         let first = match kind {
             Fault::Stall | Fault::LongStall => {
@@ -97,7 +96,7 @@ impl Injector {
         Stall::Client { slot, name: self.fleet.name(slot), direction }
     }
 
-    /// The other disk, or another client, with the chances of how long.
+    /// The other disk, or another client, with the random numbers of its duration.
     fn second(&mut self, first: &Stall) -> Option<(Stall, SimRng)> {
         let mut chances = self.pairs.clone()?;
         if !chances.one_in(2) {
@@ -124,7 +123,7 @@ impl Injector {
     fn begin(&mut self, stall: &Stall) {
         match stall {
             Stall::Disk { disk, is_data, most } => {
-                // Who cannot write what is recalled is evicted.
+                // A client that cannot write back what is recalled gets evicted.
                 if *most == LONG_STALL {
                     self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
                 }
@@ -160,8 +159,8 @@ impl Injector {
         }
     }
 
-    /// What this client says or hears is held up from here on. One time is too short to lose a
-    /// session by it; several, one right after the other, may not be.
+    /// Blocks the path of a client from here on. One block is too short to lose a session; several
+    /// in a row may not be.
     pub(crate) fn hold_up_begins(&mut self, slot: usize) {
         let now = self.cluster.env.now();
         let since = match self.held.get(&slot) {
@@ -174,7 +173,7 @@ impl Injector {
         }
     }
 
-    /// It is not held up any longer.
+    /// Ends the block.
     pub(crate) fn hold_up_ended(&mut self, slot: usize) {
         let now = self.cluster.env.now();
         if let Some((_, until)) = self.held.get_mut(&slot) {

@@ -1,10 +1,10 @@
-//! What led to a state, and how the state would be without the last changes of a client.
+//! The past of a state, and the state without a client's last changes.
 //!
 //! Invariants:
-//! - a client loses its changes in the order in which it made them, the last ones first: one that
-//!   ended before another began is lost only with it;
-//! - what a client synced, and what others were told of its changes, is not lost: a past in which
-//!   another client's answer were different is none.
+//! - a client loses its changes in reverse order, the last one first. A change that ended before
+//!   another began is lost only together with that one;
+//! - a change that a client synced, or that another client saw, is not lost: a past in which
+//!   another client's answer would differ is impossible.
 
 use std::rc::Rc;
 
@@ -13,33 +13,33 @@ use types::Ino;
 use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::model::{FsState, Step};
 
-/// Steps further back than this from the last sync of a client are not looked at.
+/// Steps this far before a client's last sync are not examined.
 const LOOK_BACK: u64 = 400;
-/// Changes beyond those that may be lost that are looked at: others may have run beside them.
+/// Changes examined beyond those that may be lost: others may have run concurrently.
 const EXTRA_CHANGES: usize = 16;
 
 /// One step of a past.
 pub struct PastStep {
     /// The state before it.
     pub state: Rc<FsState>,
-    /// The step, with its answer or what was guessed.
+    /// The step, with its answer or a guessed one.
     pub call: Rc<Call>,
-    /// Of the loss of a session: what its client takes for lost with it.
+    /// For the loss of a session: what its client assumes lost.
     lost: AssumedLost,
     before: Option<Rc<PastStep>>,
 }
 
-/// What a client that lives takes for lost with its session.
+/// What a live client assumes lost with its session.
 #[derive(Clone, Default)]
 pub struct AssumedLost {
-    /// Files whose making was lost, and its descriptors of them.
+    /// Its open files on inodes that were lost before they became durable.
     pub files: Vec<(Ino, FileNo)>,
-    /// Inodes whose making may have been lost.
+    /// Inodes that may have been lost so.
     pub uncertain: Vec<Ino>,
 }
 
 impl PastStep {
-    /// A step after others.
+    /// A step that follows a past.
     pub fn new(
         before: &Option<Rc<PastStep>>,
         state: &Rc<FsState>,
@@ -48,7 +48,7 @@ impl PastStep {
         PastStep::of_loss(before, state, call, AssumedLost::default())
     }
 
-    /// The loss of a session after others.
+    /// The loss of a session that follows a past.
     pub fn of_loss(
         before: &Option<Rc<PastStep>>,
         state: &Rc<FsState>,
@@ -61,7 +61,7 @@ impl PastStep {
 }
 
 impl Drop for PastStep {
-    /// One after the other: a past is long.
+    /// Iterative, because a past is long.
     fn drop(&mut self) {
         let mut next = self.before.take();
         while let Some(link) = next {
@@ -77,9 +77,8 @@ fn past_steps(past: Option<&Rc<PastStep>>) -> impl Iterator<Item = &Rc<PastStep>
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
-/// The changes of names and attributes of a client that may be among its last `most`, and that it
-/// has not synced, the newest first: of those that ran at the same time each may have been made
-/// last.
+/// A client's unsynced changes of names and attributes that may be among its last `most`, newest
+/// first. Of concurrent changes each may have been the last.
 pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<&Rc<PastStep>> {
     let most = most as usize;
     let (mut floor, mut earlier, mut since) = (0, 0, 0);
@@ -96,7 +95,7 @@ pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Ve
             Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
                 floor = floor.max(call.begun);
             }
-            // What its next session did may come before an earlier loss, which is noted late.
+            // Changes of its next session may come before an earlier loss that is recorded late.
             Op::Lost { next, .. } => since = since.max(next.unwrap_or(call.ended)),
             op if op.changes_names() => {
                 if !is_change(link) || call.ended < floor || call.begun < since {
@@ -111,7 +110,7 @@ pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Ve
     found
 }
 
-/// Inodes that a client made with changes that may be among its last `most`.
+/// Inodes that a client created by changes that may be among its last `most`.
 pub fn last_made(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<Ino> {
     let changes = last_changes(past, client, most);
     let made = changes.iter().filter(|link| link.call.op.makes());
@@ -122,23 +121,22 @@ pub fn last_made(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<I
     .collect()
 }
 
-/// What there may have been when a client lost some of its changes.
+/// A possible state after a client lost some of its changes.
 pub struct Alternative {
-    /// The state; `None`: as it was.
+    /// The state; `None`: unchanged.
     pub state: Option<Rc<FsState>>,
-    /// What led to it; `None`: as it was.
+    /// Its past; `None`: unchanged.
     pub past: Option<Rc<PastStep>>,
-    /// Descriptors of files whose making was among the lost.
+    /// Open files whose inode was lost before it became durable.
     pub files: Vec<(Ino, FileNo)>,
-    /// When each of the lost changes began.
+    /// The beginnings of the lost changes.
     pub lost: Vec<u64>,
-    /// Looks that had not ended, and could not have seen what they saw before the loss: they come
-    /// after it.
+    /// Unfinished reads that could not have seen this before the loss: they come after it.
     pub later: Vec<Rc<Call>>,
 }
 
-/// Every state that there may be when a client loses some of its last changes, by the position
-/// `end`, first none; inodes of which `stays` is true were seen later.
+/// Every possible state when a client loses some of its last changes, by the position `end`; the
+/// first is the state without a loss. `stays` holds for inodes that were seen later.
 pub fn without(
     past: Option<&Rc<PastStep>>,
     (client, end): (usize, u64),
@@ -160,8 +158,8 @@ pub fn without(
     };
     let mut all = vec![none];
     for &first in &changes {
-        // AssumedLost with the one of the lost that ended first: those that began later, and any of those
-        // that ran when it ended.
+        // With the lost change that ended first all later ones are lost, and any of those that ran
+        // when it ended.
         let first_end = first.call.ended;
         let after = changes.iter().filter(|link| link.call.begun > first_end);
         let beside: Vec<&Rc<PastStep>> = changes
@@ -187,7 +185,7 @@ pub fn without(
     all
 }
 
-/// What would have been without the lost steps, if all others can have had their answers.
+/// The state without the lost steps, if all others can have had their answers.
 fn again(
     past: Option<&Rc<PastStep>>,
     lost: &[&Rc<PastStep>],
@@ -224,7 +222,7 @@ fn again(
             && let Some((at, ino, file)) = opened_by_name(link)
             && state.find(at) != Some(ino)
         {
-            // The name is lost. What it led to was opened all the same, unless that is lost, too.
+            // The name is lost. The inode was opened all the same, unless it is lost too.
             if state.nodes.get(&ino).is_none_or(|node| node.nlink == 0) {
                 orphans.push((ino, file));
                 continue;
@@ -232,7 +230,7 @@ fn again(
             call = Rc::new(Call { op: Op::Open(ino, file), ..Call::clone(&call) });
         }
         if link.call.client == client && renamed_nothing(link) {
-            // Without what is lost it would, but the server did nothing.
+            // Without the lost steps it would rename, but the server did nothing.
             continue;
         }
         if let Op::Close(_, file) | Op::Left(_, file) = call.op {
@@ -244,9 +242,9 @@ fn again(
         let next = match state.step(&call) {
             Step::Same => state.clone(),
             Step::Next(next) => Rc::new(next),
-            // Of several the first will do: what is lost are names, not sizes.
+            // Any of several states will do: names are lost here, not sizes.
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
-            // What the client itself saw goes with what it lost, and what it changed is lost, too.
+            // The client's own reads are lost with its changes, and so are its dependent changes.
             Step::Impossible(_) if call.client == client => {
                 if is_change(link) {
                     let may_go = changes.iter().any(|change| Rc::ptr_eq(change, link));
@@ -273,9 +271,9 @@ fn again(
     Some(Alternative { state: Some(state), past, files: orphans, lost: gone, later })
 }
 
-/// Has it changed names or attributes?
+/// Did it change names or attributes?
 fn is_change(link: &PastStep) -> bool {
-    // Opening what is there changes nothing.
+    // Opening an existing file changes nothing.
     let idle = match link.call.op {
         Op::Create { at, .. } => link.state.find(at).is_some(),
         _ => renamed_nothing(link),
@@ -292,14 +290,14 @@ fn renamed_nothing(link: &PastStep) -> bool {
     }
 }
 
-/// The name, the inode and the file, if it opened by `O_CREAT` what was there.
+/// The name, the inode and the open file, if `O_CREAT` opened an existing file.
 fn opened_by_name(link: &PastStep) -> Option<(At, Ino, FileNo)> {
     let Op::Create { at, .. } = link.call.op else { return None };
     let (ino, file) = opened(&link.call)?;
     (link.state.find(at) == Some(ino)).then_some((at, ino, file))
 }
 
-/// The file that an operation has opened.
+/// The inode and the open file of an operation that opened one.
 fn opened(call: &Call) -> Option<(Ino, FileNo)> {
     let opens = matches!(call.op, Op::Open(..) | Op::Create { .. } | Op::TmpFile(..));
     match call.outcome {

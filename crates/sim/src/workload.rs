@@ -1,4 +1,4 @@
-//! What the applications do: weighted random operations over a small, contended tree.
+//! The workload: weighted random operations over a small, contended tree.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -19,27 +19,27 @@ pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 const FILES_MAX: usize = 3;
 /// Owners and groups.
 const IDS: u64 = 6;
-/// One operation in so many is none of the table, so that those that are draw what they drew before
-/// there were others.
+/// One operation in this many is not in the table. The others draw what they drew before such
+/// operations existed.
 const EXTRA: u64 = 10;
 
-/// A process: it does one thing after another.
+/// A process, which runs one operation after another.
 pub struct Process {
     pub(crate) mount: Mount,
     pub(crate) number: u64,
     pub(crate) script: Rc<Script>,
-    /// The chances of the operation at hand.
+    /// Random numbers of the current operation.
     pub(crate) rng: SimRng,
     pub(crate) files: Vec<OpenFile>,
-    /// How often it was killed, and another one went on.
+    /// How often it was killed and replaced.
     deaths: u64,
 }
 
-/// Numbers of processes that go on after each other differ by so much.
+/// Distance between the owner numbers of a process and its replacement.
 const GENERATION: u64 = 1000;
 
 impl Process {
-    /// A process on a mount; `number` tells it from others of the same client.
+    /// A process on a mount; `number` identifies it among those of the client.
     pub fn new(mount: Mount, number: u64, script: Rc<Script>) -> Process {
         Process { mount, number, script, rng: SimRng::new(0), files: Vec::new(), deaths: 0 }
     }
@@ -52,8 +52,8 @@ impl Process {
         self.rng.between(u64::from(*NAMES.start()), u64::from(*NAMES.end())) as NameNo
     }
 
-    /// Does those of the first `operations` of its script that are not left out, from `next` on,
-    /// then closes its files.
+    /// Runs the kept ones of the first `operations` of its script, from `next` on, then closes its
+    /// files.
     pub async fn run(&mut self, operations: u64, next: &Cell<u32>) {
         let (client, process) = (self.mount.slot as u32, self.number as u32);
         while next.get() < operations as u32 {
@@ -64,7 +64,7 @@ impl Process {
             }
             self.rng = self.script.rng(step);
             self.mount.next_operation();
-            // Failures are in the history, where they are judged.
+            // Failures are in the history, which the judge checks.
             let _ = self.operation().await;
             if self.mount.is_dead() {
                 self.end().await;
@@ -84,14 +84,14 @@ impl Process {
         self.mount.abandoned_requests_ended().await;
     }
 
-    /// The kernel closes what a process has open that ends.
+    /// The kernel closes the open files of a process that ends.
     async fn end(&mut self) {
         for file in std::mem::take(&mut self.files) {
             self.mount.close(file, self.owner()).await;
         }
     }
 
-    /// Its number, also as the owner of locks.
+    /// Its number as a lock owner.
     fn owner(&self) -> u64 {
         self.number + GENERATION * self.deaths
     }
@@ -114,7 +114,7 @@ impl Process {
         Ok(At { dir, name: self.name() })
     }
 
-    /// Something that is there.
+    /// An existing inode.
     async fn found(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
         for _ in 0..3 {
             let at = self.place().await?;
@@ -256,7 +256,7 @@ impl Process {
         }
     }
 
-    /// What is not in the table.
+    /// An operation that is not in the table.
     async fn extra_operations(&mut self) -> Result<(), Fault> {
         match self.rng.below(5) {
             0 => {
@@ -278,7 +278,7 @@ impl Process {
         self.mount.set_xattr(dir, value).await
     }
 
-    /// Links are few: without one that is found there is one more.
+    /// Symbolic links are few: if none is found, this creates one.
     async fn readlink(&mut self) -> Result<(), Fault> {
         match self.found(Some(FileKind::Symlink)).await? {
             Some(found) => self.mount.readlink(found.ino).await,
@@ -289,8 +289,7 @@ impl Process {
         }
     }
 
-    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as
-    /// before.
+    /// Sets owner, group or both, mostly to values that nothing else has.
     async fn chown(&mut self) -> Result<(), Fault> {
         let Some(found) = self.found(None).await? else { return Ok(()) };
         let which = self.rng.below(3);
@@ -305,9 +304,8 @@ impl Process {
         Ok(())
     }
 
-    /// Takes a lock, by flock or of a range by fcntl, perhaps when it is free, and frees it some
-    /// time later, in parts or as a whole. An owner that is gone frees its locks; these live until
-    /// they are freed.
+    /// Takes a flock or an fcntl lock, perhaps waiting for it, and frees it later, in parts or as a
+    /// whole. An owner that dies frees its locks; live owners free them here.
     async fn hold_lock(&mut self, file: OpenFile) -> Result<(), Fault> {
         let exclusive = Some(!self.one_in(3));
         let first = self.rng.below(u64::from(LOCK_UNITS)) as u8;
@@ -315,7 +313,7 @@ impl Process {
         let range = (!self.one_in(3)).then_some((first, end));
         let wait = self.one_in(2);
         self.mount.lock_file(file, self.owner(), (range, exclusive), wait).await?;
-        // Some are held longer than a server takes to come back.
+        // Some outlast a restart of the server.
         let most = [300, 3_000, 30_000, 300_000, 3_000_000][self.rng.below(5) as usize];
         self.mount.env.sleep(Duration::from_micros(self.rng.below(most))).await;
         if let Some((first, end)) = range.filter(|(first, end)| first + 1 < *end)
@@ -327,7 +325,7 @@ impl Process {
         self.mount.lock_file(file, self.owner(), (range, None), false).await
     }
 
-    /// A lock of the one file that everybody locks.
+    /// Locks the one file that all processes lock.
     async fn contend(&mut self) -> Result<(), Fault> {
         let at = At { dir: Ino::ROOT, name: *NAMES.start() };
         let flags = OpenFlags::READ_WRITE;
@@ -337,7 +335,7 @@ impl Process {
         held
     }
 
-    /// Stores into a mapping, which the kernel writes back by itself some time, or when it must.
+    /// Stores into a mapping; the kernel writes it back later, or when it must.
     async fn store(&mut self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         self.mount.store(file, offset, len).await;
         if self.one_in(2) {

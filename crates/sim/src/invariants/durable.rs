@@ -1,26 +1,27 @@
-//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is, and so
-//! is what one client has seen of another's work.
+//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is durable,
+//! and so is what one client has seen of another's work.
 //!
-//! What the metadata device keeps of the log is followed write by write and flush by flush,
-//! whatever the server says of it. So
-//! - no answer of the server says of more of the log that it is durable than the device would keep
-//!   if it lost its power at that moment; nor does one to a request that is to be durable leave
-//!   before its transaction is;
-//! - no server begins with less of the log than any before it has said to be durable, nor with what
-//!   is not stable itself;
-//! - when an application is told of a name or of attributes, also by ENOENT or EEXIST, what other
-//!   clients had changed of these before it asked is durable, whoever of them, or the server, dies
-//!   next;
-//! - when `fsync` of a directory or `syncfs` succeeds, what its client had been told before to be
-//!   done to names and attributes is durable; with `fsync` of a file, to its attributes;
-//! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file
-//!   (`syncfs`: of any) before it was asked is stable on the data device. A newer write of the same
-//!   block that is stable will do, and what the device has failed is told in other ways.
+//! The checker follows the log on the metadata device write by write and flush by flush,
+//! independent of what the server reports:
+//! - no answer of the server announces more of the log as durable than the device would keep in a
+//!   power cut at that moment. No answer to a request with durability leaves before its transaction
+//!   is durable;
+//! - no server begins with less of the log than any earlier one announced as durable, nor with a
+//!   log that is not stable itself;
+//! - an answer may show a name or attributes to an application, also by ENOENT or EEXIST. Then
+//!   other clients' changes of them from before the call are durable, whichever client or server
+//!   dies next;
+//! - when `fsync` of a directory or `syncfs` succeeds, all changes of names and attributes that
+//!   were answered to this client before the call are durable. For `fsync` of a file this holds for
+//!   its attributes;
+//! - when `fsync` or `syncfs` succeeds, the client's writes to blocks of the file (`syncfs`: of any
+//!   file) from before the call are stable on the data device. A newer stable write of the same
+//!   block suffices; device errors are reported in other ways.
 //!
-//! Not looked at here: whether `fsync` left something that was never written; what of a name or of
-//! attributes was changed beside what an operation names (the link count of what is removed);
-//! content that one client saw of another; and what is replayed after a restart, until it is
-//! changed again. What a client then reads after a loss tells the model.
+//! Not checked here: data that `fsync` never wrote; changes of names or attributes that the
+//! operation does not name (the link count of a removed file); content that one client saw of
+//! another; replayed changes, until they change again. After a loss the model judges what a client
+//! reads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,15 +37,14 @@ use crate::log;
 /// The invariant.
 pub(crate) const DURABLE: &str = "4: what was synced, or seen of another, survives";
 
-/// What of the log is on the metadata device.
+/// The log on the metadata device.
 #[derive(Default)]
 struct LogOnDisk {
-    /// Where position 0 of a lap lies, once a group was written.
+    /// Device offset of position 0 of a lap, once a group was written.
     begin: Option<u64>,
-    /// Up to here all was written.
+    /// Everything before this position was written.
     end: u64,
-    /// What was written beyond that: a group that goes on at the log's beginning is written in two
-    /// pieces, in any order.
+    /// Writes beyond `end`: a group that wraps around is written in two pieces, in any order.
     pieces: Vec<Range<u64>>,
     /// Writes that are not stable, as positions of the log.
     unflushed: BTreeMap<u64, Range<u64>>,
@@ -65,7 +65,7 @@ impl LogOnDisk {
 
     fn submitted(&mut self, id: u64, written: Range<u64>) {
         if written.end <= self.durable() {
-            // A server that begins writes again what is there: the same bytes.
+            // A starting server rewrites the same bytes.
             return;
         }
         for range in self.unflushed.values_mut() {
@@ -79,8 +79,8 @@ impl LogOnDisk {
         }
     }
 
-    /// Where in the log a write begins, if it is one of the log. A group tells; the other piece of
-    /// one lies in the lap that is nearest.
+    /// The log position of a write, if it is one of the log. A group has it in its header; its
+    /// other piece lies in the nearest lap.
     fn position(&mut self, offset: u64, bytes: &[u8]) -> Option<u64> {
         if let Some((_, lsn)) = epochs::group(bytes) {
             self.begin = Some(offset - lsn % LOG_BYTES);
@@ -91,19 +91,20 @@ impl LogOnDisk {
         Some(lap * LOG_BYTES + at)
     }
 
-    /// A server goes on at `end`.
+    /// A server continues the log at `end`.
     fn resume_at(&mut self, end: u64) {
         self.end = end;
         self.pieces.clear();
     }
 
-    /// Up to where a power cut leaves all of it.
+    /// A power cut keeps everything before this position.
     fn durable(&self) -> u64 {
         self.unflushed.values().map(|range| range.start).fold(self.end, u64::min)
     }
 }
 
-/// What is left of `range` where `written` took the place of its beginning, or of all of it.
+/// The part of `range` after the one that `written` replaced; `range` itself if `written` begins
+/// later.
 fn remainder(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
     match written.start <= range.start {
         true => range.start.max(written.end.min(range.end))..range.end,
@@ -111,14 +112,14 @@ fn remainder(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// What may be changed by one client and seen by another.
+/// An object that one client changes and another sees.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Unit {
     Name(At),
     Attr(Ino),
 }
 
-/// What an operation changes or tells of.
+/// The objects that an operation changes or shows.
 fn units(op: &Op) -> Vec<Unit> {
     match *op {
         Op::Lookup(at)
@@ -138,13 +139,13 @@ fn units(op: &Op) -> Vec<Unit> {
     }
 }
 
-/// A change that a client made, and that is not known to be durable.
+/// A change by a client that is not known to be durable.
 struct Change {
     client: usize,
     /// Position in the history.
     at: u64,
     transno: Transno,
-    /// Position at which its application was told that it is done.
+    /// Position at which its application got the answer.
     answered: Option<u64>,
 }
 
@@ -155,38 +156,38 @@ struct UnflushedWrite {
     at: u64,
 }
 
-/// What is remembered.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Durable {
-    /// The disks are watched: without that nothing is known of them.
+    /// The disks are watched; otherwise nothing is known of them.
     watches: bool,
     log: LogOnDisk,
-    /// Up to where a server has said that the log is durable.
+    /// A server announced the log as durable up to here.
     announced: u64,
-    /// The epoch of the server that opened the metadata last.
+    /// The epoch of the server that last opened the metadata.
     epoch: u32,
     changes: BTreeMap<Unit, Vec<Change>>,
-    /// Writes of each data block, by their numbers.
+    /// Unstable writes of each data block, by their numbers.
     unflushed: BTreeMap<u64, BTreeMap<u64, UnflushedWrite>>,
 }
 
 impl Durable {
-    /// From here on it is told what happens to the disks.
+    /// From here on the checker gets the events of the disks.
     pub(crate) fn watch(&mut self) {
         self.watches = true;
     }
 
-    /// Something happens to the metadata device.
+    /// An event of the metadata device.
     pub(crate) fn on_meta(&mut self, event: DiskEvent<'_>) {
         self.log.happened(event);
     }
 
-    /// The metadata device is another one, all of which is stable.
+    /// The metadata device was replaced by one with stable content.
     pub(crate) fn meta_replaced(&mut self) {
         self.log.unflushed.clear();
     }
 
-    /// A server has opened the metadata; its log goes on at `end`.
+    /// A server has opened the metadata; its log continues at `end`.
     pub(crate) fn opened(&mut self, epoch: u32, end: u64) {
         if !self.watches {
             return;
@@ -209,8 +210,7 @@ impl Durable {
         self.changes.clear();
     }
 
-    /// The server answers that all up to `told` is durable; with `its` also that this transaction
-    /// is.
+    /// The server announces everything up to `covered` as durable; with `its` this transaction too.
     pub(crate) fn answers(&mut self, covered: Transno, its: Option<Transno>) {
         if !self.watches {
             return;
@@ -228,14 +228,14 @@ impl Durable {
         }
     }
 
-    /// A client has changed what this step names.
+    /// A client has changed the objects of this step.
     pub(crate) fn changed(&mut self, client: usize, at: u64, op: &Op, transno: Transno) {
         for unit in units(op) {
             self.note(client, at, unit, transno);
         }
     }
 
-    /// A client has committed what it did to a file.
+    /// A client has committed changes of a file.
     pub(crate) fn committed(&mut self, client: usize, at: u64, ino: Ino, transno: Transno) {
         self.note(client, at, Unit::Attr(ino), transno);
     }
@@ -247,7 +247,7 @@ impl Durable {
         changes.push(Change { client, at, transno, answered: None });
     }
 
-    /// An application was told this.
+    /// An application got this answer.
     pub(crate) fn ended(&mut self, call: &Call) {
         let durable = self.log.durable();
         for unit in answered_units(call) {
@@ -274,8 +274,8 @@ impl Durable {
         }
     }
 
-    /// What of names and attributes a client was told to be done before it asked must be durable
-    /// when it has synced that.
+    /// After a sync, changes of names and attributes answered to the client before it must be
+    /// durable.
     fn names_synced(&self, call: &Call, durable: u64) {
         let is_meant = |unit: &Unit| match (&call.op, unit) {
             (Op::Fsync(of, _), Unit::Attr(ino)) => of == ino,
@@ -295,7 +295,7 @@ impl Durable {
         }
     }
 
-    /// A write to the data device is under way.
+    /// A write to the data device was submitted.
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
         let at = log::position();
         for block in blocks {
@@ -304,7 +304,7 @@ impl Durable {
         }
     }
 
-    /// A flush of the data device has made a write of these blocks stable.
+    /// A flush of the data device made a write of these blocks stable.
     pub(crate) fn stable(&mut self, id: u64, blocks: Range<u64>) {
         for block in blocks {
             if let Some(writes) = self.unflushed.get_mut(&block) {
@@ -316,13 +316,13 @@ impl Durable {
         }
     }
 
-    /// The data device is another one, all of which is stable.
+    /// The data device was replaced by one with stable content.
     pub(crate) fn data_replaced(&mut self) {
         self.unflushed.clear();
     }
 
-    /// The data device has failed a write or a flush of whoever runs there, or he has lost his
-    /// session: what he had written is no longer to be stable, and he tells that.
+    /// The data device failed a write or flush of this client, or its session was lost: its writes
+    /// need not become stable, and it reports that.
     pub(crate) fn abandon_writes(&mut self, place: &ClientPlace) {
         for writes in self.unflushed.values_mut() {
             writes.retain(|_, unflushed| !runs_at(&unflushed.node, place));
@@ -330,8 +330,8 @@ impl Durable {
         self.unflushed.retain(|_, writes| !writes.is_empty());
     }
 
-    /// A client at this place is told that what it had written before it asked is durable; `is_its`
-    /// tells whether a block is one that is meant.
+    /// A sync of the client at this place succeeded for its earlier writes; `is_its` selects the
+    /// blocks that it covers.
     pub(crate) fn synced(&self, call: &Call, place: &ClientPlace, is_its: impl Fn(u64) -> bool) {
         for (block, writes) in &self.unflushed {
             let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
@@ -345,7 +345,7 @@ impl Durable {
     }
 }
 
-/// What an application was told of, also by a failure.
+/// The objects that an answer shows, also a failure.
 fn answered_units(call: &Call) -> Vec<Unit> {
     match (&call.op, &call.outcome) {
         (_, None) => Vec::new(),
@@ -401,7 +401,7 @@ mod tests {
         durable.on_meta(DiskEvent::Submitted { id, node: ("mds", 1), offset, bytes });
     }
 
-    /// A write of a group of this epoch at this position, up to the end of a block.
+    /// Submits a group of this epoch at this position, up to the end of a block.
     fn group(durable: &mut Durable, id: u64, epoch: u32, lsn: u64) {
         let mut bytes = vec![0; 4096];
         bytes[4..8].copy_from_slice(b"RBLG");
@@ -421,7 +421,7 @@ mod tests {
             found(|durable| {
                 group(durable, 1, 1, lap - 8192);
                 flush(durable, &[1]);
-                // The rest of a group comes before its beginning.
+                // The end of a group is written before its beginning.
                 submit(durable, 2, BEGIN, &[1; 4096]);
                 group(durable, 3, 1, lap - 4096);
                 flush(durable, covered);
@@ -443,7 +443,7 @@ mod tests {
                 group(durable, 1, 1, at);
                 flush(durable, &[1]);
                 durable.answers(transno(at + 4096), Some(transno(at + 4096)));
-                // Written, and not heard of.
+                // Written, but not announced.
                 group(durable, 2, 1, at + 4096);
                 durable.opened(2, end);
                 group(durable, 3, 2, at + 4096);
@@ -529,7 +529,7 @@ mod tests {
                 durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
                 if flushed {
                     flush(durable, &[1]);
-                    // What is written remainder meanwhile is nothing that the application was told.
+                    // The application got no answer for changes committed later.
                     durable.committed(1, 11, Ino(7), transno(at + 4200));
                 }
                 let applied = Some(10);

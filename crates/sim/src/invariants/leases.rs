@@ -1,18 +1,15 @@
-//! Invariant 6: two clients never hold conflicting rights, as the server counts them and as they
-//! believe themselves.
+//! Invariant 6: two clients never hold conflicting rights, by the server's count and by their own.
 //!
-//! Looked at whenever an application asks or is answered, where there are many leases less often
+//! Checked when an application's call begins or ends; with many leases less often
 //! (`LEASES_PER_EVENT`):
 //! - no two leases that the server counts on one inode conflict;
-//! - what a client relies on, while its lease has not run out, the server counts as the client's,
-//!   asked back or not, once it has heard all clients of the server before it. Of an inode that is
-//!   gone the server counts nothing: its number does not come back, and a client may learn later
-//!   that it is;
-//! - what two clients rely on does not conflict, whatever any server counts, or whether one runs.
+//! - the server counts everything that a client relies on while its lease is valid, recalled or
+//!   not, once all clients of the previous server have reclaimed. Freed inodes are exempt: their
+//!   numbers are not reused, and a client may learn of the end later;
+//! - what two clients rely on does not conflict, whatever any server counts, and whether one runs.
 //!
-//! So a client that was evicted while its lease is good, and relies on what another was given
-//! since, is a violation; one past its lease counts as holding nothing. Of parts each is compared,
-//! too, block by block.
+//! So an evicted client with a valid lease that relies on what another one was granted since is a
+//! violation. A client past its lease holds nothing. Ranges are compared too, block by block.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +24,12 @@ use crate::mount::Mount;
 /// The invariant.
 pub(crate) const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
 
-/// One who holds something.
+/// A holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// A client, as the server counts.
+    /// A client, by the server's count.
     Counted(ClientId),
-    /// A mount, as it believes itself.
+    /// A mount, by its own count.
     Mount(usize, ClientId),
 }
 
@@ -45,10 +42,10 @@ impl fmt::Display for Who {
     }
 }
 
-/// Who holds what on an inode.
+/// Holders of rights by inode.
 type Holders = BTreeMap<Ino, Vec<(Who, Rights)>>;
 
-/// Looks at all leases; how many there were.
+/// Checks all leases; returns how many there were.
 pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
     let mut looked_at = 0;
     let ledger = cluster.ledger().filter(|ledger| ledger.serves());
@@ -98,7 +95,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
     looked_at
 }
 
-/// Who relies on which part of an inode.
+/// Holders of ranges by inode.
 type PartHolders = BTreeMap<Ino, Vec<(Who, Part)>>;
 
 fn overlaps(parts: &PartHolders) {
@@ -116,7 +113,7 @@ fn overlaps(parts: &PartHolders) {
     }
 }
 
-/// Is there no such inode any more, or soon, as far as can be told?
+/// Is the inode gone, or being freed, as far as is known?
 fn is_gone(cluster: &Cluster, ledger: Option<&Ledger>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
         || cluster.inspect(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)

@@ -1,10 +1,9 @@
-//! One module for each invariant, or for several that one look shows. But for `views` they look
-//! while the cluster runs, at the moment at which what they look at could break.
+//! One module for each invariant, or for several that one check covers. Except `views` they check
+//! while the cluster runs, at the moment at which an invariant could break.
 //!
 //! Invariants:
 //! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
-//! - a violation carries the invariant's number and text, and comes before whatever follows from
-//!   it.
+//! - a violation carries the invariant's number and text, and is reported before its consequences.
 
 pub(crate) mod durable;
 pub(crate) mod epochs;
@@ -30,8 +29,7 @@ use crate::fleet::Fleet;
 use crate::history::{Applied, History};
 use crate::{cluster, fields, fleet, log, media_corruption, mount, run, space};
 
-/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs`
-/// has a bug for each.
+/// Every invariant that a violation may name. `tests/planted.rs` has a bug for each.
 pub const ALL: &[&str] = &[
     leases::CONFLICT,
     durable::DURABLE,
@@ -61,15 +59,15 @@ pub const ALL: &[&str] = &[
 
 /// A node, and the number of its run.
 type NodeRun = (String, u32);
-/// Where a client runs: its node, and in which run of it, if that is known.
+/// Where a client runs: its node, and the node's run if known.
 type ClientPlace = (String, Option<u32>);
 
-/// Is it that client who does something as this node?
+/// Does that client act as this node?
 fn runs_at(node: &NodeRun, place: &ClientPlace) -> bool {
     node.0 == place.0 && place.1.is_none_or(|run| run == node.1)
 }
 
-/// What checkers remember of a run. Clones are the same.
+/// The state of all checkers of a run. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Checks(Rc<Inner>);
 
@@ -81,32 +79,32 @@ struct Inner {
     durable: RefCell<durable::Durable>,
     once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
-    /// Where each client of the history runs.
+    /// The place of each client of the history.
     places: RefCell<BTreeMap<usize, ClientPlace>>,
-    /// What the data device has failed to each node since what runs there began.
+    /// Requests that the data device failed, by node, since its present run began.
     failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
 
 impl Checks {
-    /// The server lets the metadata point at something.
+    /// A commit makes the metadata point at blocks.
     pub(crate) fn commits(&self, pointed: &Pointed<'_>) {
         self.0.owners.borrow_mut().pointed(pointed);
         let place = self.0.owners.borrow().place_of(pointed.client);
         self.0.stable.borrow_mut().pointed(pointed, place.as_ref());
     }
 
-    /// A transaction of the store did something for a client.
+    /// A transaction of the store executed an operation of a client.
     pub(crate) fn executed(&self, executed: Executed) {
         self.0.once.borrow_mut().executed(executed);
     }
 
-    /// The server answers; with `durable`, that its transaction is.
+    /// The server answers; `durable`: the transaction of the answer is durable.
     pub(crate) fn answers(&self, reply: &Reply, durable: bool) {
         let its = durable.then_some(reply.transno);
         self.0.durable.borrow_mut().answers(reply.last_committed, its);
     }
 
-    /// The server has applied what a client of the history asked for.
+    /// The server applied a request of a client of the history.
     pub(crate) fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
         let Some(transno) = applied.transno else { return };
         let mut durable = self.0.durable.borrow_mut();
@@ -117,7 +115,7 @@ impl Checks {
         }
     }
 
-    /// A server has opened the metadata, whose log goes on from there.
+    /// A server has opened the metadata; its log continues at `from`.
     pub(crate) fn opened(&self, cluster: &Cluster, from: Transno) {
         let (epoch, end) = (from.epoch.0, from.lsn.0);
         self.0.epochs.borrow_mut().opened(epoch);
@@ -127,47 +125,47 @@ impl Checks {
         recovery::recovered(cluster, "the store's recovery");
     }
 
-    /// What runs on a node begins there.
+    /// A node begins a new run.
     pub(crate) fn begins(&self, node: &str) {
         self.0.failed.borrow_mut().remove(node);
     }
 
-    /// This client of the history runs at present on that node.
+    /// The place of a client of the history.
     pub(crate) fn runs(&self, cluster: &Cluster, client: usize, node: &str) {
         let place = (node.to_owned(), cluster.world.run_of(node));
         self.0.places.borrow_mut().insert(client, place);
     }
 
-    /// This client of the history has lost its session, and with it what it had not synced.
+    /// A client of the history lost its session, and with it everything unsynced.
     pub(crate) fn lost_session(&self, client: usize) {
         if let Some(place) = self.0.places.borrow().get(&client) {
             self.0.durable.borrow_mut().abandon_writes(place);
         }
     }
 
-    /// Has the data device failed a node such an action, since what runs there began?
+    /// Did the data device fail such a request in the node's present run?
     pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
         self.0.failed.borrow().get(node).is_some_and(|failed| failed.contains(&action))
     }
 
-    /// What this client has written that is not surely stable.
+    /// Writes of this client that are not certainly stable.
     pub(crate) fn unflushed_of(&self, client: ClientId) -> BTreeSet<u64> {
         let place = self.0.owners.borrow().place_of(client);
         place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().unflushed_of(&place))
     }
 
-    /// The data device is another one: all that it holds is stable, and who wrote it is gone.
+    /// The data device was replaced: its content is stable, and the writers are gone.
     pub(crate) fn data_replaced(&self) {
         *self.0.stable.borrow_mut() = stable::Stable::default();
         self.0.durable.borrow_mut().data_replaced();
     }
 
-    /// The metadata device is another one: all that it holds is stable.
+    /// The metadata device was replaced: its content is stable.
     pub(crate) fn meta_replaced(&self) {
         self.0.durable.borrow_mut().meta_replaced();
     }
 
-    /// An application was told something.
+    /// An application got an answer.
     fn ended(&self, cluster: &Cluster, call: &Call) {
         let durable = &self.0.durable;
         durable.borrow_mut().ended(call);
@@ -187,7 +185,7 @@ impl Checks {
     }
 }
 
-/// From here on, as long as the guard lives, everything is looked at.
+/// Checks every event of the devices while the guard lives.
 pub(crate) fn watch_devices(cluster: &Cluster) -> Watching {
     let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
     checks.durable.borrow_mut().watch();
@@ -233,12 +231,12 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     }
 }
 
-/// Leases that are looked at for each thing that happens, on average and at most: a long run has
-/// many, and looking at all of them each time would take most of its time.
+/// Leases checked for each event, on average and at most: checking all leases at every event would
+/// dominate long runs.
 const LEASES_PER_EVENT: usize = 32;
 
-/// From here on clients, what they rely on, and what their applications are told, are looked at
-/// whenever something happens that an application sees.
+/// From here on checks the clients, their leases and the answers to their applications, at every
+/// event that an application sees.
 pub(crate) fn watch_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
     let of = cluster.clone();
     history.on_end(Box::new(move |call| of.checks.ended(&of, call)));

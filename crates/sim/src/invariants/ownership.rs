@@ -1,23 +1,23 @@
-//! Invariants 2, 6 and 7, of the data device: a block is written by whom it belongs to.
+//! Invariants 2, 6 and 7, of the data device: only the owner of a block writes it.
 //!
-//! Every write of a client is looked at when it is submitted and when it reaches the device. As the
-//! server that runs counts at that moment, each of its blocks must be
-//! - of the pool of a client of that run of its host, be it in quarantine: one process has several
-//!   if it is evicted;
-//! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held
-//!   exclusively;
-//! - or a file's that is frozen for such a client, which is in quarantine;
-//! - or, when the write reaches the device, freed and not yet free: its file may have gone
-//!   meanwhile.
+//! Every write of a client is checked when it is submitted and when it reaches the device. By the
+//! count of the running server at that moment, each of its blocks must be one of these:
+//! - a block in the pool of a client of that run of its host, in quarantine or not. A process that
+//!   was evicted has been several clients;
+//! - a block of a file that such a client may write there: under `DATA_X`, or with an exclusive
+//!   range;
+//! - a block of a file that is frozen for such a client in quarantine;
+//! - when the write reaches the device, a freed but not yet free block: its file may have been
+//!   deleted meanwhile.
 //!
-//! So a write to a free block, to another client's pool, to a file that its client may not write,
-//! or by a client whose quarantine has ended is a violation, whether or not anybody ever reads what
-//! it wrote.
+//! So each of these writes is a violation, whether or not anybody reads what it wrote: to a free
+//! block, to another client's pool, to a file without a right to write it, or after the quarantine
+//! of its client.
 //!
-//! Not looked at: writes while no server runs, or while one has not yet heard all clients of the
-//! one before it. What it counts then lacks what they will replay. A write may reach the device
-//! long after it was submitted (`stall`, `long-stall`): no exception is made for that, since no
-//! quarantine ends while a device stands still or did a moment ago.
+//! Not checked: writes while no server runs, or before all clients of the previous server have
+//! reclaimed, because its count lacks what they will replay. A write may reach the device long
+//! after it was submitted (`stall`, `long-stall`). That is no exception, since no quarantine ends
+//! while a device stalls or did a moment ago.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,33 +30,32 @@ use super::{ClientPlace, runs_at};
 use crate::cluster::{Cluster, ZONE};
 use crate::log;
 
-/// The invariant that is broken by a write to what is nobody's, or another client's.
+/// The invariant that no client writes a free block or another client's.
 pub(crate) const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
-/// The one that is broken by a write to a file that its client may not write.
+/// The invariant that no client writes a file without a right.
 pub(crate) const WRITER: &str = "6: who holds no right to a range does not write it";
 
-/// Segments of a file that are looked at.
+/// Most segments of a file that a check reads.
 const MANY: usize = 1 << 16;
 
-/// What is remembered.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// On which node each client runs or ran, and in which run of it: the one in which it was first
-    /// seen.
+    /// Where each client runs or ran: its node, and the run in which it was first seen.
     nodes: BTreeMap<ClientId, ClientPlace>,
-    /// BlockOwner which file each block became last.
+    /// The last file of each block.
     files: BTreeMap<u64, Ino>,
 }
 
-/// Who a block is of.
+/// The owner of a block.
 struct BlockOwner {
     owner: Owner,
-    /// The file, and which block of it.
+    /// The file, and the block within it.
     file: Option<(Ino, FileBlock)>,
 }
 
 impl Owners {
-    /// A commit lets the metadata point at something.
+    /// A commit makes the metadata point at blocks.
     pub(crate) fn pointed(&mut self, pointed: &Pointed<'_>) {
         for extent in pointed.extents {
             for block in extent.addr.0..extent.addr.0 + extent.len {
@@ -65,7 +64,7 @@ impl Owners {
         }
     }
 
-    /// Which clients there are: whoever has a session may own blocks, long before it writes any.
+    /// Learns the clients of all sessions: a client may own blocks long before it writes one.
     pub(crate) fn learn_sessions(&mut self, cluster: &Cluster) {
         if let Some(ledger) = cluster.ledger() {
             self.add_sessions(ledger.sessions(), |node| cluster.world.run_of(node));
@@ -85,24 +84,24 @@ impl Owners {
         }
     }
 
-    /// The clients of this run of a node, and those of which nobody knows in which they were.
+    /// The clients of this run of a node, and those whose run is unknown.
     fn clients_of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
         let by = (node.to_owned(), run);
         let clients = self.nodes.iter().filter(|(_, place)| runs_at(&by, place));
         clients.map(|(client, _)| *client).collect()
     }
 
-    /// Where a client runs or ran: the node, and in which run of it, if that is known.
+    /// Where a client runs or ran: the node, and its run if known.
     pub(crate) fn place_of(&self, client: ClientId) -> Option<ClientPlace> {
         self.nodes.get(&client).cloned()
     }
 
-    /// A write is under way.
+    /// A write was submitted.
     pub(crate) fn submitted(&mut self, cluster: &Cluster, node: (&str, u32), blocks: Range<u64>) {
         self.check(cluster, node, blocks, true);
     }
 
-    /// A write has reached the device. Whose its blocks are, where that is known.
+    /// A write has reached the device. Returns the owners of its blocks, where known.
     pub(crate) fn completed(
         &mut self,
         cluster: &Cluster,
@@ -143,7 +142,7 @@ impl Owners {
             .collect()
     }
 
-    /// BlockOwner which file is a block a written part? `None` also where that cannot be told.
+    /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
         let extent = cluster.inspect(|txn| extent_of(txn, ino, block))??;
@@ -164,13 +163,13 @@ impl Owners {
     }
 }
 
-/// Is a block a file's? Where that cannot be told, it counts as one.
+/// Is the block part of a file? An unknown block counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
     let owner = cluster.inspect(|txn| txn.owner(ZONE, PagBlock(block)));
     owner.is_none_or(|owner| owner == Owner::Mapped)
 }
 
-/// The segment of the file that has this block.
+/// The file's segment with this block.
 fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, Stop> {
     if txn.attr(ino)?.is_none() {
         return Ok(None);
@@ -179,7 +178,7 @@ fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, 
     Ok(all.into_iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block)))
 }
 
-/// What is wrong with a write by one of these clients to such a block.
+/// The violation of a write by one of these clients to such a block, if it is one.
 fn violation_of(
     cluster: &Cluster,
     ledger: &Ledger,
@@ -211,7 +210,7 @@ fn violation_of(
     }
 }
 
-/// Is the client in quarantine, and might it be writing this file?
+/// Is the client in quarantine, and may it be writing this file?
 fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
     let frozen = cluster.inspect(|txn| {
         let frozen = txn.is_quarantined(client)?.then(|| txn.frozen(client)).transpose()?;
@@ -230,8 +229,8 @@ mod tests {
         let mut owners = Owners::default();
         let on = |client| vec![(ClientId(client), "c0".to_owned())];
         owners.add_sessions(on(1), |_| Some(4));
-        // The server keeps the session of the dead one, and the process has a second one after an
-        // eviction.
+        // The server keeps the session of the dead client. The new process is evicted once and thus
+        // has two.
         owners.add_sessions([on(1), on(2), on(3)].concat(), |_| Some(7));
         assert_eq!(owners.clients_of(("c0", 4)), [ClientId(1)]);
         assert_eq!(owners.clients_of(("c0", 7)), [ClientId(2), ClientId(3)]);

@@ -1,14 +1,14 @@
 //! Requests of processes that are killed, or get a signal, while they wait for the answer.
 //!
 //! Invariants:
-//! - a killed process waits no longer, and asks for nothing any more: its request runs to its end
-//!   without it, as far as `fuse` has it done, and gives back what its answer would have given to
-//!   the kernel;
-//! - a request that nobody has taken from the kernel's queue goes with its process: it is never
-//!   done;
-//! - what a killed process asked for may be done at any moment until that end;
+//! - a killed process stops waiting and sends nothing more. Its request completes without it, as
+//!   far as `fuse` lets it, and returns the references that its answer would have given to the
+//!   kernel;
+//! - a request that nobody has taken from the kernel's queue is dropped with its process: it is
+//!   never executed;
+//! - a killed process's request may take effect at any moment until it ends;
 //! - a signal that a process handles ends only waits for locks. A lock that was granted all the
-//!   same is taken back.
+//!   same is released.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,29 +24,29 @@ use types::{Duration, Fault, Ino, LockOwner};
 use crate::kernel::Caches;
 use crate::kernel::vfs::Vfs;
 
-/// A request stays in the kernel's queue for so long at most, where processes are killed: one in
-/// [`QUEUED`].
+/// If processes are killed, one request in [`QUEUED`] stays in the kernel's queue for up to this
+/// long.
 const QUEUED_US: u64 = 300;
 const QUEUED: u64 = 8;
-/// Within this time `fuse` sees that who closes a file is at its end.
+/// Within this time `fuse` notices that a process closing a file is exiting.
 const LOOK_US: u64 = 100_000;
 
-/// What a process waits for.
+/// The kind of request that a process waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// AnswerRefs up when the process is killed.
+    /// Given up when the process is killed.
     Usual,
-    /// A lock that is freed: it is freed also without the process.
+    /// A lock is freed, even without the process.
     Unlock,
-    /// Pages that the kernel reads ahead: it waits for them itself.
+    /// Pages are read ahead: the kernel itself waits for them.
     ReadAhead,
-    /// What is sent for every descriptor that is closed, by dead processes too.
+    /// Sent for every close of a descriptor, by dead processes too.
     Flush,
-    /// A lock that is taken.
+    /// A lock is taken.
     Lock,
 }
 
-/// What ends a wait.
+/// The signal that ends a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signal {
     Kills,
@@ -58,18 +58,18 @@ struct WaitingProcess {
     end: OneSender<Signal>,
 }
 
-/// The requests of one mount that wait for their answers, and those that nobody waits for any more.
+/// The pending requests of one mount, and the abandoned ones.
 #[derive(Default)]
 pub(crate) struct PendingRequests {
     last: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, WaitingProcess>>,
-    /// Requests stay in the queue for a while: where no process is killed nobody could tell.
+    /// Requests stay in the queue for a while. Without kills nobody could observe that.
     queues: Cell<bool>,
-    /// The next wait for a lock gets a signal when it has lasted so long.
+    /// The next wait for a lock gets a signal after this long.
     armed: Cell<Option<Duration>>,
-    /// Reading ahead by open files that has not ended.
+    /// Read-ahead under way, by open file.
     reading: RefCell<BTreeMap<Handle, u32>>,
-    /// Requests without a process that have not ended.
+    /// Abandoned requests that have not ended.
     abandoned: Cell<usize>,
     ended: Notify,
 }
@@ -97,7 +97,7 @@ impl PendingRequests {
     }
 }
 
-/// Reading ahead by an open file, which is not released before.
+/// Read-ahead by an open file; the file is released only after it.
 pub(super) struct ReadingAhead {
     caches: Caches,
     handle: Handle,
@@ -125,11 +125,11 @@ impl Drop for ReadingAhead {
     }
 }
 
-/// A request that goes on without its process; `None`: it was never taken from the queue.
+/// A request whose process no longer waits; `None`: it was never taken from the queue.
 pub struct AbandonedRequest(Option<OneReceiver<()>>);
 
 impl AbandonedRequest {
-    /// Ends with it. `false`: it was never done.
+    /// Waits for its end. `false`: it was never executed.
     pub async fn ended(self) -> bool {
         match self.0 {
             Some(over) => {
@@ -141,7 +141,7 @@ impl AbandonedRequest {
     }
 }
 
-/// What an answer gives to the kernel, and a killed process gives back.
+/// The references that an answer gives to the kernel, and that a killed process returns.
 pub(super) enum AnswerRefs {
     Nothing,
     /// A lookup of an inode.
@@ -190,8 +190,8 @@ impl Vfs {
         &self.caches.0.calls
     }
 
-    /// Asks the client for `work`, which gives the kernel what `given` says. `held` is held until
-    /// that has ended, also without the process.
+    /// Asks the client for `work`, whose answer gives the kernel the references `given`. `held` is
+    /// kept until the end of the request, even without the process.
     ///
     /// # Errors
     /// Those of `work`; `Interrupted` if the process is killed before the answer, or was before.
@@ -204,7 +204,7 @@ impl Vfs {
         self.ask_for(Kind::Usual, work, given, held).await
     }
 
-    /// Asks for pages, and takes them in.
+    /// Requests pages, and fills them.
     ///
     /// # Errors
     /// As [`Vfs::call`].
@@ -215,7 +215,7 @@ impl Vfs {
         self.ask_for(Kind::ReadAhead, filled, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
-    /// What close(2) asks for, also at the end of a process.
+    /// The request of close(2), also at the exit of a process.
     ///
     /// # Errors
     /// As [`Vfs::call`].
@@ -280,7 +280,7 @@ impl Vfs {
         Err(Fault::Interrupted)
     }
 
-    /// `remainder` is left behind, and goes on.
+    /// Completes `remainder` without its process.
     fn continue_abandoned(&self, remainder: impl Future<Output = ()> + 'static) {
         let (over, goes_on) = oneshot();
         let caches = self.caches.clone();
@@ -293,8 +293,8 @@ impl Vfs {
         self.set_abandoned(AbandonedRequest(Some(goes_on)));
     }
 
-    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and it is
-    /// gone.
+    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and the
+    /// request dropped.
     async fn dies_in_queue(
         &self,
         kind: Kind,
@@ -322,7 +322,7 @@ impl Vfs {
         gone
     }
 
-    /// Ends when `fuse` has seen that the process is at its end; at once if it is not.
+    /// Waits until `fuse` notices that the process is exiting; ends at once if it is not.
     async fn exit_noticed(&self) {
         if self.is_dead() {
             let look = Duration::from_micros(self.chance(LOOK_US));
@@ -330,10 +330,11 @@ impl Vfs {
         }
     }
 
-    /// Takes a lock; `wait`: when it is free.
+    /// Takes a lock; `wait`: waits until it is free.
     ///
-    /// # Errors Those of the client; `Interrupted` if a signal ends the wait, of which the process
-    /// dies or not: until what is left behind is over the lock may have been held.
+    /// # Errors
+    /// Those of the client; `Interrupted` if a signal ends the wait, whether it kills the process
+    /// or not. The lock may have been held until the abandoned request ends.
     pub async fn take_lock(
         &self,
         (ino, handle): (Ino, Handle),
@@ -375,7 +376,7 @@ impl Vfs {
         Err(Fault::Interrupted)
     }
 
-    /// If a signal is due it comes while this is waited for, or another lock.
+    /// If a signal is due, it comes during this wait, or another one for a lock.
     fn signal_if_due(&self, operation: u64) {
         let Some(after) = self.calls().armed.take() else { return };
         let caches = self.caches.clone();
@@ -390,7 +391,7 @@ impl Vfs {
         });
     }
 
-    /// A signal comes when the next wait for a lock has lasted so long.
+    /// A process gets a signal once its next wait for a lock has lasted this long.
     pub fn signal_next_lock_wait(&self, after: Duration) {
         self.calls().armed.set(Some(after));
     }
@@ -400,7 +401,7 @@ impl Vfs {
         self.calls().queues.set(true);
     }
 
-    /// Kills one of the processes that wait for an answer, by `chance`. `false`: none does.
+    /// Kills one of the waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_one(&self, chance: u64) -> bool {
         let mut waiting = self.calls().waiting.borrow_mut();
         let Some(nth) = chance.checked_rem(waiting.len() as u64) else { return false };
@@ -415,19 +416,19 @@ impl Vfs {
         true
     }
 
-    /// Ends when nothing is read ahead by this open file.
+    /// Waits for the end of read-ahead by this open file.
     pub(super) async fn read_ahead_ended(&self, handle: Handle) {
         while self.calls().reading.borrow().contains_key(&handle) {
             self.calls().ended.notified().await;
         }
     }
 
-    /// Requests that go on without their processes.
+    /// The number of abandoned requests.
     pub(super) fn abandoned_requests(&self) -> usize {
         self.calls().abandoned.get()
     }
 
-    /// Ends when no request goes on without its process.
+    /// Waits for the end of all abandoned requests.
     pub async fn abandoned_requests_ended(&self) {
         while self.calls().abandoned.get() > 0 {
             self.calls().ended.notified().await;

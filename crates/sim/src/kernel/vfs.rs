@@ -1,9 +1,9 @@
 //! System calls on names and attributes, as Linux turns them into requests.
 //!
 //! Invariants:
-//! - what the kernel knows it answers by itself; what it asks it asks of the client, and takes the
-//!   answer in after other things may have happened;
-//! - inodes that a process found it uses until its next operation, and those of its open files.
+//! - the kernel answers from its cache what it knows, and requests the rest from the client. Other
+//!   things may happen before it applies the answer;
+//! - a process uses the inodes that it found until its next operation, and those of its open files.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,46 +22,46 @@ use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
 
-/// The thread that asked runs so soon after the answer, unless the machine stands still: Linux
-/// counts from then on.
+/// The waiting thread runs this soon after the answer, unless the machine is paused: the validity
+/// of the answer begins then.
 const WOKEN_WITHIN: Duration = Duration::from_millis(1);
 
-/// What a name leads to.
+/// The inode of a name.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundInode {
     /// The inode.
     pub ino: Ino,
     /// Its type.
     pub kind: FileKind,
-    /// Attributes that the application may see along with it.
+    /// Attributes that the application may see with it.
     pub shown: Option<Attr>,
 }
 
-/// What became of a lookup.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupResult {
-    /// What the name leads to, if it is there.
+    /// The inode of the name, if it exists.
     pub found: Option<FoundInode>,
-    /// The kernel answered by itself while a change of the directory was under way, which others
-    /// may have seen already.
+    /// Answered from the cache during a change of the directory, which others may have seen
+    /// already.
     pub racy: bool,
 }
 
-/// What became of a question for attributes.
+/// The result of a request for attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrAnswer {
-    /// What is told.
+    /// The attributes.
     pub attr: Attr,
     /// As [`LookupResult::racy`].
     pub racy: bool,
-    /// The kernel knows it, too: no invalidation has overtaken the answer.
+    /// The kernel applied them: no invalidation overtook the answer.
     pub kept: bool,
 }
 
-/// What a listing tells, without the dots.
+/// A listing, without the dots.
 #[derive(Default)]
 pub struct Names {
-    /// Names as the workload gives them, where they lead, and to what.
+    /// Names of the workload, with their inodes and types.
     pub known: Vec<(NameNo, Ino, FileKind)>,
     /// Other names.
     pub unexpected: Vec<String>,
@@ -73,22 +73,21 @@ pub struct Vfs {
     client: Client,
     pub(super) caches: Caches,
     pid: u32,
-    /// Inodes that the process uses in the operation at hand.
+    /// Inodes that the process uses in the current operation.
     uses: Rc<Uses>,
-    /// What it had asked for when it was killed, or got a signal.
+    /// Its request, if it was killed or interrupted by a signal.
     abandoned: Rc<RefCell<Option<AbandonedRequest>>>,
     /// It was killed.
     dead: Rc<Cell<bool>>,
 }
 
-/// How long a client keeps at least what a lookup has found, whoever takes its names away.
+/// A client keeps the result of a lookup at least this long, whoever removes its names.
 const FOUND_FOR: Duration = Duration::from_millis(900);
 
 struct Uses {
     caches: Caches,
     inos: RefCell<Vec<Ino>>,
-    /// What of this the client was asked for by name: when it had answered, and in which of its
-    /// sessions.
+    /// Those found by name: when the client had answered, and in which of its sessions.
     found: RefCell<Vec<(Ino, types::Instant, u64)>>,
 }
 
@@ -112,7 +111,7 @@ pub(crate) fn name(name: NameNo) -> Name {
 }
 
 impl Vfs {
-    /// The mount of a client that tells its recalls to `caches`.
+    /// The mount of a client that passes its recalls to `caches`.
     pub fn new(client: Client, caches: Caches) -> Vfs {
         caches.mounted(&client);
         Vfs::process(client, caches, 1)
@@ -131,12 +130,12 @@ impl Vfs {
         }
     }
 
-    /// As another process sees it.
+    /// The mount as another process sees it.
     pub fn of_process(&self, pid: u32) -> Vfs {
         Vfs::process(self.client.clone(), self.caches.clone(), pid)
     }
 
-    /// The process begins something new: what it found before it does not use any more.
+    /// The process begins a new operation: it drops its references to inodes found before.
     pub fn next_operation(&self) {
         self.uses.end();
     }
@@ -149,7 +148,7 @@ impl Vfs {
         self.dead.set(true);
     }
 
-    /// The client tells that a device lost what was written to a file.
+    /// The client reports that a device lost written data of a file.
     pub fn on_device_loss(&self, ino: Ino) {
         self.caches.on_device_loss(ino);
     }
@@ -159,12 +158,12 @@ impl Vfs {
         self.dead.get()
     }
 
-    /// Does anything go on that it had asked for?
+    /// Has it an abandoned request?
     pub fn has_abandoned(&self) -> bool {
         self.abandoned.borrow().is_some()
     }
 
-    /// Of a process that does not wait any more: what it had asked for.
+    /// Takes the abandoned request of the process.
     pub fn take_abandoned(&self) -> Option<AbandonedRequest> {
         self.abandoned.borrow_mut().take()
     }
@@ -174,12 +173,12 @@ impl Vfs {
         self.caches.caches()
     }
 
-    /// Locks of inodes that are to be changed.
+    /// Locks inodes for a change.
     pub async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
         self.caches.lock(inos).await
     }
 
-    /// Who asks.
+    /// The caller of requests.
     pub fn caller(&self) -> Caller {
         Caller { uid: 0, gid: 0, pid: self.pid }
     }
@@ -198,17 +197,17 @@ impl Vfs {
         &self.client
     }
 
-    /// A number below `n`.
+    /// A random number below `n`.
     pub fn chance(&self, n: u64) -> u64 {
         self.caches.chance(n)
     }
 
-    /// See [`Caches`]: anything may happen before an answer is taken in.
+    /// See [`Caches`]: anything may happen before an answer is applied.
     pub async fn wake(&self) {
         self.caches.wake().await;
     }
 
-    /// Memory for a request.
+    /// A buffer for a request.
     pub fn buffer(&self, len: usize) -> IoBuf {
         self.caches.0.env.buffer(len)
     }
@@ -228,8 +227,7 @@ impl Vfs {
         self.caches.known_pages(ino)
     }
 
-    /// What the kernel holds, for people: files with pages that are locked or being written back,
-    /// and how many requests go on without a process.
+    /// Describes locked pages, those being written back, and the count of abandoned requests.
     pub fn held(&self) -> String {
         let mut text = String::new();
         for (ino, pages) in &*self.caches.0.pages.borrow() {
@@ -241,7 +239,7 @@ impl Vfs {
         text + &format!(" {} requests without a process", self.abandoned_requests())
     }
 
-    /// What the kernel remembers.
+    /// The cache of names and inodes.
     pub fn cache<R>(&self, f: impl FnOnce(&mut Cache) -> R) -> R {
         f(&mut self.caches.0.cache.borrow_mut())
     }
@@ -250,14 +248,14 @@ impl Vfs {
         self.caches.0.env.now()
     }
 
-    /// The thread that asked is woken by the answer.
+    /// The answer wakes the waiting thread.
     async fn woken(&self, asked: RequestSnapshot) -> RequestSnapshot {
         let answered = self.now();
         self.caches.wake().await;
         asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
     }
 
-    /// Attributes for `time`.
+    /// Validity of attributes.
     fn attr_until(&self, asked: RequestSnapshot, time: Duration) -> types::Instant {
         if self.caches() { asked.until(time) } else { types::Instant::default() }
     }
@@ -267,7 +265,7 @@ impl Vfs {
         if names { asked.until(time) } else { types::Instant::default() }
     }
 
-    /// An inode that this process was told of.
+    /// An inode in an answer to this process.
     fn found(&self, attr: &Attr, ttl: Duration) -> FoundInode {
         self.use_inode(attr.ino);
         let shown = (!self.caches() && !ttl.is_zero()).then_some(*attr);
@@ -290,7 +288,7 @@ impl Vfs {
         self.found(&entry.attr, entry.attr_ttl)
     }
 
-    /// Who has a number that was another inode's: Linux makes that one bad, whatever is open of it.
+    /// If the number was another inode's, Linux marks that one bad, even while open.
     fn supersede(&self, entry: &Entry) {
         let ino = entry.attr.ino;
         if self.cache(|cache| cache.supersedes(&entry.attr, entry.generation)) {
@@ -304,7 +302,7 @@ impl Vfs {
         self.cache(|cache| cache.generation(ino))
     }
 
-    /// As [`Vfs::enter`]; a size that differs cuts pages off.
+    /// Like [`Vfs::enter`]; a different size truncates pages.
     async fn take_in(&self, at: At, entry: &Entry, asked: RequestSnapshot) -> FoundInode {
         let old = self.size(entry.attr.ino);
         let found = self.enter(at, entry, asked);
@@ -312,7 +310,7 @@ impl Vfs {
         found
     }
 
-    /// What the kernel knows of a name.
+    /// The cached result of a lookup.
     fn known(&self, at: At) -> Option<LookupResult> {
         let leads = self.cache(|cache| cache.name(at, self.now()))?;
         let racy = self.caches.is_changing_name(at);
@@ -323,7 +321,7 @@ impl Vfs {
         Some(LookupResult { found, racy })
     }
 
-    /// Finds a name.
+    /// Looks a name up.
     ///
     /// # Errors
     /// Those of the client.
@@ -335,9 +333,8 @@ impl Vfs {
         self.look(at, false).await
     }
 
-    /// Has this process just been told of the inode by name, in the operation at hand? Then the
-    /// client has it still, unless it has lost its session. A kernel that cannot be asked what it
-    /// uses is no help with that.
+    /// Has this process just found the inode by name? Then the client still has it, unless its
+    /// session was lost. Older kernels cannot be asked what they use, so they do not count.
     pub fn has_just_found(&self, ino: Ino) -> bool {
         let (session, now) = (self.client.status().evictions, self.now());
         let found = self.uses.found.borrow();
@@ -349,7 +346,7 @@ impl Vfs {
             })
     }
 
-    /// As [`Vfs::lookup`], under the directory's lock; `fresh`: whatever is known.
+    /// Like [`Vfs::lookup`], under the directory's lock; with `fresh` it ignores the cache.
     ///
     /// # Errors
     /// Those of the client.
@@ -395,7 +392,7 @@ impl Vfs {
         self.getattr_by(ino, async move { client.getattr(ino).await }).await
     }
 
-    /// Attributes, for reading by an open file beyond the size that is known.
+    /// Attributes, for a read by an open file beyond the known size.
     ///
     /// # Errors
     /// Those of the client.
@@ -490,7 +487,7 @@ impl Vfs {
         Ok(found)
     }
 
-    /// open(2) of what is missing.
+    /// open(2) of a missing name with O_CREAT.
     ///
     /// # Errors
     /// Those of the client.
@@ -561,14 +558,14 @@ impl Vfs {
         answer
     }
 
-    /// Pages that were there before a file is opened go, unless the answer says that they are good.
+    /// Drops pages from before an open, unless the answer keeps them.
     async fn open_pages(&self, ino: Ino, opened: &Opened) {
         if !opened.keep_cache {
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
     }
 
-    /// The last descriptor went; `owner`: with the locks by flock of a process that has ended.
+    /// Releases the last descriptor; `owner`: with the flock locks of an ended process.
     pub async fn release(&self, ino: Ino, handle: Handle, owner: Option<LockOwner>) {
         self.unmap(ino, handle).await;
         self.read_ahead_ended(handle).await;
@@ -577,7 +574,7 @@ impl Vfs {
         self.caches.release_inode(ino);
     }
 
-    /// A further name.
+    /// link(2).
     ///
     /// # Errors
     /// Those of the client.
@@ -652,7 +649,7 @@ impl Vfs {
         answer
     }
 
-    /// Names are about to be changed.
+    /// Marks names as changing.
     fn changes_of(&self, names: &[At]) -> Marked {
         let mut inos: Vec<Ino> = names.iter().map(|at| at.dir).collect();
         let leads = |at: &At| self.cache(|cache| cache.name(*at, self.now())).flatten();
@@ -660,12 +657,12 @@ impl Vfs {
         self.caches.change(&inos, names)
     }
 
-    /// An inode is about to be changed.
+    /// Marks an inode as changing.
     pub fn changes(&self, ino: Ino) -> Marked {
         self.caches.change(&[ino], &[])
     }
 
-    /// All names of a directory, in the order in which they are listed.
+    /// All names of a directory, in the order of the listing.
     ///
     /// # Errors
     /// Those of the client.
@@ -729,7 +726,7 @@ impl Vfs {
         Ok(Some(next))
     }
 
-    /// Changes attributes, under the inode's lock. What the application sees of them.
+    /// Changes attributes under the inode's lock; returns those that the application sees.
     ///
     /// # Errors
     /// Those of the client.
@@ -773,7 +770,7 @@ impl Vfs {
         Ok((!self.caches() && !ttl.is_zero()).then_some(attr))
     }
 
-    /// Sends a write; `held` until it has ended.
+    /// Sends a write; `held` is kept until it has ended.
     ///
     /// # Errors
     /// Those of the client.
@@ -792,7 +789,7 @@ impl Vfs {
         }
     }
 
-    /// read(2) past the pages.
+    /// read(2) without the page cache.
     ///
     /// # Errors
     /// Those of the client.
@@ -805,7 +802,7 @@ impl Vfs {
         self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
-    /// fallocate(2) of `[offset, offset + len)`; `held` until it has ended.
+    /// fallocate(2) of `[offset, offset + len)`; `held` is kept until it has ended.
     ///
     /// # Errors
     /// Those of the client.
@@ -821,7 +818,7 @@ impl Vfs {
         self.call(work, |()| AnswerRefs::Nothing, held).await
     }
 
-    /// fsync(2) or fdatasync(2), but for the pages.
+    /// fsync(2) or fdatasync(2), without the pages.
     ///
     /// # Errors
     /// Those of the client.
@@ -841,7 +838,7 @@ impl Vfs {
         self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
-    /// syncfs(2), but for the pages.
+    /// syncfs(2), without the pages.
     ///
     /// # Errors
     /// Those of the client.
@@ -884,7 +881,7 @@ impl Vfs {
         self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
     }
 
-    /// Content was changed by this kernel, past its pages; `end`: the file reaches there now.
+    /// This kernel changed content without its pages; the file now reaches `end`.
     pub fn wrote(&self, ino: Ino, end: Option<u64>) {
         self.cache(|cache| {
             if let Some(end) = end.filter(|end| *end > cache.size(ino)) {
@@ -894,12 +891,12 @@ impl Vfs {
         });
     }
 
-    /// Extended attributes were changed by this kernel.
+    /// This kernel changed extended attributes.
     pub fn changed(&self, ino: Ino) {
         self.cache(|cache| cache.changed(ino));
     }
 
-    /// The kernel is short of memory: names go, one in `part` of them, and what is not used.
+    /// The kernel is short of memory: drops one in `part` of its names, and unused inodes.
     pub fn shrink(&self, part: u64) {
         for (at, leads) in self.cache(|cache| cache.names()) {
             let used = leads.is_some_and(|ino| self.caches.is_used(ino));
