@@ -617,27 +617,28 @@ mod tests {
     fn pieces(content: &Content) -> &[Rc<Piece>] {
         match content {
             Content::Uncertain(uncertain) => &uncertain.pieces,
-            Content::Known(_) => panic!("nothing is left open"),
+            Content::Known(_) => panic!("the content is known"),
         }
     }
 
     #[test]
-    fn every_byte_is_one_of_those_that_it_was_and_stays_what_was_seen() {
-        let seen = uncertain().read(700, 3, &[0, 1, 0]).expect("it may be").expect("it was open");
+    fn uncertain_byte_is_one_it_was_and_is_final_once_seen() {
+        let seen =
+            uncertain().read(700, 3, &[0, 1, 0]).expect("possible").expect("it was uncertain");
         assert!(seen.read(700, 3, &[0, 0, 0]).is_err());
         assert!(seen.read(700, 3, &[0, 1, 0]).is_ok() && seen.read(703, 1, &[0]).is_ok());
         assert_eq!(seen.read(0, 1, &[2]).unwrap_err(), "at 0 one of [0, 1], not 2");
     }
 
     #[test]
-    fn a_file_whose_bytes_were_all_seen_is_sure() {
+    fn uncertain_file_is_known_once_all_bytes_were_seen() {
         let bytes: Vec<u8> = (0..LEN).map(|at| (at / 100 % 2) as u8).collect();
-        let seen = uncertain().read(0, LEN as u32 + 1, &bytes).expect("it may be");
+        let seen = uncertain().read(0, LEN as u32 + 1, &bytes).expect("possible");
         assert_eq!(seen, Some(Content::Known(Rc::new(bytes))));
     }
 
     #[test]
-    fn the_same_edit_of_the_same_bytes_gives_the_same_bytes() {
+    fn equal_edits_of_equal_bytes_share_one_allocation() {
         let content = Content::Known(Rc::new(vec![0; LEN]));
         let edit = Edit::Write { offset: Some(5), len: 10, tag: 7 };
         let [Content::Known(one)] = &content.edit(edit)[..] else { panic!("sure") };
@@ -650,10 +651,10 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_copies_only_the_pieces_that_it_meets_and_what_is_alike_is_held_once() {
+    fn edit_copies_only_the_pieces_that_it_touches() {
         let before = uncertain();
         let edit = Edit::Write { offset: Some(PIECE as u64 + 5), len: 10, tag: 7 };
-        let [after] = &before.edit(edit)[..] else { panic!("one thing follows") };
+        let [after] = &before.edit(edit)[..] else { panic!("one content follows") };
         let (old, new) = (pieces(&before), pieces(after));
         let shared = old.iter().zip(new).filter(|(old, new)| Rc::ptr_eq(old, new)).count();
         assert_eq!(shared, old.len() - 1);

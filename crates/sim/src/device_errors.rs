@@ -170,7 +170,7 @@ impl FsState {
         if let Op::Rename { to, .. } = call.op {
             return match self.find(to) {
                 Some(_) => Step::Same,
-                None => impossible("nothing is replaced"),
+                None => impossible("no EIO: the rename replaces nothing"),
             };
         }
         let asks = matches!(
@@ -178,7 +178,7 @@ impl FsState {
             Op::Read { .. } | Op::Fsync(..) | Op::SyncAll | Op::Close(..) | Op::Write { .. }
         ) || call.op.edited().is_some();
         if !asks {
-            return impossible("no data device is asked for this");
+            return impossible("no EIO: this needs no data device");
         }
         let mut next = self.clone();
         next.partly_edited(call);

@@ -21,8 +21,7 @@ use crate::workload::{NAMES, Process};
 /// A process reads what it wrote.
 pub(crate) const OWN: &str = "a process reads what it has written";
 /// No process is kept waiting.
-pub(crate) const FAIR: &str =
-    "no call on a shared page takes over a second while nothing fails";
+pub(crate) const FAIR: &str = "no call on a shared page takes over a second while nothing fails";
 
 /// See [`FAIR`].
 const WITHIN: Duration = Duration::from_secs(1);

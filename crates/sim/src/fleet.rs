@@ -33,7 +33,7 @@ const NO_ROOM: &str = "no room for another client";
 /// The invariant that a client reports lost writes only after a device error.
 pub(crate) const NO_SPURIOUS_LOSS: &str = "nothing is lost that no device failed";
 /// The invariant that a reachable client notices its eviction.
-pub(crate) const EVICTION_NOTICED: &str = "who was evicted hears of it";
+pub(crate) const NOTICED: &str = "who was evicted hears of it";
 /// Most changes that a client may lose with a server that dies.
 const UNDURABLE_MAX: u32 = 64;
 
@@ -120,7 +120,8 @@ impl Member {
         let status = mount.client.status();
         let troubled = self.eviction_window.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !troubled {
-            let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
+            let text =
+                format!("c{} was evicted while mounting, though nothing held it up", mount.index);
             log::broken(NO_SPURIOUS_EVICTION, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
@@ -616,7 +617,7 @@ impl Fleet {
     }
 
     /// Live clients that have not noticed that the server evicted them.
-    pub fn unaware_of_eviction(&self) -> Vec<usize> {
+    pub fn unaware(&self) -> Vec<usize> {
         let members = self.0.members.borrow();
         let evicted = members.iter().filter(|member| member.session.loss_recorded);
         let mounts = evicted.filter_map(|member| {
@@ -646,13 +647,13 @@ impl Fleet {
             if !expected {
                 log::broken(
                     NO_SPURIOUS_EVICTION,
-                    &format!("c{} was evicted, though it was heard", mount.index),
+                    &format!("c{} was evicted, though nothing held it up", mount.index),
                 );
             }
             if status.evictions > member.session.evictions + 1 && !expected {
                 log::broken(
                     NO_SPURIOUS_EVICTION,
-                    &format!("c{} was evicted twice in a moment", mount.index),
+                    &format!("c{} was evicted twice in a row", mount.index),
                 );
             }
             let position = self.0.history.position();
@@ -727,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_session_goes_at_most_what_its_client_had_not_heard_to_be_durable() {
+    fn lost_session_takes_only_changes_not_known_to_be_durable() {
         let mut undurable = UndurableChanges::default();
         assert_eq!(undurable.of(0), 0, "no server has died");
         undurable.note(&status(0, 9));
@@ -745,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_lives_has_to_hear_that_it_was_evicted() {
+    fn live_client_must_notice_its_eviction() {
         let (world, disks) = world(1);
         let inner = world.clone();
         world.run(|env| async move {
@@ -754,15 +755,15 @@ mod tests {
             let fleet =
                 Fleet::new(&cluster, &History::default(), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
-            assert_eq!(fleet.unaware_of_eviction(), []);
+            assert_eq!(fleet.unaware(), []);
             let client = fleet.mounts()[0].client.status().client;
             // The server reports the eviction, and the client does not notice it.
             fleet.on_eviction(client, Eviction::Begins);
-            assert_eq!(fleet.unaware_of_eviction(), []);
+            assert_eq!(fleet.unaware(), []);
             fleet.on_eviction(client, Eviction::Completed);
-            assert_eq!(fleet.unaware_of_eviction(), [0]);
+            assert_eq!(fleet.unaware(), [0]);
             fleet.end();
-            assert_eq!(fleet.unaware_of_eviction(), [], "it lives no more");
+            assert_eq!(fleet.unaware(), [], "it is dead");
         });
     }
 }

@@ -154,13 +154,11 @@ impl FsState {
                 late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::LostPower { .. } => {
-                let not_durable = |node: &Node| {
-                    node.not_durable.as_ref().is_some_and(|not_durable| {
-                        not_durable.flush_failed || not_durable.late_write
-                    })
+                let may_lose = |node: &Node| {
+                    node.not_durable.as_ref().is_some_and(|it| it.flush_failed || it.late_write)
                 };
-                let not_durable = self.nodes.iter().filter(|(_, node)| not_durable(node));
-                not_durable.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
+                let may_lose = self.nodes.iter().filter(|(_, node)| may_lose(node));
+                may_lose.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::Fsync(ino, _) => {
                 if self.may_crash {

@@ -23,7 +23,7 @@ use types::{FileKind, HashMap, Ino};
 use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::footprint::Footprint;
 use crate::model::{FsState, Step};
-use crate::observed_order;
+use crate::observed_order::is_reported;
 use crate::undo::{self, PastStep};
 
 /// Most candidates kept; with more the search gives up and reports it.
@@ -82,10 +82,10 @@ pub struct Judge {
 }
 
 /// Facts of the whole history, for every moment of it.
-struct HistoryFacts {
+struct Facts {
     /// Inodes that were seen before any answer says who created them: the name and the end of the
     /// first lookup, and the type.
-    creator_unknown: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
+    uncreated: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
     /// Names that were renamed, or may have been.
     renamed: BTreeSet<At>,
     /// For each inode the position at which its last lookup began.
@@ -95,12 +95,12 @@ struct HistoryFacts {
     reused: BTreeMap<usize, Vec<Ino>>,
 }
 
-impl HistoryFacts {
-    fn of(calls: &[Call]) -> HistoryFacts {
+impl Facts {
+    fn of(calls: &[Call]) -> Facts {
         // When each inode was first created, by an answer.
         let mut made = BTreeMap::from([(Ino::ROOT, 0)]);
         let mut again = BTreeSet::new();
-        let mut creator_unknown: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
+        let mut uncreated: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
         let mut renamed = BTreeSet::new();
         let mut looked_up: BTreeMap<Ino, u64> = BTreeMap::new();
         let losses: Vec<&Call> = losses(calls).collect();
@@ -116,8 +116,7 @@ impl HistoryFacts {
                 ) => {
                     let last = looked_up.entry(*ino).or_insert(0);
                     *last = call.begun.max(*last);
-                    let (_, first, kind) =
-                        creator_unknown.entry(*ino).or_insert((*at, call.ended, None));
+                    let (_, first, kind) = uncreated.entry(*ino).or_insert((*at, call.ended, None));
                     if let Outcome::Listed(_, listed) = found
                         && is_same(*first, call)
                     {
@@ -125,25 +124,24 @@ impl HistoryFacts {
                     }
                 }
                 (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
-                    if let Some((_, first, kind)) = creator_unknown.get_mut(ino)
+                    if let Some((_, first, kind)) = uncreated.get_mut(ino)
                         && is_same(*first, call)
                     {
                         kind.get_or_insert(seen.kind);
                     }
                 }
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
-                    let known = made.contains_key(ino) || creator_unknown.contains_key(ino);
+                    let known = made.contains_key(ino) || uncreated.contains_key(ino);
                     again.extend(known.then_some(*ino));
                     let kind = Some(FileKind::Regular);
-                    let (_, first, its) =
-                        creator_unknown.entry(*ino).or_insert((*at, call.ended, kind));
+                    let (_, first, its) = uncreated.entry(*ino).or_insert((*at, call.ended, kind));
                     if is_same(*first, call) {
                         *its = kind;
                     }
                 }
                 (op, Some(Outcome::Found(Some(ino)))) if op.makes() => {
                     // A number that was lost with its file may be reused.
-                    let seen = creator_unknown.contains_key(ino);
+                    let seen = uncreated.contains_key(ino);
                     let known = made.contains_key(ino) || seen;
                     again.extend(known.then_some(*ino));
                     made.entry(*ino).or_insert(call.begun);
@@ -153,12 +151,11 @@ impl HistoryFacts {
             }
         }
         // A step without an answer may have created it before, and lost it.
-        creator_unknown
-            .retain(|ino, (_, seen, _)| made.get(ino).is_none_or(|begun| *seen < *begun));
+        uncreated.retain(|ino, (_, seen, _)| made.get(ino).is_none_or(|begun| *seen < *begun));
         let reused = reused(calls, &renamed);
         again.extend(reused.values().flatten());
         looked_up.retain(|ino, _| !again.contains(ino));
-        HistoryFacts { creator_unknown, renamed, looked_up, reused }
+        Facts { uncreated, renamed, looked_up, reused }
     }
 
     /// Inodes that an operation without an answer may have created.
@@ -169,7 +166,7 @@ impl HistoryFacts {
                 && its.is_none_or(|its| its == kind)
                 && (*first == at || self.renamed.contains(&at))
         };
-        let new = self.creator_unknown.iter().filter(|(_, what)| fits(what)).map(|(ino, _)| *ino);
+        let new = self.uncreated.iter().filter(|(_, what)| fits(what)).map(|(ino, _)| *ino);
         new.chain(self.reused.get(&index).into_iter().flatten().copied()).collect()
     }
 }
@@ -197,7 +194,7 @@ struct FirstUse {
     ended: u64,
 }
 
-/// See [`HistoryFacts::reused`].
+/// See [`Facts::reused`].
 fn reused(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
     let mut firsts: BTreeMap<Ino, FirstUse> = BTreeMap::new();
     let mut seen: BTreeMap<Ino, BTreeMap<At, u64>> = BTreeMap::new();
@@ -247,7 +244,7 @@ fn reused(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
 
 struct Search<'a> {
     calls: &'a [Call],
-    facts: &'a HistoryFacts,
+    facts: &'a Facts,
     guided: bool,
     /// Steps that began before the target's end and have not ended.
     running: Vec<usize>,
@@ -293,7 +290,7 @@ impl Judge {
         begins.sort_by_key(|&index| (calls[index].begun, index));
         let mut begins = begins.into_iter().peekable();
         let mut running: Vec<usize> = Vec::new();
-        let facts = HistoryFacts::of(calls);
+        let facts = Facts::of(calls);
         for target in ends {
             while let Some(next) = begins.next_if(|&next| calls[next].begun < calls[target].ended) {
                 running.push(next);
@@ -316,7 +313,7 @@ impl Judge {
     fn end(
         &mut self,
         calls: &[Call],
-        facts: &HistoryFacts,
+        facts: &Facts,
         running: &[usize],
         target: usize,
     ) -> Result<(), Unexplained> {
@@ -337,7 +334,7 @@ impl Judge {
             if calls[target].outcome.is_none() {
                 // It may never have taken effect, or have been lost.
                 found.keep(candidate.clone());
-                let told = self.guided && observed_order::is_always_reported(&calls[target].op);
+                let told = self.guided && is_reported(&calls[target].op);
                 if told && calls[target].applied.is_none() {
                     continue;
                 }
@@ -388,7 +385,7 @@ impl Judge {
                 return Err(unexplained);
             }
             // A part that was not searched may explain it.
-            let text = format!("after {} searches given up nothing explains", self.given_up);
+            let text = format!("nothing explains after {} abandoned searches", self.given_up);
             self.abandon(calls[target].ended, format!("{text}\n  {}", unexplained.text));
             return Ok(());
         }
@@ -474,7 +471,7 @@ impl Search<'_> {
             return;
         }
         let mut conflicting = self.conflicting(&candidate);
-        let told = if self.guided { self.next_observed(&mut conflicting) } else { None };
+        let told = if self.guided { self.next_reported(&mut conflicting) } else { None };
         let answered = told.is_some_and(|told| self.calls[told].outcome.is_some());
         if !answered || self.may_take_now() {
             let follows = self.take_target(&candidate);
@@ -489,7 +486,7 @@ impl Search<'_> {
         for index in told.into_iter().chain(conflicting) {
             if self.awaits_its_step(&candidate, index)
                 || self.fails_with_target(index)
-                || self.awaits_earlier_release(&candidate, index)
+                || self.awaits_release(&candidate, index)
             {
                 continue;
             }
@@ -523,15 +520,13 @@ impl Search<'_> {
 
     /// Removes from `conflicting` the steps whose effect is reported or known not to have happened.
     /// Returns the next step reported before the target (an unreported target counts at its end).
-    fn next_observed(&self, conflicting: &mut Vec<usize>) -> Option<usize> {
+    fn next_reported(&self, conflicting: &mut Vec<usize>) -> Option<usize> {
         let all = self.calls;
         let (told, rest) = conflicting
             .drain(..)
             .filter(|&index| {
                 let call = &all[index];
-                call.applied.is_some()
-                    || call.outcome.is_some()
-                    || !observed_order::is_always_reported(&call.op)
+                call.applied.is_some() || call.outcome.is_some() || !is_reported(&call.op)
             })
             .partition(|&index| all[index].applied.is_some());
         *conflicting = rest;
@@ -559,7 +554,7 @@ impl Search<'_> {
     /// At its exit a process releases its open files and locks. On one inode the judge takes these
     /// in the recorded order: nobody can observe another one. A lock conflicts until all its parts
     /// are free, and an orphan exists until its last close.
-    fn awaits_earlier_release(&self, candidate: &Candidate, index: usize) -> bool {
+    fn awaits_release(&self, candidate: &Candidate, index: usize) -> bool {
         let this = &self.calls[index];
         let Some(ino) = released_inode(this) else { return false };
         let others = self.running.iter().copied().chain([self.target]);

@@ -134,7 +134,7 @@ impl FsState {
             return self.or_stale_view(call, ino, seen, |old| old.read(at, 1, &[]).is_ok());
         }
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
-            return impossible("done");
+            return impossible("success");
         };
         // A store does not extend the file: its kernel may not know yet what a lost session took.
         let store = matches!(call.op, Op::Write { file: MAPPED, .. });
@@ -455,7 +455,7 @@ impl FsState {
         let unaware = self.is_unaware(call) && *outcome == Outcome::Done;
         Some(match refused || unaware {
             true => Step::Same,
-            false => impossible("a file whose making was lost"),
+            false => impossible("an error: the file itself was lost"),
         })
     }
 

@@ -93,7 +93,7 @@ impl Injector {
                 self.damaged.set(damaged);
                 match fate {
                     Fate::Sound => self.cluster.replace(Some(bad), None),
-                    _ => log::line("an undamaged copy of the metadata device is brought back"),
+                    _ => log::line("an intact copy of the metadata device is restored"),
                 }
             }
         }
@@ -133,7 +133,7 @@ pub(crate) fn damage(
         let end = superblock.log_offset(mfs.last_committed().lsn) / BLOCK_U64;
         DeviceMap { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
     });
-    let map = map.map_err(|error| format!("the undamaged one cannot be opened: {error}"))?;
+    let map = map.map_err(|error| format!("the intact device cannot be opened: {error}"))?;
     let mut what = String::from("damage:");
     for _ in 0..[1, 1, 2, 3][rng.below(4) as usize] {
         let block = map.block_in_use(good, rng);
@@ -181,30 +181,30 @@ impl DeviceMap {
 
 /// Does reading `bad` give what `good` holds, and can a server go on with it?
 fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
-    let want =
-        open_copy(good, seed, read_everything).map_err(|error| format!("undamaged: {error}"))?;
+    let want = open_copy(good, seed, read_everything)
+        .map_err(|error| format!("the intact device: {error}"))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
     let seen = match open_copy(bad, seed, read_everything) {
         Ok(seen) => seen,
         Err(error) if reports_damage(&error) && !clean => return Ok(Fate::Refused),
-        Err(error) => return Err(format!("fsck says clean: {clean}; opening it: {error}")),
+        Err(error) => return Err(format!("fsck clean: {clean}; opening the device: {error}")),
     };
     let failed = seen.values().any(Result::is_err);
     for (about, want) in &want {
-        let Ok(want) = want else { return Err(format!("{about} of the undamaged one: {want:?}")) };
+        let Ok(want) = want else { return Err(format!("{about} on the intact device: {want:?}")) };
         match seen.get(about) {
             Some(Ok(seen)) if seen == want => {}
             Some(Err(error)) if reports_damage(error) && !clean => {}
             None if failed && !clean => {}
             other => {
                 return Err(format!(
-                    "fsck says clean: {clean}; {about} is {want}; on the damaged device {other:?}"
+                    "fsck clean: {clean}; {about} is {want}; on the corrupted device {other:?}"
                 ));
             }
         }
     }
     match seen.keys().find(|about| !want.contains_key(*about)) {
-        Some(about) => Err(format!("{about} is not there on the undamaged device")),
+        Some(about) => Err(format!("{about} is missing on the intact device")),
         None => Ok(if clean { Fate::Sound } else { Fate::Reported }),
     }
 }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_goes_on_with_what_is_healed_or_in_no_use() {
+    fn corruption_that_is_healed_or_unused_is_sound() {
         assert_eq!(changed(|_| ()), Ok(Fate::Sound));
         let last = Sizes::default().meta - 1;
         assert_eq!(
@@ -317,19 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn damage_that_nothing_heals_is_told() {
+    fn corruption_that_nothing_heals_is_refused() {
         // The bitmap.
         assert_eq!(changed(flip(3 + 1024)), Ok(Fate::Refused));
     }
 
     #[test]
-    fn a_device_that_tells_something_else_is_accused() {
+    fn device_that_reads_differently_is_a_violation() {
         let other = |disk: &SimDisk| {
             let world = SimWorld::new(1);
             world.attach(NAME, disk);
             world.run(|env| async move {
                 let options = DiskOptions { write: true, exclusive: true };
-                let disk = env.open_disk(NAME, options).await.expect("it is attached");
+                let disk = env.open_disk(NAME, options).await.expect("the disk is attached");
                 let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
                 mfs.run(Cost::SMALL, |txn| txn.new_client(b"unheard of")).await.expect("room");
                 mfs.close().await.expect("a device that works");

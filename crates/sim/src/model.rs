@@ -85,8 +85,7 @@ pub struct ContentLoss {
     pub client: usize,
     /// The content if nothing was lost; `None`: something was lost.
     pub if_nothing_lost: Option<Content>,
-    /// The content with the client's changes. Its kernel shows this until the client knows of the
-    /// loss.
+    /// The content with the client's changes, which its kernel shows until it knows of the loss.
     pub before: Content,
 }
 
@@ -293,7 +292,7 @@ impl FsState {
     }
 
     pub(crate) fn node(&mut self, ino: Ino) -> &mut Node {
-        Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller has found it"))
+        Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller found the inode"))
     }
 
     fn is_open(&self, ino: Ino) -> bool {
@@ -581,7 +580,7 @@ impl FsState {
         }
         let Outcome::Found(Some(made)) = outcome else { return impossible("a new file") };
         if self.nodes.contains_key(made) {
-            return impossible("a new number");
+            return impossible("a new inode number");
         }
         let mut next = self.clone();
         let node = Node { nlink: 0, tmpfile: true, ..self.new_in(dir, FileKind::Regular) };
@@ -595,14 +594,14 @@ impl FsState {
         let unlinked = self.nodes.get(&ino).is_none_or(|node| node.nlink == 0);
         if gone {
             let fits = unlinked || self.names(at.dir).is_none();
-            return same_if(fits, || "both are there".to_owned());
+            return same_if(fits, || "the inode and the directory exist".to_owned());
         }
         if self.names(at.dir).is_none() {
             return impossible("the directory is gone");
         }
         match (self.find(at), outcome) {
             (Some(_), Outcome::Failed(Fault::Exists)) => Step::Same,
-            _ if unlinked && !self.is_tmpfile(ino) => impossible("it is gone"),
+            _ if unlinked && !self.is_tmpfile(ino) => impossible("the inode is gone"),
             (None, Outcome::Failed(Fault::NotPermitted)) if self.is_dir(ino) => Step::Same,
             (None, Outcome::Done) if !self.is_dir(ino) => {
                 let mut next = self.clone();
@@ -646,7 +645,7 @@ impl FsState {
         };
         let Some(names) = self.names(ino) else {
             let fits = *outcome == Outcome::Failed(Fault::NotDirectory);
-            return same_if(fits, || "no directory".to_owned());
+            return same_if(fits, || "not a directory".to_owned());
         };
         match outcome {
             Outcome::Failed(Fault::NotEmpty) if !names.is_empty() => Step::Same,
@@ -787,7 +786,7 @@ impl FsState {
         let Some(node) =
             self.nodes.get(&ino).filter(|_| !self.abandoned_locks.over.contains(&number))
         else {
-            return impossible("nobody abandoned_locks");
+            return impossible("the request has ended");
         };
         let units = units_of(range);
         if node.is_locked_for(owner, &units, exclusive) {
@@ -852,7 +851,7 @@ impl FsState {
         let unlinked = node.is_none_or(|node| node.nlink == 0);
         let mine = self.opens.get(&(call.client, ino)).is_some_and(|opens| !opens.session_lost);
         if matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound)) {
-            return same_if(unlinked && !mine, || format!("inode {ino} is there"));
+            return same_if(unlinked && !mine, || format!("inode {ino} exists"));
         }
         let Some(node) = node else {
             // A client that looked a freed inode up before may still use it.
@@ -883,7 +882,7 @@ impl FsState {
                 change(&|node| node.xattr = *value)
             }
             (Op::SetXattr(_, None), Outcome::Failed(Fault::NoAttribute)) => {
-                same_if(node.xattr.is_none(), || "the attribute is there".to_owned())
+                same_if(node.xattr.is_none(), || "the attribute exists".to_owned())
             }
             (Op::GetXattr(_), Outcome::Xattr(seen)) => {
                 same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
@@ -900,7 +899,7 @@ impl FsState {
             }
             _ => match &node.body {
                 Body::File(content) => self.content(call, ino, content, outcome),
-                _ => impossible("no regular file"),
+                _ => impossible("a regular file"),
             },
         }
     }
@@ -939,7 +938,7 @@ fn lock(
     let Some(exclusive) = exclusive else {
         return match outcome {
             Outcome::Done => change(&|node| node.locks.retain(|lock| !mine(lock))),
-            _ => impossible("freed"),
+            _ => impossible("the lock is freed"),
         };
     };
     let conflict = node.is_locked_for(owner, &units, exclusive);

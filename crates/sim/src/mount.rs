@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
 use crate::kernel::pages::Pages;
-use crate::kernel::vfs::{FoundInode, LookupResult, Vfs};
+use crate::kernel::vfs::{FoundInode, Lookup, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
@@ -256,16 +256,16 @@ impl Mount {
     async fn finding(
         &self,
         at: At,
-        looked: impl Future<Output = Result<LookupResult, Fault>>,
+        looked: impl Future<Output = Result<Lookup, Fault>>,
     ) -> Result<Option<Target>, Fault> {
         let op = Op::Lookup(at);
         let begun = self.begin(&op);
         match looked.await {
-            Ok(LookupResult { found, racy: true }) => {
+            Ok(Lookup { found, racy: true }) => {
                 self.history.end_racy(begun);
                 Ok(found.as_ref().map(target))
             }
-            Ok(LookupResult { found, .. }) => {
+            Ok(Lookup { found, .. }) => {
                 let shown = found.and_then(|found| found.shown);
                 let leads = Outcome::Found(found.map(|found| found.ino));
                 self.end_with_attr(begun, op, leads, shown);
@@ -280,11 +280,7 @@ impl Mount {
 
     /// The kernel's lookup under the directory's lock before a change; with `fresh` it ignores its
     /// cache. `None` without a kernel: the change is requested directly.
-    async fn look_before_change(
-        &self,
-        at: At,
-        fresh: bool,
-    ) -> Result<Option<Option<Target>>, Fault> {
+    async fn look_before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
         if !self.vfs.caches() {
             return Ok(None);
         }
@@ -335,7 +331,7 @@ impl Mount {
         work: impl Future<Output = Result<FoundInode, Fault>>,
     ) -> Result<Target, Fault> {
         let _locked = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.look_before_change(at, true).await? {
+        if let Some(Some(_)) = self.look_before(at, true).await? {
             return Err(Fault::Exists);
         }
         let begun = self.begin(&op);
@@ -358,7 +354,7 @@ impl Mount {
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
         let locked = self.lock(&[at.dir]).await;
-        if let Some(Some(there)) = self.look_before_change(at, exclusive).await? {
+        if let Some(Some(there)) = self.look_before(at, exclusive).await? {
             drop(locked);
             return match there.kind {
                 _ if exclusive => Err(Fault::Exists),
@@ -468,7 +464,7 @@ impl Mount {
     /// link(2).
     pub async fn link(&self, ino: Ino, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.look_before_change(at, true).await? {
+        if let Some(Some(_)) = self.look_before(at, true).await? {
             return Err(Fault::Exists);
         }
         let _file = self.lock(&[ino]).await;
@@ -490,7 +486,7 @@ impl Mount {
     pub async fn unlink(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
         let mut file = Vec::new();
-        match self.look_before_change(at, false).await? {
+        match self.look_before(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind == FileKind::Directory => {
                 return Err(Fault::IsDirectory);
@@ -506,7 +502,7 @@ impl Mount {
     /// rmdir(2).
     pub async fn rmdir(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        match self.look_before_change(at, false).await? {
+        match self.look_before(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind != FileKind::Directory => {
                 return Err(Fault::NotDirectory);
@@ -520,8 +516,8 @@ impl Mount {
     pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
         let _dirs = self.lock(&[from.dir, to.dir]).await;
         let mut files = Vec::new();
-        if let Some(moved) = self.look_before_change(from, false).await? {
-            let over = self.look_before_change(to, true).await?.flatten();
+        if let Some(moved) = self.look_before(from, false).await? {
+            let over = self.look_before(to, true).await?.flatten();
             let Some(moved) = moved else { return Err(Fault::NotFound) };
             may_rename(&moved, over.as_ref(), flags)?;
             if over.is_some_and(|over| over.ino == moved.ino) {
@@ -571,25 +567,21 @@ impl Mount {
         let mut names = BTreeMap::new();
         let listed = self.vfs.list(dir, plus, bytes).await?;
         for unexpected in listed.unexpected {
-            self.report_bad_listing(format!(
-                "directory {dir} lists {unexpected:?}, which nobody has made"
-            ));
+            self.bad_listing(format!("directory {dir} lists {unexpected:?}, which nobody created"));
         }
         for (name, ino, kind) in listed.known {
             if !crate::workload::NAMES.contains(&name) {
-                self.report_bad_listing(format!(
-                    "directory {dir} lists n{name}, which nobody has made"
-                ));
+                self.bad_listing(format!("directory {dir} lists n{name}, which nobody created"));
             }
             if names.insert(name, (ino, kind)).is_some() {
-                self.report_bad_listing(format!("directory {dir} lists n{name} twice"));
+                self.bad_listing(format!("directory {dir} lists n{name} twice"));
             }
         }
         Ok(names)
     }
 
     /// Reports a listing that no order of steps explains.
-    fn report_bad_listing(&self, text: String) {
+    fn bad_listing(&self, text: String) {
         crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
     }
 

@@ -20,7 +20,7 @@ use crate::call::{At, Op, name_text};
 use crate::model::OWNERS;
 
 /// Did `op` not take effect if no report came? Content may change in part, and be reported in part.
-pub fn is_always_reported(op: &Op) -> bool {
+pub fn is_reported(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }
 

@@ -45,16 +45,16 @@ pub(crate) fn check(
             whole(&seen).map_err(|text| format!("{what} fsck finds nothing; {text}"))?
         }
         (Err(error), true) => {
-            return Err(format!("{what} fsck finds nothing; opening it: {error}"));
+            return Err(format!("{what} fsck finds nothing; opening the device: {error}"));
         }
         (Ok(seen), false) => {
             let mut errors = seen.values().filter_map(|seen| seen.as_ref().err());
             if let Some(error) = errors.find(|error| !reports_damage(error)) {
-                return Err(format!("{what} reading it: {error}"));
+                return Err(format!("{what} reading the device: {error}"));
             }
         }
         (Err(error), false) if !reports_damage(&error) => {
-            return Err(format!("{what} opening it: {error}"));
+            return Err(format!("{what} opening the device: {error}"));
         }
         (Err(_), false) => {}
     }
@@ -63,7 +63,7 @@ pub(crate) fn check(
     let repaired = match repaired {
         Ok(repaired) if repaired.left.is_clean() || repaired.rounds > 0 => repaired,
         Err(error) if !reports_damage(&error) => {
-            return Err(format!("{what} repairing it: {error}"));
+            return Err(format!("{what} repairing the device: {error}"));
         }
         // The device was not opened at all.
         refused => {
@@ -85,10 +85,10 @@ pub(crate) fn check(
             let what = format!("{what} of that is left: {left}");
             return Ok(RepairAttempt { what, unrepairable: false });
         }
-        Err(left) => return Err(format!("{done}; fsck finds after it:\n  {left}")),
+        Err(left) => return Err(format!("{done}; fsck then finds:\n  {left}")),
     }
     let seen = media_corruption::open_copy(&bad, seed, media_corruption::read_everything)
-        .map_err(|error| format!("{done}; opening it: {error}"))?;
+        .map_err(|error| format!("{done}; opening the device: {error}"))?;
     whole(&seen).map_err(|text| format!("{done}; {text}"))?;
     Ok(RepairAttempt { what, unrepairable: false })
 }
@@ -133,7 +133,7 @@ mod tests {
         world.attach(NAME, disk);
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
-            let disk = env.open_disk(NAME, options).await.expect("it is attached");
+            let disk = env.open_disk(NAME, options).await.expect("the disk is attached");
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
             for part in 0..4 {
                 let name = |text: String| Name::new(text.as_bytes()).expect("a name");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_every_damaged_device_can_be_repaired() {
+    fn repair_succeeds_on_nearly_every_corrupted_device() {
         let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let older = disks.meta.fork();
         fill(&disks.meta);
@@ -179,13 +179,13 @@ mod tests {
         }
         assert!(
             refused < 10 && left < 3,
-            "of 100 {refused} are refused, and of {left} something is left"
+            "of 100 devices {refused} were refused, and {left} repaired in part"
         );
-        assert!(lost > 30, "of 100 only {lost} lack a write");
+        assert!(lost > 30, "only {lost} of 100 devices had a lost write");
     }
 
     #[test]
-    fn what_cannot_be_read_after_all_is_told() {
+    fn unreadable_object_is_reported() {
         let seen = Contents::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
         assert!(whole(&seen).is_err_and(|text| text.contains("inode 7")));
     }

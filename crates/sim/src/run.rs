@@ -10,7 +10,7 @@ use types::{Duration, Ino};
 use crate::call::{At, Call, MAPPED, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Sizes};
 use crate::faults::{Fault, FaultCounts, Injector};
-use crate::fleet::{EVICTION_NOTICED, Fleet, node_name};
+use crate::fleet::{Fleet, NOTICED, node_name};
 use crate::history::{History, NOBODY};
 use crate::invariants;
 use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
@@ -448,20 +448,15 @@ async fn safety_and_healing(
         return Err((EVERYONE_MOUNTS, text));
     }
     // An idle client notices an eviction when it renews its lease.
-    while !fleet.unaware_of_eviction().is_empty() {
+    while !fleet.unaware().is_empty() {
         if cluster.env.now() > patience {
-            return Err((
-                EVICTION_NOTICED,
-                format!("clients {:?} have not heard of it", fleet.unaware_of_eviction()),
-            ));
+            return Err((NOTICED, format!("clients {:?} have not noticed it", fleet.unaware())));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
-    space::check_orphans_freed(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
+    space::orphans_freed(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
     if plan.sizes() != Sizes::default() {
-        space::check_free_space_usable(&cluster, &fleet, plan.sizes())
-            .await
-            .map_err(|text| (space::ROOM, text))?;
+        space::check(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {
@@ -473,7 +468,7 @@ async fn safety_and_healing(
 
 /// Describes which calls are pending.
 fn stuck(history: &History, mounts: &[Mount]) -> String {
-    let mut text = "after the faults had stopped these still wait:".to_owned();
+    let mut text = "still pending after the last fault:".to_owned();
     for waiting in history.waiting() {
         text += &format!("\n  c{} {:?} [{}]", waiting.client, waiting.op, waiting.begun);
     }

@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_reads_back_as_it_was_printed() {
+    fn keep_parses_what_it_prints() {
         let step = |client, process, index| ScriptStep::Operation { client, process, index };
         let steps =
             [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), ScriptStep::Fault(4)];
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_draws_the_same_whatever_is_left_out() {
+    fn step_draws_the_same_whichever_steps_are_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
         let (extra_operations, maps, kills, has_faults) = (true, true, false, false);
         let all = Script {

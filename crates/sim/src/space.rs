@@ -132,11 +132,7 @@ pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
 ///
 /// # Errors
 /// What could not be had.
-pub async fn check_free_space_usable(
-    cluster: &Cluster,
-    fleet: &Fleet,
-    sizes: Sizes,
-) -> Result<(), String> {
+pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
     cluster.env.sleep(QUIET).await;
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
@@ -148,11 +144,11 @@ pub async fn check_free_space_usable(
             [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];
         for (made, (mount, others)) in made.iter_mut().zip(all) {
             *made = chain(mount, others).await?;
-            check_orphans_freed(cluster, fleet).await?;
+            orphans_freed(cluster, fleet).await?;
         }
         let [.., made, again] = made;
         return match again + KEPT < made {
-            true => Err(format!("{made} directories could be made, then only {again}")),
+            true => Err(format!("{made} directories were created, then only {again}")),
             false => Ok(()),
         };
     }
@@ -179,7 +175,7 @@ pub async fn check_free_space_usable(
 ///
 /// # Errors
 /// What is not freed.
-pub async fn check_orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
+pub async fn orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
     let patience = cluster.env.now() + QUIET;
     loop {
         let mounts = fleet.mounts();
@@ -190,7 +186,7 @@ pub async fn check_orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(),
         }
         if cluster.env.now() > patience {
             let kept = describe_holders(cluster, &mounts);
-            return Err(format!("what has no name, and nobody has open, is kept:{kept}"));
+            return Err(format!("orphans that nobody has open are kept:{kept}"));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
@@ -254,7 +250,7 @@ async fn close_fully(mount: &Mount, file: OpenFile) {
 
 async fn make_tmpfile(mount: &Mount) -> Result<OpenFile, String> {
     let file = mount.tmpfile(Ino::ROOT, OpenFlags::READ_WRITE).await;
-    file.map_err(|fault| format!("a file could not be made: {fault}"))
+    file.map_err(|fault| format!("a file could not be created: {fault}"))
 }
 
 /// Writes this many blocks; else returns how many were written, and the error.
@@ -268,14 +264,14 @@ async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Faul
 
 async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), String> {
     if let Err((had, fault)) = take(mount, file, room).await {
-        return Err(format!("of {room} blocks that no file holds {had} were had: {fault}"));
+        return Err(format!("{had} of {room} free blocks could be written: {fault}"));
     }
     match mount.write(file, Some(room * 4096), 4096).await {
         Err(Fault::NoSpace) => {}
-        other => return Err(format!("a block more than {room}, which is all: {other:?}")),
+        other => return Err(format!("no ENOSPC for a block after all {room}: {other:?}")),
     }
     let synced = mount.fsync(file, false).await;
-    synced.map_err(|fault| format!("what was accepted is refused: {fault}"))
+    synced.map_err(|fault| format!("fsync of accepted writes fails: {fault}"))
 }
 
 /// Creates a chain of directories until the zone is full, and removes it; returns its length. While
@@ -292,11 +288,11 @@ async fn chain(mount: &Mount, others: &[Mount]) -> Result<usize, String> {
                 (dir, name) = (target.ino, NameNo::default());
             }
             Err(Fault::NoSpace) => break,
-            Err(fault) => return Err(format!("a directory could not be made: {fault}")),
+            Err(fault) => return Err(format!("a directory could not be created: {fault}")),
         }
     }
     let changed = mount.chmod(dir, 0o700).await;
-    changed.map_err(|fault| format!("a full metadata zone refuses chmod: {fault}"))?;
+    changed.map_err(|fault| format!("chmod fails in a full metadata zone: {fault}"))?;
     let mut changes = Vec::new();
     for (nth, mount) in others.iter().enumerate().filter(|_| !dirs.is_empty()) {
         for slot in 0..usize::from(SLOTS) {
@@ -309,12 +305,12 @@ async fn chain(mount: &Mount, others: &[Mount]) -> Result<usize, String> {
         match change.await {
             // A client that lost its session may know the number as that of a file lost with it.
             Ok(()) | Err(Fault::Stale) => {}
-            Err(fault) => return Err(format!("a full metadata zone refuses a time: {fault}")),
+            Err(fault) => return Err(format!("utimensat fails in a full metadata zone: {fault}")),
         }
     }
     for at in made.iter().rev() {
         let removed = mount.rmdir(*at).await;
-        removed.map_err(|fault| format!("a full metadata zone does not let go: {fault}"))?;
+        removed.map_err(|fault| format!("rmdir fails in a full metadata zone: {fault}"))?;
     }
     Ok(made.len())
 }

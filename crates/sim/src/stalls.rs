@@ -128,7 +128,7 @@ impl Injector {
                     self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
                 }
                 let which = if *is_data { "data" } else { "metadata" };
-                log::line(&format!("the {which} device stands still"));
+                log::line(&format!("the {which} device stalls"));
                 disk.stall(true);
             }
             Stall::Client { slot, name, direction } => {

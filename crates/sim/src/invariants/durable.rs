@@ -337,7 +337,7 @@ impl Durable {
             let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
             if writes.values().any(older) && is_its(*block) {
                 broken(&format!(
-                    "{}: it had written block {block} of the data zone before that, and no flush has made this stable",
+                    "{}: no flush made its earlier write of block {block} of the data zone stable",
                     call.line()
                 ));
             }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_durable_must_be_on_the_device_also_where_a_lap_ends() {
+    fn announced_log_is_on_the_device_across_the_end_of_a_lap() {
         let lap = LOG_BYTES;
         let detected = |covered: &[u64], upto: u64| {
             found(|durable| {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_durable_is_and_what_was_told_to_be_is_there_for_the_next_server() {
+    fn announced_log_is_there_for_the_next_server() {
         let at = LOG_BYTES - 8192;
         let next = |end: u64| {
             found(|durable| {
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_changed_before_one_asked_is_durable_before_one_is_told() {
+    fn change_of_another_client_is_durable_before_it_is_seen() {
         let at = LOG_BYTES - 8192;
         let detected = |client: usize, op: Op, begun: u64, flushed: bool| {
             found(|durable| {
@@ -486,13 +486,13 @@ mod tests {
         assert!(detected(2, Op::Lookup(AT), 11, false));
         assert!(detected(2, Op::GetAttr(Ino(7)), 11, false));
         assert!(!detected(2, Op::Lookup(AT), 11, true));
-        assert!(!detected(2, Op::Lookup(AT), 9, false), "it may have been told of before");
-        assert!(!detected(1, Op::Lookup(AT), 11, false), "its own");
+        assert!(!detected(2, Op::Lookup(AT), 9, false), "the answer may be older");
+        assert!(!detected(1, Op::Lookup(AT), 11, false), "its own change");
         assert!(!detected(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
     }
 
     #[test]
-    fn what_is_missing_or_there_already_is_told_as_well() {
+    fn enoent_and_eexist_show_a_change_as_well() {
         let at = LOG_BYTES - 8192;
         let detected = |op: Op, fault: Fault| {
             found(|durable| {
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_change_is_looked_at_though_its_client_changed_the_same_again() {
+    fn older_change_is_checked_after_a_newer_one_of_the_client() {
         let at = LOG_BYTES - 8192;
         let found = found(|durable| {
             group(durable, 1, 1, at);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_before_a_sync_is_durable_when_that_ends() {
+    fn sync_makes_changes_answered_before_it_durable() {
         let at = LOG_BYTES - 8192;
         let is_missing = |sync: Op, begun: u64, flushed: bool| {
             found(|durable| {
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_had_written_is_stable_when_it_is_told_so() {
+    fn sync_makes_writes_from_before_it_stable() {
         let synced = |work: &dyn Fn(&mut Durable)| {
             found(|durable| {
                 log::at(5);
@@ -576,7 +576,7 @@ mod tests {
         assert!(other(("c0", 4), 7, 5));
         assert!(!other(("c0", 3), 7, 5), "an earlier run");
         assert!(!other(("c1", 4), 7, 5));
-        assert!(!other(("c0", 4), 8, 5), "of no file");
+        assert!(!other(("c0", 4), 8, 5), "a block of no file");
         assert!(!other(("c0", 4), 7, 7), "later");
     }
 }

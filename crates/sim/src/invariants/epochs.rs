@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_in_a_row_are_sound_and_one_that_wakes_up_is_not() {
+    fn write_of_an_earlier_server_is_a_violation() {
         let sound = found(|epochs| {
             epochs.opened(1);
             submit(epochs, 1, &write(1, 1, 4096));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_was_there_and_a_record_of_an_older_one_are_told() {
+    fn repeated_epoch_or_older_record_is_a_violation() {
         let again = found(|epochs| {
             epochs.opened(3);
             epochs.opened(3);

@@ -83,14 +83,15 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
                 && !ledger.as_ref().is_some_and(counts)
                 && !is_gone(cluster, ledger.as_ref(), ino)
             {
-                let text =
-                    format!("{who} relies on {part:?} of inode {ino}; the server counts it not");
+                let text = format!(
+                    "{who} relies on {part:?} of inode {ino}; the server does not count it"
+                );
                 log::broken(CONFLICT, &text);
             }
             parts.entry(ino).or_default().push((who, part));
         }
     }
-    conflicts(&holders, "there rely");
+    conflicts(&holders, "clients rely");
     overlaps(&parts);
     looked_at
 }
@@ -105,7 +106,7 @@ fn overlaps(parts: &PartHolders) {
                 if part.range.overlaps(others.range) && (part.exclusive || others.exclusive) {
                     log::broken(
                         CONFLICT,
-                        &format!("on inode {ino} there rely: {one} {part:?}, {other} {others:?}"),
+                        &format!("on inode {ino} clients rely: {one} {part:?}, {other} {others:?}"),
                     );
                 }
             }
@@ -143,7 +144,7 @@ mod tests {
 
     fn found(held: &[(Who, Rights)]) -> bool {
         log::clear();
-        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "there rely");
+        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "clients rely");
         log::first_violation().is_some_and(|(invariant, text)| {
             assert_eq!(invariant, CONFLICT);
             ["inode 9", "c0 (client 1)", "c1 (client 2)"].iter().all(|part| text.contains(part))
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_that_exclude_each_other_are_told_with_inode_clients_and_rights() {
+    fn conflicting_rights_are_reported_with_inode_and_clients() {
         assert!(!found(&[(A, Rights::DATA_S | Rights::ATTR), (B, Rights::DATA_S)]));
         assert!(!found(&[(A, Rights::DATA_P), (B, Rights::DATA_P)]));
         assert!(found(&[(A, Rights::DATA_X), (B, Rights::DATA_S)]));
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_exclude_each_other_are_told_those_of_one_client_are_not() {
+    fn conflicting_ranges_of_two_clients_are_a_violation() {
         let told = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
             log::clear();
             let held = [one, other].map(|(who, from, to, exclusive)| {

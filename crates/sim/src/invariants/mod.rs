@@ -43,7 +43,7 @@ pub const ALL: &[&str] = &[
     fields::FAIR,
     fields::OWN,
     fleet::NO_SPURIOUS_EVICTION,
-    fleet::EVICTION_NOTICED,
+    fleet::NOTICED,
     fleet::NO_SPURIOUS_LOSS,
     mount::ONE_NAME,
     media_corruption::DAMAGE,

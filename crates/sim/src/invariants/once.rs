@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_twice_is_told_unless_it_was_lost_meanwhile() {
+    fn second_execution_is_a_violation_unless_the_first_was_lost() {
         let twice = |end: Option<u64>| {
             found(|once| {
                 once.executed(at(6, None, 90));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_commit_come_one_behind_the_other() {
+    fn parts_of_a_commit_are_executed_in_order() {
         let parts = |parts: &[Option<u32>]| {
             found(|once| {
                 for (nth, part) in parts.iter().enumerate() {

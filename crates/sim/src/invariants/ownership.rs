@@ -189,12 +189,12 @@ fn violation_of(
     match (found.owner, found.file) {
         (Owner::Free, _) => Some((OWNED, "which is free".to_owned())),
         (Owner::Pool(other), _) if !clients.contains(&other) => {
-            Some((OWNED, format!("which is of the pool of client {other}")))
+            Some((OWNED, format!("which is in the pool of client {other}")))
         }
-        (Owner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} gave up"))),
+        (Owner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} freed"))),
         (Owner::Pool(_) | Owner::Freed(_), _) => None,
         (Owner::Mapped, None) => {
-            Some((OWNED, "which is not free, of no pool, and of no file".to_owned()))
+            Some((OWNED, "which is not free, in no pool, and in no file".to_owned()))
         }
         (Owner::Mapped, Some((ino, at))) => {
             let may = |&client: &ClientId| {
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_of_a_dead_client_is_not_that_of_the_next_one_of_its_host() {
+    fn pool_of_a_dead_client_is_not_its_successors() {
         let mut owners = Owners::default();
         let on = |client| vec![(ClientId(client), "c0".to_owned())];
         owners.add_sessions(on(1), |_| Some(4));

@@ -188,7 +188,7 @@ mod tests {
     const POOL: Owner = Owner::Pool(ClientId(4));
 
     #[test]
-    fn what_was_written_and_flushed_may_be_committed_also_while_it_is_written_again() {
+    fn stable_block_may_be_committed_during_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
             stable.stable(&[1]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_commit_mapped_that_its_server_lost_may_be_written_again_before_it_is_sent_again() {
+    fn lost_commit_may_be_resent_after_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
             stable.stable(&[1]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_while_no_server_ran_may_be_of_a_later_life_of_the_block() {
+    fn write_without_a_server_may_be_of_a_later_life_of_the_block() {
         let commits = |flushed: bool| {
             found(|stable| {
                 write(stable, 1, "c0", POOL);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_of_the_node_wrote_is_nothing_of_the_one_that_commits() {
+    fn write_of_an_earlier_run_does_not_count_for_a_commit() {
         let text = found(|stable| {
             stable.submitted(1, ("c0", 0), 7..8);
             stable.completed(1, &[Some(POOL)]);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_or_not_flushed_or_by_another_or_for_another_file_may_not() {
+    fn commit_of_a_block_that_is_not_stable_is_a_violation() {
         let says = |text: &str, found: Option<String>| {
             assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{found:?}");
         };
@@ -315,6 +315,6 @@ mod tests {
                 commit(stable, 21, false);
             }),
         );
-        assert_eq!(found(|stable| commit(stable, 20, true)), None, "what is replayed");
+        assert_eq!(found(|stable| commit(stable, 20, true)), None, "a replayed commit");
     }
 }

@@ -43,7 +43,7 @@ struct Node {
 
 /// The state of the cache when a request was sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RequestSnapshot {
+pub struct Snapshot {
     epoch: u64,
     /// `None`: the answer is applied whatever happened since.
     version: Option<u64>,
@@ -53,10 +53,10 @@ pub struct RequestSnapshot {
     taken_in: Option<Instant>,
 }
 
-impl RequestSnapshot {
+impl Snapshot {
     /// The answer is applied now: its validity begins.
-    pub fn taken_in(self, taken_in: Instant) -> RequestSnapshot {
-        RequestSnapshot { taken_in: Some(taken_in), ..self }
+    pub fn taken_in(self, taken_in: Instant) -> Snapshot {
+        Snapshot { taken_in: Some(taken_in), ..self }
     }
 
     /// The end of a validity of `time`.
@@ -64,12 +64,12 @@ impl RequestSnapshot {
     /// # Panics
     /// If the answer was not applied yet.
     pub fn until(self, time: Duration) -> Instant {
-        self.taken_in.expect("who asked is woken before it believes anything") + time
+        self.taken_in.expect("an answer is applied before its validity is used") + time
     }
 
     /// The same, but attributes of the answer are always applied.
-    pub fn accepted_always(self) -> RequestSnapshot {
-        RequestSnapshot { version: None, ..self }
+    pub fn accepted_always(self) -> Snapshot {
+        Snapshot { version: None, ..self }
     }
 }
 
@@ -112,12 +112,12 @@ impl Cache {
             btime: Timestamp::default(),
             version: 0,
         };
-        self.looked_up(&attr, 0, Instant::default(), RequestSnapshot::default().accepted_always());
+        self.looked_up(&attr, 0, Instant::default(), Snapshot::default().accepted_always());
     }
 
     /// A request is sent now.
-    pub fn ask(&self) -> RequestSnapshot {
-        RequestSnapshot {
+    pub fn ask(&self) -> Snapshot {
+        Snapshot {
             epoch: self.epoch,
             version: Some(self.version),
             evictions: self.evictions,
@@ -133,7 +133,7 @@ impl Cache {
     }
 
     /// Applies an answer about a name.
-    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: RequestSnapshot) {
+    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: Snapshot) {
         if let Some(ino) = leads.filter(|ino| self.kind(*ino) == Some(FileKind::Directory)) {
             self.names.retain(|_, dentry| dentry.leads != Some(ino));
         }
@@ -141,8 +141,8 @@ impl Cache {
     }
 
     /// Names are valid from now, whenever they were requested.
-    pub fn as_of_now(&self, asked: RequestSnapshot) -> RequestSnapshot {
-        RequestSnapshot { epoch: self.epoch, ..asked }
+    pub fn as_of_now(&self, asked: Snapshot) -> Snapshot {
+        Snapshot { epoch: self.epoch, ..asked }
     }
 
     /// Drops a name.
@@ -193,13 +193,7 @@ impl Cache {
     }
 
     /// Counts a lookup, and applies its attributes.
-    pub fn looked_up(
-        &mut self,
-        attr: &Attr,
-        generation: u64,
-        until: Instant,
-        asked: RequestSnapshot,
-    ) {
+    pub fn looked_up(&mut self, attr: &Attr, generation: u64, until: Instant, asked: Snapshot) {
         if let Some(node) = self.nodes.get_mut(&attr.ino) {
             node.lookups += 1;
             self.apply_attr(attr, until, asked);
@@ -224,7 +218,7 @@ impl Cache {
     }
 
     /// Applies attributes of a known inode. `false`: they are not applied.
-    pub fn apply_attr(&mut self, attr: &Attr, until: Instant, asked: RequestSnapshot) -> bool {
+    pub fn apply_attr(&mut self, attr: &Attr, until: Instant, asked: Snapshot) -> bool {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return false };
         if node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version) {
             return false;
@@ -237,7 +231,7 @@ impl Cache {
 
     /// The answer to a SETATTR is always applied; it is valid until `until` unless the attributes
     /// were invalidated since the request.
-    pub fn set(&mut self, attr: &Attr, until: Instant, asked: RequestSnapshot) {
+    pub fn set(&mut self, attr: &Attr, until: Instant, asked: Snapshot) {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return };
         let overtaken = asked.version.is_some_and(|version| node.version > version);
         self.version += 1;
@@ -292,7 +286,7 @@ impl Cache {
     }
 
     /// Are the attributes newer than the request?
-    pub fn is_newer(&self, ino: Ino, asked: RequestSnapshot) -> bool {
+    pub fn is_newer(&self, ino: Ino, asked: Snapshot) -> bool {
         let node = self.nodes.get(&ino);
         node.is_none_or(|node| {
             node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version)

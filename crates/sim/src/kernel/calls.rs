@@ -142,7 +142,7 @@ impl AbandonedRequest {
 }
 
 /// The references that an answer gives to the kernel, and that a killed process returns.
-pub(super) enum AnswerRefs {
+pub(super) enum Refs {
     Nothing,
     /// A lookup of an inode.
     Entry(Ino),
@@ -156,31 +156,31 @@ pub(super) enum AnswerRefs {
     Listed(Vec<Ino>),
 }
 
-impl AnswerRefs {
-    pub fn entry(entry: &Entry) -> AnswerRefs {
-        AnswerRefs::Entry(entry.attr.ino)
+impl Refs {
+    pub fn entry(entry: &Entry) -> Refs {
+        Refs::Entry(entry.attr.ino)
     }
 
-    pub fn listed(part: &[Listed]) -> AnswerRefs {
+    pub fn listed(part: &[Listed]) -> Refs {
         let entries = part.iter().filter_map(|listed| listed.entry.as_ref());
-        AnswerRefs::Listed(entries.map(|entry| entry.attr.ino).collect())
+        Refs::Listed(entries.map(|entry| entry.attr.ino).collect())
     }
 
-    pub fn made((entry, opened): &(Entry, Opened)) -> AnswerRefs {
-        AnswerRefs::Made(entry.attr.ino, opened.handle)
+    pub fn made((entry, opened): &(Entry, Opened)) -> Refs {
+        Refs::Made(entry.attr.ino, opened.handle)
     }
 
     async fn back(self, client: &Client) {
         match self {
-            AnswerRefs::Nothing => {}
-            AnswerRefs::Entry(ino) => client.forget(ino, 1),
-            AnswerRefs::Open(handle) => client.release(handle, None).await,
-            AnswerRefs::Made(ino, handle) => {
+            Refs::Nothing => {}
+            Refs::Entry(ino) => client.forget(ino, 1),
+            Refs::Open(handle) => client.release(handle, None).await,
+            Refs::Made(ino, handle) => {
                 client.release(handle, None).await;
                 client.forget(ino, 1);
             }
-            AnswerRefs::Dir(handle) => client.releasedir(handle),
-            AnswerRefs::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
+            Refs::Dir(handle) => client.releasedir(handle),
+            Refs::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
         }
     }
 }
@@ -198,7 +198,7 @@ impl Vfs {
     pub(super) async fn call<T: 'static, H: 'static>(
         &self,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> AnswerRefs,
+        given: fn(&T) -> Refs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         self.ask_for(Kind::Usual, work, given, held).await
@@ -212,7 +212,7 @@ impl Vfs {
         &self,
         filled: impl Future<Output = Result<(), Fault>> + 'static,
     ) -> Result<(), Fault> {
-        self.ask_for(Kind::ReadAhead, filled, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::ReadAhead, filled, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// The request of close(2), also at the exit of a process.
@@ -222,7 +222,7 @@ impl Vfs {
     pub async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<(), Fault> {
         let client = self.client().clone();
         let flush = async move { client.flush(handle, owner).await };
-        self.ask_for(Kind::Flush, flush, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Flush, flush, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// Frees a lock.
@@ -232,14 +232,14 @@ impl Vfs {
     pub async fn free_lock(&self, handle: Handle, lock: LockRequest) -> Result<(), Fault> {
         let client = self.client().clone();
         let free = async move { client.setlk(handle, lock, false).await };
-        self.ask_for(Kind::Unlock, free, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Unlock, free, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     async fn ask_for<T: 'static, H: 'static>(
         &self,
         kind: Kind,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> AnswerRefs,
+        given: fn(&T) -> Refs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         if self.is_dead() && kind != Kind::Flush {

@@ -13,10 +13,10 @@ use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
 use crate::kernel::Caches;
-use crate::kernel::cache::RequestSnapshot;
-use crate::kernel::calls::{AnswerRefs, ReadingAhead};
+use crate::kernel::cache::Snapshot;
+use crate::kernel::calls::{ReadingAhead, Refs};
 use crate::kernel::pages::{Locked, Pages};
-use crate::kernel::vfs::{AttrAnswer, Vfs};
+use crate::kernel::vfs::{AttrReply, Vfs};
 
 /// Most pages that one request fills.
 const AHEAD_MAX: u64 = 4;
@@ -49,7 +49,7 @@ impl Vfs {
         let end = offset + len;
         // Linux ignores a size that it does not apply: it reads up to the old end.
         let sized = end <= self.size(ino) || {
-            let AttrAnswer { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
+            let AttrReply { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
             kept && attr.size == self.size(ino)
         };
         // Another process may have requested attributes, or changed them, before this read, with
@@ -121,7 +121,7 @@ impl Vfs {
         let client = self.client().clone();
         let read = async move { client.read(handle, from, len as u32, true).await };
         if locked.len() == 1 {
-            let answer = self.call(read, |_| AnswerRefs::Nothing, &Rc::new(())).await;
+            let answer = self.call(read, |_| Refs::Nothing, &Rc::new(())).await;
             return self.filled((ino, pages), (from, len), &locked, (asked, answer)).await;
         }
         // The kernel itself waits for these, and they stay locked.
@@ -141,7 +141,7 @@ impl Vfs {
         (ino, pages): (Ino, &Rc<Pages>),
         (from, len): (u64, u64),
         locked: &[Locked],
-        (asked, answer): (RequestSnapshot, Result<ReadData, Fault>),
+        (asked, answer): (Snapshot, Result<ReadData, Fault>),
     ) -> Result<(), Fault> {
         self.wake().await;
         let bytes = answer?.to_vec();

@@ -364,7 +364,10 @@ impl Notified for NotificationSink {
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;
             caches.apply_notification(&message).await.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidInput, "no notification of this kernel")
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the kernel does not know this notification",
+                )
             })
         })
     }

@@ -16,8 +16,8 @@ use env::sync::Permit;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
 use crate::call::{At, NameNo, TargetNo, name_text, target_text};
-use crate::kernel::cache::{Cache, RequestSnapshot};
-use crate::kernel::calls::{AbandonedRequest, AnswerRefs};
+use crate::kernel::cache::{Cache, Snapshot};
+use crate::kernel::calls::{AbandonedRequest, Refs};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
@@ -39,7 +39,7 @@ pub struct FoundInode {
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct LookupResult {
+pub struct Lookup {
     /// The inode of the name, if it exists.
     pub found: Option<FoundInode>,
     /// Answered from the cache during a change of the directory, which others may have seen
@@ -49,10 +49,10 @@ pub struct LookupResult {
 
 /// The result of a request for attributes.
 #[derive(Clone, Copy, Debug)]
-pub struct AttrAnswer {
+pub struct AttrReply {
     /// The attributes.
     pub attr: Attr,
-    /// As [`LookupResult::racy`].
+    /// As [`Lookup::racy`].
     pub racy: bool,
     /// The kernel applied them: no invalidation overtook the answer.
     pub kept: bool,
@@ -120,14 +120,8 @@ impl Vfs {
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
         let uses =
             Uses { caches: caches.clone(), inos: RefCell::default(), found: RefCell::default() };
-        Vfs {
-            client,
-            caches,
-            pid,
-            uses: Rc::new(uses),
-            abandoned: Rc::default(),
-            dead: Rc::default(),
-        }
+        let (abandoned, dead) = Default::default();
+        Vfs { client, caches, pid, uses: Rc::new(uses), abandoned, dead }
     }
 
     /// The mount as another process sees it.
@@ -184,7 +178,7 @@ impl Vfs {
     }
 
     /// A request goes to the client.
-    pub fn ask(&self) -> RequestSnapshot {
+    pub fn ask(&self) -> Snapshot {
         self.caches.0.notifier.heard(self.pid);
         if self.caches() && self.caches.chance(40) == 0 {
             self.shrink(3);
@@ -249,18 +243,18 @@ impl Vfs {
     }
 
     /// The answer wakes the waiting thread.
-    async fn woken(&self, asked: RequestSnapshot) -> RequestSnapshot {
+    async fn woken(&self, asked: Snapshot) -> Snapshot {
         let answered = self.now();
         self.caches.wake().await;
         asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
     }
 
     /// Validity of attributes.
-    fn attr_until(&self, asked: RequestSnapshot, time: Duration) -> types::Instant {
+    fn attr_until(&self, asked: Snapshot, time: Duration) -> types::Instant {
         if self.caches() { asked.until(time) } else { types::Instant::default() }
     }
 
-    fn name_until(&self, asked: RequestSnapshot, time: Duration) -> types::Instant {
+    fn name_until(&self, asked: Snapshot, time: Duration) -> types::Instant {
         let names = self.caches.0.linux == Linux::New;
         if names { asked.until(time) } else { types::Instant::default() }
     }
@@ -277,7 +271,7 @@ impl Vfs {
         self.uses.inos.borrow_mut().push(ino);
     }
 
-    fn enter(&self, at: At, entry: &Entry, asked: RequestSnapshot) -> FoundInode {
+    fn enter(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
         let until = self.attr_until(asked, entry.attr_ttl);
         self.supersede(entry);
         self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
@@ -303,7 +297,7 @@ impl Vfs {
     }
 
     /// Like [`Vfs::enter`]; a different size truncates pages.
-    async fn take_in(&self, at: At, entry: &Entry, asked: RequestSnapshot) -> FoundInode {
+    async fn take_in(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
         let old = self.size(entry.attr.ino);
         let found = self.enter(at, entry, asked);
         self.resized(entry.attr.ino, old).await;
@@ -311,21 +305,21 @@ impl Vfs {
     }
 
     /// The cached result of a lookup.
-    fn known(&self, at: At) -> Option<LookupResult> {
+    fn known(&self, at: At) -> Option<Lookup> {
         let leads = self.cache(|cache| cache.name(at, self.now()))?;
         let racy = self.caches.is_changing_name(at);
-        let Some(ino) = leads else { return Some(LookupResult { found: None, racy }) };
+        let Some(ino) = leads else { return Some(Lookup { found: None, racy }) };
         let kind = self.cache(|cache| cache.kind(ino))?;
         self.use_inode(ino);
         let found = Some(FoundInode { ino, kind, shown: None });
-        Some(LookupResult { found, racy })
+        Some(Lookup { found, racy })
     }
 
     /// Looks a name up.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn lookup(&self, at: At) -> Result<LookupResult, Fault> {
+    pub async fn lookup(&self, at: At) -> Result<Lookup, Fault> {
         if let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -350,7 +344,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn look(&self, at: At, fresh: bool) -> Result<LookupResult, Fault> {
+    pub async fn look(&self, at: At, fresh: bool) -> Result<Lookup, Fault> {
         if !fresh && let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -358,8 +352,8 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.lookup(&caller, at.dir, &name(at.name)).await };
         let given = |found: &Result<Entry, Duration>| match found {
-            Ok(entry) => AnswerRefs::entry(entry),
-            Err(_) => AnswerRefs::Nothing,
+            Ok(entry) => Refs::entry(entry),
+            Err(_) => Refs::Nothing,
         };
         let answer = self.call(work, given, &Rc::new(())).await;
         if let Ok(Ok(entry)) = &answer {
@@ -371,14 +365,14 @@ impl Vfs {
                 let session = self.client.status().evictions;
                 self.uses.found.borrow_mut().push((entry.attr.ino, self.now(), session));
                 let found = Some(self.take_in(at, &entry, asked).await);
-                Ok(LookupResult { found, racy: false })
+                Ok(Lookup { found, racy: false })
             }
             Err(ttl) => {
                 if self.caches() {
                     let until = self.name_until(asked, ttl);
                     self.cache(|cache| cache.enter(at, None, until, asked));
                 }
-                Ok(LookupResult { found: None, racy: false })
+                Ok(Lookup { found: None, racy: false })
             }
         }
     }
@@ -387,7 +381,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr(&self, ino: Ino) -> Result<AttrAnswer, Fault> {
+    pub async fn getattr(&self, ino: Ino) -> Result<AttrReply, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr(ino).await }).await
     }
@@ -396,7 +390,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<AttrAnswer, Fault> {
+    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<AttrReply, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr_to_read(ino, handle).await }).await
     }
@@ -405,23 +399,19 @@ impl Vfs {
         &self,
         ino: Ino,
         work: impl Future<Output = Result<(Attr, Duration), Fault>> + 'static,
-    ) -> Result<AttrAnswer, Fault> {
+    ) -> Result<AttrReply, Fault> {
         if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
             let older = self.cache(|cache| cache.is_older(ino));
-            return Ok(AttrAnswer {
-                attr,
-                racy: older || self.caches.is_changing(ino),
-                kept: true,
-            });
+            return Ok(AttrReply { attr, racy: older || self.caches.is_changing(ino), kept: true });
         }
         let asked = self.ask();
-        let answer = self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await;
+        let answer = self.call(work, |_| Refs::Nothing, &Rc::new(())).await;
         let asked = self.woken(asked).await;
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(asked, ttl), self.size(ino));
         let kept = self.cache(|cache| cache.apply_attr(&attr, until, asked));
         self.resized(ino, old).await;
-        Ok(AttrAnswer { attr, racy: false, kept })
+        Ok(AttrReply { attr, racy: false, kept })
     }
 
     /// mknod, mkdir.
@@ -462,7 +452,7 @@ impl Vfs {
         self.ask();
         let (client, generation) = (self.client.clone(), self.generation(ino));
         let work = async move { client.readlink(ino).await };
-        let target = self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await?;
+        let target = self.call(work, |_| Refs::Nothing, &Rc::new(())).await?;
         self.caches.wake().await;
         if self.caches() && self.generation(ino) == generation {
             self.caches.0.targets.borrow_mut().insert(ino, target.clone());
@@ -477,7 +467,7 @@ impl Vfs {
     ) -> Result<FoundInode, Fault> {
         let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
         let asked = self.ask().accepted_always();
-        let answer = self.call(work, AnswerRefs::entry, &changing).await;
+        let answer = self.call(work, Refs::entry, &changing).await;
         if let Ok(entry) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -499,7 +489,7 @@ impl Vfs {
             let place = Place { dir: at.dir, name: &name };
             client.create(&caller, place, mode_asked(FileKind::Regular), UMASK, flags).await
         };
-        let answer = self.call(work, AnswerRefs::made, &changing).await;
+        let answer = self.call(work, Refs::made, &changing).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -522,7 +512,7 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let mode = mode_asked(FileKind::Regular);
         let work = async move { client.tmpfile(&caller, dir, mode, UMASK, flags).await };
-        let answer = self.call(work, AnswerRefs::made, &Rc::new(())).await;
+        let answer = self.call(work, Refs::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
@@ -545,7 +535,7 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.open(&caller, ino, flags).await };
         let answer =
-            self.call(work, |opened: &Opened| AnswerRefs::Open(opened.handle), &Rc::new(())).await;
+            self.call(work, |opened: &Opened| Refs::Open(opened.handle), &Rc::new(())).await;
         if answer.is_ok() {
             self.caches.0.notifier.opening(ino).await;
             self.caches.use_inode(ino);
@@ -586,7 +576,7 @@ impl Vfs {
             let place = Place { dir: at.dir, name: &name };
             client.link(&caller, ino, place).await
         };
-        let answer = self.call(work, AnswerRefs::entry, &changing).await;
+        let answer = self.call(work, Refs::entry, &changing).await;
         let asked = self.woken(asked).await;
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
@@ -611,7 +601,7 @@ impl Vfs {
                 false => client.unlink(&caller, place).await,
             }
         };
-        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.unlinked(at)),
@@ -636,7 +626,7 @@ impl Vfs {
             let target = Place { dir: to.dir, name: &new };
             client.rename(&caller, source, target, flags).await
         };
-        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.renamed(from, to, flags & EXCHANGE != 0)),
@@ -670,7 +660,7 @@ impl Vfs {
         self.ask();
         let client = self.client.clone();
         let opened = async move { client.opendir(dir).await };
-        let handle = self.call(opened, |handle| AnswerRefs::Dir(*handle), &Rc::new(())).await?;
+        let handle = self.call(opened, |handle| Refs::Dir(*handle), &Rc::new(())).await?;
         self.caches.0.notifier.opening(dir).await;
         let mut names = Names::default();
         let mut cookie = 0;
@@ -698,7 +688,7 @@ impl Vfs {
         let asked = self.ask();
         let client = self.client.clone();
         let work = async move { client.readdir(handle, cookie, bytes, plus).await };
-        let part = self.call(work, |part| AnswerRefs::listed(part), &Rc::new(())).await?;
+        let part = self.call(work, |part| Refs::listed(part), &Rc::new(())).await?;
         let Some(last) = part.last() else { return Ok(None) };
         if plus {
             self.caches.0.notifier.listed(self.pid);
@@ -748,7 +738,7 @@ impl Vfs {
         }
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.setattr(&caller, ino, set).await };
-        let answer = self.call(work, |_| AnswerRefs::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         let asked = self.woken(asked).await;
         if sized {
             self.cache(|cache| cache.size_changing(ino, -1));
@@ -783,7 +773,7 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.write(&caller, handle, offset, data, len, flags).await };
-        match self.call(work, |_| AnswerRefs::Nothing, held).await? {
+        match self.call(work, |_| Refs::Nothing, held).await? {
             written if written as usize == len => Ok(()),
             _ => Err(Fault::Range),
         }
@@ -799,7 +789,7 @@ impl Vfs {
             let read = client.read(handle, offset, len, false).await?;
             Ok(read.to_vec())
         };
-        self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |_| Refs::Nothing, &Rc::new(())).await
     }
 
     /// fallocate(2) of `[offset, offset + len)`; `held` is kept until it has ended.
@@ -815,7 +805,7 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.fallocate(&caller, handle, mode, offset, len).await };
-        self.call(work, |()| AnswerRefs::Nothing, held).await
+        self.call(work, |()| Refs::Nothing, held).await
     }
 
     /// fsync(2) or fdatasync(2), without the pages.
@@ -825,7 +815,7 @@ impl Vfs {
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsync(handle, datasync).await };
-        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// fsync(2) of a directory.
@@ -835,7 +825,7 @@ impl Vfs {
     pub async fn fsync_dir(&self, handle: Handle) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsyncdir(handle).await };
-        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// syncfs(2), without the pages.
@@ -845,7 +835,7 @@ impl Vfs {
     pub async fn sync_all(&self) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.syncfs().await };
-        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// setxattr(2), or without a value removexattr(2).
@@ -868,7 +858,7 @@ impl Vfs {
                 None => client.removexattr(&caller, ino, name).await,
             }
         };
-        self.call(work, |()| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// getxattr(2).
@@ -878,7 +868,7 @@ impl Vfs {
     pub async fn get_xattr(&self, ino: Ino, name: &'static [u8]) -> Result<Vec<u8>, Fault> {
         let client = self.client.clone();
         let work = async move { client.getxattr(ino, name).await };
-        self.call(work, |_| AnswerRefs::Nothing, &Rc::new(())).await
+        self.call(work, |_| Refs::Nothing, &Rc::new(())).await
     }
 
     /// This kernel changed content without its pages; the file now reaches `end`.
