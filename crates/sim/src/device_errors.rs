@@ -24,7 +24,7 @@ impl FsState {
         call: &Call,
         ino: Ino,
         flush: bool,
-        told: &[(FileNo, bool)],
+        reported: &[(FileNo, bool)],
     ) -> Step {
         let mut next = self.clone();
         next.learned.insert(call.client, call.ended);
@@ -34,7 +34,7 @@ impl FsState {
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {
             let place = (call.client, file);
-            match told.iter().find(|(told, _)| *told == file) {
+            match reported.iter().find(|(reported, _)| *reported == file) {
                 Some((_, true)) => {}
                 Some((_, false)) => *next.may_report_loss.entry(place).or_default() += 1,
                 None => _ = next.must_report_loss.insert(place),

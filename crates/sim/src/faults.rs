@@ -211,7 +211,7 @@ pub struct Injector {
     /// Random numbers for a second stalled disk or blocked client.
     pub pairs: Option<SimRng>,
     /// The kind of the current fault.
-    pub lasting: Option<Fault>,
+    pub current: Option<Fault>,
     /// Selects the faults to inject.
     pub script: Rc<Script>,
     /// Random numbers of the current fault.
@@ -221,7 +221,7 @@ pub struct Injector {
     /// Injected faults.
     pub made: Rc<RefCell<FaultCounts>>,
     /// How many fault steps were reached. `made` counts their effects, in another unit.
-    pub numbered: Rc<Cell<u32>>,
+    pub reached_steps: Rc<Cell<u32>>,
     /// Corrupted devices.
     pub damaged: Rc<Cell<DamageCounts>>,
     /// The history of the run.
@@ -229,7 +229,7 @@ pub struct Injector {
     /// Seed of the fsck runs on images.
     pub seed: u64,
     /// For each slot when its network path was last blocked: from and to.
-    pub held: BTreeMap<usize, (Instant, Instant)>,
+    pub blocked: BTreeMap<usize, (Instant, Instant)>,
     /// The metadata device at its last corruption, or at the start.
     pub older: Option<SimDisk>,
 }
@@ -259,13 +259,13 @@ impl Injector {
             if !self.script.takes(step) {
                 continue;
             }
-            self.numbered.set(index + 1);
+            self.reached_steps.set(index + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
             self.overlap = self.overlap.is_some().then(|| self.script.overlap(step));
             self.pairs = self.pairs.is_some().then(|| self.script.pairs(step));
-            self.lasting = Some(kind);
+            self.current = Some(kind);
             self.strike(kind).await;
         }
         self.cluster.world.heal();
@@ -307,14 +307,14 @@ impl Injector {
 
     /// The fault that begins while the current one lasts, if any.
     fn other_fault(&mut self) -> Option<Fault> {
-        let lasting = self.lasting?;
+        let current = self.current?;
         let overlap = self.overlap.as_mut()?;
         if !overlap.one_in(2) {
             return None;
         }
         let kind = OVERLAPPING[overlap.below(OVERLAPPING.len() as u64) as usize];
-        let outlives = matches!(lasting, Fault::Stall | Fault::LongStall | Fault::DataEio)
-            || matches!(lasting, Fault::Partition | Fault::OneWay);
+        let outlives = matches!(current, Fault::Stall | Fault::LongStall | Fault::DataEio)
+            || matches!(current, Fault::Partition | Fault::OneWay);
         let fits = kind != Fault::ServerKill || outlives;
         (self.kinds.contains(&kind) && fits).then_some(kind)
     }
@@ -433,13 +433,13 @@ impl Injector {
     async fn lose_answers(&mut self) {
         let slot = self.slot();
         let client = self.fleet.name(slot);
-        self.hold_up_begins(slot);
+        self.block_begins(slot);
         self.cluster.world.block(SERVER, &client);
         self.pause(40).await;
         self.cluster.kill_server();
         self.cluster.start_server();
         self.cluster.world.heal_between(SERVER, &client);
-        self.hold_up_ended(slot);
+        self.block_ends(slot);
         for _ in 0..self.rng.below(12) {
             let most = [1, 1, 20][self.rng.below(3) as usize];
             self.pause(most).await;

@@ -170,11 +170,11 @@ impl History {
         for (op, outcome) in steps {
             // Names need no data device: EIO from `SyncNames` means a lost session.
             let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
-            let told = io && inner.reports_device_loss(waiting.client, begun, &op);
+            let reported = io && inner.reports_device_loss(waiting.client, begun, &op);
             let no_room =
                 outcome == Outcome::Failed(Fault::NoSpace) && waiting.low_space.refuses(&op);
             let outcome = match outcome {
-                _ if io && (failed || told) => Outcome::DeviceFailed,
+                _ if io && (failed || reported) => Outcome::DeviceFailed,
                 _ if no_room => Outcome::NoRoom,
                 outcome => outcome,
             };

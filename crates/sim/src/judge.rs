@@ -334,8 +334,8 @@ impl Judge {
             if calls[target].outcome.is_none() {
                 // It may never have taken effect, or have been lost.
                 found.keep(candidate.clone());
-                let told = self.guided && is_reported(&calls[target].op);
-                if told && calls[target].applied.is_none() {
+                let reported = self.guided && is_reported(&calls[target].op);
+                if reported && calls[target].applied.is_none() {
                     continue;
                 }
             }
@@ -471,19 +471,19 @@ impl Search<'_> {
             return;
         }
         let mut conflicting = self.conflicting(&candidate);
-        let told = if self.guided { self.next_reported(&mut conflicting) } else { None };
-        let answered = told.is_some_and(|told| self.calls[told].outcome.is_some());
+        let reported = if self.guided { self.next_reported(&mut conflicting) } else { None };
+        let answered = reported.is_some_and(|reported| self.calls[reported].outcome.is_some());
         if !answered || self.may_take_now() {
             let follows = self.take_target(&candidate);
             // After a read-only target that excluded no state, the others need not come first.
-            let enough = self.guided && told.is_none_or(|_| answered || self.may_take_now());
+            let enough = self.guided && reported.is_none_or(|_| answered || self.may_take_now());
             if follows && (enough || self.only_looks(&candidate)) {
                 return;
             }
         } else {
             conflicting.clear();
         }
-        for index in told.into_iter().chain(conflicting) {
+        for index in reported.into_iter().chain(conflicting) {
             if self.awaits_its_step(&candidate, index)
                 || self.fails_with_target(index)
                 || self.awaits_release(&candidate, index)
@@ -522,7 +522,7 @@ impl Search<'_> {
     /// Returns the next step reported before the target (an unreported target counts at its end).
     fn next_reported(&self, conflicting: &mut Vec<usize>) -> Option<usize> {
         let all = self.calls;
-        let (told, rest) = conflicting
+        let (reported, rest) = conflicting
             .drain(..)
             .filter(|&index| {
                 let call = &all[index];
@@ -530,11 +530,11 @@ impl Search<'_> {
             })
             .partition(|&index| all[index].applied.is_some());
         *conflicting = rest;
-        let told: Vec<usize> = told;
+        let reported: Vec<usize> = reported;
         let target = &all[self.target];
         let target = target.applied.unwrap_or(target.ended);
         let before = |&index: &usize| all[index].applied < Some(target);
-        told.into_iter().filter(before).min_by_key(|&index| all[index].applied)
+        reported.into_iter().filter(before).min_by_key(|&index| all[index].applied)
     }
 
     /// Are these attributes part of an answer whose own step has not taken effect yet?

@@ -331,7 +331,7 @@ mod tests {
                 let options = DiskOptions { write: true, exclusive: true };
                 let disk = env.open_disk(NAME, options).await.expect("the disk is attached");
                 let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
-                mfs.run(Cost::SMALL, |txn| txn.new_client(b"unheard of")).await.expect("room");
+                mfs.run(Cost::SMALL, |txn| txn.new_client(b"unknown")).await.expect("room");
                 mfs.close().await.expect("a device that works");
             });
         };

@@ -255,7 +255,7 @@ struct Ended {
     history: History,
     starts: Rc<Cell<u64>>,
     made: Rc<RefCell<FaultCounts>>,
-    numbered: Rc<Cell<u32>>,
+    reached_steps: Rc<Cell<u32>>,
     damaged: Rc<Cell<DamageCounts>>,
 }
 
@@ -279,12 +279,12 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let (time, disks) = (plan.time.unwrap_or_default(), (plan.sizes(), plan.format()));
     let (world, disks) = cluster::world_of(plan.world_seed(), uneven, time, disks);
     let begun = world.now();
-    let (history, starts, made, numbered, damaged) = Default::default();
-    let ended = Ended { history, starts, made, numbered, damaged };
+    let (history, starts, made, reached_steps, damaged) = Default::default();
+    let ended = Ended { history, starts, made, reached_steps, damaged };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inner = world.clone();
         let (history, starts) = (ended.history.clone(), ended.starts.clone());
-        let faults = (ended.made.clone(), ended.numbered.clone(), ended.damaged.clone());
+        let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let cluster = Cluster::new(inner, env, disks, starts);
             safety_and_healing(plan, cluster, history, faults).await
@@ -322,7 +322,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
         damaged: ended.damaged.get(),
-        fault_steps: ended.numbered.get(),
+        fault_steps: ended.reached_steps.get(),
         steps: calls.len() as u64,
         lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
@@ -375,7 +375,7 @@ async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
     history: History,
-    (made, numbered, damaged): Counts,
+    (made, reached_steps, damaged): Counts,
 ) -> Result<(), Broken> {
     if plan.has(Fault::Uneven, 3) {
         made.borrow_mut().insert(Fault::Uneven, 1);
@@ -410,16 +410,16 @@ async fn safety_and_healing(
         kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
         overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
         pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
-        lasting: None,
+        current: None,
         rng: SimRng::new(0),
         script: script.clone(),
         ended: ended.clone(),
         made: made.clone(),
-        numbered,
+        reached_steps,
         damaged,
         history: history.clone(),
         seed: plan.seed,
-        held: Default::default(),
+        blocked: Default::default(),
         older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
     };
     cluster.faults_come(true);

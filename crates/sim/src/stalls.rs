@@ -19,7 +19,7 @@ const STALL: Duration = Duration::from_millis(1_500);
 /// A long stall, which outlasts sessions and quarantines.
 const LONG_STALL: Duration = Duration::from_secs(60);
 /// A network path is blocked at most this long.
-const HOLD_UP: Duration = Duration::from_secs(2);
+const BLOCKED: Duration = Duration::from_secs(2);
 /// After this long without a block the server hears a client again.
 const BREATH: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,7 @@ impl Stall {
     fn most(&self) -> Duration {
         match self {
             Stall::Disk { most, .. } => *most,
-            Stall::Client { .. } => HOLD_UP,
+            Stall::Client { .. } => BLOCKED,
         }
     }
 }
@@ -61,13 +61,13 @@ impl Injector {
             }
             Fault::Partition => {
                 let slot = self.slot();
-                self.hold_up(slot, Direction::Both)
+                self.blocked_client(slot, Direction::Both)
             }
             _ => {
                 let slot = self.slot();
                 let direction =
                     if self.rng.one_in(2) { Direction::ToServer } else { Direction::FromServer };
-                self.hold_up(slot, direction)
+                self.blocked_client(slot, direction)
             }
         };
         let time = up_to(first.most(), &mut self.rng);
@@ -92,7 +92,7 @@ impl Injector {
         Stall::Disk { disk, is_data, most }
     }
 
-    fn hold_up(&self, slot: usize, direction: Direction) -> Stall {
+    fn blocked_client(&self, slot: usize, direction: Direction) -> Stall {
         Stall::Client { slot, name: self.fleet.name(slot), direction }
     }
 
@@ -103,17 +103,17 @@ impl Injector {
             return None;
         }
         let slots = self.fleet.slots();
-        let hold_up = [Direction::ToServer, Direction::FromServer, Direction::Both];
-        let direction = hold_up[chances.below(hold_up.len() as u64) as usize];
+        let blocked_client = [Direction::ToServer, Direction::FromServer, Direction::Both];
+        let direction = blocked_client[chances.below(blocked_client.len() as u64) as usize];
         let a_disk = chances.one_in(2);
         let any = chances.below(slots as u64) as usize;
         let second = match first {
             Stall::Disk { is_data, most, .. } if a_disk => self.disk(!is_data, *most),
             Stall::Client { slot, .. } if !a_disk && slots > 1 => {
                 let other = if any == *slot { (any + 1) % slots } else { any };
-                self.hold_up(other, direction)
+                self.blocked_client(other, direction)
             }
-            Stall::Disk { .. } => self.hold_up(any, direction),
+            Stall::Disk { .. } => self.blocked_client(any, direction),
             Stall::Client { .. } => self.disk(chances.one_in(2), STALL),
         };
         *self.made.borrow_mut().entry(Fault::Pairs).or_default() += 1;
@@ -132,7 +132,7 @@ impl Injector {
                 disk.stall(true);
             }
             Stall::Client { slot, name, direction } => {
-                self.hold_up_begins(*slot);
+                self.block_begins(*slot);
                 let world = &self.cluster.world;
                 match direction {
                     Direction::ToServer => world.block(name, SERVER),
@@ -154,29 +154,29 @@ impl Injector {
             }
             Stall::Client { slot, name, .. } => {
                 self.cluster.world.heal_between(name, SERVER);
-                self.hold_up_ended(*slot);
+                self.block_ends(*slot);
             }
         }
     }
 
     /// Blocks the path of a client from here on. One block is too short to lose a session; several
     /// in a row may not be.
-    pub(crate) fn hold_up_begins(&mut self, slot: usize) {
+    pub(crate) fn block_begins(&mut self, slot: usize) {
         let now = self.cluster.env.now();
-        let since = match self.held.get(&slot) {
+        let since = match self.blocked.get(&slot) {
             Some(&(since, until)) if now.since(until) < BREATH => since,
             _ => now,
         };
-        self.held.insert(slot, (since, now));
-        if now + HOLD_UP > since + LEASE / 2 {
-            self.fleet.may_lose(slot, HOLD_UP + LEASE * 4);
+        self.blocked.insert(slot, (since, now));
+        if now + BLOCKED > since + LEASE / 2 {
+            self.fleet.may_lose(slot, BLOCKED + LEASE * 4);
         }
     }
 
     /// Ends the block.
-    pub(crate) fn hold_up_ended(&mut self, slot: usize) {
+    pub(crate) fn block_ends(&mut self, slot: usize) {
         let now = self.cluster.env.now();
-        if let Some((_, until)) = self.held.get_mut(&slot) {
+        if let Some((_, until)) = self.blocked.get_mut(&slot) {
             *until = now;
         }
     }

@@ -109,15 +109,15 @@ impl Process {
         Ok(dir)
     }
 
-    async fn place(&mut self) -> Result<At, Fault> {
+    async fn any_place(&mut self) -> Result<At, Fault> {
         let dir = self.dir().await?;
         Ok(At { dir, name: self.name() })
     }
 
     /// An existing inode.
-    async fn found(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
+    async fn find_existing(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
         for _ in 0..3 {
-            let at = self.place().await?;
+            let at = self.any_place().await?;
             let found = self.mount.lookup(at).await?;
             if let Some(found) = found.filter(|found| kind.is_none_or(|kind| found.kind == kind)) {
                 return Ok(Some(found));
@@ -137,11 +137,11 @@ impl Process {
             0..8 => self.make().await,
             8..16 => self.create().await,
             16..24 => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.unlink(at).await
             }
             24..28 => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.rmdir(at).await
             }
             28..36 => self.rename().await,
@@ -151,7 +151,7 @@ impl Process {
                 let (plus, small) = (self.one_in(2), self.one_in(3));
                 self.mount.list(dir, plus, if small { 400 } else { 4096 }).await
             }
-            46..52 => match self.found(None).await? {
+            46..52 => match self.find_existing(None).await? {
                 Some(found) => self.mount.getattr(found.ino).await.map(|_| ()),
                 None => Ok(()),
             },
@@ -163,7 +163,7 @@ impl Process {
     }
 
     async fn make(&mut self) -> Result<(), Fault> {
-        let at = self.place().await?;
+        let at = self.any_place().await?;
         let kind = match self.rng.below(8) {
             0..4 => FileKind::Directory,
             4..7 => FileKind::Regular,
@@ -184,7 +184,7 @@ impl Process {
 
     async fn create(&mut self) -> Result<(), Fault> {
         self.make_room().await?;
-        let at = self.place().await?;
+        let at = self.any_place().await?;
         let flags = self.flags();
         let file = if self.one_in(10) {
             self.mount.tmpfile(at.dir, OpenFlags::READ_WRITE).await?
@@ -198,7 +198,7 @@ impl Process {
 
     async fn open(&mut self) -> Result<(), Fault> {
         self.make_room().await?;
-        if let Some(found) = self.found(Some(FileKind::Regular)).await? {
+        if let Some(found) = self.find_existing(Some(FileKind::Regular)).await? {
             let flags = self.flags();
             let file = self.mount.open(found.ino, flags).await?;
             self.files.push(file);
@@ -215,9 +215,12 @@ impl Process {
     }
 
     async fn rename(&mut self) -> Result<(), Fault> {
-        let from = self.place().await?;
-        let to =
-            if self.one_in(2) { At { name: self.name(), ..from } } else { self.place().await? };
+        let from = self.any_place().await?;
+        let to = if self.one_in(2) {
+            At { name: self.name(), ..from }
+        } else {
+            self.any_place().await?
+        };
         let flags = match self.rng.below(8) {
             0 => 1,
             1 => 2,
@@ -231,13 +234,13 @@ impl Process {
     }
 
     async fn link(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(Some(FileKind::Regular)).await? else { return Ok(()) };
-        let at = self.place().await?;
+        let Some(found) = self.find_existing(Some(FileKind::Regular)).await? else { return Ok(()) };
+        let at = self.any_place().await?;
         self.mount.link(found.ino, at).await
     }
 
     async fn attributes(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let Some(found) = self.find_existing(None).await? else { return Ok(()) };
         match self.rng.below(4) {
             0 => {
                 let mut mode = 0o400 + self.rng.below(0o400) as u16;
@@ -280,10 +283,10 @@ impl Process {
 
     /// Symbolic links are few: if none is found, this creates one.
     async fn readlink(&mut self) -> Result<(), Fault> {
-        match self.found(Some(FileKind::Symlink)).await? {
+        match self.find_existing(Some(FileKind::Symlink)).await? {
             Some(found) => self.mount.readlink(found.ino).await,
             None => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.symlink(at, false).await.map(|_| ())
             }
         }
@@ -291,7 +294,7 @@ impl Process {
 
     /// Sets owner, group or both, mostly to values that nothing else has.
     async fn chown(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let Some(found) = self.find_existing(None).await? else { return Ok(()) };
         let which = self.rng.below(3);
         let uid = (which != 0).then(|| self.rng.below(IDS) as u32);
         let gid = (which != 1).then(|| self.rng.below(IDS) as u32);

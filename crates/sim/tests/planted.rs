@@ -259,10 +259,10 @@ fn planted_bugs_are_caught_and_without_them_nothing_is_found() {
         }
         println!("{text}");
         if other.is_none() || !aged_will_do {
-            wrong.lock().expect("nobody failed").push(text);
+            wrong.lock().expect("no other row failed").push(text);
         }
     });
-    let wrong = wrong.into_inner().expect("nobody failed");
+    let wrong = wrong.into_inner().expect("no other row failed");
     assert!(wrong.is_empty(), "rows to write:\n{}", wrong.join("\n"));
 }
 
@@ -334,8 +334,8 @@ fn shrink_finds_a_few_steps_that_repeat_a_failure() {
     assert!(keep.0.len() <= 15, "{}", smallest.plan.command());
     assert_eq!(invariant(&smallest), invariant(&found));
     assert!(smallest.operations < found.operations);
-    let told: Keep = keep.to_string().parse().expect("what is printed can be read");
-    let again = run_with(bug, &Plan { keep: Some(told), ..smallest.plan.clone() });
+    let parsed: Keep = keep.to_string().parse().expect("printed steps can be parsed");
+    let again = run_with(bug, &Plan { keep: Some(parsed), ..smallest.plan.clone() });
     assert_eq!(again, smallest);
     let sound = run(&smallest.plan);
     assert_eq!(sound.violation, None, "the bug is what fails");

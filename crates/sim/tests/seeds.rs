@@ -310,7 +310,7 @@ fn clients_see_one_file_system_under_all_faults() {
     assert!(few || sums.faults > count / 2 && sums.restarts > count / 8, "few faults or restarts");
     // Runs with little space do not store into mappings.
     assert!(few || sums.stores > count / 4, "few stores into mappings");
-    assert!(sums.misled < count / 20 + 1, "too many were not explained as the server told");
+    assert!(sums.misled < count / 20 + 1, "the observed order explains too few histories");
     assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
     assert!(sums.racy < sums.operations / 500 + 1, "too many answers were not judged");
     assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
@@ -336,7 +336,7 @@ fn search_of_all_orders_agrees_with_the_observed_order() {
     let sums = *sums.lock().expect("all seeds held");
     println!("{sums:?}");
     assert!(sums.refused > 200 && sums.explained > 20, "{sums:?}");
-    assert!(sums.only_searched < sums.explained, "the witness explains little: {sums:?}");
+    assert!(sums.only_searched < sums.explained, "the observed order explains little: {sums:?}");
 }
 
 /// With many clients there are too many orders to search: the observed order is needed.

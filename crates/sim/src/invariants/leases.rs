@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn conflicting_ranges_of_two_clients_are_a_violation() {
-        let told = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
+        let conflict = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
             log::clear();
             let held = [one, other].map(|(who, from, to, exclusive)| {
                 (who, Part { range: types::BlockRange::new(from, to), exclusive })
@@ -169,9 +169,9 @@ mod tests {
             overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
             log::first_violation().is_some()
         };
-        assert!(told((A, 0, 4, true), (B, 3, 5, false)));
-        assert!(!told((A, 0, 4, false), (B, 3, 5, false)));
-        assert!(!told((A, 0, 4, true), (B, 4, 5, true)));
-        assert!(!told((A, 0, 4, true), (A, 3, 5, true)));
+        assert!(conflict((A, 0, 4, true), (B, 3, 5, false)));
+        assert!(!conflict((A, 0, 4, false), (B, 3, 5, false)));
+        assert!(!conflict((A, 0, 4, true), (B, 4, 5, true)));
+        assert!(!conflict((A, 0, 4, true), (A, 3, 5, true)));
     }
 }

@@ -28,7 +28,7 @@ struct Dentry {
 struct Node {
     attr: Attr,
     until: Instant,
-    void: bool,
+    invalid: bool,
     version: u64,
     lookups: u64,
     /// Size changes under way: attributes that arrive meanwhile are not applied.
@@ -50,13 +50,13 @@ pub struct Snapshot {
     evictions: u64,
     changes: u64,
     /// When the answer was applied, if it was.
-    taken_in: Option<Instant>,
+    applied: Option<Instant>,
 }
 
 impl Snapshot {
     /// The answer is applied now: its validity begins.
-    pub fn taken_in(self, taken_in: Instant) -> Snapshot {
-        Snapshot { taken_in: Some(taken_in), ..self }
+    pub fn applied(self, applied: Instant) -> Snapshot {
+        Snapshot { applied: Some(applied), ..self }
     }
 
     /// The end of a validity of `time`.
@@ -64,7 +64,7 @@ impl Snapshot {
     /// # Panics
     /// If the answer was not applied yet.
     pub fn until(self, time: Duration) -> Instant {
-        self.taken_in.expect("an answer is applied before its validity is used") + time
+        self.applied.expect("an answer is applied before its validity is used") + time
     }
 
     /// The same, but attributes of the answer are always applied.
@@ -122,7 +122,7 @@ impl Cache {
             version: Some(self.version),
             evictions: self.evictions,
             changes: self.changes,
-            taken_in: None,
+            applied: None,
         }
     }
 
@@ -160,7 +160,7 @@ impl Cache {
         }
         self.version += 1;
         let fresh =
-            Node { void: true, version: self.version, size_changing: 0, generation, ..*node };
+            Node { invalid: true, version: self.version, size_changing: 0, generation, ..*node };
         *node = Node { attr: *attr, older: false, changed: 0, ..fresh };
         self.names.retain(|at, dentry| at.dir != ino && dentry.leads != Some(ino));
         true
@@ -179,7 +179,7 @@ impl Cache {
     /// Attributes, if they are valid.
     pub fn attr(&self, ino: Ino, now: Instant) -> Option<Attr> {
         let node = self.nodes.get(&ino)?;
-        (!node.void && now < node.until).then_some(node.attr)
+        (!node.invalid && now < node.until).then_some(node.attr)
     }
 
     /// May its attributes be from before a change by this kernel?
@@ -200,12 +200,12 @@ impl Cache {
             return;
         }
         self.version += 1;
-        let void =
+        let invalid =
             self.counts_evictions && asked.version.is_some() && asked.evictions < self.evictions;
         let node = Node {
             attr: *attr,
             until,
-            void,
+            invalid,
             version: self.version,
             lookups: 1,
             size_changing: 0,
@@ -225,7 +225,7 @@ impl Cache {
         }
         self.version += 1;
         let older = asked.changes < node.changed;
-        *node = Node { attr: *attr, until, void: false, version: self.version, older, ..*node };
+        *node = Node { attr: *attr, until, invalid: false, version: self.version, older, ..*node };
         true
     }
 
@@ -243,7 +243,7 @@ impl Cache {
         *node = Node {
             attr: *attr,
             until,
-            void: false,
+            invalid: false,
             version: self.version,
             older,
             changed,
@@ -263,16 +263,16 @@ impl Cache {
         if let Some(node) = self.nodes.get_mut(&ino) {
             self.changes += 1;
             node.changed = self.changes;
-            node.void = true;
+            node.invalid = true;
         }
     }
 
     /// Like [`Cache::changed`]; answers to earlier requests are not applied.
-    pub fn void(&mut self, ino: Ino) -> bool {
+    pub fn invalidate(&mut self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get_mut(&ino) else { return false };
         self.version += 1;
         node.version = self.version;
-        node.void = true;
+        node.invalid = true;
         true
     }
 
@@ -302,7 +302,7 @@ impl Cache {
     pub fn unlinked(&mut self, at: At) {
         let gone = self.names.remove(&at).and_then(|dentry| dentry.leads);
         if let Some(ino) = gone {
-            self.void(ino);
+            self.invalidate(ino);
             self.names.retain(|other, _| other.dir != ino);
         }
         self.changed(at.dir);
@@ -315,7 +315,7 @@ impl Cache {
             self.changed(ino);
         }
         if let Some(ino) = over.and_then(|dentry| dentry.leads) {
-            if exchange { self.changed(ino) } else { _ = self.void(ino) }
+            if exchange { self.changed(ino) } else { _ = self.invalidate(ino) }
         }
         if let Some(moved) = moved {
             self.names.insert(to, moved);

@@ -198,7 +198,7 @@ impl Vfs {
         drop(held);
         self.cache(|cache| match written {
             Ok(()) if to > cache.size(ino) => cache.set_size(ino, to),
-            _ => _ = cache.void(ino),
+            _ => _ = cache.invalidate(ino),
         });
         self.cache(|cache| cache.changed(ino));
         if grows {

@@ -207,7 +207,7 @@ impl Caches {
         }
         let inval = inval_inode(message)?;
         let ino = Ino(inval.ino);
-        if !self.0.cache.borrow_mut().void(ino) {
+        if !self.0.cache.borrow_mut().invalidate(ino) {
             return Some(false);
         }
         if let Ok(start) = u64::try_from(inval.off) {

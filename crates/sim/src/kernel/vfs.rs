@@ -246,7 +246,7 @@ impl Vfs {
     async fn woken(&self, asked: Snapshot) -> Snapshot {
         let answered = self.now();
         self.caches.wake().await;
-        asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
+        asked.applied(self.now().min(answered + WOKEN_WITHIN))
     }
 
     /// Validity of attributes.
@@ -297,7 +297,7 @@ impl Vfs {
     }
 
     /// Like [`Vfs::enter`]; a different size truncates pages.
-    async fn take_in(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
+    async fn apply_entry(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
         let old = self.size(entry.attr.ino);
         let found = self.enter(at, entry, asked);
         self.resized(entry.attr.ino, old).await;
@@ -364,7 +364,7 @@ impl Vfs {
             Ok(entry) => {
                 let session = self.client.status().evictions;
                 self.uses.found.borrow_mut().push((entry.attr.ino, self.now(), session));
-                let found = Some(self.take_in(at, &entry, asked).await);
+                let found = Some(self.apply_entry(at, &entry, asked).await);
                 Ok(Lookup { found, racy: false })
             }
             Err(ttl) => {
@@ -472,7 +472,7 @@ impl Vfs {
             self.caches.0.notifier.told(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
-        let found = self.take_in(at, &answer?, asked).await;
+        let found = self.apply_entry(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
     }
@@ -495,7 +495,7 @@ impl Vfs {
         }
         let asked = self.woken(asked).await;
         let (entry, opened) = answer?;
-        let found = self.take_in(at, &entry, asked).await;
+        let found = self.apply_entry(at, &entry, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         self.caches.use_inode(found.ino);
         self.open_pages(found.ino, &opened).await;
@@ -581,7 +581,7 @@ impl Vfs {
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
         }
-        let found = self.take_in(at, &answer?, asked).await;
+        let found = self.apply_entry(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
     }
@@ -706,7 +706,7 @@ impl Vfs {
             let Some(entry) = &listed.entry else { continue };
             let asked = self.cache(|cache| cache.as_of_now(asked));
             match number {
-                Some(name) => drop(self.take_in(At { dir, name }, entry, asked).await),
+                Some(name) => drop(self.apply_entry(At { dir, name }, entry, asked).await),
                 None => self.cache(|cache| {
                     let until = types::Instant::default();
                     cache.looked_up(&entry.attr, entry.generation, until, asked);
@@ -877,7 +877,7 @@ impl Vfs {
             if let Some(end) = end.filter(|end| *end > cache.size(ino)) {
                 cache.set_size(ino, end);
             }
-            cache.void(ino)
+            cache.invalidate(ino)
         });
     }
 
