@@ -48,8 +48,8 @@ struct Member {
     eviction_window: Option<(u64, Instant)>,
     /// Its session.
     session: MemberSession,
-    /// When it last finished a replay, or mounted. Changes before the death of a later server may
-    /// still need a replay.
+    /// When it last finished a replay, or mounted. If a server died after that, the client may
+    /// still have to replay its changes.
     replayed: Instant,
     /// The same for the session that has replaced this one.
     next_replayed: Option<Instant>,
@@ -118,14 +118,14 @@ impl Member {
     /// will notice later.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
-        let troubled = self.eviction_window.is_some_and(|(_, until)| until >= begun);
-        if status.evictions > 0 && !troubled {
+        let may_be_evicted = self.eviction_window.is_some_and(|(_, until)| until >= begun);
+        if status.evictions > 0 && !may_be_evicted {
             let text =
                 format!("c{} was evicted while mounting, though nothing held it up", mount.index);
             log::broken(NO_SPURIOUS_EVICTION, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
-        let expected = troubled && since.is_some();
+        let expected = may_be_evicted && since.is_some();
         self.session =
             MemberSession { client, since, expected, evictions, ..MemberSession::default() };
         self.replayed = begun;
@@ -592,8 +592,8 @@ impl Fleet {
         };
         // It may notice much later, if the server is paused.
         let now = self.0.cluster.env.now();
-        let troubled = members[slot].eviction_window.is_some_and(|(_, until)| now <= until);
-        members[slot].session.expected |= troubled;
+        let may_be_evicted = members[slot].eviction_window.is_some_and(|(_, until)| now <= until);
+        members[slot].session.expected |= may_be_evicted;
         // The end of an eviction is durable after all earlier changes, even if the server dies
         // meanwhile.
         if !out || members[slot].session.since.is_none() {
@@ -641,9 +641,9 @@ impl Fleet {
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
-            let troubled = member.eviction_window.is_some_and(|(_, until)| now <= until);
+            let may_be_evicted = member.eviction_window.is_some_and(|(_, until)| now <= until);
             // A client out of reach may lose its new session as well.
-            let expected = troubled || member.session.expected;
+            let expected = may_be_evicted || member.session.expected;
             if !expected {
                 log::broken(
                     NO_SPURIOUS_EVICTION,
