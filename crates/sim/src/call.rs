@@ -1,25 +1,25 @@
-//! What applications do to the file system, and what they were told.
+//! The operations of applications on the file system, and their outcomes.
 
 use std::rc::Rc;
 
 use types::{Attr, Fault, FileKind, Ino};
 
-/// A name of the small set that the workload uses.
+/// A name from the small set that the workload uses.
 pub type NameNo = u8;
 
-/// Parts of a file that fcntl locks of the workload take, each of a kilobyte.
+/// Units of a file that fcntl locks cover, a kilobyte each.
 pub const LOCK_UNITS: u8 = 4;
 
-/// Number of an open file: of all those of a run it is the only one.
+/// Number of an open file, unique in a run.
 pub type FileNo = u32;
 
-/// Stands for the descriptor of a store into a mapping, which tells of nothing.
+/// Stands for the descriptor of a store into a mapping, which reports nothing.
 pub const MAPPED: FileNo = FileNo::MAX;
 
-/// Number of the target of a symbolic link: of all those of a run one has it, but for 0.
+/// Number of the target of a symbolic link; unique in a run, except 0.
 pub type TargetNo = u32;
 
-/// The text of a target, which may be long.
+/// The text of a target; it may be long.
 pub fn target_text(target: TargetNo) -> String {
     match target {
         0 => "target".to_owned(),
@@ -27,7 +27,7 @@ pub fn target_text(target: TargetNo) -> String {
     }
 }
 
-/// Bytes of the longest target, about.
+/// Bytes of the longest target, approximately.
 const TARGET_MAX: usize = 600;
 
 /// The number of the target with this text.
@@ -55,17 +55,17 @@ pub struct At {
 /// One atomic step of an application.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Where does the name lead?
+    /// Looks a name up.
     Lookup(At),
-    /// Attributes.
+    /// Reads attributes.
     GetAttr(Ino),
-    /// Makes a node without opening it, but for symbolic links.
+    /// Creates an inode without opening it; symbolic links have an operation of their own.
     Make(At, FileKind),
-    /// Makes a symbolic link to the target of this number.
+    /// Creates a symbolic link to the target with this number.
     Symlink(At, TargetNo),
-    /// Where does a symbolic link lead?
+    /// Reads the target of a symbolic link.
     ReadLink(Ino),
-    /// Makes a file or, unless `exclusive`, takes the one that is there; opens it.
+    /// Creates a file or, unless `exclusive`, takes the existing one; opens it.
     Create {
         /// The name.
         at: At,
@@ -74,11 +74,11 @@ pub enum Op {
         /// The open file.
         file: FileNo,
     },
-    /// Makes an open file without a name.
+    /// Creates an open file without a name, by O_TMPFILE.
     TmpFile(Ino, FileNo),
-    /// A further name.
+    /// Adds a name.
     Link(Ino, At),
-    /// Takes a name away that is no directory's.
+    /// Removes a name that is not a directory.
     Unlink(At),
     /// Removes an empty directory.
     Rmdir(At),
@@ -104,7 +104,7 @@ pub enum Op {
         /// Bytes asked for.
         len: u32,
     },
-    /// The file ends here, or before: what a read told that had bytes before the end.
+    /// A short read with bytes before the end shows that the file ends here or before.
     End(Ino, u64),
     /// Writes `len` bytes of pattern `tag`; at the end of the file without `offset`.
     Write {
@@ -142,82 +142,84 @@ pub enum Op {
     SetOwner {
         /// Inode.
         ino: Ino,
-        /// Its owner from then on; `None`: as it was.
+        /// The new owner; `None`: unchanged.
         uid: Option<u32>,
-        /// Its group.
+        /// The new group; `None`: unchanged.
         gid: Option<u32>,
     },
     /// Sets or (`None`) removes an extended attribute.
     SetXattr(Ino, Option<u32>),
-    /// Reads it.
+    /// Reads the extended attribute.
     GetXattr(Ino),
-    /// Takes a lock (`Some(exclusive)`), or frees it.
+    /// Takes a lock (`Some(exclusive)`), or frees one.
     Lock {
         /// File.
         ino: Ino,
-        /// Who takes it.
+        /// The lock owner.
         owner: u64,
         /// `None` frees it.
         exclusive: Option<bool>,
-        /// Which units of the file, of [`LOCK_UNITS`], by fcntl; `None`: all of it, by flock.
+        /// The units, of [`LOCK_UNITS`], of an fcntl lock; `None`: a flock lock.
         range: Option<(u8, u8)>,
     },
-    /// No application's: a wait for a lock was given up. Until that is over it may have been taken,
-    /// and is given back.
+    /// Not by an application: its process stopped waiting for a lock. Until the request ends, the
+    /// lock may be taken and is given back.
     Tried {
         /// File.
         ino: Ino,
-        /// Who tried.
+        /// The lock owner.
         owner: u64,
-        /// Against all others?
+        /// Exclusive or shared.
         exclusive: bool,
         /// As [`Op::Lock`].
         range: Option<(u8, u8)>,
-        /// Of all those of a run this is the only one.
+        /// Unique in a run.
         number: u64,
     },
-    /// No application's: the lock that was tried is given back.
+    /// Not by an application: the lock of an abandoned request is given back.
     GivenBack(Ino, u64),
-    /// No application's: a file of a process that was killed is closed, and nobody is told
-    /// anything.
+    /// Not by an application: the kernel closes a file of a killed process and reports nothing to
+    /// anybody.
     Left(Ino, FileNo),
-    /// Everything of the file that this client wrote is durable.
+    /// Everything that this client wrote to the file is durable.
     Fsync(Ino, FileNo),
     /// Every change of names and attributes that this client made is durable.
     SyncNames,
     /// Everything that this client did is durable.
     SyncAll,
-    /// No application's: the client's session is over. Its locks and opens are gone, and of what
-    /// was not synced and nobody else saw a part is lost.
+    /// Not by an application: the client's session is over. Its locks and opens are gone. A part of
+    /// what was not synced and no other client saw is lost.
     Lost {
         /// The client itself has ended.
         dead: bool,
-        /// So many of its last changes of names and attributes may be lost, too.
+        /// At most this many of its last changes of names and attributes may be lost too.
         kept: u32,
-        /// Position at which the client surely knew of it.
+        /// Position at which the client certainly knew of the loss.
         learned: u64,
-        /// What it was doing to files; nobody else can have seen it before.
+        /// Its unfinished edits of files; no other client can have seen them before.
         edits: Rc<Vec<Op>>,
-        /// A data device stood still, and may have writes of it that it carries out later.
+        /// A data device stalled, and may carry out the client's writes later.
         late: bool,
         /// Position at which the client first began something in its next session, if that was
-        /// before the loss was noted.
+        /// before the loss was recorded.
         next: Option<u64>,
     },
-    /// No application's: the data devices have carried out what they had when they stood still.
+    /// Not by an application: the data devices have carried out everything that they had when they
+    /// stalled.
     Settled,
-    /// No application's: the client says that a device failed what it had written to a file.
+    /// Not by an application: the client reports that a device failed what it had written to a
+    /// file.
     Damaged {
         /// The file.
         ino: Ino,
-        /// It was written, and a flush failed.
+        /// The write succeeded and a flush failed.
         flush: bool,
-        /// Open files by which it was told at once: surely, or (`false`) perhaps.
+        /// Open files that reported it at once: certainly, or (`false`) perhaps.
         told: Vec<(FileNo, bool)>,
     },
-    /// No application's: a kernel could not write back what mappings had stored into a file.
+    /// Not by an application: a kernel could not write back stores into mappings of a file.
     Unwritten(Ino),
-    /// No application's: all hosts and the data devices lose power. `stuck`: a flush has failed,
+    /// Not by an application: all hosts and the data devices lose power. `stuck`: a flush failed,
     /// and what it should have made stable was not flushed since.
     LostPower {
         /// See above.
@@ -246,7 +248,7 @@ impl Op {
         )
     }
 
-    /// Does it only look?
+    /// Is it read-only?
     pub fn only_looks(&self) -> bool {
         matches!(
             self,
@@ -259,12 +261,12 @@ impl Op {
         )
     }
 
-    /// May it make an inode?
+    /// May it create an inode?
     pub fn makes(&self) -> bool {
         matches!(self, Op::Make(..) | Op::Symlink(..) | Op::Create { .. } | Op::TmpFile(..))
     }
 
-    /// Is it a change of names or attributes, which the server makes at once?
+    /// Does it change names or attributes, which the server does at once?
     pub fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -282,7 +284,7 @@ impl Op {
         )
     }
 
-    /// What it asks of by number that its process has found by name, or has open.
+    /// The inode that it names by number, after its process looked it up or opened it.
     pub fn of_what_was_found(&self) -> Option<Ino> {
         match self {
             Op::Open(ino, _)
@@ -304,15 +306,16 @@ impl Op {
         }
     }
 
-    /// Does it change a file's content so that others see nothing of it before its answer, or
-    /// before its client's rights are taken? A write that waits to be durable is there before its
-    /// answer, and so may a new size be, which processes of the same host are told.
+    /// Does it edit a file so that no other client sees that before its answer, or before its
+    /// client's rights are recalled? A synchronous write is visible before its answer. So is a new
+    /// size, which other processes of the host see.
     pub fn edits_unseen(&self) -> bool {
         let seen = matches!(self, Op::Write { sync: true, .. } | Op::Truncate(..));
         self.edited().is_some() && !seen
     }
 
-    /// The file whose losses it tells of at its end, surely or (`false`) unless it fails otherwise.
+    /// The file whose losses it reports at its end: certainly, or (`false`) unless it fails for
+    /// another reason.
     pub fn reports(&self) -> Option<(Ino, bool)> {
         match self {
             Op::Fsync(ino, _) | Op::Close(ino, _) => Some((*ino, true)),
@@ -321,7 +324,7 @@ impl Op {
         }
     }
 
-    /// The open file by which it is done.
+    /// The open file that it uses.
     pub fn file(&self) -> Option<FileNo> {
         match self {
             Op::Open(_, file)
@@ -336,7 +339,7 @@ impl Op {
     }
 }
 
-/// What an application saw of attributes.
+/// Attributes as an application saw them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Type.
@@ -349,12 +352,12 @@ pub struct Seen {
     pub gid: u32,
     /// Links.
     pub nlink: u32,
-    /// Size; of files.
+    /// Size of a regular file; otherwise 0.
     pub size: u64,
 }
 
 impl Seen {
-    /// The part of the attributes that is judged.
+    /// The attributes that the judge checks.
     pub fn of(attr: &Attr) -> Seen {
         let size = if attr.kind == FileKind::Regular { attr.size } else { 0 };
         let Attr { kind, mode, uid, gid, nlink, .. } = *attr;
@@ -362,31 +365,30 @@ impl Seen {
     }
 }
 
-/// What it was told.
+/// The outcome of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// Success without a result.
     Done,
-    /// The name leads there, or is missing; the made or opened inode.
+    /// The inode of the name, or `None` if it is missing; the created or opened inode.
     Found(Option<Ino>),
-    /// A listing has the name, with this inode and this kind.
+    /// A listing has the name, with this inode and type.
     Listed(Ino, FileKind),
     /// Attributes.
     Attr(Seen),
-    /// Bytes.
+    /// Bytes that were read.
     Bytes(Rc<Vec<u8>>),
-    /// An extended attribute, if it is there.
+    /// The extended attribute, if it exists.
     Xattr(Option<u32>),
     /// The target of a symbolic link.
     Target(TargetNo),
-    /// It failed.
+    /// It failed with this fault.
     Failed(Fault),
-    /// It failed with EIO while a data device did.
+    /// It failed with EIO while a data device was failing.
     DeviceFailed,
-    /// It failed with ENOSPC, and there was little space left.
+    /// It failed with ENOSPC, and space was low.
     NoRoom,
-    /// It failed with ESTALE, and what it was asked of had just been found by name. Nothing excuses
-    /// that.
+    /// It failed with ESTALE just after a lookup of the name. Nothing excuses that.
     GoneThoughFound,
 }
 
@@ -413,15 +415,15 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// Bytes of the pattern `tag`, never zero: each tells by whom it was written, and every second one,
-/// too, which sector of what that wrote it lies in, so that none can stand in for another.
+/// Bytes of the pattern `tag`, never zero. Even bytes show the write and the sector in it, odd ones
+/// the write, so that no byte can stand in for another.
 pub fn pattern(tag: u32, offset: u64, len: usize) -> Vec<u8> {
     let other = (tag / 255 % 255) as u8 + 1;
     let byte = |at: u64| ((u64::from(tag) + 101 * (at / 512)) % 255) as u8 + 1;
     (offset..offset + len as u64).map(|at| if at % 2 == 0 { byte(at) } else { other }).collect()
 }
 
-/// Runs of equal pairs of bytes, for people.
+/// Runs of equal pairs of bytes.
 pub fn describe(bytes: &[u8]) -> String {
     let mut text = format!("{} bytes:", bytes.len());
     let mut start = 0;
@@ -440,19 +442,20 @@ pub fn describe(bytes: &[u8]) -> String {
     text
 }
 
-/// One step of the history: who did what, between which moments, with which result.
+/// One step of the history: an operation of a client, between two positions, with its outcome.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Client.
     pub client: usize,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// The answer; `None`: there was none, and nobody knows whether it took effect by the end.
+    /// The answer; `None`: there was none, and it is unknown whether the operation took effect by
+    /// the end.
     pub outcome: Option<Outcome>,
-    /// The answer was guessed: there was none.
+    /// There was no answer, and the judge guessed one.
     pub guessed: bool,
-    /// Position at which the server, of content the client, says that it took effect, if either
-    /// does.
+    /// Position at which the server (for content: the client) reported that it took effect, if
+    /// either did.
     pub applied: Option<u64>,
     /// Position of the beginning among all events.
     pub begun: u64,
@@ -467,7 +470,7 @@ impl Call {
         when(self) == when(other) && self.op == other.op
     }
 
-    /// For people.
+    /// One line of the printed history.
     pub fn line(&self) -> String {
         let outcome = self.outcome.as_ref().map(|outcome| format!("{outcome:?}"));
         let outcome = outcome.unwrap_or_else(|| "no answer".to_owned());

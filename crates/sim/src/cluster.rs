@@ -27,23 +27,23 @@ use crate::log;
 const MIB: u64 = 1 << 20;
 /// Bytes of the metadata log.
 pub(crate) const LOG_BYTES: u64 = 4 * MIB;
-/// What is left of the log's first lap when a run begins.
+/// Bytes left of the log's first lap when a run begins.
 const LOG_LEFT: u64 = 256 << 10;
-/// A setting that means nothing.
+/// A setting without a meaning.
 const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
 const ADDRESS: &str = "mds:7000";
 const FS: &str = "sim";
-/// How much longer the way of a connection may be, and what passes in a second, if they are uneven.
+/// Most extra latency of a connection and its bytes a second, if connections are uneven.
 const DETOUR: Duration = Duration::from_millis(20);
 const BANDWIDTH: u64 = 4 << 20;
-/// Millionths by which a clock runs too fast or too slow, at most: two run apart by a tenth.
+/// Most drift of a clock in millionths: two clocks drift apart by up to a tenth.
 const DRIFT: u64 = 50_000;
-/// After which a server that ended by itself is started again.
-const AGAIN: Duration = Duration::from_millis(100);
-/// Inodes without a name that are looked at.
+/// After this time a server that ended by itself is restarted.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
+/// Most orphans that a look reads.
 const ORPHANS: usize = 1000;
-/// The invariant that a server breaks which ends though nothing failed.
+/// The invariant that a server without failed devices does not end by itself.
 pub(crate) const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
 /// The server's lease.
 pub const LEASE: Duration = Duration::from_secs(5);
@@ -63,18 +63,18 @@ fn pag_uuid() -> Uuid {
     Uuid([8; 16])
 }
 
-/// Blocks that the server could give to somebody.
+/// Free blocks that the server could grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Free {
-    /// Of the data zone, at once or when the log is durable; what is in pools is not counted.
+    /// Of the data zone, at once or once the log is durable; client pools are not counted.
     pub data: u64,
     /// Of the metadata zone.
     pub meta: u64,
-    /// What of this is kept for removing, and for what is promised to clients.
+    /// The part of `meta` that is kept for removals and for reservations of clients.
     pub meta_kept: u64,
 }
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Clone)]
 pub struct Cluster {
     /// The world.
@@ -82,55 +82,56 @@ pub struct Cluster {
     /// The node of the test.
     pub env: Env,
     disks: Rc<RefCell<Disks>>,
-    /// Starts of the server.
+    /// Starts of the server so far.
     pub starts: Rc<Cell<u64>>,
-    /// When the server was killed or started again last.
+    /// When the server was last killed or restarted.
     pub restarted: Rc<Cell<Option<Instant>>>,
-    /// Rises with every kill of the server.
+    /// Kills of the server so far.
     kills: Rc<Cell<u64>>,
-    /// That of the server that is up; 0 if none is.
+    /// The epoch of the running server; 0 without one.
     pub epoch: Rc<Cell<u32>>,
-    /// A device fails, or until when one did: the server may end by itself, and is started again.
+    /// A device fails now: the server may end by itself, and is restarted. `failed`: when one last
+    /// did.
     failing: Rc<Cell<bool>>,
-    /// Since when no more faults come; `None` as long as they do.
+    /// Since when no faults are injected; `None` while they are.
     calm: Rc<Cell<Option<Instant>>>,
-    /// When the metadata zone last had no room for another client, as far as was looked.
-    pub crowded: Rc<Cell<Option<Instant>>>,
+    /// When a sample last showed no room for another client.
+    pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
-    /// Who is told what the server says of evictions.
+    /// NotifiableKernel of evictions by the server.
     pub evictions: Rc<RefCell<Option<OnEviction>>>,
-    /// Who is told what the server applied.
+    /// NotifiableKernel of operations that the server applied.
     pub applied: Rc<RefCell<Option<OnApplied>>>,
-    /// Who is told that the server is about to be killed.
+    /// NotifiableKernel before the server is killed.
     pub killing: Rc<RefCell<Option<OnKill>>>,
-    /// The store of the server that runs.
+    /// The store of the running server.
     store: Rc<RefCell<Option<Mfs>>>,
-    /// What the server that runs counts.
+    /// The introspection of the running server.
     ledger: Rc<RefCell<Option<Introspection>>>,
-    /// Who looks while it runs.
+    /// The checkers of the run.
     pub(crate) checks: Checks,
 }
 
-/// Takes the number of a client and what is said of it.
+/// Takes the number of a client and the stage of its eviction.
 pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
 
-/// Is told that the server is about to be killed.
+/// Called before the server is killed.
 pub type OnKill = Box<dyn Fn()>;
 
-/// Takes the number of a client, what the server applied for it, and by which transaction, if it
-/// changed what is kept.
+/// Takes the number of a client, the operation that the server applied for it, and the transaction
+/// if it changed the metadata.
 pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op, Option<Transno>)>;
 
-/// Who looks on at the server.
-struct Eyes {
+/// Observes the server.
+struct ServerObserver {
     applied: Rc<RefCell<Option<OnApplied>>>,
     checks: Checks,
 }
 
-impl Observer for Eyes {
+impl Observer for ServerObserver {
     fn took_effect(&self, client: ClientId, op: &proto::mds::Op, transno: Option<Transno>) {
-        if let Some(tell) = &*self.applied.borrow() {
-            tell(client.0, op, transno);
+        if let Some(report) = &*self.applied.borrow() {
+            report(client.0, op, transno);
         }
     }
 
@@ -147,18 +148,18 @@ impl Observer for Eyes {
     }
 }
 
-/// What a server says of an eviction.
+/// A stage of an eviction, as the server logs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Eviction {
     /// It begins.
     Begins,
-    /// A data device stands still: what the client wrote may be carried out later.
+    /// A data device stalls: it may carry out the client's writes later.
     Unflushed,
     /// What the client held is free.
-    Out,
+    Completed,
 }
 
-/// How large the devices are.
+/// Sizes of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Sizes {
     /// Blocks of the data zone, its label included.
@@ -168,26 +169,25 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// Nobody fills these.
+    /// Large enough not to fill up.
     fn default() -> Sizes {
         Sizes { data: 512 * MIB / BLOCK_U64, meta: 64 * MIB / BLOCK_U64 }
     }
 }
 
-/// How the file system is formatted.
+/// Format options of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Format {
-    /// Size of slots.
+    /// Slot size.
     pub slots: SlotSize,
-    /// Small files lie with their inodes.
+    /// Small files are inline.
     pub inline_data: bool,
-    /// Segments that outgrow a slot lie in blocks beside the inode.
+    /// Segments that outgrow a slot go to layout blocks.
     pub layout_blocks: bool,
 }
 
 impl Format {
-    /// That of a seed: inline data for half of them, layout blocks for half, and the usual slots
-    /// for half.
+    /// The format of a seed: inline data, layout blocks and the default slot size, each for half.
     pub fn of(seed: u64) -> Format {
         let mut rng = SimRng::new(seed ^ 0x0f0a_4a75);
         let inline_data = rng.one_in(2);
@@ -206,7 +206,7 @@ impl Format {
     }
 }
 
-/// The disks as they are attached now.
+/// The attached disks.
 pub struct Disks {
     /// The metadata zone.
     pub meta: SimDisk,
@@ -214,8 +214,7 @@ pub struct Disks {
     pub data: SimDisk,
 }
 
-/// A freshly formatted metadata zone: made once for each size and format, since it is the same for
-/// all.
+/// A freshly formatted metadata zone; made once for each size and format, since it never differs.
 fn formatted(sizes: Sizes, made: Format) -> SimDisk {
     static FORMATTED: Mutex<BTreeMap<(Sizes, Format), SimDisk>> = Mutex::new(BTreeMap::new());
     let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,16 +268,16 @@ fn labelled(sizes: Sizes) -> SimDisk {
     disk
 }
 
-/// What a run takes at most, beside the time that it is asked to take: more is a hang.
-const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Most virtual time of a run beyond the time of its plan: more is a hang.
+const RUN_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A world with fresh disks.
 pub fn world(seed: u64) -> (SimWorld, Disks) {
     world_of(seed, false, Duration::ZERO, (Sizes::default(), Format::default()))
 }
 
-/// A world with fresh disks of these sizes and this format, in which connections may be `uneven`,
-/// and whose operations are spread over `time`.
+/// A world with fresh disks of these sizes and this format. Connections may be `uneven`; operations
+/// are spread over `time`.
 pub fn world_of(
     seed: u64,
     uneven: bool,
@@ -289,9 +288,9 @@ pub fn world_of(
         net_detour: if uneven { DETOUR } else { Duration::ZERO },
         net_bandwidth: uneven.then_some(BANDWIDTH),
         shuffle_tasks: seed % 2 == 1,
-        // A process takes up to twice its share of the time for each operation, and faults hold it
-        // up.
-        time_limit: DAY + 3 * time,
+        // A process takes up to twice its share of the time for each operation, and faults delay
+        // it.
+        time_limit: RUN_LIMIT + 3 * time,
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);
@@ -319,7 +318,7 @@ impl Cluster {
             epoch,
             failing,
             calm,
-            crowded: Rc::default(),
+            out_of_room_at: Rc::default(),
             failed,
             evictions,
             applied,
@@ -330,17 +329,17 @@ impl Cluster {
         }
     }
 
-    /// The metadata zone as it is attached.
+    /// The attached metadata zone.
     pub fn meta(&self) -> SimDisk {
         self.disks.borrow().meta.clone()
     }
 
-    /// The data zone as it is attached.
+    /// The attached data zone.
     pub fn data(&self) -> SimDisk {
         self.disks.borrow().data.clone()
     }
 
-    /// From now on these are the disks that are opened.
+    /// Attaches other disks.
     pub fn replace(&self, meta: Option<SimDisk>, data: Option<SimDisk>) {
         let mut disks = self.disks.borrow_mut();
         if let Some(meta) = meta {
@@ -355,7 +354,7 @@ impl Cluster {
         }
     }
 
-    /// From here on a device fails what it is asked, or no longer does.
+    /// From here on a device fails requests, or no longer does.
     pub fn devices_fail(&self, failing: bool) {
         self.failing.set(failing);
         self.failed.set(Some(self.env.now()));
@@ -366,22 +365,22 @@ impl Cluster {
         self.failing.get() || self.failed.get().is_some_and(|at| at >= since)
     }
 
-    /// From here on faults come, or none do any more.
+    /// From here on faults are injected, or no longer.
     pub fn faults_come(&self, come: bool) {
         self.calm.set((!come).then(|| self.env.now()));
     }
 
-    /// May a fault have come since?
+    /// May a fault have been injected since?
     pub fn disturbed_since(&self, since: Instant) -> bool {
         self.calm.get().is_none_or(|calm| calm > since)
     }
 
-    /// Have no faults come for so long?
+    /// Were no faults injected for this long?
     pub fn is_calm_for(&self, time: Duration) -> bool {
         self.calm.get().is_some_and(|calm| self.env.now().since(calm) >= time)
     }
 
-    /// Starts the server on its node; it is up some time later, or has ended again.
+    /// Starts the server on its node. It is up some time later, or has ended again.
     pub fn start_server(&self) {
         self.starts.set(self.starts.get() + 1);
         if self.starts.get() > 1 {
@@ -389,22 +388,23 @@ impl Cluster {
         }
         let env = self.world.node(SERVER);
         let (evictions, cluster) = (self.evictions.clone(), self.clone());
-        let eyes = Eyes { applied: self.applied.clone(), checks: self.checks.clone() };
+        let observer =
+            ServerObserver { applied: self.applied.clone(), checks: self.checks.clone() };
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
             log: Rc::new(move |text| {
-                if let Some((client, eviction)) = evicted_client(text)
-                    && let Some(tell) = &*evictions.borrow()
+                if let Some((client, eviction)) = parse_eviction(text)
+                    && let Some(report) = &*evictions.borrow()
                 {
-                    tell(client, eviction);
+                    report(client, eviction);
                 }
-                if let Some(client) = unflushed(text) {
-                    cluster.keeps_unflushed(client);
+                if let Some(client) = parse_unflushed(text) {
+                    cluster.settle_unflushed(client);
                 }
                 log::line(&format!("mds: {text}"));
             }),
-            observer: Some(Rc::new(eyes)),
+            observer: Some(Rc::new(observer)),
             ..mds::Config::new(FS, ADDRESS)
         };
         self.checks.begins(SERVER);
@@ -418,26 +418,27 @@ impl Cluster {
                 if !cluster.failed_since(begun) {
                     log::broken(SERVER_STAYS, &error);
                 }
-                cluster.start_again();
+                cluster.restart_after_exit();
             }
         });
     }
 
-    /// The server says that what this client wrote may be lost with the device's power: it could
-    /// not flush it. Here the device keeps that, and if it worked the server should have flushed
-    /// it.
-    fn keeps_unflushed(&self, client: ClientId) {
+    /// The server logs that a power cut may lose this client's writes, because it could not flush
+    /// them. The simulated device keeps them; with a working device the server should have flushed
+    /// them.
+    fn settle_unflushed(&self, client: ClientId) {
         let data = self.data();
         if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
-            data.make_writes_stable(&self.checks.loose_of(client));
+            data.make_writes_stable(&self.checks.unflushed_of(client));
         }
     }
 
-    /// Somebody sees that the server has ended, and starts it, unless who killed it meanwhile will.
-    fn start_again(&self) {
+    /// A supervisor sees that the server has ended, and starts it, unless somebody killed it
+    /// meanwhile.
+    fn restart_after_exit(&self) {
         let (this, starts, kills) = (self.clone(), self.starts.get(), self.kills.get());
         self.env.spawn(async move {
-            this.env.sleep(AGAIN).await;
+            this.env.sleep(RESTART_DELAY).await;
             if (this.starts.get(), this.kills.get()) == (starts, kills) {
                 this.kill_server();
                 this.start_server();
@@ -445,8 +446,8 @@ impl Cluster {
         });
     }
 
-    /// The metadata zone, once nothing of a server before has it open or under way. What a flush of
-    /// it failed stays unstable.
+    /// Opens the metadata zone once no earlier server has it open or has requests under way. What a
+    /// flush of such a server failed to make stable stays unstable.
     async fn open_meta(&self, env: &Env) -> std::io::Result<Disk> {
         let options = DiskOptions { write: true, exclusive: true };
         loop {
@@ -459,7 +460,7 @@ impl Cluster {
         }
     }
 
-    /// From its start on each host has a clock of its own.
+    /// Gives each host a clock with a drift of its own.
     pub fn drift(&self, clients: usize, rng: &mut SimRng) {
         let clients = (0..clients).map(|slot| format!("c{slot}"));
         for host in clients.chain([SERVER.to_owned()]) {
@@ -470,40 +471,43 @@ impl Cluster {
 
     /// Kills the server's process.
     pub fn kill_server(&self) {
-        if let Some(tell) = &*self.killing.borrow() {
-            tell();
+        if let Some(report) = &*self.killing.borrow() {
+            report();
         }
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
         self.epoch.set(0);
         self.world.kill(SERVER);
-        // It holds the device.
+        // They hold the device.
         self.store.take();
         self.ledger.take();
     }
 
-    /// What the server that runs counts.
+    /// The introspection of the running server.
     pub(crate) fn ledger(&self) -> Option<Introspection> {
         self.ledger.borrow().clone()
     }
 
-    /// What the store of the server that runs holds at this moment.
-    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
+    /// Reads the store of the running server as it is at this moment.
+    pub(crate) fn inspect<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Option<T> {
         let store = self.store.borrow();
         let meta = self.meta();
         let seen = store.as_ref()?.inspect(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
-        log::looked(seen.is_some());
+        log::count_look(seen.is_some());
         seen
     }
 
-    /// What is free, if a server runs and has it at hand.
+    /// The free blocks, if a server runs and has the counts in its cache.
     pub fn free(&self) -> Option<Free> {
         let store = self.store.borrow();
         let store = store.as_ref()?;
         let mut counted = pin!(store.run(Cost::READ, |txn| {
             let zones = txn.pags()?;
-            // Of files that an evicted client could write nothing is free before its quarantine
-            // ends.
+            // Freed blocks of files that an evicted client could write stay unusable until its
+            // quarantine ends.
             let held = !txn.quarantines()?.is_empty();
             let freed = |zone: &store::PagState| if held { 0 } else { zone.freed };
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
@@ -517,10 +521,10 @@ impl Cluster {
         }
     }
 
-    /// Inodes without a name, but those that somebody else than `clients` may have open; `None`
-    /// where no server can tell.
-    pub(crate) fn nameless(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
-        let found = self.look(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
+    /// Orphans that no client except `clients` may have open; `None` without a server that can
+    /// answer.
+    pub(crate) fn unused_orphans(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
+        let found = self.inspect(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
         let leases = self.ledger()?.leases();
         let is_used = |ino: &Ino| {
             let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
@@ -531,8 +535,8 @@ impl Cluster {
         Some(found.into_iter().filter(|ino| !is_used(ino)).collect())
     }
 
-    /// Who has the blocks of the data zone, as the server knows it, for people.
-    pub fn space(&self) -> String {
+    /// Describes who holds blocks of the data zone, as the server knows it.
+    pub fn describe_space(&self) -> String {
         let store = self.store.borrow();
         let Some(store) = store.as_ref() else { return "\n  no server runs".to_owned() };
         let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
@@ -556,7 +560,7 @@ impl Cluster {
         }));
         match looked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((text, _))) => text,
-            _ => "\n  the server cannot tell".to_owned(),
+            _ => "\n  the server cannot report".to_owned(),
         }
     }
 
@@ -565,7 +569,7 @@ impl Cluster {
         self.connect_kernel(name, Rc::new(NoKernel)).await
     }
 
-    /// Connects a client on the node `name`, which tells its recalls to `kernel`.
+    /// Connects a client on the node `name`, which passes its recalls to `kernel`.
     pub async fn connect_kernel(
         &self,
         name: &str,
@@ -586,23 +590,22 @@ impl Cluster {
     }
 }
 
-/// The evicted client of which a line of the server's log says that it could not flush what that
-/// wrote.
-fn unflushed(text: &str) -> Option<ClientId> {
+/// The evicted client in a log line of the server about writes that it could not flush.
+fn parse_unflushed(text: &str) -> Option<ClientId> {
     let (_, rest) = text.split_once("writes in place of the evicted client ")?;
     rest.split(' ').next()?.parse().ok().map(ClientId)
 }
 
-/// What a line of the server's log says of the eviction of a client.
-fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
-    if let Some(client) = unflushed(text) {
+/// The client and stage in a log line of the server about an eviction.
+fn parse_eviction(text: &str) -> Option<(u64, Eviction)> {
+    if let Some(client) = parse_unflushed(text) {
         let stands_still = text.contains("has not flushed within") || text.contains("still owes");
         return stands_still.then_some((client.0, Eviction::Unflushed));
     }
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
     let eviction = match rest {
-        rest if rest.starts_with("has been evicted") => Eviction::Out,
+        rest if rest.starts_with("has been evicted") => Eviction::Completed,
         rest if rest.contains("is being evicted") => Eviction::Begins,
         _ => return None,
     };
@@ -611,9 +614,8 @@ fn evicted_client(text: &str) -> Option<(u64, Eviction)> {
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
     let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    // Every second server gives each directory a name map, and, where the format has layout blocks,
-    // keeps these tiny and gives them to each file with more than a few segments; the others leave
-    // them large.
+    // Every second server gives each directory a name map and, where the format has layout blocks,
+    // keeps these tiny and gives them to every file with more than a few segments.
     let (maps, layouts) = match cluster.starts.get() % 2 {
         0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
         _ => (MapLimits::USUAL, LayoutLimits::USUAL),
@@ -625,7 +627,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     cluster.checks.opened(cluster, mfs.last_committed());
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     *cluster.ledger.borrow_mut() = Some(server.introspection());
-    // From here on reads do not fail: what a failing one tells applications is not judged.
+    // From here on reads do not fail: the judge does not know such errors.
     cluster.meta().clear_read_faults();
     server.run(std::future::pending()).await.map_err(|error| error.to_string())
 }

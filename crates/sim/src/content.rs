@@ -1,12 +1,12 @@
-//! What a file may contain.
+//! The possible contents of a file.
 //!
 //! Invariants:
-//! - a file is surely what it is until a client that may have kept changes of it to itself
-//!   loses them; then every byte is one of those that the file had there since it was last
-//!   stable, and the size one of its sizes, until somebody sees which;
-//! - what was seen stays: a byte or size that was read once is that one from then on;
-//! - what is alike is held once: of a file that may be many things an edit copies the pieces that
-//!   it meets, and the same edit of the same bytes gives the same bytes, not others that are equal.
+//! - a file's content is known until a client with unsynced changes loses them. Then every byte is
+//!   one that the file had there since it was last stable, and the size is one of its sizes, until
+//!   a client sees which;
+//! - what was seen is final: a byte or size that was read once keeps that value;
+//! - equal content is shared: an edit of an uncertain file copies only the pieces that it touches,
+//!   and the same edit of the same bytes gives the same allocation.
 
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
@@ -24,24 +24,24 @@ const BLOCK: u64 = 4096;
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// These bytes.
-    Sure(Rc<Vec<u8>>),
-    /// One of several.
-    Loose(Rc<Loose>),
+    /// Exactly these bytes.
+    Known(Rc<Vec<u8>>),
+    /// One of several contents.
+    Uncertain(Rc<UncertainBytes>),
 }
 
-/// Of a few places only: contents that differ mostly do so there, for the bytes of a write are much
-/// alike.
+/// Hashes a sample of bytes: different contents mostly differ there, because a write repeats its
+/// bytes.
 impl Hash for Content {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
-            Content::Sure(bytes) => {
+            Content::Known(bytes) => {
                 bytes.len().hash(state);
-                few_of(bytes).for_each(|byte| byte.hash(state));
+                sample(bytes).for_each(|byte| byte.hash(state));
             }
-            Content::Loose(loose) => {
-                (&loose.sizes, loose.pieces.len()).hash(state);
-                for piece in few_of(&loose.pieces) {
+            Content::Uncertain(uncertain) => {
+                (&uncertain.sizes, uncertain.pieces.len()).hash(state);
+                for piece in sample(&uncertain.pieces) {
                     (piece.0.len(), piece.0.first().map(|bytes| bytes[0])).hash(state);
                 }
             }
@@ -49,24 +49,24 @@ impl Hash for Content {
     }
 }
 
-/// The last item and others before it, evenly spread.
-fn few_of<T>(items: &[T]) -> impl Iterator<Item = &T> {
+/// The last item, and earlier ones at equal distances.
+fn sample<T>(items: &[T]) -> impl Iterator<Item = &T> {
     const FEW: usize = 16;
     items.iter().rev().step_by(items.len().div_ceil(FEW).max(1))
 }
 
-/// Bytes of which a part is not known.
+/// Content of which a part is uncertain.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Loose {
-    /// Pieces up to the largest size, zero behind it.
+pub struct UncertainBytes {
+    /// Pieces up to the largest size, zero after it.
     pieces: Vec<Rc<Piece>>,
-    /// Sizes that it may have: from, to.
+    /// Possible sizes, as ranges: from, to.
     sizes: Vec<(u64, u64)>,
 }
 
 const PIECE: usize = 512;
 
-/// What a piece of a file may be: every byte is that of one of these, which are sorted.
+/// The possible contents of a piece, sorted: every byte is that of one of these.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Piece(Vec<[u8; PIECE]>);
 
@@ -81,7 +81,7 @@ impl Piece {
         self.0.iter().any(|piece| piece[at] == byte)
     }
 
-    /// These bytes are known.
+    /// These bytes are known now.
     fn set(self: &mut Rc<Piece>, at: usize, bytes: &[u8]) {
         let range = at..at + bytes.len();
         if self.0.iter().all(|piece| piece[range.clone()] == *bytes) {
@@ -93,7 +93,7 @@ impl Piece {
         pieces.dedup();
     }
 
-    /// It may be this, too.
+    /// Adds a possibility.
     fn add(&mut self, piece: &[u8; PIECE]) {
         if let Err(place) = self.0.binary_search(piece) {
             self.0.insert(place, *piece);
@@ -103,14 +103,14 @@ impl Piece {
 
 impl Default for Content {
     fn default() -> Content {
-        Content::Sure(Rc::default())
+        Content::Known(Rc::default())
     }
 }
 
 /// An edit of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// Bytes of a pattern; at the end without an offset.
+    /// Writes bytes of a pattern; without an offset it appends.
     Write {
         /// First byte.
         offset: Option<u64>,
@@ -119,7 +119,7 @@ pub enum Edit {
         /// Pattern.
         tag: u32,
     },
-    /// Another size.
+    /// Sets the size.
     Truncate(u64),
     /// fallocate(2).
     Allocate {
@@ -133,7 +133,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// The blocks that it changes, from and to; all of them if that takes the whole file.
+    /// The blocks that it changes: from, to. All blocks if it needs the whole file.
     pub fn blocks(&self) -> (u64, u64) {
         match *self {
             Edit::Write { offset: Some(offset), len, .. } => blocks_of(offset, len),
@@ -158,15 +158,15 @@ pub fn blocks_of(offset: u64, len: u32) -> (u64, u64) {
 }
 
 impl Content {
-    /// What it may be after an edit.
+    /// The possible contents after an edit.
     pub fn edit(&self, edit: Edit) -> Vec<Content> {
         match self {
-            Content::Sure(bytes) => vec![Content::Sure(shared(bytes, edit))],
-            Content::Loose(loose) => loose.edit(edit),
+            Content::Known(bytes) => vec![Content::Known(edited_shared(bytes, edit))],
+            Content::Uncertain(uncertain) => uncertain.edit(edit),
         }
     }
 
-    /// All that it may be after an edit, as one; `None`: the edit is impossible.
+    /// The contents after an edit, as one; `None`: the edit is impossible.
     pub fn edited(&self, edit: Edit) -> Option<Content> {
         let mut all = self.edit(edit);
         match all.len() {
@@ -175,44 +175,45 @@ impl Content {
         }
     }
 
-    /// What it is if these bytes were read there, `asked` at most; else what was to be read.
+    /// The content once a read of at most `asked` bytes returned `read`; else what the read should
+    /// return.
     pub fn read(&self, offset: u64, asked: u32, read: &[u8]) -> Result<Option<Content>, String> {
         match self {
-            Content::Sure(bytes) => {
+            Content::Known(bytes) => {
                 let size = bytes.len() as u64;
                 let from = offset.min(size) as usize;
                 let to = (offset + u64::from(asked)).min(size) as usize;
                 let want = &bytes[from..to];
                 if read == want { Ok(None) } else { Err(describe(want)) }
             }
-            Content::Loose(loose) => loose.read(offset, asked, read).map(Some),
+            Content::Uncertain(uncertain) => uncertain.read(offset, asked, read).map(Some),
         }
     }
 
-    /// What it is if it has this size; else the sizes that it may have.
+    /// The content if it has this size; else its possible sizes.
     pub fn sized(&self, size: u64) -> Result<Option<Content>, String> {
         match self {
-            Content::Sure(bytes) if bytes.len() as u64 == size => Ok(None),
-            Content::Sure(bytes) => Err(format!("size {}", bytes.len())),
-            Content::Loose(loose) => loose.sized(size, size).map(Some),
+            Content::Known(bytes) if bytes.len() as u64 == size => Ok(None),
+            Content::Known(bytes) => Err(format!("size {}", bytes.len())),
+            Content::Uncertain(uncertain) => uncertain.sized(size, size).map(Some),
         }
     }
 
-    /// The same with the sizes that `other` may have.
+    /// The same bytes with the possible sizes of `other`.
     pub fn sized_as(self, other: &Content) -> Content {
-        let Content::Loose(loose) = self else { return self };
-        let mut loose = Rc::unwrap_or_clone(loose);
-        loose.sizes = other.sizes();
-        loose.settled()
+        let Content::Uncertain(uncertain) = self else { return self };
+        let mut uncertain = Rc::unwrap_or_clone(uncertain);
+        uncertain.sizes = other.sizes();
+        uncertain.simplified()
     }
 
-    /// The same with a size that `other` may have.
+    /// The same bytes, but no longer than `other`.
     pub fn no_longer_than(self, other: &Content) -> Content {
         match (&self, other) {
-            (Content::Sure(bytes), Content::Sure(others)) if bytes.len() > others.len() => {
-                Content::Sure(Rc::new(bytes[..others.len()].to_vec()))
+            (Content::Known(bytes), Content::Known(others)) if bytes.len() > others.len() => {
+                Content::Known(Rc::new(bytes[..others.len()].to_vec()))
             }
-            (Content::Sure(_), Content::Loose(_)) => {
+            (Content::Known(_), Content::Uncertain(_)) => {
                 Content::any_of([(&self, false), (other, false)].into_iter()).sized_as(other)
             }
             _ => self.sized_as(other),
@@ -220,30 +221,30 @@ impl Content {
     }
 
     /// The bytes, if they are known.
-    pub fn sure(&self) -> Option<&Rc<Vec<u8>>> {
+    pub fn known(&self) -> Option<&Rc<Vec<u8>>> {
         match self {
-            Content::Sure(bytes) => Some(bytes),
-            Content::Loose(_) => None,
+            Content::Known(bytes) => Some(bytes),
+            Content::Uncertain(_) => None,
         }
     }
 
-    /// Sizes that it may have.
+    /// Possible sizes.
     fn sizes(&self) -> Vec<(u64, u64)> {
         match self {
-            Content::Sure(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
-            Content::Loose(loose) => loose.sizes.clone(),
+            Content::Known(bytes) => vec![(bytes.len() as u64, bytes.len() as u64)],
+            Content::Uncertain(uncertain) => uncertain.sizes.clone(),
         }
     }
 
-    /// What its pieces may be is what those of `all` may be, too.
+    /// Adds the possible pieces to `all`.
     fn join(&self, all: &mut [Piece]) {
         for (nth, into) in all.iter_mut().enumerate() {
             match self {
-                Content::Sure(bytes) => {
+                Content::Known(bytes) => {
                     let rest = bytes.get(nth * PIECE..).unwrap_or_default();
                     into.add(&Piece::of(&rest[..rest.len().min(PIECE)]));
                 }
-                Content::Loose(loose) => match loose.pieces.get(nth) {
+                Content::Uncertain(uncertain) => match uncertain.pieces.get(nth) {
                     Some(piece) => piece.0.iter().for_each(|piece| into.add(piece)),
                     None => into.add(&[0; PIECE]),
                 },
@@ -251,17 +252,17 @@ impl Content {
         }
     }
 
-    /// Any of these, and what lies between one and the next if that grew out of it by a write.
+    /// Any of these contents; if a write led from one to the next, also any size between them.
     pub fn any_of<'a>(history: impl Iterator<Item = (&'a Content, bool)>) -> Content {
         let (mut contents, mut sizes) = (Vec::new(), Vec::new());
         let mut before: Option<(u64, u64)> = None;
-        for (content, grew) in history {
+        for (content, by_write) in history {
             let own = content.sizes();
             let low = own.iter().map(|size| size.0).min().unwrap_or(0);
             let high = own.iter().map(|size| size.1).max().unwrap_or(0);
             contents.push(content);
             sizes.extend(own);
-            if let Some((start, _)) = before.filter(|_| grew)
+            if let Some((start, _)) = before.filter(|_| by_write)
                 && start < high
             {
                 sizes.push((start, high));
@@ -273,27 +274,27 @@ impl Content {
         let longest = sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize;
         let mut pieces = vec![Piece(Vec::new()); longest.div_ceil(PIECE)];
         contents.into_iter().for_each(|content| content.join(&mut pieces));
-        Loose { pieces: pieces.into_iter().map(Rc::new).collect(), sizes }.settled()
+        UncertainBytes { pieces: pieces.into_iter().map(Rc::new).collect(), sizes }.simplified()
     }
 }
 
-/// Edits remembered: more than are tried at one moment.
+/// Remembered edits: more than are tried at one moment.
 const REMEMBERED: usize = 32;
 
-struct Edited {
+struct RememberedEdit {
     edit: Edit,
     before: Rc<Vec<u8>>,
     after: Rc<Vec<u8>>,
 }
 
-/// What an edit makes of bytes. Dozens of candidates take the same step, most of them with the same
-/// file: if each had a copy of its own, comparing them would take longer than all the rest.
-fn shared(bytes: &Rc<Vec<u8>>, edit: Edit) -> Rc<Vec<u8>> {
+/// The result of an edit, shared. Dozens of candidates take the same step, mostly on the same file:
+/// comparing separate copies would take longer than everything else.
+fn edited_shared(bytes: &Rc<Vec<u8>>, edit: Edit) -> Rc<Vec<u8>> {
     thread_local! {
-        static LAST: RefCell<Vec<Edited>> = const { RefCell::new(Vec::new()) };
+        static LAST: RefCell<Vec<RememberedEdit>> = const { RefCell::new(Vec::new()) };
     }
     LAST.with_borrow_mut(|last| {
-        // Equal is quick where it is the same.
+        // Comparing is fast for the same allocation.
         let known = last.iter().find(|it| it.edit == edit && it.before == *bytes);
         if let Some(known) = known {
             return known.after.clone();
@@ -302,7 +303,7 @@ fn shared(bytes: &Rc<Vec<u8>>, edit: Edit) -> Rc<Vec<u8>> {
         if last.len() == REMEMBERED {
             last.remove(0);
         }
-        last.push(Edited { edit, before: bytes.clone(), after: after.clone() });
+        last.push(RememberedEdit { edit, before: bytes.clone(), after: after.clone() });
         after
     })
 }
@@ -332,8 +333,7 @@ fn edited(bytes: &[u8], edit: Edit) -> Vec<u8> {
     new
 }
 
-/// The parts of a range that lie in one piece each: where in the file, and which bytes of the
-/// range.
+/// Splits a range at piece boundaries: the offset in the file, and the part of the range.
 fn parts(from: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -345,13 +345,13 @@ fn parts(from: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)>
     })
 }
 
-impl Loose {
+impl UncertainBytes {
     fn longest(&self) -> usize {
         self.sizes.iter().map(|size| size.1).max().unwrap_or(0) as usize
     }
 
-    /// It is sure if nothing is left open.
-    fn settled(mut self) -> Content {
+    /// `Known` if nothing is uncertain.
+    fn simplified(mut self) -> Content {
         let longest = self.longest();
         self.resize(longest);
         let Some((size, _)) = self.sizes.first() else { return Content::default() };
@@ -360,12 +360,12 @@ impl Loose {
         {
             let mut bytes: Vec<u8> = self.pieces.iter().flat_map(|piece| piece.0[0]).collect();
             bytes.truncate(longest);
-            return Content::Sure(Rc::new(bytes));
+            return Content::Known(Rc::new(bytes));
         }
-        Content::Loose(Rc::new(self))
+        Content::Uncertain(Rc::new(self))
     }
 
-    /// It ends there; zeros up to there.
+    /// Ends the content at `len`; zeros up to there.
     fn resize(&mut self, len: usize) {
         self.pieces.resize_with(len.div_ceil(PIECE), || Rc::new(Piece(vec![[0; PIECE]])));
         let behind = len % PIECE;
@@ -376,15 +376,15 @@ impl Loose {
         }
     }
 
-    /// These bytes are known; the pieces reach there.
-    fn know(&mut self, from: usize, bytes: &[u8]) {
+    /// These bytes are known; the pieces reach that far.
+    fn set_known(&mut self, from: usize, bytes: &[u8]) {
         for (at, part) in parts(from, bytes.len()) {
             self.pieces[at / PIECE].set(at % PIECE, &bytes[part]);
         }
     }
 
-    /// The size is within these bounds.
-    fn bounded(&self, low: u64, high: u64) -> Option<Loose> {
+    /// The content with a size within these bounds.
+    fn bounded(&self, low: u64, high: u64) -> Option<UncertainBytes> {
         let mut new = self.clone();
         new.sizes = self.sizes.iter().map(|size| (size.0.max(low), size.1.min(high))).collect();
         new.sizes.retain(|(low, high)| low <= high);
@@ -395,7 +395,7 @@ impl Loose {
 
     fn sized(&self, low: u64, high: u64) -> Result<Content, String> {
         let new = self.bounded(low, high);
-        new.map(Loose::settled).ok_or_else(|| format!("a size of {:?}", self.sizes))
+        new.map(UncertainBytes::simplified).ok_or_else(|| format!("a size of {:?}", self.sizes))
     }
 
     fn read(&self, offset: u64, asked: u32, read: &[u8]) -> Result<Content, String> {
@@ -416,18 +416,18 @@ impl Loose {
                 return Err(format!("at {at} one of {may:?}, not {byte}"));
             }
         }
-        new.know(offset as usize, read);
-        Ok(new.settled())
+        new.set_known(offset as usize, read);
+        Ok(new.simplified())
     }
 
-    /// Sets a range, and makes the file so long.
+    /// Writes known bytes, and extends the file.
     fn set(&mut self, from: u64, bytes: &[u8]) {
         let end = from + bytes.len() as u64;
         for size in &mut self.sizes {
             *size = (size.0.max(end), size.1.max(end));
         }
         self.resize(self.longest());
-        self.know(from as usize, bytes);
+        self.set_known(from as usize, bytes);
     }
 
     fn edit(&self, edit: Edit) -> Vec<Content> {
@@ -444,7 +444,7 @@ impl Loose {
                 let appended = ends.into_iter().filter_map(|end| {
                     let mut new = self.bounded(end, end)?;
                     new.set(end, &pattern(tag, 0, len as usize));
-                    Some(new.settled())
+                    Some(new.simplified())
                 });
                 return appended.collect();
             }
@@ -463,37 +463,38 @@ impl Loose {
                 if mode & (PUNCH | ZERO) != 0 {
                     let stop = new.longest().min(end as usize);
                     let start = (offset as usize).min(stop);
-                    new.know(start, &vec![0; stop - start]);
+                    new.set_known(start, &vec![0; stop - start]);
                 }
             }
         }
-        vec![new.settled()]
+        vec![new.simplified()]
     }
 }
 
-/// A content that a file had, and the position at which the edit that made it had ended.
+/// An earlier or present content, and the position at which its edit ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     content: Content,
-    /// Without what others have done to the file since, if they have: they may lose that as well.
-    bare: Option<Content>,
+    /// The content without later changes of other clients, if there are any: those may be lost as
+    /// well.
+    without_others: Option<Content>,
     ended: u64,
-    /// A write made it of the one before: a part of it may have been committed.
-    grew: bool,
+    /// A write made it from the version before, so a part of the write may have been committed.
+    by_write: bool,
 }
 
-/// What a client may lose of a file: all that it was since it was last stable.
+/// A client's unsynced versions of a file: all since it was last stable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dirty {
     /// The client.
     pub client: usize,
-    /// The stable one first, the present one last.
+    /// The stable version first, the present one last.
     versions: Vec<Version>,
-    /// The blocks that it changed: from, to.
+    /// The blocks that the client changed: from, to.
     blocks: Vec<(u64, u64)>,
 }
 
-/// Of its newest version.
+/// Hashes the newest version.
 impl Hash for Dirty {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let newest = self.versions.last();
@@ -502,9 +503,10 @@ impl Hash for Dirty {
 }
 
 impl Dirty {
-    /// The file was stable with this content.
+    /// No changes yet of a file with this stable content.
     pub fn new(client: usize, stable: &Content) -> Dirty {
-        let stable = Version { content: stable.clone(), bare: None, ended: 0, grew: false };
+        let stable =
+            Version { content: stable.clone(), without_others: None, ended: 0, by_write: false };
         Dirty { client, versions: vec![stable], blocks: Vec::new() }
     }
 
@@ -520,75 +522,83 @@ impl Dirty {
         self.blocks.iter().any(|&(start, end)| start < to && from < end)
     }
 
-    /// The client made it this.
-    pub fn add(&mut self, content: &Content, ended: u64, grew: bool) {
-        self.versions.push(Version { content: content.clone(), bare: None, ended, grew });
+    /// A new version by the client.
+    pub fn add(&mut self, content: &Content, ended: u64, by_write: bool) {
+        self.versions.push(Version {
+            content: content.clone(),
+            without_others: None,
+            ended,
+            by_write,
+        });
     }
 
-    /// All that had ended before `begun` is stable.
+    /// Everything that ended before `begun` is stable.
     pub fn synced(&mut self, begun: u64) {
         let stable = self.versions.iter().take_while(|version| version.ended < begun).count();
         self.versions.drain(..stable.saturating_sub(1));
     }
 
-    /// This edit is stable, whatever of those before it is.
+    /// This edit is stable, whether the earlier ones are or not.
     pub fn wrote_through(&mut self, edit: Edit) {
         for version in &mut self.versions {
             if let [one] = &version.content.edit(edit)[..] {
                 let before = std::mem::replace(&mut version.content, one.clone());
-                version.bare.get_or_insert(before);
+                version.without_others.get_or_insert(before);
             }
         }
     }
 
-    /// These bytes were read, whatever the client loses.
+    /// Another client read these bytes: no loss changes them.
     pub fn was_read(&mut self, offset: u64, asked: u32, read: &[u8]) {
         for version in &mut self.versions {
             if let Ok(Some(known)) = version.content.read(offset, asked, read) {
                 version.content = known;
             }
-            version.bare = version.bare.take().and_then(|bare| {
-                bare.read(offset, asked, read).ok().map(|known| known.unwrap_or(bare))
+            version.without_others = version.without_others.take().and_then(|without_others| {
+                without_others
+                    .read(offset, asked, read)
+                    .ok()
+                    .map(|known| known.unwrap_or(without_others))
             });
         }
     }
 
-    /// Another client, whose changes lie beside these, lost some of its own: the file became
-    /// `left`.
-    pub fn lost_beside(&mut self, other: &Dirty, left: &Content) {
+    /// Another client with changes of other blocks lost some of them: the file became `left`.
+    pub fn other_lost(&mut self, other: &Dirty, left: &Content) {
         let all = || self.versions.iter().chain(&other.versions);
-        let bare =
-            all().map(|version| (version.bare.as_ref().unwrap_or(&version.content), version.grew));
-        let whole = all().map(|version| (&version.content, version.grew));
-        let all = Content::any_of(bare.chain(whole));
+        let without_others = all().map(|version| {
+            (version.without_others.as_ref().unwrap_or(&version.content), version.by_write)
+        });
+        let whole = all().map(|version| (&version.content, version.by_write));
+        let all = Content::any_of(without_others.chain(whole));
         let ended = self.versions.last().map_or(0, |version| version.ended);
-        self.become_any(&all, left, ended);
+        self.replace_versions(&all, left, ended);
     }
 
-    /// It became `left`, and until that is stable it may be any of `all`.
-    pub fn become_any(&mut self, all: &Content, left: &Content, ended: u64) {
+    /// The file became `left`; until that is stable it may become any of `all`.
+    pub fn replace_versions(&mut self, all: &Content, left: &Content, ended: u64) {
         let version = |content: &Content| Version {
             content: content.clone(),
-            bare: None,
+            without_others: None,
             ended,
-            grew: false,
+            by_write: false,
         };
         self.versions = vec![version(all), version(left)];
     }
 
-    /// May anything be lost that was made before this position?
-    pub fn has_before(&self, position: u64) -> bool {
+    /// May a change from before this position be lost?
+    pub fn has_unsynced_before(&self, position: u64) -> bool {
         self.versions.iter().skip(1).any(|version| version.ended < position)
     }
 
-    /// May anything be lost?
+    /// Is there nothing to lose?
     pub fn is_stable(&self) -> bool {
         self.versions.len() <= 1
     }
 
-    /// What is left when the client loses what it had not made stable.
+    /// The possible contents after the client loses its unsynced changes.
     pub fn lost(&self) -> Content {
-        Content::any_of(self.versions.iter().map(|version| (&version.content, version.grew)))
+        Content::any_of(self.versions.iter().map(|version| (&version.content, version.by_write)))
     }
 }
 
@@ -599,51 +609,52 @@ mod tests {
     const LEN: usize = 64 * PIECE;
 
     /// A file that held zeros, and may hold ones.
-    fn loose() -> Content {
-        let sure = |byte| Content::Sure(Rc::new(vec![byte; LEN]));
+    fn uncertain() -> Content {
+        let sure = |byte| Content::Known(Rc::new(vec![byte; LEN]));
         Content::any_of([(&sure(0), false), (&sure(1), false)].into_iter())
     }
 
     fn pieces(content: &Content) -> &[Rc<Piece>] {
         match content {
-            Content::Loose(loose) => &loose.pieces,
-            Content::Sure(_) => panic!("nothing is left open"),
+            Content::Uncertain(uncertain) => &uncertain.pieces,
+            Content::Known(_) => panic!("the content is known"),
         }
     }
 
     #[test]
-    fn every_byte_is_one_of_those_that_it_was_and_stays_what_was_seen() {
-        let seen = loose().read(700, 3, &[0, 1, 0]).expect("it may be").expect("it was open");
+    fn uncertain_byte_is_one_it_was_and_is_final_once_seen() {
+        let seen =
+            uncertain().read(700, 3, &[0, 1, 0]).expect("possible").expect("it was uncertain");
         assert!(seen.read(700, 3, &[0, 0, 0]).is_err());
         assert!(seen.read(700, 3, &[0, 1, 0]).is_ok() && seen.read(703, 1, &[0]).is_ok());
         assert_eq!(seen.read(0, 1, &[2]).unwrap_err(), "at 0 one of [0, 1], not 2");
     }
 
     #[test]
-    fn a_file_whose_bytes_were_all_seen_is_sure() {
+    fn uncertain_file_is_known_once_all_bytes_were_seen() {
         let bytes: Vec<u8> = (0..LEN).map(|at| (at / 100 % 2) as u8).collect();
-        let seen = loose().read(0, LEN as u32 + 1, &bytes).expect("it may be");
-        assert_eq!(seen, Some(Content::Sure(Rc::new(bytes))));
+        let seen = uncertain().read(0, LEN as u32 + 1, &bytes).expect("possible");
+        assert_eq!(seen, Some(Content::Known(Rc::new(bytes))));
     }
 
     #[test]
-    fn the_same_edit_of_the_same_bytes_gives_the_same_bytes() {
-        let content = Content::Sure(Rc::new(vec![0; LEN]));
+    fn equal_edits_of_equal_bytes_share_one_allocation() {
+        let content = Content::Known(Rc::new(vec![0; LEN]));
         let edit = Edit::Write { offset: Some(5), len: 10, tag: 7 };
-        let [Content::Sure(one)] = &content.edit(edit)[..] else { panic!("sure") };
-        let equal = Content::Sure(Rc::new(vec![0; LEN]));
-        let [Content::Sure(other)] = &equal.edit(edit)[..] else { panic!("sure") };
+        let [Content::Known(one)] = &content.edit(edit)[..] else { panic!("sure") };
+        let equal = Content::Known(Rc::new(vec![0; LEN]));
+        let [Content::Known(other)] = &equal.edit(edit)[..] else { panic!("sure") };
         assert!(Rc::ptr_eq(one, other));
         let longer = Edit::Write { offset: Some(5), len: 11, tag: 7 };
-        let [Content::Sure(third)] = &content.edit(longer)[..] else { panic!("sure") };
+        let [Content::Known(third)] = &content.edit(longer)[..] else { panic!("sure") };
         assert_ne!(one, third);
     }
 
     #[test]
-    fn an_edit_copies_only_the_pieces_that_it_meets_and_what_is_alike_is_held_once() {
-        let before = loose();
+    fn edit_copies_only_the_pieces_that_it_touches() {
+        let before = uncertain();
         let edit = Edit::Write { offset: Some(PIECE as u64 + 5), len: 10, tag: 7 };
-        let [after] = &before.edit(edit)[..] else { panic!("one thing follows") };
+        let [after] = &before.edit(edit)[..] else { panic!("one content follows") };
         let (old, new) = (pieces(&before), pieces(after));
         let shared = old.iter().zip(new).filter(|(old, new)| Rc::ptr_eq(old, new)).count();
         assert_eq!(shared, old.len() - 1);

@@ -1,19 +1,19 @@
-//! Devices that fail.
+//! Injection of device errors.
 //!
 //! Invariants:
-//! - whatever fails works again in the end;
-//! - as long as a device may fail, and until nothing that it failed is under way, the history and
-//!   the cluster know: then the server may end by itself, and applications may get EIO.
+//! - every failing device works again in the end;
+//! - while a device may fail, and until all failed requests are answered, the history and the
+//!   cluster know it. Then the server may end by itself, and applications may get EIO.
 
 use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
 use types::Duration;
 
 use crate::faults::Injector;
 
-/// Within it everybody knows of what failed.
+/// Within this time everybody knows of a failed request.
 pub(crate) const SETTLING: Duration = Duration::from_millis(20);
 
-/// The `nth` action of a kind fails, or several from it on, or all.
+/// Fails the `nth` action of a kind, several from it on, or all from it on.
 fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
     let first = rng.between(1, 8);
     match rng.below(4) {
@@ -28,7 +28,7 @@ fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
 }
 
 impl Injector {
-    /// The metadata device fails: the server ends, and is started on a device that works.
+    /// The metadata device fails: the server ends, and restarts on a working device.
     pub(crate) async fn fail_meta(&mut self) {
         self.cluster.devices_fail(true);
         let disk = self.cluster.meta();
@@ -47,7 +47,7 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
-    /// The data device fails what it is asked for a while.
+    /// The data device fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
         let disk = self.cluster.data();
         let actions = [DiskAction::Write, DiskAction::Flush, DiskAction::Read];

@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The kinds of faults, and their injection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,62 +14,60 @@ use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::log;
-use crate::rot::Damaged;
+use crate::media_corruption::DamageCounts;
 use crate::run::POWER_CUT;
-use crate::script::{Script, Step};
+use crate::script::{Script, ScriptStep};
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// The connection of a client breaks.
     Cut,
-    /// Nothing passes between a client and the server for less than a lease.
+    /// A client and the server are partitioned for less than a lease.
     Partition,
     /// The server's process is killed and started again, at once or later, also during recovery.
     ServerKill,
-    /// The server's host loses power: what its metadata disk had not flushed survives in part.
+    /// The server's host loses power: a part of what its metadata disk had not flushed survives.
     ServerPower,
-    /// A disk answers nothing for a while.
+    /// A disk stalls for a while.
     Stall,
-    /// The process of a client is killed; another one mounts later.
+    /// The process of a client is killed; a new client mounts later.
     ClientKill,
-    /// A process that waits for an answer is killed: the kernel interrupts its request.
+    /// A process that waits for an answer is killed, so the kernel interrupts its request.
     ProcessKill,
-    /// Processes that wait for locks get signals that they handle, one of each client.
+    /// In each client one process that waits for a lock gets a signal that it handles.
     Signal,
-    /// A client's process stands still, or is cut off, for up to three leases.
+    /// A client's process is paused, or cut off, for up to three leases.
     Silence,
-    /// Any of the hosts lose power at once; if all do, so do the data disks.
+    /// Some hosts lose power at once; if all do, so do the data disks.
     Power,
     /// The data device fails reads, writes or flushes: one, several, or for a while.
     DataEio,
-    /// The metadata device fails writes or flushes, or reads of a server that recovers.
+    /// The metadata device fails writes or flushes, or reads of a recovering server.
     MetaEio,
-    /// What a client says does not reach the server for less than a lease, or what that says not
-    /// the client.
+    /// One direction between a client and the server is blocked for less than a lease.
     OneWay,
-    /// A client's new connections are taken, and never answered.
+    /// The server accepts new connections, and never answers.
     Mute,
-    /// The server's process stands still for up to three leases.
+    /// The server's process is paused for up to three leases.
     ServerPause,
-    /// A disk answers nothing for up to a minute.
+    /// A disk stalls for up to a minute.
     LongStall,
     /// The wall clock of a host jumps.
     ClockJump,
-    /// Clocks of the hosts run apart, by up to a tenth.
+    /// Clocks of the hosts drift apart, by up to a tenth.
     Drift,
-    /// Connections differ in how long their way is, and take only so many bytes a second.
+    /// Connections differ in latency and have a limited bandwidth.
     Uneven,
-    /// The data zone or the metadata zone is so small that it gets full.
+    /// The data zone or the metadata zone is small enough to fill up.
     Space,
-    /// Once everything is synced all hosts and disks lose power at once.
+    /// At the end, after a sync, all hosts and disks lose power at once.
     ClusterPower,
-    /// The metadata device of a killed server is damaged: bits flipped, blocks written elsewhere.
+    /// Media corruption of a killed server's metadata device: flipped bits, misdirected writes.
     Damage,
-    /// While a fault lasts another one comes.
+    /// A second fault begins while another one lasts.
     Together,
-    /// While a disk stands still or a client is held up, so does the other disk, or is another
-    /// client.
+    /// While a disk stalls or a client is blocked, so is the other disk or another client.
     Pairs,
 }
 
@@ -102,13 +100,13 @@ impl Fault {
         Fault::Pairs,
     ];
 
-    /// May clients lose what they did?
-    pub fn loses(self) -> bool {
+    /// May it make clients lose changes?
+    pub fn may_lose_changes(self) -> bool {
         matches!(
             self,
             Fault::ClientKill
-                // Of a write that its process does not live to see the kernel gives up the pages,
-                // with what mappings had stored there.
+                // If a process dies during a write, the kernel drops the pages, with stores of
+                // mappings in them.
                 | Fault::ProcessKill
                 | Fault::Silence
                 | Fault::Power
@@ -118,8 +116,8 @@ impl Fault {
         )
     }
 
-    /// Does it come by itself, again and again? The others are of a whole run, or of its end.
-    pub fn comes(self) -> bool {
+    /// Is it injected repeatedly? The others belong to the whole run, or to its end.
+    pub fn is_injected(self) -> bool {
         !matches!(
             self,
             Fault::Drift
@@ -131,7 +129,7 @@ impl Fault {
         )
     }
 
-    /// May a second one of `pairs` come while it lasts?
+    /// May a second one of `pairs` begin while it lasts?
     pub fn has_pairs(self) -> bool {
         matches!(self, Fault::Stall | Fault::LongStall | Fault::Partition | Fault::OneWay)
     }
@@ -184,23 +182,23 @@ impl FromStr for Fault {
     }
 }
 
-/// How often it is looked for a process that waits.
+/// How often a waiting process is looked for.
 const KILL_TRIES: u32 = 20;
-/// Processes killed shortly after each other, at most.
+/// Most processes killed in a row.
 const KILLED_MAX: u64 = 4;
-/// Within it a client finds out that nobody answers it, and connects again.
+/// Within this time a client notices that nobody answers, and connects again.
 const MUTE: Duration = Duration::from_secs(40);
-/// One fault comes in the time of so many operations of a process, where these are spread.
+/// Operations of a process per fault, in runs that are spread over time.
 const FAULT: u64 = 8;
 
-/// What may come while another fault lasts.
-const BESIDE: [Fault; 5] =
+/// Faults that may begin while another one lasts.
+const OVERLAPPING: [Fault; 5] =
     [Fault::Cut, Fault::ServerKill, Fault::ClientKill, Fault::ProcessKill, Fault::Silence];
 
-/// How many faults of each kind were made.
-pub type Made = BTreeMap<Fault, u64>;
+/// Injected faults by kind.
+pub type FaultCounts = BTreeMap<Fault, u64>;
 
-/// Makes faults until it is told to end.
+/// Injects faults until `ended` is set.
 pub struct Injector {
     /// The cluster.
     pub cluster: Cluster,
@@ -208,38 +206,36 @@ pub struct Injector {
     pub fleet: Fleet,
     /// Kinds to choose from.
     pub kinds: Vec<Fault>,
-    /// While one lasts another one may come: the chances of that.
-    pub company: Option<SimRng>,
-    /// Of disks that stand still and clients that are held up there may be two: the chances of
-    /// that.
+    /// Random numbers for a second fault while one lasts.
+    pub overlap: Option<SimRng>,
+    /// Random numbers for a second stalled disk or blocked client.
     pub pairs: Option<SimRng>,
-    /// The kind that lasts.
-    pub lasting: Option<Fault>,
-    /// Which faults are made.
+    /// The kind of the current fault.
+    pub current: Option<Fault>,
+    /// Selects the faults to inject.
     pub script: Rc<Script>,
-    /// The chances of the fault at hand.
+    /// Random numbers of the current fault.
     pub rng: SimRng,
     /// Set when the safety phase is over.
     pub ended: Rc<Cell<bool>>,
-    /// Faults made.
-    pub made: Rc<RefCell<Made>>,
-    /// Numbers of the script's faults that were come to, from 0 on. What they did is counted in
-    /// `made`, by another measure.
-    pub numbered: Rc<Cell<u32>>,
-    /// Devices that were damaged.
-    pub damaged: Rc<Cell<Damaged>>,
-    /// What is seen.
+    /// Injected faults.
+    pub made: Rc<RefCell<FaultCounts>>,
+    /// How many fault steps were reached. `made` counts their effects, in another unit.
+    pub reached_steps: Rc<Cell<u32>>,
+    /// Corrupted devices.
+    pub damaged: Rc<Cell<DamageCounts>>,
+    /// The history of the run.
     pub history: History,
-    /// Seed of the checks of images.
+    /// Seed of the fsck runs on images.
     pub seed: u64,
-    /// Since when, and until when, what clients say or hear was held up, by slot.
-    pub held: BTreeMap<usize, (Instant, Instant)>,
-    /// What the metadata device held when it was damaged the last time, or at first.
+    /// For each slot when its network path was last blocked: from and to.
+    pub blocked: BTreeMap<usize, (Instant, Instant)>,
+    /// The metadata device at its last corruption, or at the start.
     pub older: Option<SimDisk>,
 }
 
 impl Injector {
-    /// Runs until `ended` is set; leaves everything healed.
+    /// Runs until `ended` is set; heals everything.
     pub async fn run(mut self) {
         if self.kinds.is_empty() {
             return;
@@ -248,7 +244,7 @@ impl Injector {
             if !self.script.has_faults_from(index) {
                 break;
             }
-            let step = Step::Fault(index);
+            let step = ScriptStep::Fault(index);
             self.rng = self.script.rng(step);
             let pause = match self.rng.below(4) {
                 0 => self.rng.below(3_000),
@@ -263,13 +259,13 @@ impl Injector {
             if !self.script.takes(step) {
                 continue;
             }
-            self.numbered.set(index + 1);
+            self.reached_steps.set(index + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
             log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
-            self.company = self.company.is_some().then(|| self.script.company(step));
+            self.overlap = self.overlap.is_some().then(|| self.script.overlap(step));
             self.pairs = self.pairs.is_some().then(|| self.script.pairs(step));
-            self.lasting = Some(kind);
+            self.current = Some(kind);
             self.strike(kind).await;
         }
         self.cluster.world.heal();
@@ -284,49 +280,49 @@ impl Injector {
         self.fleet.name(slot)
     }
 
-    /// How long a dead client's host needs until it mounts again.
-    fn absence(&mut self) -> Duration {
+    /// How long a dead client's host stays away before it mounts again.
+    fn downtime(&mut self) -> Duration {
         let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
         Duration::from_millis(self.rng.below(most))
     }
 
     pub(crate) async fn pause(&mut self, most_ms: u64) {
         let pause = Duration::from_micros(self.rng.below(most_ms * 1000));
-        self.lasts(pause).await;
+        self.wait(pause).await;
     }
 
-    /// The fault at hand lasts for so long.
-    pub(crate) async fn lasts(&mut self, time: Duration) {
+    /// Lets the current fault last for `time`.
+    pub(crate) async fn wait(&mut self, time: Duration) {
         let mut before = time;
         let other = self.other_fault();
-        if let (Some(company), Some(_)) = (&mut self.company, other) {
-            before = Duration::from_micros(company.below(time.as_micros() as u64 + 1));
+        if let (Some(overlap), Some(_)) = (&mut self.overlap, other) {
+            before = Duration::from_micros(overlap.below(time.as_micros() as u64 + 1));
         }
         self.cluster.env.sleep(before).await;
         if let Some(kind) = other {
-            self.strike_beside(kind);
+            self.strike_overlapping(kind);
             self.cluster.env.sleep(time - before).await;
         }
     }
 
-    /// What comes while the fault at hand lasts, if something does.
+    /// The fault that begins while the current one lasts, if any.
     fn other_fault(&mut self) -> Option<Fault> {
-        let lasting = self.lasting?;
-        let company = self.company.as_mut()?;
-        if !company.one_in(2) {
+        let current = self.current?;
+        let overlap = self.overlap.as_mut()?;
+        if !overlap.one_in(2) {
             return None;
         }
-        let kind = BESIDE[company.below(BESIDE.len() as u64) as usize];
-        let outlives = matches!(lasting, Fault::Stall | Fault::LongStall | Fault::DataEio)
-            || matches!(lasting, Fault::Partition | Fault::OneWay);
+        let kind = OVERLAPPING[overlap.below(OVERLAPPING.len() as u64) as usize];
+        let outlives = matches!(current, Fault::Stall | Fault::LongStall | Fault::DataEio)
+            || matches!(current, Fault::Partition | Fault::OneWay);
         let fits = kind != Fault::ServerKill || outlives;
         (self.kinds.contains(&kind) && fits).then_some(kind)
     }
 
-    /// A fault that is over at once, or goes on by itself.
-    fn strike_beside(&mut self, kind: Fault) {
-        let Some(company) = &mut self.company else { return };
-        let slot = company.below(self.fleet.slots() as u64) as usize;
+    /// Injects a fault that needs no waiting.
+    fn strike_overlapping(&mut self, kind: Fault) {
+        let Some(overlap) = &mut self.overlap else { return };
+        let slot = overlap.below(self.fleet.slots() as u64) as usize;
         let name = self.fleet.name(slot);
         log::line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
         let made = match kind {
@@ -336,14 +332,14 @@ impl Injector {
                 1
             }
             Fault::ClientKill => {
-                let absence = Duration::from_millis(company.below(2_000));
-                self.fleet.kill(slot, absence);
+                let downtime = Duration::from_millis(overlap.below(2_000));
+                self.fleet.kill(slot, downtime);
                 1
             }
-            Fault::ProcessKill => u64::from(self.fleet.kill_process(slot, company.next_u64())),
+            Fault::ProcessKill => u64::from(self.fleet.kill_process(slot, overlap.next_u64())),
             Fault::Silence => {
-                let time = Duration::from_millis(company.between(1_000, 15_000));
-                self.fleet.silence(slot, time, company.one_in(2));
+                let time = Duration::from_millis(overlap.between(1_000, 15_000));
+                self.fleet.silence(slot, time, overlap.one_in(2));
                 1
             }
             _ => {
@@ -364,16 +360,16 @@ impl Injector {
             }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
             Fault::ClientKill => {
-                let (slot, absence) = (self.slot(), self.absence());
-                self.fleet.kill(slot, absence);
+                let (slot, downtime) = (self.slot(), self.downtime());
+                self.fleet.kill(slot, downtime);
             }
             Fault::ProcessKill => self.kill_processes().await,
             Fault::Signal => {
-                // It is counted when somebody gets it.
+                // A signal counts when a process gets it.
                 self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
                 for slot in 0..self.fleet.slots() {
                     let most = [2_000, 20_000, 500_000][self.rng.below(3) as usize];
-                    self.fleet.disturb(slot, Duration::from_micros(self.rng.below(most)));
+                    self.fleet.signal_lock_wait(slot, Duration::from_micros(self.rng.below(most)));
                 }
             }
             Fault::Silence => {
@@ -389,11 +385,11 @@ impl Injector {
                 self.lose_answers().await;
             }
             Fault::OneWay | Fault::Partition | Fault::Stall | Fault::LongStall => {
-                self.outage(kind).await;
+                self.stall(kind).await;
             }
             Fault::Mute => {
                 let slot = self.slot();
-                // Others that connect anew meanwhile are not answered either.
+                // Other clients that reconnect meanwhile get no answer either.
                 self.fleet.all_may_lose(MUTE);
                 self.cluster.world.mute(SERVER, true);
                 self.cluster.world.cut(&self.fleet.name(slot), SERVER);
@@ -410,13 +406,13 @@ impl Injector {
                 let seconds = self.rng.below(200_000) as i64 - 100_000;
                 self.cluster.world.jump_wall(&host, seconds);
             }
-            // Of the whole run, see `run`.
+            // Faults of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space => {}
             Fault::ClusterPower | Fault::Together | Fault::Pairs => {}
         }
     }
 
-    /// One or several processes of a client are killed while they wait.
+    /// Kills one or several waiting processes of a client.
     async fn kill_processes(&mut self) {
         let (slot, most) = (self.slot(), 1 + self.rng.below(KILLED_MAX));
         let (mut killed, mut tries) = (0, 0);
@@ -427,23 +423,23 @@ impl Injector {
             }
             self.pause(1).await;
         }
-        // It was counted as one.
+        // The caller counted one.
         let made = &mut *self.made.borrow_mut();
         made.entry(Fault::ProcessKill).and_modify(|made| *made = *made + killed - 1);
     }
 
-    /// What the server answers to a client does not arrive before the server is killed; nor,
-    /// perhaps, what the next one answers.
+    /// The server's answers to a client are lost before the server is killed; so, perhaps, are
+    /// answers of the next server.
     async fn lose_answers(&mut self) {
         let slot = self.slot();
         let client = self.fleet.name(slot);
-        self.holds_up(slot);
+        self.block_begins(slot);
         self.cluster.world.block(SERVER, &client);
         self.pause(40).await;
         self.cluster.kill_server();
         self.cluster.start_server();
         self.cluster.world.heal_between(SERVER, &client);
-        self.held_up(slot);
+        self.block_ends(slot);
         for _ in 0..self.rng.below(12) {
             let most = [1, 1, 20][self.rng.below(3) as usize];
             self.pause(most).await;
@@ -451,14 +447,14 @@ impl Injector {
         }
     }
 
-    /// Some or all hosts lose power.
+    /// Cuts the power of some or all hosts.
     async fn power(&mut self) {
         let all = self.rng.one_in(3);
         let server = all || self.rng.one_in(2);
         for slot in 0..self.fleet.slots() {
-            let absence = self.absence();
+            let downtime = self.downtime();
             if all || self.rng.one_in(2) {
-                self.fleet.kill(slot, absence);
+                self.fleet.kill(slot, downtime);
             }
         }
         if all {
@@ -473,7 +469,7 @@ impl Injector {
         }
     }
 
-    /// Once, or again during recovery.
+    /// Restarts the server once, or again during recovery.
     async fn restart(&mut self, kind: Fault) {
         loop {
             self.cluster.kill_server();

@@ -1,11 +1,13 @@
-//! Processes of several clients that share one page: each has a field of its own in it.
+//! Processes of several clients share one page; each has a field of its own in it.
 //!
 //! Invariants:
-//! - who writes a field reads it, at once and later, whatever others do to the page: see [`OWN`];
-//! - where nothing fails no call takes longer than [`WITHIN`], and everybody gets on: see [`FAIR`].
+//! - a process that writes its field reads it back, at once and later, whatever others do to the
+//!   page: see [`OWN`];
+//! - without faults no call takes longer than [`WITHIN`], and every process makes progress: see
+//!   [`FAIR`].
 //!
-//! The judge of histories says nothing of what a kernel tells while another process of it changes
-//! the file. Here that is so all the time, so these two are checked as the calls return.
+//! The judge does not judge what a kernel returns while another of its processes changes the file.
+//! Here that is always so; therefore these two are checked as the calls return.
 
 use client::OpenFlags;
 use types::limits::BLOCK_U64;
@@ -16,20 +18,20 @@ use crate::log;
 use crate::mount::OpenFile;
 use crate::workload::{NAMES, Process};
 
-/// What a process wrote itself it reads.
+/// A process reads what it wrote.
 pub(crate) const OWN: &str = "a process reads what it has written";
-/// Nobody keeps others waiting.
+/// No process is kept waiting.
 pub(crate) const FAIR: &str = "no call on a shared page takes over 50 ms while nothing fails";
 
 /// See [`FAIR`].
 const WITHIN: Duration = Duration::from_millis(50);
 /// Bytes of a field.
 const FIELD: u64 = 64;
-/// Writes that follow each other without a pause, at most.
+/// Most writes in a row without a pause.
 const BURST: u64 = 300;
 
 impl Process {
-    /// Does something with its field, or others'.
+    /// Uses the field of this process, or those of others.
     pub(crate) async fn use_fields(&mut self) -> Result<(), Fault> {
         let file = self.shared_file().await?;
         let (page, field, len) = (BLOCK_U64 as u32, self.field(), FIELD as u32);
@@ -47,12 +49,12 @@ impl Process {
         }
     }
 
-    /// A call, which is to end soon where nothing fails.
+    /// Runs a call, which must end soon in a run without faults.
     async fn in_time<T>(&self, call: impl Future<Output = T>) -> T {
         let begun = self.mount.env.now();
         let answer = call.await;
         let waited = self.mount.env.now().since(begun);
-        if !self.script.fails && waited > WITHIN {
+        if !self.script.has_faults && waited > WITHIN {
             log::broken(FAIR, &format!("{} waited for {waited:?}", self.name_of()));
         }
         answer
@@ -62,7 +64,7 @@ impl Process {
         format!("process {} of client {}", self.number, self.mount.slot)
     }
 
-    /// Where its field begins.
+    /// The offset of its field.
     fn field(&self) -> u64 {
         (self.mount.slot as u64 * 4 + self.number % 4) * FIELD
     }
@@ -74,19 +76,19 @@ impl Process {
         let at = At { dir: Ino::ROOT, name: *NAMES.start() };
         let file = self.mount.create(at, false, OpenFlags::READ_WRITE).await?;
         self.files.push(file);
-        // There is a whole page from the beginning.
+        // Makes the first page whole.
         self.mount.write(file, Some(BLOCK_U64 - 1), 1).await?;
         Ok(file)
     }
 
-    /// Writes its field, and reads it back.
+    /// Writes the field of this process, and reads it back.
     async fn write_field(&mut self, file: OpenFile) -> Result<(), Fault> {
         let at = self.field();
         let evictions = self.mount.client.status().evictions;
         let wrote = self.in_time(self.mount.write_known(file, at, FIELD as u32)).await?;
         let Some(wrote) = wrote else { return Ok(()) };
         let read = self.in_time(self.mount.peek(file, at, FIELD as u32)).await?;
-        let sure = !self.script.fails && self.mount.client.status().evictions == evictions;
+        let sure = !self.script.has_faults && self.mount.client.status().evictions == evictions;
         if sure && read != wrote {
             log::broken(OWN, &format!("{} does not find what it wrote at {at}", self.name_of()));
         }

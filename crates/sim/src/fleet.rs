@@ -1,9 +1,9 @@
 //! The clients of a run: they mount, work, die, fall silent, and come back.
 //!
 //! Invariants:
-//! - a client that comes back after its death is another one to the judge, and goes on in the
-//!   script of the one before it;
-//! - whenever a session may have been lost, the history says between which moments.
+//! - for the judge a client that comes back after its death is a new one; it continues the script
+//!   of the one before it;
+//! - whenever a session may have been lost, the history records between which positions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,60 +22,58 @@ use crate::script::{Script, Workload};
 use crate::space;
 use crate::workload::Process;
 
-/// How often it is looked whether a session was lost.
+/// Interval of looking for lost sessions.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a client says once it has replayed what a server that died had not made durable.
+/// The log line of a client that has replayed what a dead server had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
-/// The invariant that is broken when a client is evicted though nothing held it up.
-pub(crate) const HEARD: &str = "nobody is evicted who was heard";
-/// What a server says that has no room for what is promised to a client.
+/// The invariant that a client which nothing held up is not evicted.
+pub(crate) const NO_SPURIOUS_EVICTION: &str = "nobody is evicted who was heard";
+/// The refusal of a server without room for another client's reservation.
 const NO_ROOM: &str = "no room for another client";
-/// The invariant that is broken when a client tells of such a loss to which no device has failed
-/// anything.
-pub(crate) const LOST: &str = "nothing is lost that no device failed";
-/// The invariant that is broken when a client that can be reached does not hear that it was
-/// evicted.
-pub(crate) const HEARS: &str = "who was evicted hears of it";
-/// Changes that a client may lose at most with a server that dies.
-const KEPT_MAX: u32 = 64;
+/// The invariant that a client reports lost writes only after a device error.
+pub(crate) const NO_SPURIOUS_LOSS: &str = "nothing is lost that no device failed";
+/// The invariant that a reachable client notices its eviction.
+pub(crate) const NOTICED: &str = "who was evicted hears of it";
+/// Most changes that a client may lose with a server that dies.
+const UNDURABLE_MAX: u32 = 64;
 
-/// A client's place.
+/// The place of a client.
 struct Member {
     name: String,
     mount: Option<Mount>,
-    /// It is being connected, or was killed and will be.
-    coming: bool,
+    /// A client is connecting, or was killed and will connect.
+    mounting: bool,
     attempts: u64,
-    /// Since when, in events, and until when its session may be lost.
-    trouble: Option<(u64, Instant)>,
+    /// Since which position, and until when, its session may be lost.
+    eviction_window: Option<(u64, Instant)>,
     /// Its session.
-    session: Session,
-    /// When it had last replayed everything, or begun: of a server that died after that it may
-    /// still have to replay what it did.
+    session: MemberSession,
+    /// When it last finished a replay, or mounted. If a server died after that, the client may
+    /// still have to replay its changes.
     replayed: Instant,
-    /// The same of the session that has taken the place of this one.
-    replayed_anew: Option<Instant>,
-    /// What it had not heard to be durable when the last server died.
-    kept: Kept,
+    /// The same for the session that has replaced this one.
+    next_replayed: Option<Instant>,
+    /// Changes that were not known to be durable when a server died.
+    undurable: UndurableChanges,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
 
-/// How many changes a client had not heard to be durable when the last server of each of its
-/// sessions died, with those whose answers may have been on the way; by how many evictions it had
-/// heard of then.
+/// For each session of a client: how many changes it did not know to be durable when the session's
+/// last server died, those in flight included. The key counts the evictions that the client had
+/// noticed then.
 #[derive(Clone, Default)]
-struct Kept(BTreeMap<u64, u32>);
+struct UndurableChanges(BTreeMap<u64, u32>);
 
-impl Kept {
-    /// A server dies.
+impl UndurableChanges {
+    /// The server is about to die.
     fn note(&mut self, status: &ClientStatus) {
-        let kept = (status.replay + status.in_flight) as u32;
-        self.0.insert(status.evictions, kept.min(KEPT_MAX));
+        let undurable = (status.replay + status.in_flight) as u32;
+        self.0.insert(status.evictions, undurable.min(UNDURABLE_MAX));
     }
 
-    /// What may be lost with that session: what is done after its last server was started is
-    /// durable before its eviction is.
+    /// Most changes lost with that session. Later changes are safe: what is done after the start of
+    /// its last server is durable before the eviction is.
     fn of(&self, evictions: u64) -> u32 {
         self.0.get(&evictions).copied().unwrap_or(0)
     }
@@ -83,60 +81,61 @@ impl Kept {
 
 /// A session as the server keeps it.
 #[derive(Clone, Copy, Default)]
-struct Session {
+struct MemberSession {
     /// Number of the client at the server.
     client: u64,
-    /// Position since which it may be lost.
+    /// Since which position it may be lost.
     since: Option<u64>,
-    /// Its client was in trouble when the server began to evict it.
-    excused: bool,
-    /// A server had died, when that began, of which its client might still replay what it had done.
+    /// The server began to evict it while its client was held up.
+    expected: bool,
+    /// Before the eviction a server had died whose changes the client may still have to replay.
     restarted: bool,
-    /// A device stood still when the server evicted it: it may carry out later what the client
-    /// wrote.
+    /// A device was stalled at the eviction: it may carry out the client's writes later.
     late: bool,
-    /// The history says that it is lost.
-    told: bool,
-    /// Evictions that its client has heard of.
+    /// The history records its loss.
+    loss_recorded: bool,
+    /// Evictions that its client has noticed.
     evictions: u64,
 }
 
-/// A client that has ended, whose session the server may still keep.
-struct Dead {
+/// A client that has ended; the server may still keep its session.
+struct DeadClient {
     index: usize,
-    session: Session,
+    session: MemberSession,
     since: u64,
     replayed: Instant,
-    kept: u32,
+    undurable: u32,
 }
 
 impl Member {
-    /// Changes that go at most with the session that is lost.
-    fn kept_at_loss(&self) -> u32 {
-        if self.session.restarted { self.kept.of(self.session.evictions) } else { 0 }
+    /// Most changes that are lost with the lost session.
+    fn undurable_at_loss(&self) -> u32 {
+        if self.session.restarted { self.undurable.of(self.session.evictions) } else { 0 }
     }
 
-    /// A fresh client mounts here. While it mounted it may have lost sessions, in which nobody had
-    /// done anything; `since`: the server has begun to evict also the one that it has now, of which
-    /// it has yet to hear.
+    /// A new client mounts here. While mounting it may have lost sessions in which nobody had done
+    /// anything. `since`: the server has begun to evict the present session too, and the client
+    /// will notice later.
     fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
         let status = mount.client.status();
-        let troubled = self.trouble.is_some_and(|(_, until)| until >= begun);
-        if status.evictions > 0 && !troubled {
-            let text = format!("c{} was evicted as it mounted, though it was heard", mount.index);
-            log::broken(HEARD, &text);
+        let may_be_evicted = self.eviction_window.is_some_and(|(_, until)| until >= begun);
+        if status.evictions > 0 && !may_be_evicted {
+            let text =
+                format!("c{} was evicted while mounting, though nothing held it up", mount.index);
+            log::broken(NO_SPURIOUS_EVICTION, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
-        let excused = troubled && since.is_some();
-        self.session = Session { client, since, excused, evictions, ..Session::default() };
+        let expected = may_be_evicted && since.is_some();
+        self.session =
+            MemberSession { client, since, expected, evictions, ..MemberSession::default() };
         self.replayed = begun;
-        self.replayed_anew = None;
-        self.kept = Kept::default();
+        self.next_replayed = None;
+        self.undurable = UndurableChanges::default();
         self.mount = Some(mount);
     }
 }
 
-/// See the module. Clones are the same clients.
+/// See the module. Clones share the clients.
 #[derive(Clone)]
 pub struct Fleet(Rc<Inner>);
 
@@ -147,23 +146,22 @@ struct Inner {
     tags: Rc<Cell<u32>>,
     operations: u64,
     members: RefCell<Vec<Member>>,
-    dead: RefCell<Vec<Dead>>,
+    dead: RefCell<Vec<DeadClient>>,
     /// Since when the server evicts clients that have not mounted yet, or are gone.
-    unknown: RefCell<BTreeMap<u64, u64>>,
-    /// Clients that live on under other numbers, by those of sessions that the history says are
-    /// lost.
-    lost: RefCell<BTreeMap<u64, usize>>,
+    unmatched_evictions: RefCell<BTreeMap<u64, u64>>,
+    /// Live clients with new numbers, by the numbers of their lost sessions.
+    renumbered: RefCell<BTreeMap<u64, usize>>,
     clients: Cell<usize>,
     /// Processes that have not ended.
     working: Cell<usize>,
     failure: RefCell<Option<String>>,
 }
 
-/// The same clients, as long as somebody else has them.
+/// The same clients, without keeping them alive.
 pub(crate) struct WeakFleet(Weak<Inner>);
 
 impl WeakFleet {
-    /// Mounted clients, unless they are being changed.
+    /// Mounted clients, unless the list is being changed.
     pub(crate) fn mounts(&self) -> Option<Vec<Mount>> {
         let inner = self.0.upgrade()?;
         let members = inner.members.try_borrow().ok()?;
@@ -171,13 +169,13 @@ impl WeakFleet {
     }
 }
 
-/// The node of the clients of this slot.
+/// The name of a slot's node.
 pub fn node_name(slot: usize) -> String {
     format!("c{slot}")
 }
 
 impl Fleet {
-    /// Clients with so many processes each, of so many operations.
+    /// Clients with this many processes each, and operations of each process.
     pub fn new(
         cluster: &Cluster,
         history: &History,
@@ -189,13 +187,13 @@ impl Fleet {
         let member = |slot: usize| Member {
             name: node_name(slot),
             mount: None,
-            coming: false,
+            mounting: false,
             attempts: 0,
-            trouble: None,
-            session: Session::default(),
+            eviction_window: None,
+            session: MemberSession::default(),
             replayed: Instant::default(),
-            replayed_anew: None,
-            kept: Kept::default(),
+            next_replayed: None,
+            undurable: UndurableChanges::default(),
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -206,8 +204,8 @@ impl Fleet {
             operations,
             members: RefCell::new((0..slots).map(member).collect()),
             dead: RefCell::default(),
-            unknown: RefCell::default(),
-            lost: RefCell::default(),
+            unmatched_evictions: RefCell::default(),
+            renumbered: RefCell::default(),
             clients: Cell::new(0),
             working: Cell::new(0),
             failure: RefCell::default(),
@@ -217,7 +215,7 @@ impl Fleet {
     /// All clients mount, one after the other; then their processes begin.
     ///
     /// # Errors
-    /// Why one cannot.
+    /// Why a client cannot mount.
     pub async fn start(&self) -> Result<(), String> {
         let slots = 0..self.0.members.borrow().len();
         let used: Vec<usize> = slots.filter(|slot| self.0.script.uses(*slot as u32)).collect();
@@ -229,28 +227,28 @@ impl Fleet {
             self.work(slot);
         }
         let this = self.clone();
-        log::listen(Box::new(move |text| this.hear(text)));
+        log::listen(Box::new(move |text| this.on_client_line(text)));
         let this = self.clone();
-        log::listen_to_edits(Box::new(move |ino, edited| this.edits(ino, edited)));
-        // The fleet holds the cluster, which must not hold the fleet.
+        log::listen_to_edits(Box::new(move |ino, edited| this.on_edit(ino, edited)));
+        // The fleet holds the cluster, so the cluster must not hold the fleet.
         let this = Rc::downgrade(&self.0);
         let tell = move |client, eviction| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).evicts(client, eviction);
+                Fleet(inner).on_eviction(client, eviction);
             }
         };
         *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
         let this = Rc::downgrade(&self.0);
         let tell = move |client, op: &proto::mds::Op, transno| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).applied(client, op, transno);
+                Fleet(inner).on_applied(client, op, transno);
             }
         };
         *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
         let this = Rc::downgrade(&self.0);
         let tell = move || {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).loses_its_server();
+                Fleet(inner).before_server_kill();
             }
         };
         *self.0.cluster.killing.borrow_mut() = Some(Box::new(tell));
@@ -259,7 +257,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// A fresh client of the node of this slot, and since when.
+    /// A new client on the node of this slot, and when it began to connect.
     async fn mount(&self, slot: usize) -> Result<(Mount, Instant), String> {
         let name = node_name(slot);
         let index = self.0.clients.get();
@@ -273,8 +271,7 @@ impl Fleet {
             inner.cluster.checks.begins(&name);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
-                // Devices that stand still, servers that are down and cut wires may take all of its
-                // patience.
+                // Stalled devices, dead servers and cut connections may use up the connect timeout.
                 Err(text)
                     if text.contains("cannot reach the metadata server")
                         && inner.cluster.disturbed_since(begun) =>
@@ -285,7 +282,7 @@ impl Fleet {
                     if !space::refused_clients_since(&inner.cluster, begun) {
                         log::broken(space::ROOM, &text);
                     }
-                    // Others may remove something, or be forgotten, until nothing happens any more.
+                    // Others may remove files or be forgotten, until everything is quiet.
                     let since = *refused.get_or_insert(begun);
                     let waited = begun.since(since) >= space::QUIET;
                     if waited && inner.cluster.is_calm_for(space::QUIET) {
@@ -305,7 +302,7 @@ impl Fleet {
         Ok((mount, begun))
     }
 
-    /// A client that does nothing by itself, to look.
+    /// A client without processes, for checks.
     ///
     /// # Errors
     /// Why it cannot mount.
@@ -313,7 +310,7 @@ impl Fleet {
         self.mount(slot).await.map(|(mount, _)| mount)
     }
 
-    /// The processes of a mounted client go on where those before them ended.
+    /// The processes of a mounted client continue where those before them ended.
     fn work(&self, slot: usize) {
         let (mount, next) = {
             let members = self.0.members.borrow();
@@ -341,7 +338,7 @@ impl Fleet {
         self.0.members.borrow().iter().filter_map(|member| member.mount.clone()).collect()
     }
 
-    /// To be held by what must not keep the clients alive.
+    /// A reference that does not keep the clients alive.
     pub(crate) fn weak(&self) -> WeakFleet {
         WeakFleet(Rc::downgrade(&self.0))
     }
@@ -351,13 +348,13 @@ impl Fleet {
         self.0.members.borrow().len()
     }
 
-    /// Nobody works or will.
+    /// No process works or will work.
     pub fn is_done(&self) -> bool {
-        let coming = self.0.members.borrow().iter().any(|member| member.coming);
-        self.0.working.get() == 0 && !coming
+        let mounting = self.0.members.borrow().iter().any(|member| member.mounting);
+        self.0.working.get() == 0 && !mounting
     }
 
-    /// What must not be, if it was.
+    /// A failed mount, if there was one.
     pub fn failure(&self) -> Option<String> {
         self.0.failure.borrow().clone()
     }
@@ -367,37 +364,36 @@ impl Fleet {
         self.0.members.borrow()[slot].name.clone()
     }
 
-    /// Kills one of the processes of a client that wait for an answer, by `chance`. `false`: none
-    /// does.
+    /// Kills one of a client's waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_process(&self, slot: usize, chance: u64) -> bool {
         self.0.members.borrow()[slot].mount.as_ref().is_some_and(|mount| mount.kill_one(chance))
     }
 
-    /// A process of a client gets a signal when the next wait for a lock has lasted so long.
-    pub fn disturb(&self, slot: usize, after: Duration) {
+    /// A process of a client gets a signal once its next wait for a lock has lasted this long.
+    pub fn signal_lock_wait(&self, slot: usize, after: Duration) {
         if let Some(mount) = &self.0.members.borrow()[slot].mount {
-            mount.disturb_next(after);
+            mount.signal_next_lock_wait(after);
         }
     }
 
-    /// The client's process is gone; another one mounts after `pause`.
+    /// Kills the client's process; a new one mounts after `pause`.
     ///
     /// `false`: there was none to kill.
     pub fn kill(&self, slot: usize, pause: Duration) -> bool {
         let mount = self.0.members.borrow_mut()[slot].mount.take();
-        let lived = mount.is_some() || self.0.members.borrow()[slot].coming;
+        let lived = mount.is_some() || self.0.members.borrow()[slot].mounting;
         if let Some(mount) = mount {
             self.note_evictions(slot, &mount);
             let status = mount.client.status();
-            self.0.dead.borrow_mut().push(Dead {
+            self.0.dead.borrow_mut().push(DeadClient {
                 index: mount.index,
                 session: self.0.members.borrow()[slot].session,
                 since: self.0.history.cut_short(mount.index),
                 replayed: self.0.members.borrow()[slot].replayed,
-                kept: (status.replay as u32).min(KEPT_MAX),
+                undurable: (status.replay as u32).min(UNDURABLE_MAX),
             });
         }
-        // One that is about to mount begins anew, too.
+        // A client that is about to mount starts again, too.
         self.0.cluster.world.kill(&self.name(slot));
         let attempt = self.attempt(slot);
         let this = self.clone();
@@ -410,17 +406,18 @@ impl Fleet {
 
     fn attempt(&self, slot: usize) -> u64 {
         let mut members = self.0.members.borrow_mut();
-        members[slot].coming = true;
+        members[slot].mounting = true;
         members[slot].attempts += 1;
         members[slot].attempts
     }
 
     fn put(&self, slot: usize, mount: (Mount, Instant)) {
-        let since = self.0.unknown.borrow().get(&mount.0.client.status().client).copied();
+        let since =
+            self.0.unmatched_evictions.borrow().get(&mount.0.client.status().client).copied();
         self.0.members.borrow_mut()[slot].put(mount, since);
     }
 
-    /// A fresh client mounts, as a process of its node.
+    /// A new client mounts, as a process of its node.
     fn come_back(&self, slot: usize, attempt: u64) {
         if self.0.members.borrow()[slot].attempts != attempt {
             return;
@@ -436,27 +433,27 @@ impl Fleet {
                 Err(text) if text.contains(NO_ROOM) => {}
                 Err(text) => *this.0.failure.borrow_mut() = Some(text),
             }
-            this.0.members.borrow_mut()[slot].coming = false;
+            this.0.members.borrow_mut()[slot].mounting = false;
         });
     }
 
-    /// For so long all clients may lose their sessions.
+    /// For this long all clients may lose their sessions.
     pub fn all_may_lose(&self, time: Duration) {
         (0..self.slots()).for_each(|slot| self.may_lose(slot, time));
     }
 
-    /// For so long the client may lose its session.
+    /// For this long the client may lose its session.
     pub fn may_lose(&self, slot: usize, time: Duration) {
         let since = self.0.history.position();
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         let until = self.0.cluster.env.now() + time;
         let (since, until) =
-            member.trouble.map_or((since, until), |(first, last)| (first, last.max(until)));
-        member.trouble = Some((since, until));
+            member.eviction_window.map_or((since, until), |(first, last)| (first, last.max(until)));
+        member.eviction_window = Some((since, until));
     }
 
-    /// The client's process stands still, or nothing passes between it and the server.
+    /// Pauses the client's process, or partitions it from the server.
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
         let name = self.name(slot);
@@ -476,7 +473,7 @@ impl Fleet {
         });
     }
 
-    /// Looks for sessions that were lost.
+    /// Looks for lost sessions for ever.
     async fn watch(&self) {
         loop {
             self.0.cluster.env.sleep(LOOK).await;
@@ -489,8 +486,8 @@ impl Fleet {
         }
     }
 
-    /// The client that runs now says something.
-    fn hear(&self, text: &str) {
+    /// The running client logs a line.
+    fn on_client_line(&self, text: &str) {
         let damaged = damaged(text);
         if damaged.is_none() && text != REPLAYED {
             return;
@@ -503,30 +500,30 @@ impl Fleet {
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
-                // What is not whole in a block is read before it is written.
+                // A write of a partial block reads the block first.
                 let actions: &[DiskAction] = match flush {
                     true => &[DiskAction::Flush],
                     false => &[DiskAction::Write, DiskAction::Read],
                 };
                 let checks = &self.0.cluster.checks;
                 if !actions.iter().any(|action| checks.was_failed(&name, *action)) {
-                    log::broken(LOST, text);
+                    log::broken(NO_SPURIOUS_LOSS, text);
                 }
-                mount.loses(ino);
+                mount.on_device_loss(ino);
                 self.0.history.damaged(mount.index, ino, flush);
             }
-            // What it says late may be of a server that has died since.
+            // A late line may be about an earlier server.
             None if status.epoch != self.0.cluster.epoch.get() => {}
-            // Of the session that is lost it has replayed nothing.
+            // It replayed nothing of the lost session.
             None if status.evictions > member.session.evictions => {
-                member.replayed_anew = Some(now);
+                member.next_replayed = Some(now);
             }
             None => member.replayed = now,
         }
     }
 
-    /// A client changes content, at this instant.
-    fn edits(&self, ino: Ino, edited: Edited) {
+    /// A client edits content at this instant.
+    fn on_edit(&self, ino: Ino, edited: Edited) {
         let Some(name) = self.0.cluster.world.running() else { return };
         let members = self.0.members.borrow();
         let member = members.iter().find(|member| member.name == name);
@@ -535,29 +532,30 @@ impl Fleet {
         }
     }
 
-    /// Did a server die since then, with what it had not made durable?
+    /// Did a server die since then, with changes that were not durable?
     fn was_restarted_since(&self, since: Instant) -> bool {
         self.0.cluster.restarted.get().is_some_and(|at| at >= since)
     }
 
-    /// What the server has not flushed for a client that it evicts may be carried out late.
-    fn unflushed(&self, client: u64) {
+    /// Writes of an evicted client that the server could not flush may be carried out late.
+    fn on_unflushed(&self, client: u64) {
         let mut dead = self.0.dead.borrow_mut();
         if let Some(dead) = dead.iter_mut().find(|dead| dead.session.client == client) {
             dead.session.late = true;
             return;
         }
         let mut members = self.0.members.borrow_mut();
-        let of = |member: &&mut Member| member.session.client == client && !member.session.told;
+        let of =
+            |member: &&mut Member| member.session.client == client && !member.session.loss_recorded;
         if let Some(member) = members.iter_mut().find(of) {
             member.session.late = true;
-        } else if let Some(&index) = self.0.lost.borrow().get(&client) {
-            self.0.history.lost_late(index);
+        } else if let Some(&index) = self.0.renumbered.borrow().get(&client) {
+            self.0.history.writes_may_be_late(index);
         }
     }
 
-    /// The server says that it applied this for a client.
-    fn applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
+    /// The server reports that it applied this for a client.
+    fn on_applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
         let members = self.0.members.borrow();
         let living = members.iter().filter(|member| member.session.client == client);
         let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
@@ -569,117 +567,127 @@ impl Fleet {
         }
     }
 
-    /// The server says that it evicts a client, or that it has.
-    fn evicts(&self, client: u64, eviction: Eviction) {
+    /// The server reports the begin or the end of an eviction.
+    fn on_eviction(&self, client: u64, eviction: Eviction) {
         if eviction == Eviction::Unflushed {
-            return self.unflushed(client);
+            return self.on_unflushed(client);
         }
-        let out = eviction == Eviction::Out;
+        let out = eviction == Eviction::Completed;
         let position = self.0.history.position();
         if let Some(dead) =
             self.0.dead.borrow_mut().iter_mut().find(|dead| dead.session.client == client)
         {
             dead.session.since.get_or_insert(position);
-            dead.session.told |= out;
+            dead.session.loss_recorded |= out;
         }
         let mut members = self.0.members.borrow_mut();
         let Some(slot) = members.iter().position(|member| {
-            member.mount.is_some() && member.session.client == client && !member.session.told
+            member.mount.is_some()
+                && member.session.client == client
+                && !member.session.loss_recorded
         }) else {
             drop(members);
-            self.0.unknown.borrow_mut().entry(client).or_insert(position);
-            return self.bury(false);
+            self.0.unmatched_evictions.borrow_mut().entry(client).or_insert(position);
+            return self.record_dead_sessions(false);
         };
-        // It may hear of that much later, if the server stands still.
+        // It may notice much later, if the server is paused.
         let now = self.0.cluster.env.now();
-        let troubled = members[slot].trouble.is_some_and(|(_, until)| now <= until);
-        members[slot].session.excused |= troubled;
-        // That it is out is durable after all that it did before, also if the server dies
+        let may_be_evicted = members[slot].eviction_window.is_some_and(|(_, until)| now <= until);
+        members[slot].session.expected |= may_be_evicted;
+        // The end of an eviction is durable after all earlier changes, even if the server dies
         // meanwhile.
         if !out || members[slot].session.since.is_none() {
             members[slot].session.restarted = self.was_restarted_since(members[slot].replayed);
         }
         let since = *members[slot].session.since.get_or_insert(position);
         if out && let Some(mount) = members[slot].mount.clone() {
-            members[slot].session.told = true;
-            let kept = members[slot].kept_at_loss();
-            self.lost(&mount, since, &members[slot].session, kept);
+            members[slot].session.loss_recorded = true;
+            let undurable = members[slot].undurable_at_loss();
+            self.lost(&mount, since, &members[slot].session, undurable);
         }
     }
 
-    /// The server is about to die.
-    fn loses_its_server(&self) {
+    /// Called before the server is killed.
+    fn before_server_kill(&self) {
         for member in self.0.members.borrow_mut().iter_mut() {
             if let Some(mount) = &member.mount {
-                member.kept.note(&mount.client.status());
+                member.undurable.note(&mount.client.status());
             }
         }
     }
 
-    /// Clients that live and have not heard that the server evicted them.
-    pub fn unheard(&self) -> Vec<usize> {
+    /// Live clients that have not noticed that the server evicted them.
+    pub fn unaware(&self) -> Vec<usize> {
         let members = self.0.members.borrow();
-        let told = members.iter().filter(|member| member.session.told);
-        let mounts = told.filter_map(|member| {
+        let evicted = members.iter().filter(|member| member.session.loss_recorded);
+        let mounts = evicted.filter_map(|member| {
             let mount = member.mount.as_ref()?;
             (mount.client.status().evictions <= member.session.evictions).then_some(mount.index)
         });
         mounts.collect()
     }
 
-    /// The session of a living client is lost, perhaps with what a server had not made durable that
-    /// died.
-    fn lost(&self, mount: &Mount, since: u64, session: &Session, kept: u32) {
-        self.0.lost.borrow_mut().insert(session.client, mount.index);
-        self.0.history.lost(mount.index, since, (false, session.late), kept);
+    /// The session of a live client is lost, perhaps with changes that a dead server had not made
+    /// durable.
+    fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
+        self.0.renumbered.borrow_mut().insert(session.client, mount.index);
+        self.0.history.lost(mount.index, since, (false, session.late), undurable);
     }
 
-    /// What the client says of its sessions is compared with what the server said.
+    /// Compares what a client reports about its sessions with what the server reported.
     fn note_evictions(&self, slot: usize, mount: &Mount) {
         let status = mount.client.status();
         let now = self.0.cluster.env.now();
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
         if status.evictions > member.session.evictions {
-            let troubled = member.trouble.is_some_and(|(_, until)| now <= until);
-            // Out of reach it may lose also the session that it has just begun.
-            let excused = troubled || member.session.excused;
-            if !excused {
-                log::broken(HEARD, &format!("c{} was evicted, though it was heard", mount.index));
+            let may_be_evicted = member.eviction_window.is_some_and(|(_, until)| now <= until);
+            // A client out of reach may lose its new session as well.
+            let expected = may_be_evicted || member.session.expected;
+            if !expected {
+                log::broken(
+                    NO_SPURIOUS_EVICTION,
+                    &format!("c{} was evicted, though nothing held it up", mount.index),
+                );
             }
-            if status.evictions > member.session.evictions + 1 && !excused {
-                log::broken(HEARD, &format!("c{} was evicted twice in a moment", mount.index));
+            if status.evictions > member.session.evictions + 1 && !expected {
+                log::broken(
+                    NO_SPURIOUS_EVICTION,
+                    &format!("c{} was evicted twice in a row", mount.index),
+                );
             }
             let position = self.0.history.position();
-            let since = member.trouble.map_or(position, |(since, _)| since);
-            if !member.session.told {
+            let since = member.eviction_window.map_or(position, |(since, _)| since);
+            if !member.session.loss_recorded {
                 member.session.restarted = self.was_restarted_since(member.replayed);
                 let since = member.session.since.unwrap_or(since);
-                self.lost(mount, since, &member.session, member.kept_at_loss());
+                self.lost(mount, since, &member.session, member.undurable_at_loss());
             }
-            member.replayed = member.replayed_anew.take().unwrap_or(member.replayed);
+            member.replayed = member.next_replayed.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
             self.0.cluster.checks.lost_session(mount.index);
             let evictions = status.evictions;
-            member.session = Session { client: status.client, evictions, ..Session::default() };
-        } else if member.trouble.is_some_and(|(_, until)| now > until) {
-            member.trouble = None;
+            member.session =
+                MemberSession { client: status.client, evictions, ..MemberSession::default() };
+        } else if member.eviction_window.is_some_and(|(_, until)| now > until) {
+            member.eviction_window = None;
         }
     }
 
-    /// The sessions of dead clients that the server has ended are so in the history; with `all`
-    /// those of all.
-    pub fn bury(&self, all: bool) {
+    /// Records the loss of dead clients' sessions that the server has ended; with `all`, of all.
+    pub fn record_dead_sessions(&self, all: bool) {
         let mut dead = self.0.dead.borrow_mut();
-        let buried: Vec<Dead> = dead.extract_if(.., |dead| all || dead.session.told).collect();
+        let buried: Vec<DeadClient> =
+            dead.extract_if(.., |dead| all || dead.session.loss_recorded).collect();
         for dead in buried {
-            let kept = if self.was_restarted_since(dead.replayed) { dead.kept } else { 0 };
+            let undurable =
+                if self.was_restarted_since(dead.replayed) { dead.undurable } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
-            self.0.history.lost(dead.index, since, (true, dead.session.late), kept);
+            self.0.history.lost(dead.index, since, (true, dead.session.late), undurable);
         }
     }
 
-    /// All clients and the server end at once; nobody comes back.
+    /// All clients and the server end at once; no client comes back.
     pub fn end(&self) {
         for slot in 0..self.slots() {
             let mount = self.0.members.borrow_mut()[slot].mount.take();
@@ -691,8 +699,8 @@ impl Fleet {
     }
 }
 
-/// The file of which a client says that a device lost what was written, and whether it was a flush
-/// that failed.
+/// The file of a client's log line about lost writes, and whether a flush failed; `None` if no
+/// device was at fault.
 fn damaged(text: &str) -> Option<(Ino, bool)> {
     let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
     let (_, why) = rest.split_once("written data is lost: ")?;
@@ -701,7 +709,7 @@ fn damaged(text: &str) -> Option<(Ino, bool)> {
     of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
 }
 
-/// A process that works; dropped at its end or death.
+/// A running process; dropped at its end or death.
 struct Working(Fleet);
 
 impl Drop for Working {
@@ -720,21 +728,25 @@ mod tests {
     }
 
     #[test]
-    fn with_a_session_goes_at_most_what_its_client_had_not_heard_to_be_durable() {
-        let mut kept = Kept::default();
-        assert_eq!(kept.of(0), 0, "no server has died");
-        kept.note(&status(0, 9));
-        assert_eq!(kept.of(0), 9);
-        kept.note(&status(0, 2));
-        assert_eq!(kept.of(0), 2, "it has replayed nothing of what is durable since");
-        kept.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
-        assert_eq!((kept.of(0), kept.of(1), kept.of(2)), (2, 4, 0), "each session has its own");
-        kept.note(&status(1, 1000));
-        assert_eq!(kept.of(1), KEPT_MAX);
+    fn lost_session_takes_only_changes_not_known_to_be_durable() {
+        let mut undurable = UndurableChanges::default();
+        assert_eq!(undurable.of(0), 0, "no server has died");
+        undurable.note(&status(0, 9));
+        assert_eq!(undurable.of(0), 9);
+        undurable.note(&status(0, 2));
+        assert_eq!(undurable.of(0), 2, "it has replayed nothing of what is durable since");
+        undurable.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
+        assert_eq!(
+            (undurable.of(0), undurable.of(1), undurable.of(2)),
+            (2, 4, 0),
+            "each session has its own"
+        );
+        undurable.note(&status(1, 1000));
+        assert_eq!(undurable.of(1), UNDURABLE_MAX);
     }
 
     #[test]
-    fn a_client_that_lives_has_to_hear_that_it_was_evicted() {
+    fn live_client_must_notice_its_eviction() {
         let (world, disks) = world(1);
         let inner = world.clone();
         world.run(|env| async move {
@@ -743,15 +755,15 @@ mod tests {
             let fleet =
                 Fleet::new(&cluster, &History::default(), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
-            assert_eq!(fleet.unheard(), []);
+            assert_eq!(fleet.unaware(), []);
             let client = fleet.mounts()[0].client.status().client;
-            // The server says so, and the client hears nothing.
-            fleet.evicts(client, Eviction::Begins);
-            assert_eq!(fleet.unheard(), []);
-            fleet.evicts(client, Eviction::Out);
-            assert_eq!(fleet.unheard(), [0]);
+            // The server reports the eviction, and the client does not notice it.
+            fleet.on_eviction(client, Eviction::Begins);
+            assert_eq!(fleet.unaware(), []);
+            fleet.on_eviction(client, Eviction::Completed);
+            assert_eq!(fleet.unaware(), [0]);
             fleet.end();
-            assert_eq!(fleet.unheard(), [], "it lives no more");
+            assert_eq!(fleet.unaware(), [], "it is dead");
         });
     }
 }

@@ -1,33 +1,33 @@
-//! What operations read and write of the state: whether the order of two can matter.
+//! What operations read and write of the state, to decide whether the order of two can matter.
 
 use std::collections::BTreeSet;
 
 use types::{FileKind, Ino};
 
 use crate::call::{At, Call, Op, Outcome};
-use crate::model::{Node, State};
+use crate::model::{FsState, Node};
 
 /// A part of the state that operations may share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     Name(At),
-    /// Does the directory exist?
+    /// The existence of a directory.
     Alive(Ino),
-    /// Which names has it?
+    /// The set of names of a directory.
     Names(Ino),
     Node(Ino),
-    /// Group and mode of a directory, as far as it hands them down.
+    /// Group and mode of a directory, as new entries inherit them.
     Heritage(Ino),
-    /// Which directory lies in which.
+    /// The tree of directories.
     Tree,
-    /// What a client holds and has not synced.
+    /// A client's locks, opens and unsynced changes.
     Session(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Read,
-    /// Changes that do not see each other.
+    /// Changes that commute.
     Add,
     Write,
 }
@@ -37,7 +37,7 @@ enum Mode {
 pub struct Footprint(Vec<(Key, Mode)>);
 
 impl Footprint {
-    /// May the order of the two matter?
+    /// Do the two conflict?
     pub fn meets(&self, other: &Footprint) -> bool {
         self.0.iter().any(|(key, mode)| {
             other.0.iter().any(|(its, how)| {
@@ -47,7 +47,7 @@ impl Footprint {
         })
     }
 
-    /// This, too.
+    /// Adds another footprint.
     pub fn join(&mut self, other: Footprint) {
         self.0.extend(other.0);
     }
@@ -62,7 +62,7 @@ impl Footprint {
         self.add(Key::Names(at.dir), Mode::Add);
     }
 
-    fn loses_name(&mut self, state: &State, ino: Option<Ino>) {
+    fn loses_name(&mut self, state: &FsState, ino: Option<Ino>) {
         let Some(ino) = ino else { return };
         self.add(Key::Node(ino), Mode::Write);
         if state.is_dir(ino) {
@@ -72,11 +72,11 @@ impl Footprint {
     }
 }
 
-impl State {
+impl FsState {
     /// What `call` may read and write here.
     pub fn footprint(&self, call: &Call) -> Footprint {
         let mut all = Footprint::default();
-        if self.mortal && !call.op.only_looks() {
+        if self.may_crash && !call.op.only_looks() {
             let lost = matches!(call.op, Op::Lost { .. });
             all.add(Key::Session(call.client), if lost { Mode::Write } else { Mode::Add });
         }
@@ -150,18 +150,18 @@ impl State {
             }
             Op::Damaged { ino, .. } | Op::Unwritten(ino) => all.add(Key::Node(*ino), Mode::Write),
             Op::Settled => {
-                let late = self.nodes.iter().filter(|(_, node)| node.late.is_some());
+                let late = self.nodes.iter().filter(|(_, node)| node.late_writes.is_some());
                 late.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::LostPower { .. } => {
-                let shaky = |node: &Node| {
-                    node.shaky.as_ref().is_some_and(|shaky| shaky.flush || shaky.late)
+                let may_lose = |node: &Node| {
+                    node.not_durable.as_ref().is_some_and(|it| it.flush_failed || it.late_write)
                 };
-                let shaky = self.nodes.iter().filter(|(_, node)| shaky(node));
-                shaky.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
+                let may_lose = self.nodes.iter().filter(|(_, node)| may_lose(node));
+                may_lose.for_each(|(ino, _)| all.add(Key::Node(*ino), Mode::Write));
             }
             Op::Fsync(ino, _) => {
-                if self.mortal {
+                if self.may_crash {
                     all.add(Key::Node(*ino), Mode::Write);
                 }
             }
@@ -176,7 +176,7 @@ impl State {
         all
     }
 
-    /// All that a client may lose, and what it holds.
+    /// Everything that a client may lose, and what it holds.
     fn add_all_of(&self, client: usize, all: &mut Footprint) {
         let opened = self.opens.range((client, Ino(0))..=(client, Ino(u64::MAX)));
         let mut inos: BTreeSet<Ino> = opened.map(|((_, ino), _)| *ino).collect();

@@ -1,4 +1,4 @@
-//! What happened: every step with its beginning and its end, in one order of events.
+//! The history: every step with its beginning and its end, in one order of events.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,38 +10,39 @@ use types::{Fault, FileKind, Ino, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::log;
-use crate::space::Little;
-use crate::witness;
+use crate::observed_order;
+use crate::space::LowSpace;
 
-/// The client of what no client did.
+/// The client number of events that no client caused.
 pub const NOBODY: usize = 98;
 
-/// What an application waits for.
+/// An operation that has not been answered.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct PendingCall {
     /// Client.
     pub client: usize,
     /// Position of the beginning.
     pub begun: u64,
-    /// What it asked for.
+    /// The operation.
     pub op: Op,
-    /// Of what there was little meanwhile.
-    pub little: Little,
-    /// Its process was killed: others may see it done before it ends.
+    /// The resources that ran low during the call.
+    pub low_space: LowSpace,
+    /// Its process was killed: other clients may see the effect before it ends.
     pub killed: bool,
-    /// Position at which the server, or of content its client, says that it took effect.
+    /// Position at which the server (for content: the client) reported that it took effect.
     pub applied: Option<u64>,
 }
 
 impl Inner {
-    /// Something happens: the position moves on.
+    /// Moves the position on.
     fn next(&mut self) {
         self.events += 1;
         log::at(self.events);
     }
 
-    /// A failing operation tells of what devices failed while it ran; was there something?
-    fn tells(&mut self, client: usize, begun: u64, op: &Op) -> bool {
+    /// Marks device errors that were reported while a failing operation ran as reported by it.
+    /// Returns whether there were any.
+    fn reports_device_loss(&mut self, client: usize, begun: u64, op: &Op) -> bool {
         let (Some(by), Some((of, surely))) = (op.file(), op.reports()) else { return false };
         let mut any = false;
         for call in self.calls.iter_mut().rev().take_while(|call| call.ended > begun) {
@@ -55,15 +56,17 @@ impl Inner {
         any
     }
 
-    /// Whoever waits now meets devices as full as they are.
-    fn look(&mut self) {
+    /// Records for every pending call that space is low now.
+    fn note_space(&mut self) {
         let Some(space) = &self.space else { return };
-        let little = space();
-        self.waiting.values_mut().for_each(|waiting| waiting.little = waiting.little.or(little));
+        let low_space = space();
+        self.waiting
+            .values_mut()
+            .for_each(|waiting| waiting.low_space = waiting.low_space.or(low_space));
     }
 
-    /// `applied` belongs to the first of the steps.
-    fn settle(
+    /// Appends steps that end now. `applied` belongs to the first.
+    fn record(
         &mut self,
         client: usize,
         (begun, mut applied): (u64, Option<u64>),
@@ -77,8 +80,8 @@ impl Inner {
             for byte in format!("{call:?}").bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
-            if let Some(looks) = &self.looks {
-                looks(&call);
+            if let Some(on_end) = &self.on_end {
+                on_end(&call);
             }
             self.calls.push(call);
         }
@@ -89,135 +92,136 @@ impl Inner {
 struct Inner {
     events: u64,
     calls: Vec<Call>,
-    waiting: BTreeMap<u64, Waiting>,
-    /// What clients that ended waited for.
-    cut_short: Vec<Waiting>,
+    waiting: BTreeMap<u64, PendingCall>,
+    /// Pending calls of clients that ended.
+    cut_short: Vec<PendingCall>,
     hash: u64,
     count: u64,
     /// Where clients first began something in their newest sessions.
     renewed: BTreeMap<usize, u64>,
-    /// Signals that processes got that waited for locks.
-    disturbed: u64,
-    /// Answers from a kernel's caches that nothing can be said of.
-    blurred: u64,
-    /// Data devices fail now, or did up to this position.
+    /// How many signals interrupted waits for locks.
+    interrupted: u64,
+    /// Answers from kernel caches that raced with a change.
+    racy: u64,
+    /// Data devices fail now, or did up to `failed_until`.
     failing: bool,
     failed_until: u64,
-    /// Tells of what there is little.
-    space: Option<LookForSpace>,
-    /// Is told of every step that ends.
-    looks: Option<LookAtEnds>,
+    /// Reports which space is low.
+    space: Option<SpaceProbe>,
+    /// Observes every step that ends.
+    on_end: Option<OnEnd>,
 }
 
 /// Takes a step that has ended.
-pub type LookAtEnds = Box<dyn Fn(&Call)>;
+pub type OnEnd = Box<dyn Fn(&Call)>;
 
-/// What the server applied for a client.
+/// An operation that the server applied for a client.
 pub struct Applied {
     /// Position.
     pub at: u64,
-    /// The step that asked for it, if one is known.
+    /// The step that requested it, if one is known.
     pub step: Option<Op>,
-    /// The transaction that did it, if it changed what is kept.
+    /// The transaction, if it changed the metadata.
     pub transno: Option<Transno>,
 }
 
-/// Tells of what there is little now.
-pub type LookForSpace = Box<dyn Fn() -> Little>;
+/// Reports which space is low now.
+pub type SpaceProbe = Box<dyn Fn() -> LowSpace>;
 
-/// See the module. Clones are the same history.
+/// See the module. Clones share one history.
 #[derive(Clone, Default)]
 pub struct History(Rc<RefCell<Inner>>);
 
 impl History {
-    /// An application asks; gives the number by which [`History::end`] knows it.
+    /// An application calls; the result identifies the call for [`History::end`].
     pub fn begin(&self, client: usize, op: Op) -> u64 {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let begun = inner.events;
-        let little = Little::default();
-        let waiting = Waiting { client, begun, op, little, killed: false, applied: None };
+        let low_space = LowSpace::default();
+        let waiting = PendingCall { client, begun, op, low_space, killed: false, applied: None };
         inner.waiting.insert(begun, waiting);
-        inner.look();
+        inner.note_space();
         begun
     }
 
-    /// A kernel answered from what it kept while something that it asked for is changing just that:
-    /// such an answer is not judged.
-    pub fn blur(&self, begun: u64) {
+    /// A kernel answered from its cache while one of its requests was changing the same object.
+    /// Such an answer is not judged.
+    pub fn end_racy(&self, begun: u64) {
         self.end(begun, Vec::new());
         let mut inner = self.0.borrow_mut();
         inner.count -= 1;
-        inner.blurred += 1;
+        inner.racy += 1;
     }
 
-    /// How often that was so.
-    pub fn times_blurred(&self) -> u64 {
-        self.0.borrow().blurred
+    /// The number of these answers.
+    pub fn times_racy(&self) -> u64 {
+        self.0.borrow().racy
     }
 
-    /// The answer is there; it tells of several steps, each somewhere between then and now.
+    /// The answer arrived. It stands for several steps, each somewhere between begin and end.
     pub fn end(&self, begun: u64, steps: Vec<(Op, Outcome)>) {
         let mut inner = self.0.borrow_mut();
-        inner.look();
+        inner.note_space();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let failed = inner.failing || inner.failed_until > begun;
         let mut seen = Vec::new();
         for (op, outcome) in steps {
-            // No data device is asked for names: what they fail with is the loss of a session.
+            // Names need no data device: EIO from `SyncNames` means a lost session.
             let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
-            let told = io && inner.tells(waiting.client, begun, &op);
-            let no_room = outcome == Outcome::Failed(Fault::NoSpace) && waiting.little.refuses(&op);
+            let reported = io && inner.reports_device_loss(waiting.client, begun, &op);
+            let no_room =
+                outcome == Outcome::Failed(Fault::NoSpace) && waiting.low_space.refuses(&op);
             let outcome = match outcome {
-                _ if io && (failed || told) => Outcome::DeviceFailed,
+                _ if io && (failed || reported) => Outcome::DeviceFailed,
                 _ if no_room => Outcome::NoRoom,
                 outcome => outcome,
             };
             seen.push((op, Some(outcome)));
         }
         let steps = seen;
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// There is an answer that does not say whether it was done.
+    /// The answer does not say whether the operation took effect.
     pub fn end_unknown(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// The process that waits for this was killed.
+    /// The process of a pending call was killed.
     pub fn killed(&self, begun: u64) {
         if let Some(waiting) = self.0.borrow_mut().waiting.get_mut(&begun) {
             waiting.killed = true;
         }
     }
 
-    /// A process got a signal while it waited for a lock.
-    pub fn disturbed(&self) {
-        self.0.borrow_mut().disturbed += 1;
+    /// A signal interrupted a process that waited for a lock.
+    pub fn lock_wait_interrupted(&self) {
+        self.0.borrow_mut().interrupted += 1;
     }
 
-    /// How often that was so.
-    pub fn times_disturbed(&self) -> u64 {
-        self.0.borrow().disturbed
+    /// How many waits for locks were interrupted.
+    pub fn times_interrupted(&self) -> u64 {
+        self.0.borrow().interrupted
     }
 
-    /// A wait for a lock was given up, and what it may have got is given back.
-    pub fn end_tried(&self, begun: u64) {
+    /// An abandoned lock request ended, and the lock that it may have taken is given back.
+    pub fn end_abandoned_lock(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         let Op::Lock { ino, owner, exclusive: Some(exclusive), range } = waiting.op else { return };
         inner.count += 1;
         let tried = Op::Tried { ino, owner, exclusive, range, number: begun };
         let steps = vec![(tried, None), (Op::GivenBack(ino, begun), Some(Outcome::Done))];
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// What a killed process had asked for has ended. What it opened by that was closed again.
+    /// The operation of a killed process ended. A file that it opened was closed again.
     pub fn end_killed(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.get_mut(&begun) else { return };
@@ -233,9 +237,8 @@ impl History {
         self.end_unknown(begun);
     }
 
-    /// A write that should have ended when it was stable fails, because its session was lost under
-    /// way: it may have been there before, like a write that waits for nothing, and what fails is
-    /// the sync.
+    /// A synchronous write fails because its session was lost. It may have taken effect before,
+    /// like an asynchronous write, and the sync fails.
     pub fn end_lost_write(&self, begun: u64) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
@@ -245,50 +248,49 @@ impl History {
         let device = inner.failing || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];
-        inner.settle(waiting.client, (begun, waiting.applied), steps);
+        inner.record(waiting.client, (begun, waiting.applied), steps);
     }
 
-    /// A client has ended: what it waits for is not answered. From here on its session may be
-    /// lost; gives the position for [`History::lost`].
+    /// A client ended: its pending calls get no answer. From here on its session may be lost;
+    /// returns the position for [`History::lost`].
     pub fn cut_short(&self, client: usize) -> u64 {
         let mut inner = self.0.borrow_mut();
         let cut = inner.waiting.extract_if(.., |_, waiting| waiting.client == client);
-        let cut: Vec<Waiting> = cut.map(|(_, waiting)| waiting).collect();
+        let cut: Vec<PendingCall> = cut.map(|(_, waiting)| waiting).collect();
         inner.cut_short.extend(cut.into_iter().filter(|waiting| waiting.op.changes()));
         inner.next();
         inner.events
     }
 
-    /// The position of now.
+    /// The current position.
     pub fn position(&self) -> u64 {
         let mut inner = self.0.borrow_mut();
         inner.next();
         inner.events
     }
 
-    /// The session of a client was lost between `begun` and now, with up to `kept` of the changes
-    /// that it had the answers to.
-    /// What devices had of it that stand still they may carry out `late`, after others have read.
+    /// The session of a client was lost between `begun` and now, with up to `kept` of its answered
+    /// changes. With `late`, stalled devices may carry out its writes after others have read.
     pub fn lost(&self, client: usize, begun: u64, (dead, late): (bool, bool), kept: u32) {
         let mut inner = self.0.borrow_mut();
         let mut of = Vec::new();
         if dead {
             of = inner.cut_short.extract_if(.., |waiting| waiting.client == client).collect();
         }
-        let (edits, of): (Vec<Waiting>, Vec<Waiting>) =
+        let (edits, of): (Vec<PendingCall>, Vec<PendingCall>) =
             of.into_iter().partition(|waiting| waiting.op.edits_unseen() && !waiting.killed);
         let kept = kept.saturating_add(of.len() as u32);
         for waiting in of {
-            inner.settle(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
+            inner.record(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
         let next = inner.renewed.remove(&client).filter(|next| *next > begun);
         let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late, next };
-        inner.settle(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
+        inner.record(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
-    /// Devices may carry out late what a client had written when its session was lost last.
-    pub fn lost_late(&self, client: usize) {
+    /// Devices may carry out writes of the client's last lost session late.
+    pub fn writes_may_be_late(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
             if let Op::Lost { late, .. } = &mut call.op {
@@ -303,7 +305,7 @@ impl History {
         self.0.borrow_mut().renewed.insert(client, begun);
     }
 
-    /// A client surely knows of the last loss of its session.
+    /// A client certainly knows of the last loss of its session.
     pub fn learned(&self, client: usize) {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -316,7 +318,7 @@ impl History {
         }
     }
 
-    /// From here on data devices may fail what they are asked, or no longer do.
+    /// From here on data devices may fail requests, or no longer do.
     pub fn devices_fail(&self, failing: bool) {
         let mut inner = self.0.borrow_mut();
         inner.next();
@@ -324,21 +326,21 @@ impl History {
         inner.failed_until = inner.events;
     }
 
-    /// A data device that stood still has carried out what it had.
+    /// A stalled data device has carried out everything that it had.
     pub fn devices_settled(&self) {
         self.happened(NOBODY, Op::Settled);
     }
 
-    /// Something happened at this moment that no application did.
+    /// An event happens now that no application caused.
     pub fn happened(&self, client: usize, op: Op) {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let now = inner.events;
-        inner.settle(client, (now, None), vec![(op, Some(Outcome::Done))]);
+        inner.record(client, (now, None), vec![(op, Some(Outcome::Done))]);
     }
 
-    /// A client says that a device failed what it had written to a file; of several ranges at once
-    /// it says so for each.
+    /// A client reports that a device failed what it had written to a file. It reports each of
+    /// several ranges.
     pub fn damaged(&self, client: usize, ino: Ino, flush: bool) {
         let op = Op::Damaged { ino, flush, told: Vec::new() };
         let inner = self.0.borrow();
@@ -350,24 +352,23 @@ impl History {
         self.happened(client, op);
     }
 
-    /// From here on it is told of every step that ends.
-    pub fn look_at_ends(&self, looks: LookAtEnds) {
-        self.0.borrow_mut().looks = Some(looks);
+    /// Calls `on_end` for every step that ends from here on.
+    pub fn on_end(&self, on_end: OnEnd) {
+        self.0.borrow_mut().on_end = Some(on_end);
     }
 
-    /// From here on it is known when there is little space.
-    pub fn look_for_space(&self, space: LookForSpace) {
+    /// Records from here on when space is low.
+    pub fn probe_space_with(&self, space: SpaceProbe) {
         self.0.borrow_mut().space = Some(space);
     }
 
-    /// Notes how little space there is at this moment.
-    pub fn look(&self) {
-        self.0.borrow_mut().look();
+    /// Records which space is low now.
+    pub fn note_space(&self) {
+        self.0.borrow_mut().note_space();
     }
 
-    /// The server says that it applied this for a client. Of several steps that may have asked for
-    /// it, it is that of the one of which nothing was said yet, and of these of the one that began
-    /// first.
+    /// The server reports that it applied this for a client. Of several matching steps it belongs
+    /// to one without a report, and among these to the one that began first.
     pub fn applied(
         &self,
         client: usize,
@@ -379,7 +380,8 @@ impl History {
         inner.next();
         let now = inner.events;
         let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
-        let fitting = waiting.filter(|it| it.client == client && witness::asked_for(&it.op, asked));
+        let fitting =
+            waiting.filter(|it| it.client == client && observed_order::asked_for(&it.op, asked));
         let step = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)).map(|waiting| {
             waiting.applied = Some(now);
             waiting.op.clone()
@@ -387,42 +389,41 @@ impl History {
         Applied { at: now, step, transno }
     }
 
-    /// A client says that it changes the content of a file. What is written in several pieces is
-    /// written with the last.
+    /// A client reports an edit of a file's content. An edit in several pieces counts at the last.
     pub fn edited(&self, client: usize, ino: Ino, edited: Edited) {
         let mut guard = self.0.borrow_mut();
         let inner = &mut *guard;
-        // Nobody looks at this moment: the client is in the middle of it.
+        // No checker runs at this moment: the client is in the middle of the edit.
         inner.events += 1;
         let now = inner.events;
         let waiting = inner.waiting.values_mut();
         let fitting =
-            waiting.filter(|it| it.client == client && witness::edits(&it.op, ino, edited));
+            waiting.filter(|it| it.client == client && observed_order::edits(&it.op, ino, edited));
         if let Some(waiting) = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)) {
             waiting.applied = Some(now);
         }
     }
 
-    /// What waits for an answer.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    /// The pending calls.
+    pub fn waiting(&self) -> Vec<PendingCall> {
         self.0.borrow().waiting.values().cloned().collect()
     }
 
-    /// Takes all that has ended, in the order of the ends, and what this client's end cut short.
+    /// Takes all ended steps, in the order of their ends.
     pub fn take(&self) -> Vec<Call> {
         let mut inner = self.0.borrow_mut();
-        // They hold the cluster.
+        // These closures hold the cluster.
         inner.space = None;
-        inner.looks = None;
+        inner.on_end = None;
         std::mem::take(&mut inner.calls)
     }
 
-    /// Operations that have ended.
+    /// The number of operations that have ended.
     pub fn count(&self) -> u64 {
         self.0.borrow().count
     }
 
-    /// A hash of all that was seen.
+    /// A hash of the whole history.
     pub fn hash(&self) -> u64 {
         SimRng::new(self.0.borrow().hash).next_u64()
     }

@@ -1,18 +1,18 @@
-//! Is there an order of the steps, consistent with real time, in which the model gives
-//! every answer that was seen?
+//! Looks for an order of the steps, consistent with real time, in which the model gives every
+//! observed answer.
 //!
 //! Invariants:
-//! - steps are settled in the order of their ends; a candidate is the model's state with the
+//! - steps are settled in the order of their ends; a candidate is a state of the model plus the
 //!   steps that took effect before they ended;
-//! - a step that only looked takes effect as soon as it may;
-//! - of a step without an answer both are followed up: that it took effect at some moment before
-//!   its end, and that it never did;
-//! - where changes may be lost, a candidate knows what led to it, so that it can be led there
-//!   again without them;
-//! - it accuses only while no search was given up; what nothing explains after that ends the
-//!   judging, and where it ended is told;
-//! - before a step others that still run are tried only if the order can matter: their
-//!   footprints meet, directly or through others. So no candidate is lost.
+//! - a read-only step takes effect as soon as it may;
+//! - a step without an answer is followed both ways: it took effect at some moment before its end,
+//!   or never;
+//! - where changes may be lost, a candidate keeps its past, so that the judge can replay it without
+//!   the lost changes;
+//! - the judge accuses only while no search was given up. After that, a step that nothing explains
+//!   ends the judging, and the judge reports where;
+//! - before a step the judge tries other running steps only if the order can matter: their
+//!   footprints conflict, directly or through others. This loses no candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,91 +22,89 @@ use types::{FileKind, HashMap, Ino};
 
 use crate::call::{At, Call, FileNo, Op, Outcome};
 use crate::footprint::Footprint;
-use crate::model::{State, Step};
-use crate::undo::{self, Link};
-use crate::witness;
+use crate::model::{FsState, Step};
+use crate::observed_order::is_reported;
+use crate::undo::{self, PastStep};
 
-/// Candidates kept; beyond it the search gives up, and says so.
+/// Most candidates kept; with more the search gives up and reports it.
 const CANDIDATES_MAX: usize = 500;
-/// A history of which so many searches were given up is not judged any further: what is open in it
-/// goes on multiplying.
+/// After this many abandoned searches the judge stops: the open choices keep multiplying.
 const GIVEN_UP_MAX: u64 = 32;
-/// Steps tried for one end from one candidate, and from all of them.
+/// Most steps tried for one end from one candidate, and from all.
 const TRIES_MAX: usize = 20_000;
 const END_TRIES_MAX: usize = 200_000;
-/// As long as there are no more candidates than these, comparing costs less than hashing.
+/// Up to this many candidates, comparing costs less than hashing.
 const FEW: usize = 16;
 
-/// A state that explains everything so far.
+/// A state of the model that explains everything so far.
 #[derive(Clone)]
 struct Candidate {
-    state: Rc<State>,
+    state: Rc<FsState>,
     /// Steps that took effect and have not ended, sorted.
     done: Vec<usize>,
-    /// What led here, if something may be lost.
-    past: Option<Rc<Link>>,
-    /// When each change began that was lost on the way here, or that had no answer and took effect;
-    /// sorted. What is the same now without and with it may differ again when what came over it is
-    /// lost.
-    ways: Rc<Vec<u64>>,
+    /// The steps that led here, if changes may be lost.
+    past: Option<Rc<PastStep>>,
+    /// The beginnings of the changes that were lost, or that took effect without an answer; sorted.
+    /// Two states equal now may diverge when a later change is rolled back, so both are kept.
+    uncertain: Rc<Vec<u64>>,
 }
 
-/// No order explains this.
+/// A step that no order explains.
 #[derive(Clone, Debug)]
 pub struct Unexplained {
-    /// For people: the step, what the model expects, and what ran at the same time.
+    /// The step, what the model expects, and what ran at the same time.
     pub text: String,
 }
 
-/// The end of judging before the end of the history. It is no accusation, and no acquittal either.
+/// The judge stopped before the end of the history: it neither accuses nor acquits the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Abandoned {
-    /// The end of the first step that was not judged, and after which none was.
+    /// The end of the first step that was not judged.
     pub from: u64,
-    /// For people: why.
+    /// The reason.
     pub text: String,
 }
 
 /// See the module.
 pub struct Judge {
     candidates: Vec<Candidate>,
-    /// Only the order that the server tells is tried, and others where it tells nothing and nothing
-    /// else will do. What that explains is explained; it accuses nobody.
+    /// Tries only the observed order, and other orders for steps that nobody reports. It may
+    /// explain a history, but it accuses nobody.
     guided: bool,
     /// Steps tried, in all.
     pub tries: u64,
-    /// Searches given up: nothing is said about them.
+    /// Searches given up: their steps are not judged.
     pub given_up: u64,
-    /// Where it stopped judging, if it did.
+    /// Where the judge stopped, if it did.
     pub abandoned: Option<Abandoned>,
-    /// The end of the last step that it has explained.
+    /// The end of the last step that the judge explained.
     pub settled: u64,
 }
 
-/// What the whole history says, whatever moment is judged.
-struct Whole {
-    /// Inodes that were seen and of which no answer says that they were made before: the name and
-    /// the end of the first lookup, and the type.
-    unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
+/// Facts of the whole history, for every moment of it.
+struct Facts {
+    /// Inodes that were seen before any answer says who created them: the name and the end of the
+    /// first lookup, and the type.
+    uncreated: BTreeMap<Ino, (At, u64, Option<FileKind>)>,
     /// Names that were renamed, or may have been.
     renamed: BTreeSet<At>,
-    /// When each inode was looked up for the last time: position of the lookup's beginning.
+    /// For each inode the position at which its last lookup began.
     looked_up: BTreeMap<Ino, u64>,
-    /// Inodes whose numbers steps without an answer may have been given again, after the files that
-    /// were made with them first were lost. By the steps' places.
-    remade: BTreeMap<usize, Vec<Ino>>,
+    /// For each step without an answer: inode numbers that it may have reused after the files that
+    /// had them first were lost.
+    reused: BTreeMap<usize, Vec<Ino>>,
 }
 
-impl Whole {
-    fn of(calls: &[Call]) -> Whole {
-        // When each was made first, by an answer.
+impl Facts {
+    fn of(calls: &[Call]) -> Facts {
+        // When each inode was first created, by an answer.
         let mut made = BTreeMap::from([(Ino::ROOT, 0)]);
         let mut again = BTreeSet::new();
-        let mut unmade: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
+        let mut uncreated: BTreeMap<Ino, (At, u64, Option<FileKind>)> = BTreeMap::new();
         let mut renamed = BTreeSet::new();
         let mut looked_up: BTreeMap<Ino, u64> = BTreeMap::new();
         let losses: Vec<&Call> = losses(calls).collect();
-        // After a loss the number of what was seen may be another file's.
+        // After a loss another file may have the number.
         let is_same = |seen: u64, call: &Call| {
             !losses.iter().any(|loss| loss.ended > seen && loss.begun < call.ended)
         };
@@ -118,7 +116,7 @@ impl Whole {
                 ) => {
                     let last = looked_up.entry(*ino).or_insert(0);
                     *last = call.begun.max(*last);
-                    let (_, first, kind) = unmade.entry(*ino).or_insert((*at, call.ended, None));
+                    let (_, first, kind) = uncreated.entry(*ino).or_insert((*at, call.ended, None));
                     if let Outcome::Listed(_, listed) = found
                         && is_same(*first, call)
                     {
@@ -126,24 +124,24 @@ impl Whole {
                     }
                 }
                 (Op::GetAttr(ino), Some(Outcome::Attr(seen))) => {
-                    if let Some((_, first, kind)) = unmade.get_mut(ino)
+                    if let Some((_, first, kind)) = uncreated.get_mut(ino)
                         && is_same(*first, call)
                     {
                         kind.get_or_insert(seen.kind);
                     }
                 }
                 (Op::Create { at, exclusive: false, .. }, Some(Outcome::Found(Some(ino)))) => {
-                    let known = made.contains_key(ino) || unmade.contains_key(ino);
+                    let known = made.contains_key(ino) || uncreated.contains_key(ino);
                     again.extend(known.then_some(*ino));
                     let kind = Some(FileKind::Regular);
-                    let (_, first, its) = unmade.entry(*ino).or_insert((*at, call.ended, kind));
+                    let (_, first, its) = uncreated.entry(*ino).or_insert((*at, call.ended, kind));
                     if is_same(*first, call) {
                         *its = kind;
                     }
                 }
                 (op, Some(Outcome::Found(Some(ino)))) if op.makes() => {
-                    // A number that was lost with its file may come again.
-                    let seen = unmade.contains_key(ino);
+                    // A number that was lost with its file may be reused.
+                    let seen = uncreated.contains_key(ino);
                     let known = made.contains_key(ino) || seen;
                     again.extend(known.then_some(*ino));
                     made.entry(*ino).or_insert(call.begun);
@@ -152,15 +150,15 @@ impl Whole {
                 _ => {}
             }
         }
-        // One that was seen before may have been made, and lost, by a step without an answer.
-        unmade.retain(|ino, (_, seen, _)| made.get(ino).is_none_or(|begun| *seen < *begun));
-        let remade = remade(calls, &renamed);
-        again.extend(remade.values().flatten());
+        // A step without an answer may have created it before, and lost it.
+        uncreated.retain(|ino, (_, seen, _)| made.get(ino).is_none_or(|begun| *seen < *begun));
+        let reused = reused(calls, &renamed);
+        again.extend(reused.values().flatten());
         looked_up.retain(|ino, _| !again.contains(ino));
-        Whole { unmade, renamed, looked_up, remade }
+        Facts { uncreated, renamed, looked_up, reused }
     }
 
-    /// Inodes that an operation without an answer may have made.
+    /// Inodes that an operation without an answer may have created.
     fn made_by(&self, call: &Call, index: usize) -> Vec<Ino> {
         let Some((at, kind)) = makes(&call.op) else { return Vec::new() };
         let fits = |(first, seen, its): &(At, u64, Option<FileKind>)| {
@@ -168,12 +166,12 @@ impl Whole {
                 && its.is_none_or(|its| its == kind)
                 && (*first == at || self.renamed.contains(&at))
         };
-        let new = self.unmade.iter().filter(|(_, what)| fits(what)).map(|(ino, _)| *ino);
-        new.chain(self.remade.get(&index).into_iter().flatten().copied()).collect()
+        let new = self.uncreated.iter().filter(|(_, what)| fits(what)).map(|(ino, _)| *ino);
+        new.chain(self.reused.get(&index).into_iter().flatten().copied()).collect()
     }
 }
 
-/// The name and the type that an operation makes.
+/// The name and the type that an operation creates.
 fn makes(op: &Op) -> Option<(At, FileKind)> {
     match op {
         Op::Make(at, kind) => Some((*at, *kind)),
@@ -183,22 +181,22 @@ fn makes(op: &Op) -> Option<(At, FileKind)> {
     }
 }
 
-/// The ends of sessions with which names may have been lost.
+/// The losses of sessions that may include changes of names.
 fn losses(calls: &[Call]) -> impl Iterator<Item = &Call> {
     calls.iter().filter(|call| matches!(call.op, Op::Lost { kept: 1.., .. }))
 }
 
-/// How a number was first given to a file.
-struct First {
-    /// By a step of this client, which had its answer; else nobody knows by which.
+/// The first file with an inode number.
+struct FirstUse {
+    /// The client whose answered step created it; `None`: unknown.
     client: Option<usize>,
-    /// When there was the file, at the latest.
+    /// The file existed at this position at the latest.
     ended: u64,
 }
 
-/// See [`Whole::remade`].
-fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
-    let mut firsts: BTreeMap<Ino, First> = BTreeMap::new();
+/// See [`Facts::reused`].
+fn reused(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
+    let mut firsts: BTreeMap<Ino, FirstUse> = BTreeMap::new();
     let mut seen: BTreeMap<Ino, BTreeMap<At, u64>> = BTreeMap::new();
     let losses: Vec<&Call> = losses(calls).collect();
     for call in calls {
@@ -206,10 +204,10 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
             (Op::Lookup(at), Some(Outcome::Found(Some(ino)) | Outcome::Listed(ino, _))) => {
                 let last = seen.entry(*ino).or_default().entry(*at).or_insert(0);
                 *last = call.ended.max(*last);
-                firsts.entry(*ino).or_insert(First { client: None, ended: call.ended });
+                firsts.entry(*ino).or_insert(FirstUse { client: None, ended: call.ended });
             }
             (op, Some(Outcome::Found(Some(ino)))) if op.makes() => {
-                let made = First { client: Some(call.client), ended: call.ended };
+                let made = FirstUse { client: Some(call.client), ended: call.ended };
                 match firsts.get(ino) {
                     // It was seen before that.
                     Some(first) if first.client.is_some() || first.ended < call.begun => {}
@@ -219,10 +217,10 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
             _ => {}
         }
     }
-    let mut remade = BTreeMap::new();
+    let mut reused = BTreeMap::new();
     for (index, call) in calls.iter().enumerate().filter(|(_, call)| call.outcome.is_none()) {
         let Some((at, _)) = makes(&call.op) else { continue };
-        let was_lost = |first: &First| {
+        let was_lost = |first: &FirstUse| {
             losses.iter().any(|loss| {
                 first.client.is_none_or(|client| client == loss.client)
                     && loss.ended > first.ended
@@ -238,49 +236,53 @@ fn remade(calls: &[Call], renamed: &BTreeSet<At>) -> BTreeMap<usize, Vec<Ino>> {
         let lost = firsts.iter().filter(|(ino, first)| seen_later(ino) && was_lost(first));
         let inos: Vec<Ino> = lost.map(|(ino, _)| *ino).collect();
         if !inos.is_empty() {
-            remade.insert(index, inos);
+            reused.insert(index, inos);
         }
     }
-    remade
+    reused
 }
 
 struct Search<'a> {
     calls: &'a [Call],
-    whole: &'a Whole,
+    facts: &'a Facts,
     guided: bool,
-    /// Steps that run, that is: begun before the end that is settled, and not ended.
+    /// Steps that began before the target's end and have not ended.
     running: Vec<usize>,
     target: usize,
     found: Distinct,
     seen: Distinct,
     tries: usize,
-    /// After so many it gives up.
-    most: usize,
+    /// The search gives up after this many tries.
+    limit: usize,
     expected: Option<String>,
 }
 
 impl Judge {
-    /// Everything begins from this state.
-    pub fn new(state: State) -> Judge {
-        let start =
-            Candidate { state: Rc::new(state), done: Vec::new(), past: None, ways: Rc::default() };
+    /// A judge whose history begins with this state.
+    pub fn new(state: FsState) -> Judge {
+        let start = Candidate {
+            state: Rc::new(state),
+            done: Vec::new(),
+            past: None,
+            uncertain: Rc::default(),
+        };
         let candidates = vec![start];
         Judge { candidates, guided: false, tries: 0, given_up: 0, abandoned: None, settled: 0 }
     }
 
-    /// As [`Judge::new`], in the order that the server tells (`witness.rs`).
-    pub fn guided(state: State) -> Judge {
+    /// Like [`Judge::new`], in the observed order (`observed_order.rs`).
+    pub fn guided(state: FsState) -> Judge {
         Judge { guided: true, ..Judge::new(state) }
     }
 
-    /// The states that explain everything; all steps have ended. None is left where judging was
-    /// abandoned.
-    pub fn states(&self) -> impl Iterator<Item = &State> {
+    /// The states that explain everything once all steps have ended; none after an abandoned
+    /// judging.
+    pub fn states(&self) -> impl Iterator<Item = &FsState> {
         self.candidates.iter().map(|candidate| &*candidate.state)
     }
 
-    /// Settles a history in which all steps have ended. That it holds is said of the steps before
-    /// [`Judge::abandoned`] alone.
+    /// Judges a history in which all steps have ended. `Ok` holds only for the steps before
+    /// [`Judge::abandoned`].
     pub fn settle(&mut self, calls: &[Call]) -> Result<(), Unexplained> {
         let mut ends: Vec<usize> = (0..calls.len()).collect();
         ends.sort_by_key(|&index| (calls[index].ended, index));
@@ -288,13 +290,13 @@ impl Judge {
         begins.sort_by_key(|&index| (calls[index].begun, index));
         let mut begins = begins.into_iter().peekable();
         let mut running: Vec<usize> = Vec::new();
-        let whole = Whole::of(calls);
+        let facts = Facts::of(calls);
         for target in ends {
             while let Some(next) = begins.next_if(|&next| calls[next].begun < calls[target].ended) {
                 running.push(next);
             }
             running.retain(|&index| index != target);
-            self.end(calls, &whole, &running, target)?;
+            self.end(calls, &facts, &running, target)?;
             if self.abandoned.is_some() {
                 break;
             }
@@ -311,7 +313,7 @@ impl Judge {
     fn end(
         &mut self,
         calls: &[Call],
-        whole: &Whole,
+        facts: &Facts,
         running: &[usize],
         target: usize,
     ) -> Result<(), Unexplained> {
@@ -319,7 +321,7 @@ impl Judge {
         let (mut expected, mut tried) = (None, 0);
         let before = std::mem::take(&mut self.candidates);
         for candidate in &before {
-            // More than are kept need not be found.
+            // More candidates than the limit are not needed.
             if found.list.len() > CANDIDATES_MAX {
                 break;
             }
@@ -332,8 +334,8 @@ impl Judge {
             if calls[target].outcome.is_none() {
                 // It may never have taken effect, or have been lost.
                 found.keep(candidate.clone());
-                let told = self.guided && witness::is_told(&calls[target].op);
-                if told && calls[target].applied.is_none() {
+                let reported = self.guided && is_reported(&calls[target].op);
+                if reported && calls[target].applied.is_none() {
                     continue;
                 }
             }
@@ -342,18 +344,18 @@ impl Judge {
                 .copied()
                 .filter(|index| candidate.done.binary_search(index).is_err())
                 .collect();
-            // Every candidate has its first try, whatever the others took.
-            let most = TRIES_MAX.min(END_TRIES_MAX.saturating_sub(tried)).max(2);
+            // Every candidate gets a first try, however many the others used.
+            let limit = TRIES_MAX.min(END_TRIES_MAX.saturating_sub(tried)).max(2);
             let mut search = Search {
                 calls,
-                whole,
+                facts,
                 guided: self.guided,
                 running,
                 target,
                 found,
                 seen: Distinct::default(),
                 tries: 0,
-                most,
+                limit,
                 expected: None,
             };
             let mut candidate = candidate.clone();
@@ -361,7 +363,7 @@ impl Judge {
             search.explore(candidate);
             tried += search.tries;
             self.tries += search.tries as u64;
-            if search.tries >= most {
+            if search.tries >= limit {
                 self.given_up += 1;
                 if self.given_up >= GIVEN_UP_MAX {
                     let text = format!("{GIVEN_UP_MAX} searches were given up");
@@ -382,8 +384,8 @@ impl Judge {
             if self.given_up == 0 {
                 return Err(unexplained);
             }
-            // Perhaps what was not looked at explains it.
-            let text = format!("after {} searches given up nothing explains", self.given_up);
+            // A part that was not searched may explain it.
+            let text = format!("nothing explains after {} abandoned searches", self.given_up);
             self.abandon(calls[target].ended, format!("{text}\n  {}", unexplained.text));
             return Ok(());
         }
@@ -396,16 +398,16 @@ impl Judge {
 #[derive(Default)]
 struct Distinct {
     list: Vec<Candidate>,
-    /// Where those of a hash are, once they are more than [`FEW`].
+    /// Positions in `list` by hash, once it has more than [`FEW`].
     places: HashMap<u64, Vec<usize>>,
 }
 
 impl Distinct {
-    /// Adds one, unless it is there.
+    /// Adds a candidate unless it is known.
     fn keep(&mut self, candidate: Candidate) -> bool {
         let number = self.list.len();
         if number < FEW {
-            let new = !self.list.iter().any(|other| other.is(&candidate));
+            let new = !self.list.iter().any(|other| other.is_same(&candidate));
             if new {
                 self.list.push(candidate);
             }
@@ -417,7 +419,7 @@ impl Distinct {
             }
         }
         let places = self.places.entry(candidate.hash()).or_default();
-        let new = !places.iter().any(|&place| self.list[place].is(&candidate));
+        let new = !places.iter().any(|&place| self.list[place].is_same(&candidate));
         if new {
             places.push(number);
             self.list.push(candidate);
@@ -427,36 +429,36 @@ impl Distinct {
 }
 
 impl Candidate {
-    /// Where changes may be lost, whoever was told of them keeps them from that: so what was seen
-    /// is part of the past.
+    /// Where changes may be lost, an answer that another client saw protects a change: reads belong
+    /// to the past as well.
     fn remembers(&mut self, call: &Call) {
-        if self.state.mortal {
+        if self.state.may_crash {
             let call = Rc::new(call.clone());
-            self.past = Some(Link::new(&self.past, &self.state, &call));
+            self.past = Some(PastStep::new(&self.past, &self.state, &call));
         }
     }
 
-    /// Its ways and `more`.
-    fn with_ways(&self, more: &[u64]) -> Rc<Vec<u64>> {
+    /// The uncertain changes, and `more`.
+    fn with_uncertain(&self, more: &[u64]) -> Rc<Vec<u64>> {
         if more.is_empty() {
-            return self.ways.clone();
+            return self.uncertain.clone();
         }
-        let mut ways: Vec<u64> = self.ways.iter().chain(more).copied().collect();
-        ways.sort_unstable();
-        ways.dedup();
-        Rc::new(ways)
+        let mut uncertain: Vec<u64> = self.uncertain.iter().chain(more).copied().collect();
+        uncertain.sort_unstable();
+        uncertain.dedup();
+        Rc::new(uncertain)
     }
 
-    /// Does the same follow from both?
-    fn is(&self, other: &Candidate) -> bool {
+    /// Do the same futures follow from both?
+    fn is_same(&self, other: &Candidate) -> bool {
         self.done == other.done
-            && self.ways == other.ways
+            && self.uncertain == other.uncertain
             && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
 
     fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.done, &self.ways, &self.state).hash(&mut hasher);
+        (&self.done, &self.uncertain, &self.state).hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -465,27 +467,26 @@ impl Search<'_> {
     /// Tries the target, then every step that may have to come before it.
     fn explore(&mut self, candidate: Candidate) {
         self.tries += 1;
-        if self.tries >= self.most || self.found.list.len() > CANDIDATES_MAX {
+        if self.tries >= self.limit || self.found.list.len() > CANDIDATES_MAX {
             return;
         }
-        let mut concerned = self.concerned(&candidate);
-        let told = if self.guided { self.told_first(&mut concerned) } else { None };
-        let answered = told.is_some_and(|told| self.calls[told].outcome.is_some());
-        if !answered || self.may_go_at_once() {
+        let mut conflicting = self.conflicting(&candidate);
+        let reported = if self.guided { self.next_reported(&mut conflicting) } else { None };
+        let answered = reported.is_some_and(|reported| self.calls[reported].outcome.is_some());
+        if !answered || self.may_take_now() {
             let follows = self.take_target(&candidate);
-            // What others do after who only looked, and narrowed nothing down by it, they need not
-            // do before.
-            let enough = self.guided && told.is_none_or(|_| answered || self.may_go_at_once());
+            // After a read-only target that excluded no state, the others need not come first.
+            let enough = self.guided && reported.is_none_or(|_| answered || self.may_take_now());
             if follows && (enough || self.only_looks(&candidate)) {
                 return;
             }
         } else {
-            concerned.clear();
+            conflicting.clear();
         }
-        for index in told.into_iter().chain(concerned) {
-            if self.comes_first(&candidate, index)
-                || self.comes_later(index)
-                || self.has_its_turn(&candidate, index)
+        for index in reported.into_iter().chain(conflicting) {
+            if self.awaits_its_step(&candidate, index)
+                || self.fails_with_target(index)
+                || self.awaits_release(&candidate, index)
             {
                 continue;
             }
@@ -497,7 +498,7 @@ impl Search<'_> {
         }
     }
 
-    /// The target takes effect, if it can here.
+    /// Lets the target take effect, if it can here.
     fn take_target(&mut self, candidate: &Candidate) -> bool {
         match self.follow(candidate, self.target) {
             Ok(next) => {
@@ -517,28 +518,27 @@ impl Search<'_> {
         target.op.only_looks() && matches!(candidate.state.step(target), Step::Same)
     }
 
-    /// Takes those out of `concerned` of which the server tells when they took effect, or that they
-    /// did not. Gives the one that is next, if it was before the target took effect: at its end, if
-    /// nothing is told of it.
-    fn told_first(&self, concerned: &mut Vec<usize>) -> Option<usize> {
+    /// Removes from `conflicting` the steps whose effect is reported or known not to have happened.
+    /// Returns the next step reported before the target (an unreported target counts at its end).
+    fn next_reported(&self, conflicting: &mut Vec<usize>) -> Option<usize> {
         let all = self.calls;
-        let (told, rest) = concerned
+        let (reported, rest) = conflicting
             .drain(..)
             .filter(|&index| {
                 let call = &all[index];
-                call.applied.is_some() || call.outcome.is_some() || !witness::is_told(&call.op)
+                call.applied.is_some() || call.outcome.is_some() || !is_reported(&call.op)
             })
             .partition(|&index| all[index].applied.is_some());
-        *concerned = rest;
-        let told: Vec<usize> = told;
+        *conflicting = rest;
+        let reported: Vec<usize> = reported;
         let target = &all[self.target];
         let target = target.applied.unwrap_or(target.ended);
         let before = |&index: &usize| all[index].applied < Some(target);
-        told.into_iter().filter(before).min_by_key(|&index| all[index].applied)
+        reported.into_iter().filter(before).min_by_key(|&index| all[index].applied)
     }
 
-    /// Are these the attributes that came with the answer to a step that has not taken effect yet?
-    fn comes_first(&self, candidate: &Candidate, index: usize) -> bool {
+    /// Are these attributes part of an answer whose own step has not taken effect yet?
+    fn awaits_its_step(&self, candidate: &Candidate, index: usize) -> bool {
         let attributes = &self.calls[index];
         let Op::GetAttr(_) = attributes.op else { return false };
         let before = index.checked_sub(1).map(|before| (before, &self.calls[before]));
@@ -551,25 +551,24 @@ impl Search<'_> {
         })
     }
 
-    /// A process that ends gives up what it had open and locked. Of one inode that is taken in the
-    /// order in which it was noted: nobody can tell another one, for a lock is in the way until all
-    /// that it conflicts with are free, and a file without names is there until the last has closed
-    /// it.
-    fn has_its_turn(&self, candidate: &Candidate, index: usize) -> bool {
+    /// At its exit a process releases its open files and locks. On one inode the judge takes these
+    /// in the recorded order: nobody can observe another one. A lock conflicts until all its parts
+    /// are free, and an orphan exists until its last close.
+    fn awaits_release(&self, candidate: &Candidate, index: usize) -> bool {
         let this = &self.calls[index];
-        let Some(ino) = given_up(this) else { return false };
+        let Some(ino) = released_inode(this) else { return false };
         let others = self.running.iter().copied().chain([self.target]);
         others.filter(|&other| other < index).any(|other| {
             let before = &self.calls[other];
-            given_up(before) == Some(ino)
+            released_inode(before) == Some(ino)
                 && (before.client, before.begun, before.ended)
                     == (this.client, this.begun, this.ended)
                 && candidate.done.binary_search(&other).is_err()
         })
     }
 
-    /// Is the target what a device failed, and a write runs that failed, too? What was lost may be
-    /// its bytes, so it is put into the file first, too; or it failed because of that, and was done
+    /// Did a device fail the target, while a write runs that failed too? The lost bytes may be
+    /// those of the write, so it is tried first as well; or the write failed first and was done
     /// later.
     fn awaits_writes(&self, candidate: &Candidate) -> bool {
         let target = &self.calls[self.target];
@@ -584,9 +583,9 @@ impl Search<'_> {
         })
     }
 
-    /// Is the target what a device failed, and this an fsync that fails with it? It changes nothing
-    /// else, and may as well have told of it.
-    fn comes_later(&self, index: usize) -> bool {
+    /// Did a device fail the target, and is this an fsync that reports it? Then it changes nothing
+    /// else.
+    fn fails_with_target(&self, index: usize) -> bool {
         let (target, other) = (&self.calls[self.target], &self.calls[index]);
         matches!(target.op, Op::Damaged { .. })
             && matches!(other.op, Op::Fsync(..) | Op::SyncAll)
@@ -594,7 +593,7 @@ impl Search<'_> {
             && other.outcome == Some(Outcome::DeviceFailed)
     }
 
-    /// Everything that may follow when a step takes effect; else what the model expects.
+    /// All candidates after a step takes effect; else what the model expects.
     fn follow(&self, candidate: &Candidate, index: usize) -> Result<Vec<Candidate>, String> {
         let call = &self.calls[index];
         let mut candidate = candidate.clone();
@@ -611,7 +610,7 @@ impl Search<'_> {
         let calls = if call.outcome.is_some() {
             vec![Rc::new(call.clone())]
         } else {
-            candidate.state.guesses(call, &self.whole.made_by(call, index), index)
+            candidate.state.possible_answers(call, &self.facts.made_by(call, index), index)
         };
         let mut follow = Vec::new();
         let mut expected = String::new();
@@ -625,21 +624,21 @@ impl Search<'_> {
                 Step::Next(state) => vec![Rc::new(state)],
                 Step::Several(states) => states.into_iter().map(Rc::new).collect(),
             };
-            let past = match candidate.state.mortal {
-                true => Some(Link::new(&candidate.past, &candidate.state, &call)),
+            let past = match candidate.state.may_crash {
+                true => Some(PastStep::new(&candidate.past, &candidate.state, &call)),
                 false => None,
             };
-            // No loss of changes brings back locks.
+            // No rollback of changes brings locks back.
             let guessed = call.guessed && !matches!(call.op, Op::Tried { .. });
-            let ways = match candidate.state.mortal && guessed {
-                true => candidate.with_ways(&[call.begun]),
-                false => candidate.ways.clone(),
+            let uncertain = match candidate.state.may_crash && guessed {
+                true => candidate.with_uncertain(&[call.begun]),
+                false => candidate.uncertain.clone(),
             };
             follow.extend(states.into_iter().map(|state| Candidate {
                 state,
                 done: candidate.done.clone(),
                 past: past.clone(),
-                ways: ways.clone(),
+                uncertain: uncertain.clone(),
             }));
         }
         if !call.op.only_looks() {
@@ -648,16 +647,15 @@ impl Search<'_> {
         if follow.is_empty() { Err(expected) } else { Ok(follow) }
     }
 
-    /// Running steps that only look, and could see here what they saw, are taken to have done so,
-    /// and so are unlocks of what is not locked: nothing that explains the rest needs them to do it
-    /// later.
+    /// Lets running read-only steps that fit here take effect, and unlocks of nothing: no
+    /// explanation of the others needs them later.
     fn absorb(&self, candidate: &mut Candidate) {
         for &index in &self.running {
             let call = &self.calls[index];
             let Err(place) = candidate.done.binary_search(&index) else { continue };
             if self.guided
-                && !self.comes_first(candidate, index)
-                && self.takes_at_once(candidate, call)
+                && !self.awaits_its_step(candidate, index)
+                && self.take_now(candidate, call)
             {
                 candidate.done.insert(place, index);
                 continue;
@@ -665,7 +663,7 @@ impl Search<'_> {
             let fits = match call.op.only_looks() {
                 true => {
                     call.outcome.is_some()
-                        && !self.comes_first(candidate, index)
+                        && !self.awaits_its_step(candidate, index)
                         && matches!(candidate.state.step(call), Step::Same)
                 }
                 false => candidate.state.unlocks_nothing(call) && !self.is_being_locked(call),
@@ -677,8 +675,8 @@ impl Search<'_> {
         }
     }
 
-    /// Is the target one of those that take effect as soon as they can?
-    fn may_go_at_once(&self) -> bool {
+    /// Does the target take effect as soon as it can?
+    fn may_take_now(&self) -> bool {
         let target = &self.calls[self.target];
         target.op.only_looks()
             || target.applied.is_none()
@@ -686,9 +684,9 @@ impl Search<'_> {
                     || matches!(target.op, Op::Open(..) | Op::Create { .. }))
     }
 
-    /// Of what nobody tells, and of which one may well suppose that it took effect as soon as it
-    /// could: who looked or failed, and who opened what is there.
-    fn takes_at_once(&self, candidate: &mut Candidate, call: &Call) -> bool {
+    /// Lets an unreported step take effect as soon as it can: a read, a failure, or an open of an
+    /// existing file.
+    fn take_now(&self, candidate: &mut Candidate, call: &Call) -> bool {
         if call.applied.is_some() {
             return false;
         }
@@ -709,7 +707,7 @@ impl Search<'_> {
         true
     }
 
-    /// May the owner of what `unlock` frees have it only later, while that runs?
+    /// May a running lock request give the owner the lock that `unlock` frees?
     fn is_being_locked(&self, unlock: &Call) -> bool {
         let Op::Lock { ino, owner, .. } = unlock.op else { return false };
         let running = self.running.iter().chain([&self.target]);
@@ -722,7 +720,7 @@ impl Search<'_> {
 
     /// A session is lost, with any part of its last changes.
     fn lost(&self, candidate: &Candidate, lost: &Call, kept: u32) -> Vec<Candidate> {
-        let stays = |ino: Ino| self.whole.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
+        let stays = |ino: Ino| self.facts.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
         let mut found = Distinct::default();
         let made = undo::last_made(candidate.past.as_ref(), lost.client, kept);
         let call = Rc::new(lost.clone());
@@ -734,22 +732,22 @@ impl Search<'_> {
                 candidate.done.iter().copied().filter(|index| !later(index)).collect();
             let before = other.state.unwrap_or_else(|| candidate.state.clone());
             let past = other.past.or_else(|| candidate.past.clone());
-            let ways = candidate.with_ways(&other.lost);
-            // Of what it made the client may take the newest for lost, though it is not.
+            let uncertain = candidate.with_uncertain(&other.lost);
+            // The client may assume that its newest files are lost, though they are not.
             let newest = (1..=made.len()).filter(|_| !dead);
             let mut gone: Vec<Vec<(Ino, FileNo)>> = vec![Vec::new()];
             gone.extend(newest.map(|newest| before.open_of(lost.client, &made[..newest])));
             gone.dedup();
             for more in gone {
                 let files = other.files.iter().copied().chain(more).collect();
-                let what = undo::Lost { files, doubted: made.clone() };
-                let mut state = State::clone(&before);
-                state.give_up(lost.client, &what.files);
+                let what = undo::AssumedLost { files, uncertain: made.clone() };
+                let mut state = FsState::clone(&before);
+                state.give_up_handles(lost.client, &what.files);
                 let Step::Next(mut state) = state.step(lost) else { continue };
-                state.doubt(lost.client, &made);
-                let past = Some(Link::of_loss(&past, &before, &call, what));
+                state.mark_uncertain(lost.client, &made);
+                let past = Some(PastStep::of_loss(&past, &before, &call, what));
                 let (state, done) = (Rc::new(state), done.clone());
-                let mut next = Candidate { state, done, past, ways: ways.clone() };
+                let mut next = Candidate { state, done, past, uncertain: uncertain.clone() };
                 self.absorb(&mut next);
                 found.keep(next);
             }
@@ -770,7 +768,7 @@ impl Search<'_> {
     }
 
     /// Running steps whose order with the target may matter.
-    fn concerned(&self, candidate: &Candidate) -> Vec<usize> {
+    fn conflicting(&self, candidate: &Candidate) -> Vec<usize> {
         let mut left: Vec<(usize, Footprint)> = self
             .running
             .iter()
@@ -781,12 +779,12 @@ impl Search<'_> {
             return Vec::new();
         }
         let mut front = vec![self.footprint(candidate, self.target)];
-        let mut concerned = Vec::new();
+        let mut conflicting = Vec::new();
         while let Some(footprint) = front.pop() {
             let mut rest = Vec::new();
             for (index, other) in left {
                 if footprint.meets(&other) {
-                    concerned.push(index);
+                    conflicting.push(index);
                     front.push(other);
                 } else {
                     rest.push((index, other));
@@ -794,13 +792,13 @@ impl Search<'_> {
             }
             left = rest;
         }
-        concerned.sort_unstable();
-        concerned
+        conflicting.sort_unstable();
+        conflicting
     }
 }
 
-/// The inode of which this gives up an open file or a lock.
-fn given_up(call: &Call) -> Option<Ino> {
+/// The inode on which this step releases an open file or a lock.
+fn released_inode(call: &Call) -> Option<Ino> {
     match call.op {
         Op::Left(ino, _) | Op::Lock { ino, exclusive: None, .. } => {
             (call.outcome == Some(Outcome::Done)).then_some(ino)
@@ -821,8 +819,8 @@ fn unexplained(
     for &index in running {
         text += &format!("\n  running: {}", calls[index].line());
     }
-    // What touched the same objects before, newest last.
-    let state = State::default();
+    // Earlier steps on the same objects, newest last.
+    let state = FsState::default();
     let mine = state.footprint(call);
     let mut before: BTreeMap<(u64, usize), String> = BTreeMap::new();
     for (index, other) in calls.iter().enumerate() {

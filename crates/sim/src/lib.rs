@@ -1,17 +1,17 @@
-//! The whole cluster in a simulated world: real clients and a real metadata server on virtual
-//! time, on one thread, from a seed, with faults; and a judge who knows what was to be seen.
+//! The simulator: real clients and a real metadata server run in a simulated world, on virtual
+//! time, on one thread and from a seed. Faults are injected, and a judge compares what applications
+//! saw with a model.
 //!
 //! Invariants:
-//! - the same plan and the same code give the same run: [`Report::trace`] tells;
-//! - the judge never accuses wrongly: where SEMANTICS.md leaves a choice, every choice is
-//!   allowed;
-//! - a run ends: once the faults have stopped everything must finish within a bound of
-//!   virtual time, else that is the violation.
+//! - the same plan and the same code give the same run; [`Report::trace`] shows it;
+//! - the judge never accuses wrongly: where SEMANTICS.md leaves a choice, it allows every choice;
+//! - a run ends: after the last fault everything finishes within a bound of virtual time. A run
+//!   that exceeds the bound is a violation.
 
 pub mod call;
 pub mod cluster;
 pub mod content;
-mod damage;
+mod device_errors;
 mod devices;
 pub mod faults;
 mod fields;
@@ -23,26 +23,26 @@ pub mod judge;
 pub mod kernel;
 mod log;
 mod loss;
+mod media_corruption;
 pub mod model;
 mod mount;
-mod outages;
+mod mutate_history;
+mod observed_order;
 mod repairs;
-mod rot;
 mod run;
 pub mod script;
 mod shrink;
 mod space;
-mod spoil;
+mod stalls;
 mod undo;
-mod witness;
 mod workload;
 
 pub use faults::Fault;
 pub use invariants::ALL as INVARIANTS;
 pub use judge::Abandoned;
 pub use log::{Looks, panicked};
-pub use rot::Damaged;
-pub use run::{NO_PANICS, Plan, Report, Violation, run, run_spoiled};
+pub use media_corruption::DamageCounts;
+pub use mutate_history::Verdicts;
+pub use run::{NO_PANICS, Plan, Report, Violation, run, run_mutated};
 pub use script::{Keep, Workload};
 pub use shrink::{Progress, shrink};
-pub use spoil::Verdicts;

@@ -1,6 +1,6 @@
-//! What clients and servers log and clients tell, and violations that are seen while the cluster
-//! runs. All belong to the run of this thread: a client's log is a plain function. Each line begins
-//! with the position in the history at which it was written.
+//! The log lines of clients and servers, the edits that clients report, and violations seen while
+//! the cluster runs. All belong to the run of this thread, because a client's log is a plain
+//! function. Each line begins with its position in the history.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use client::Edited;
 use types::Ino;
 
-/// Lines kept.
+/// Most lines kept.
 const LINES: usize = 1000;
 
 thread_local! {
@@ -22,48 +22,48 @@ thread_local! {
     static LOOKS: Cell<Looks> = const { Cell::new(Looks { seen: 0, unseen: 0 }) };
 }
 
-/// How often a checker looked into the store of the server that runs.
+/// How often checkers read the store of the running server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Looks {
-    /// And saw what there is.
+    /// Successful reads.
     pub seen: u64,
-    /// And could not, as a block of it was not at hand, or damaged: then nobody is accused.
+    /// Failed reads, because a block was not cached or was corrupted: then nobody is accused.
     pub unseen: u64,
 }
 
-/// Which invariant is broken, and how.
+/// A broken invariant, and what broke it.
 pub type Broken = (&'static str, String);
 
-/// Who looks whenever something happens that an application sees.
+/// Called for every event that an application sees.
 pub type OnEvent = Box<dyn Fn()>;
 
-/// Violations that are kept.
+/// Most violations kept.
 const KEPT: usize = 100;
 
-/// Who is told the lines of clients.
+/// Takes the log lines of clients.
 pub type Listener = Box<dyn Fn(&str)>;
 
-/// Who is told that the client that runs changes content.
+/// Takes the edits of content by the running client.
 pub type OnEdit = Box<dyn Fn(Ino, Edited)>;
 
-/// The run has ended: nobody listens any more.
+/// Ends the run: removes all listeners.
 pub fn end() {
     LISTENER.with(|listener| drop(listener.take()));
     ON_EDIT.with(|listener| drop(listener.take()));
     ON_EVENT.with(|looks| drop(looks.take()));
 }
 
-/// From here on until the run's end `looks` is called whenever an application asks or is answered.
+/// Until the run ends, calls `looks` whenever an application's call begins or ends.
 pub fn on_event(looks: OnEvent) {
     ON_EVENT.with(|place| *place.borrow_mut() = Some(looks));
 }
 
-/// From here on until the run's end `listener` is told what clients log.
+/// Until the run ends, passes log lines of clients to `listener`.
 pub fn listen(listener: Listener) {
     LISTENER.with(|place| *place.borrow_mut() = Some(listener));
 }
 
-/// One line of a client.
+/// Logs one line of a client.
 pub fn client_line(text: &str) {
     line(text);
     LISTENER.with(|listener| {
@@ -73,12 +73,12 @@ pub fn client_line(text: &str) {
     });
 }
 
-/// From here on until the run's end `listener` is told what clients do to content.
+/// Until the run ends, passes edits of content by clients to `listener`.
 pub fn listen_to_edits(listener: OnEdit) {
     ON_EDIT.with(|place| *place.borrow_mut() = Some(listener));
 }
 
-/// The client that runs changes content.
+/// The running client edits content.
 pub fn edited(ino: Ino, edited: Edited) {
     ON_EDIT.with(|listener| {
         if let Some(listener) = &*listener.borrow() {
@@ -87,7 +87,7 @@ pub fn edited(ino: Ino, edited: Edited) {
     });
 }
 
-/// A new run begins.
+/// Begins a new run.
 pub fn clear() {
     POSITION.set(0);
     end();
@@ -97,28 +97,28 @@ pub fn clear() {
     LOOKS.set(Looks::default());
 }
 
-/// A checker looked into the store of the server that runs; did it see what there is?
-pub(crate) fn looked(saw: bool) {
+/// A checker read the store of the running server; `saw`: successfully.
+pub(crate) fn count_look(saw: bool) {
     let Looks { seen, unseen } = LOOKS.get();
     LOOKS.set(Looks { seen: seen + u64::from(saw), unseen: unseen + u64::from(!saw) });
 }
 
-/// How often they did.
+/// How often checkers did.
 pub(crate) fn looks() -> Looks {
     LOOKS.get()
 }
 
-/// What a panic hook knows of a panic on this thread: the run that it ends tells it.
+/// A panic hook passes the text of a panic on this thread; the run reports it.
 pub fn panicked(text: &str) {
     PANIC.set(Some(text.to_owned()));
 }
 
-/// What [`panicked`] was told last.
+/// The last text passed to [`panicked`].
 pub fn panic() -> Option<String> {
     PANIC.take()
 }
 
-/// The history has come to this position.
+/// Moves the position of the history on, and runs the checker of events.
 pub fn at(position: u64) {
     POSITION.set(position);
     ON_EVENT.with(|looks| {
@@ -128,12 +128,12 @@ pub fn at(position: u64) {
     });
 }
 
-/// The position that the history has come to.
+/// The current position of the history.
 pub fn position() -> u64 {
     POSITION.get()
 }
 
-/// One line.
+/// Logs one line.
 pub fn line(text: &str) {
     LOG.with(|log| {
         let mut log = log.borrow_mut();
@@ -149,8 +149,8 @@ pub fn lines() -> Vec<String> {
     LOG.with(|log| log.borrow().iter().cloned().collect())
 }
 
-/// Something that must not be: which invariant it breaks, and how. Said again it is no news: what
-/// led to it stays in the log.
+/// Records a broken invariant. A repeated text is ignored, so that the log keeps what led to the
+/// first.
 pub fn broken(invariant: &'static str, text: &str) {
     let is_news = VIOLATIONS.with(|found| {
         let mut found = found.borrow_mut();
@@ -165,7 +165,7 @@ pub fn broken(invariant: &'static str, text: &str) {
     }
 }
 
-/// The first of them.
+/// The first recorded violation.
 pub fn first_violation() -> Option<Broken> {
     VIOLATIONS.with(|found| found.borrow().first().cloned())
 }

@@ -1,12 +1,12 @@
 //! The part of the model that knows what is stable, and what is lost with a session.
 //!
 //! Invariants:
-//! - whoever reads or writes blocks that another client has changed has made the server ask for
-//!   them first, and what that client did in the file is stable. Clients that write different
-//!   blocks of a file may each hold its part, and lose it (SEMANTICS 1.3);
-//! - a size that an application elsewhere only asked for makes nothing stable;
-//! - a file that takes the name of something else is committed before: nothing that was done to it
-//!   before the rename began is lost with a session;
+//! - a client that reads or writes blocks makes the server recall them from other clients; this
+//!   makes the others' changes of the file stable. Clients that write different blocks of a file
+//!   may each hold their range, and lose its changes (SEMANTICS 1.3);
+//! - a size that another client only glimpsed makes nothing stable;
+//! - a rename that replaces something commits the file first: nothing done to the file before the
+//!   rename began is lost with a session;
 //! - an open file through which data were lost fails once with EIO before it succeeds.
 
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, MAPPED, Op, Outcome};
 use crate::content::{Content, Dirty, Edit, blocks_of};
-use crate::model::{Body, Loss, Node, Shaky, State, Step, impossible, owner_of};
+use crate::model::{Body, ContentLoss, FsState, Node, NotDurable, Step, impossible, owner_of};
 
 impl Node {
-    /// Something was seen: may it still be that nothing was lost?
-    pub(crate) fn doubt(&mut self, possible: impl FnOnce(&Content) -> bool) {
+    /// An answer was seen: may the content without a loss still explain it?
+    pub(crate) fn recheck_loss(&mut self, possible: impl FnOnce(&Content) -> bool) {
         let Some(loss) = &mut self.loss else { return };
-        if loss.hope.as_ref().is_some_and(|hope| !possible(hope)) {
-            Rc::make_mut(loss).hope = None;
+        if loss.if_nothing_lost.as_ref().is_some_and(|intact| !possible(intact)) {
+            Rc::make_mut(loss).if_nothing_lost = None;
         }
     }
 
@@ -31,7 +31,7 @@ impl Node {
         self.dirty.iter().any(|dirty| dirty.client == client)
     }
 
-    /// What the client, that changes the file now, may lose; `stable`: the content before.
+    /// The unsynced changes of a client that edits the file now; `stable` is the content before.
     fn dirtied_by(&mut self, client: usize, stable: &Content) -> &mut Dirty {
         let known = self.dirty.iter().position(|dirty| dirty.client == client);
         let at = known.unwrap_or_else(|| {
@@ -42,8 +42,9 @@ impl Node {
     }
 
     fn synced(&mut self, client: usize, begun: u64) {
-        if let Some(shaky) = self.shaky.as_mut().filter(|_| self.late.is_none()) {
-            shaky.late = false;
+        if let Some(not_durable) = self.not_durable.as_mut().filter(|_| self.late_writes.is_none())
+        {
+            not_durable.late_write = false;
         }
         let mine = self.dirty.iter_mut().find(|dirty| dirty.client == client);
         if let Some(dirty) = mine {
@@ -52,37 +53,42 @@ impl Node {
         }
     }
 
-    /// It was all of this before a session was lost, and may lie where it lay. `unflushed`: a flush
-    /// for it had failed.
-    fn was_lost(&mut self, lost: &Content, unflushed: bool, late: bool) {
+    /// Adds what the file held before a session was lost; it may still be on the device.
+    /// `unflushed`: a flush for it had failed.
+    fn add_lost_content(&mut self, lost: &Content, unflushed: bool, late: bool) {
         let any_of = |earlier: Option<&Content>| {
             Content::any_of(earlier.into_iter().chain([lost]).map(|content| (content, false)))
         };
-        let shaky = self.shaky.take();
-        let (flush, before) =
-            shaky.as_ref().map_or((false, false), |shaky| (shaky.flush, shaky.late));
-        let content = any_of(shaky.as_ref().map(|shaky| &shaky.content));
-        self.shaky = Some(Shaky { content, flush: flush || unflushed, late: late || before });
+        let not_durable = self.not_durable.take();
+        let (flush, before) = not_durable.as_ref().map_or((false, false), |not_durable| {
+            (not_durable.flush_failed, not_durable.late_write)
+        });
+        let content = any_of(not_durable.as_ref().map(|not_durable| &not_durable.content));
+        self.not_durable = Some(NotDurable {
+            content,
+            flush_failed: flush || unflushed,
+            late_write: late || before,
+        });
         if late {
-            self.late = Some(any_of(self.late.as_ref()));
+            self.late_writes = Some(any_of(self.late_writes.as_ref()));
         }
     }
 
-    /// A device may carry out at any moment what it has: nothing that was seen there stays.
-    fn unsettle(&mut self) {
-        if let (Some(late), Body::File(content)) = (&self.late, &self.body) {
+    /// A device may carry out a late write at any moment: no observed content is final.
+    fn apply_late_writes(&mut self) {
+        if let (Some(late), Body::File(content)) = (&self.late_writes, &self.body) {
             let any = Content::any_of([(content, false), (late, false)].into_iter());
             self.body = Body::File(any.sized_as(content));
         }
     }
 
-    /// A client came to these blocks: what others may lose there is stable.
-    fn asked_for(&mut self, client: usize, blocks: (u64, u64)) {
+    /// A client uses these blocks: the server recalled them, so others' changes there are stable.
+    fn recall_from_others(&mut self, client: usize, blocks: (u64, u64)) {
         self.dirty.retain(|dirty| dirty.client == client || !dirty.touches(blocks));
     }
 }
 
-impl State {
+impl FsState {
     /// Reads and edits of a file's content.
     pub(crate) fn content(
         &self,
@@ -93,21 +99,23 @@ impl State {
     ) -> Step {
         let mut step = self.content_now(call, ino, content, outcome);
         match &mut step {
-            Step::Next(next) => next.unsettle(ino),
-            Step::Several(several) => several.iter_mut().for_each(|next| next.unsettle(ino)),
+            Step::Next(next) => next.apply_late_writes(ino),
+            Step::Several(several) => {
+                several.iter_mut().for_each(|next| next.apply_late_writes(ino))
+            }
             Step::Same | Step::Impossible(_) => {}
         }
         step
     }
 
-    /// What writes may make of a file that a device has carried out or not.
-    fn unsettle(&mut self, ino: Ino) {
-        if self.nodes.get(&ino).is_some_and(|node| node.late.is_some()) {
-            self.node(ino).unsettle();
+    /// Allows for late writes that a device has carried out or not.
+    fn apply_late_writes(&mut self, ino: Ino) {
+        if self.nodes.get(&ino).is_some_and(|node| node.late_writes.is_some()) {
+            self.node(ino).apply_late_writes();
         }
     }
 
-    /// As [`State::content`], but for what devices still have.
+    /// Like [`FsState::content`], without late writes of devices.
     fn content_now(&self, call: &Call, ino: Ino, content: &Content, outcome: &Outcome) -> Step {
         if let Op::Read { offset, len, .. } = &call.op {
             let Outcome::Bytes(read) = outcome else { return impossible("bytes") };
@@ -115,22 +123,22 @@ impl State {
                 Err(want) => impossible(want),
                 Ok(new) => self.was_read(call, ino, new, *offset, *len, read),
             };
-            return self.or_old(call, ino, seen, |old| old.read(*offset, *len, read).is_ok());
+            return self
+                .or_stale_view(call, ino, seen, |old| old.read(*offset, *len, read).is_ok());
         }
         if let Op::End(_, at) = call.op {
             let seen = match content.read(at, 1, &[]) {
                 Err(want) => impossible(want),
                 Ok(new) => self.end_was_seen(ino, new, at),
             };
-            return self.or_old(call, ino, seen, |old| old.read(at, 1, &[]).is_ok());
+            return self.or_stale_view(call, ino, seen, |old| old.read(at, 1, &[]).is_ok());
         }
         let Some(edit) = Edit::of(&call.op).filter(|_| *outcome == Outcome::Done) else {
-            return impossible("done");
+            return impossible("success");
         };
-        // A store makes no file longer: the kernel that takes it may not know yet what a session
-        // has lost.
+        // A store does not extend the file: its kernel may not know yet what a lost session took.
         let store = matches!(call.op, Op::Write { file: MAPPED, .. });
-        let mut next: Vec<State> = content
+        let mut next: Vec<FsState> = content
             .edit(edit)
             .into_iter()
             .map(|new| if store { new.no_longer_than(content) } else { new })
@@ -146,9 +154,9 @@ impl State {
         }
     }
 
-    /// What was `seen`, or nothing of that: a client that does not know yet that its session is
-    /// lost shows what was there before, which its kernel keeps until then.
-    fn or_old(
+    /// The step `seen`, or a stale read: until a client knows of its lost session, its kernel shows
+    /// the content from before.
+    fn or_stale_view(
         &self,
         call: &Call,
         ino: Ino,
@@ -186,17 +194,20 @@ impl State {
         if let Some(new) = new {
             node.body = Body::File(new);
         }
-        // Who comes to the end asks for the whole file.
+        // A read to the end needs the whole file.
         let all = read.len() < len as usize;
-        node.asked_for(call.client, if all { (0, u64::MAX) } else { blocks_of(offset, len) });
+        node.recall_from_others(
+            call.client,
+            if all { (0, u64::MAX) } else { blocks_of(offset, len) },
+        );
         for other in node.dirty.iter_mut().filter(|dirty| dirty.client != call.client) {
             Rc::make_mut(other).was_read(offset, len, read);
         }
-        node.doubt(|hope| hope.read(offset, len, read).is_ok());
+        node.recheck_loss(|intact| intact.read(offset, len, read).is_ok());
         Step::Next(next)
     }
 
-    /// What is told of the end makes nothing stable: the host may have only asked for the size.
+    /// Knowing the end makes nothing stable: the client may have only glimpsed the size.
     fn end_was_seen(&self, ino: Ino, new: Option<Content>, at: u64) -> Step {
         if new.is_none() && self.nodes[&ino].loss.is_none() {
             return Step::Same;
@@ -206,23 +217,24 @@ impl State {
         if let Some(new) = new {
             node.body = Body::File(new);
         }
-        node.doubt(|hope| hope.read(at, 1, &[]).is_ok());
+        node.recheck_loss(|intact| intact.read(at, 1, &[]).is_ok());
         Step::Next(next)
     }
 
     fn edited(&mut self, call: &Call, ino: Ino, old: &Content, new: Content, edit: Edit) {
-        let mortal = self.mortal;
+        let may_crash = self.may_crash;
         let node = self.node(ino);
         if let Some(loss) = node.loss.as_mut().map(Rc::make_mut) {
-            loss.hope = loss.hope.take().and_then(|hope| hope.edited(edit));
+            loss.if_nothing_lost =
+                loss.if_nothing_lost.take().and_then(|intact| intact.edited(edit));
             if loss.client == call.client
                 && let Some(before) = loss.before.edited(edit)
             {
                 loss.before = before;
             }
         }
-        if mortal {
-            node.asked_for(call.client, edit.blocks());
+        if may_crash {
+            node.recall_from_others(call.client, edit.blocks());
             for other in node.dirty.iter_mut().filter(|dirty| dirty.client != call.client) {
                 Rc::make_mut(other).wrote_through(edit);
             }
@@ -230,7 +242,7 @@ impl State {
             let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
             if through && !call.guessed {
                 dirty.wrote_through(edit);
-                // Nothing of it may be lost, whatever others lose beside it.
+                // None of it may be lost, whatever other clients lose.
                 node.dirty.retain(|dirty| dirty.client != call.client || !dirty.is_stable());
             } else {
                 dirty.changes(edit.blocks());
@@ -240,10 +252,10 @@ impl State {
         node.body = Body::File(new);
     }
 
-    /// fsync and its kin.
+    /// fsync, syncfs and fsync of a directory.
     pub(crate) fn synced(&self, call: &Call, ino: Option<Ino>, outcome: &Outcome) -> Step {
         if *outcome == Outcome::Failed(Fault::Io) && self.is_unaware(call) {
-            // It was under way when the session was lost, and perhaps something with it.
+            // The session was lost during the sync, perhaps with data.
             return Step::Same;
         }
         if *outcome != Outcome::Done {
@@ -263,8 +275,8 @@ impl State {
         Step::Next(next)
     }
 
-    /// These got names of something else by a rename that began then: what was done before is
-    /// committed, whoever did it (SEMANTICS 2.4).
+    /// These inodes replaced something by a rename that began then: earlier changes of them by any
+    /// client are committed (SEMANTICS 2.4).
     pub(crate) fn replaced(&mut self, inos: impl Iterator<Item = Ino>, begun: u64) {
         for ino in inos {
             if self.nodes.get(&ino).is_none_or(|node| node.dirty.is_empty()) {
@@ -278,40 +290,40 @@ impl State {
         }
     }
 
-    /// Did it begin before its client knew that its session is lost?
+    /// Did the call begin before its client knew of its lost session?
     pub(crate) fn is_unaware(&self, call: &Call) -> bool {
         self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
     }
 
-    /// The descriptors that a client has of these inodes.
+    /// The open files of a client on these inodes.
     pub(crate) fn open_of(&self, client: usize, inos: &[Ino]) -> Vec<(Ino, FileNo)> {
         let of = |ino: &Ino| self.opens.get(&(client, *ino)).map(|opens| (*ino, &opens.files));
         let open = inos.iter().filter_map(of);
         open.flat_map(|(ino, files)| files.iter().map(move |file| (ino, *file))).collect()
     }
 
-    /// A client gives up these descriptors: the making of their files was lost, or it takes it for
-    /// lost.
-    pub(crate) fn give_up(&mut self, client: usize, files: &[(Ino, FileNo)]) {
+    /// A client gives up these open files: their files were lost before they became durable, or the
+    /// client assumes so.
+    pub(crate) fn give_up_handles(&mut self, client: usize, files: &[(Ino, FileNo)]) {
         for &(ino, file) in files {
-            let owed = self.perhaps_owed.get(&(client, file)).copied().unwrap_or(0);
+            let times = self.may_report_loss.get(&(client, file)).copied().unwrap_or(0);
             self.closed(client, file, ino);
-            // What was written to a file that is lost itself is told by who has it open.
-            self.perhaps_owed.insert((client, file), owed.saturating_add(1));
-            self.ghosts.entry((client, ino)).or_default().push(file);
+            // An open file reports the loss of writes even if the file itself is lost.
+            self.may_report_loss.insert((client, file), times.saturating_add(1));
+            self.stale_handles.entry((client, ino)).or_default().push(file);
         }
     }
 
-    /// A client may take these inodes for lost.
-    pub(crate) fn doubt(&mut self, client: usize, inos: &[Ino]) {
-        self.doubted.extend(inos.iter().map(|ino| (client, *ino)));
+    /// A client may assume that these inodes are lost.
+    pub(crate) fn mark_uncertain(&mut self, client: usize, inos: &[Ino]) {
+        self.uncertain.extend(inos.iter().map(|ino| (client, *ino)));
     }
 
-    /// Did it begin by the number of what its client has to take for not made, or in such a
-    /// directory, before the client knew of the loss? A replay that broke off may have made it
-    /// durable: the client cannot know, and meant the lost one. (Who has it open tells of the loss:
-    /// [`State::give_up`].)
-    pub(crate) fn is_doubted(&self, call: &Call) -> bool {
+    /// Does it name an inode that its client must assume lost, or a directory so, before the client
+    /// knew of the loss? An interrupted replay may have made the inode durable. The client cannot
+    /// know this, and meant the lost one. (Open files report the loss:
+    /// [`FsState::give_up_handles`].)
+    pub(crate) fn is_uncertain(&self, call: &Call) -> bool {
         let by = match &call.op {
             Op::Lookup(at) | Op::Make(at, _) | Op::Create { at, .. } => [at.dir; 2],
             Op::Symlink(at, _) => [at.dir; 2],
@@ -323,24 +335,24 @@ impl State {
             Op::SetXattr(ino, _) | Op::GetXattr(ino) | Op::ReadLink(ino) => [*ino; 2],
             _ => return false,
         };
-        let doubted = by.iter().any(|ino| self.doubted.contains(&(call.client, *ino)));
-        doubted && self.is_unaware(call)
+        let uncertain = by.iter().any(|ino| self.uncertain.contains(&(call.client, *ino)));
+        uncertain && self.is_unaware(call)
     }
 
-    /// The first operation by an open file that has to tell of a loss. `None`: it is as any other.
-    pub(crate) fn tell_loss(&self, call: &Call, file: FileNo, outcome: &Outcome) -> Option<Step> {
+    /// The first operation by an open file that must report a loss. `None`: no special case.
+    pub(crate) fn report_loss(&self, call: &Call, file: FileNo, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {
             Op::Fsync(ino, _) | Op::Close(ino, _) => *ino,
             Op::Write { ino, .. } | Op::Allocate { ino, .. } => *ino,
             _ => return None,
         };
         let mut next = self.clone();
-        next.owed.remove(&(call.client, file));
+        next.must_report_loss.remove(&(call.client, file));
         if *outcome == Outcome::Failed(Fault::Io) {
             if let Op::Close(..) = &call.op {
                 next.closed(call.client, file, ino);
             }
-            // What is written through fails after it was written.
+            // A synchronous write fails after it took effect.
             if let Op::Write { sync: true, .. } = &call.op {
                 let written = Call { outcome: Some(Outcome::Done), ..call.clone() };
                 return Some(match next.step(&written) {
@@ -359,34 +371,40 @@ impl State {
         }
         let node = next.nodes.get(&ino)?;
         let loss = node.loss.as_ref().filter(|loss| loss.client == call.client)?;
-        let Some(hope) = loss.hope.clone() else {
+        let Some(intact) = loss.if_nothing_lost.clone() else {
             return Some(impossible("EIO: data were lost"));
         };
-        // Nothing is said of a loss: nothing was lost.
-        next.node(ino).body = Body::File(hope);
+        // No loss is reported: nothing was lost.
+        next.node(ino).body = Body::File(intact);
         Some(match next.step(call) {
             Step::Same => Step::Next(next),
             step => step,
         })
     }
 
-    /// What an operation without an answer may have done: its steps, each with an answer.
-    pub(crate) fn guesses(&self, call: &Call, unmade: &[Ino], index: usize) -> Vec<Rc<Call>> {
+    /// The steps, each with an answer, that an operation without an answer may have done.
+    pub(crate) fn possible_answers(
+        &self,
+        call: &Call,
+        unmade: &[Ino],
+        index: usize,
+    ) -> Vec<Rc<Call>> {
         let with = |outcome: Outcome| {
             Rc::new(Call { outcome: Some(outcome), guessed: true, ..call.clone() })
         };
         match &call.op {
             Op::Make(..) | Op::Symlink(..) | Op::Create { .. } => {
-                // Nobody needs to have seen its number.
+                // No client needs to have seen its number.
                 let unseen = Ino(u64::MAX - 1000 - index as u64);
                 let made = unmade.iter().copied().chain([unseen]);
                 made.filter(|ino| !self.nodes.contains_key(ino))
                     .map(|ino| with(Outcome::Found(Some(ino))))
                     .collect()
             }
-            // Who waits for being stable has a part of it there, perhaps, before it ends.
+            // A part of a synchronous write may be stable before it ends.
             Op::Write { offset: Some(offset), len, sync, .. } => {
-                // Through pages it goes out in several requests, and only the first may have gone.
+                // Through the page cache a write goes out in several requests, and only the first
+                // may have gone.
                 let (first, end) = (*offset, offset + u64::from(*len));
                 let pages =
                     (first / BLOCK_U64 + 1..end.div_ceil(BLOCK_U64)).map(|at| at * BLOCK_U64);
@@ -401,15 +419,15 @@ impl State {
                 pages.chain([end]).map(part).chain(failed).collect()
             }
             Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
-            // A part of it may be done.
+            // It may be done in part.
             Op::Allocate { .. } => vec![with(Outcome::Done), with(Outcome::NoRoom)],
             _ => vec![with(Outcome::Done)],
         }
     }
 
-    /// What is done by a descriptor of a file whose making was lost, or perhaps by one: it is
-    /// refused for good, whatever has the number now. `None`: it is as any other.
-    pub(crate) fn of_a_ghost(&self, call: &Call, outcome: &Outcome) -> Option<Step> {
+    /// An operation by an open file whose file was lost, or perhaps lost: it fails for good,
+    /// whatever inode has the number now. `None`: no special case.
+    pub(crate) fn by_stale_handle(&self, call: &Call, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {
             Op::Fsync(ino, _) | Op::Close(ino, _) | Op::Truncate(ino, _) | Op::GetAttr(ino) => *ino,
             Op::Write { ino, .. } | Op::Allocate { ino, .. } | Op::Read { ino, .. } => *ino,
@@ -417,7 +435,7 @@ impl State {
             Op::SetOwner { ino, .. } | Op::ReadLink(ino) | Op::Lock { ino, .. } => *ino,
             _ => return None,
         };
-        let files = self.ghosts.get(&(call.client, ino))?;
+        let files = self.stale_handles.get(&(call.client, ino))?;
         let refused =
             matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound | Fault::Io));
         let freed =
@@ -430,36 +448,36 @@ impl State {
         }
         if let Op::Close(..) = call.op {
             let mut next = self.clone();
-            next.no_ghost(call.client, file, ino);
-            next.perhaps_owed.remove(&(call.client, file));
+            next.drop_stale_handle(call.client, file, ino);
+            next.may_report_loss.remove(&(call.client, file));
             return Some(Step::Next(next));
         }
         let unaware = self.is_unaware(call) && *outcome == Outcome::Done;
         Some(match refused || unaware {
             true => Step::Same,
-            false => impossible("a file whose making was lost"),
+            false => impossible("an error: the file itself was lost"),
         })
     }
 
     /// The descriptor is closed.
-    pub(crate) fn no_ghost(&mut self, client: usize, file: FileNo, ino: Ino) {
-        if let Some(files) = self.ghosts.get_mut(&(client, ino)) {
+    pub(crate) fn drop_stale_handle(&mut self, client: usize, file: FileNo, ino: Ino) {
+        if let Some(files) = self.stale_handles.get_mut(&(client, ino)) {
             files.retain(|other| *other != file);
             if files.is_empty() {
-                self.ghosts.remove(&(client, ino));
+                self.stale_handles.remove(&(client, ino));
             }
         }
     }
 
-    /// The session of a client is over; `late`: devices may still have writes of it.
-    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> State {
+    /// The session of a client is over; `late`: devices may still carry out its writes.
+    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> FsState {
         let mut next = self.clone();
         for op in edits {
-            next.perhaps_edited(client, op);
+            next.may_have_edited(client, op);
         }
-        // What was tried went with it.
-        if !next.tries.taken.is_empty() {
-            for (_, taken, before) in Rc::make_mut(&mut next.tries).taken.values_mut() {
+        // Abandoned lock requests end with the session.
+        if !next.abandoned_locks.taken.is_empty() {
+            for (_, taken, before) in Rc::make_mut(&mut next.abandoned_locks).taken.values_mut() {
                 taken.retain(|lock| owner_of(lock.owner) != client);
                 before.retain(|lock| owner_of(lock.owner) != client);
             }
@@ -473,24 +491,24 @@ impl State {
                 next.lose_content(client, ino, dead, late);
             }
         }
-        if next.unflushed.contains_key(&client) {
-            Rc::make_mut(&mut next.unflushed).remove(&client);
+        if next.failed_flushes.contains_key(&client) {
+            Rc::make_mut(&mut next.failed_flushes).remove(&client);
         }
         if dead {
             next.opens.retain(|(holder, _), _| *holder != client);
-            next.owed.retain(|(holder, _)| *holder != client);
-            next.perhaps_owed.retain(|(holder, _), _| *holder != client);
-            next.ghosts.retain(|(holder, _), _| *holder != client);
-            next.perhaps_gone();
+            next.must_report_loss.retain(|(holder, _)| *holder != client);
+            next.may_report_loss.retain(|(holder, _), _| *holder != client);
+            next.stale_handles.retain(|(holder, _), _| *holder != client);
+            next.drop_old_orphans();
         } else {
             let of = next.opens.iter_mut().filter(|((holder, _), _)| *holder == client);
-            of.for_each(|(_, opens)| opens.weak = true);
+            of.for_each(|(_, opens)| opens.session_lost = true);
         }
         next
     }
 
-    /// The client was changing a file when it ended.
-    fn perhaps_edited(&mut self, client: usize, op: &Op) {
+    /// The client was editing a file when it ended.
+    fn may_have_edited(&mut self, client: usize, op: &Op) {
         let Some(ino) = op.edited().filter(|ino| self.nodes.contains_key(ino)) else { return };
         let node = self.node(ino);
         let (Body::File(content), Some(edit)) = (&node.body, Edit::of(op)) else { return };
@@ -504,7 +522,7 @@ impl State {
             }
             return;
         };
-        // Either it had not begun, or what the other had done was stable before.
+        // Either the edit had not begun, or the other client's changes were stable before.
         let perhaps = Content::any_of(
             std::iter::once((&content, false)).chain(edited.iter().map(|edited| (edited, true))),
         );
@@ -514,33 +532,33 @@ impl State {
     }
 
     fn lose_content(&mut self, client: usize, ino: Ino, dead: bool, late: bool) {
-        let failed = self.unflushed.get(&client).copied().unwrap_or(0);
+        let failed = self.failed_flushes.get(&client).copied().unwrap_or(0);
         let node = self.node(ino);
         let Some(at) = node.dirty.iter().position(|dirty| dirty.client == client) else { return };
         let dirty = node.dirty.remove(at);
-        let Body::File(hope) = &node.body else { return };
+        let Body::File(intact) = &node.body else { return };
         if dirty.is_stable() {
             return;
         }
         if !dead {
-            let (hope, before) = (Some(hope.clone()), hope.clone());
-            node.loss = Some(Rc::new(Loss { client, hope, before }));
+            let (intact, before) = (Some(intact.clone()), intact.clone());
+            node.loss = Some(Rc::new(ContentLoss { client, if_nothing_lost: intact, before }));
         }
         let left = dirty.lost();
-        node.was_lost(&left, dirty.has_before(failed), late);
+        node.add_lost_content(&left, dirty.has_unsynced_before(failed), late);
         for other in &mut node.dirty {
-            Rc::make_mut(other).lost_beside(&dirty, &left);
+            Rc::make_mut(other).other_lost(&dirty, &left);
         }
         if let Some(earlier) = node.loss.as_mut().filter(|earlier| earlier.client != client)
-            && let Some(hope) = earlier.hope.clone()
+            && let Some(intact) = earlier.if_nothing_lost.clone()
         {
-            // Who lost something earlier, or nothing, has not lost this.
-            let either = Content::any_of([(&hope, false), (&left, false)].into_iter());
-            Rc::make_mut(earlier).hope = Some(either);
+            // A client with an earlier possible loss has not lost these changes.
+            let either = Content::any_of([(&intact, false), (&left, false)].into_iter());
+            Rc::make_mut(earlier).if_nothing_lost = Some(either);
         }
         node.body = Body::File(left);
         if !dead && let Some(opens) = self.opens.get(&(client, ino)) {
-            self.owed.extend(opens.files.iter().map(|file| (client, *file)));
+            self.must_report_loss.extend(opens.files.iter().map(|file| (client, *file)));
         }
     }
 }

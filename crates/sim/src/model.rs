@@ -1,7 +1,7 @@
 //! The reference: a POSIX file system in memory, as one process on one machine sees it.
 //!
-//! [`State::step`] says whether an operation may have had the outcome that was seen, and
-//! what follows from it. Where POSIX or SEMANTICS.md leave a choice, every choice is allowed.
+//! [`FsState::step`] says whether an operation may have had the observed outcome, and which states
+//! may follow. Where POSIX or SEMANTICS.md leave a choice, it allows every choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -14,107 +14,106 @@ use crate::content::{Content, Dirty};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
-/// Of a directory: what is made there has its group.
+/// Set-group-ID bit of a directory: new entries inherit its group.
 pub const SET_GID: u16 = 0o2000;
-/// Permission bits that processes take from what they make.
+/// The umask of all processes.
 pub const UMASK: u16 = 0o022;
-/// Owners of locks of each client.
+/// The range of lock owner numbers of each client.
 pub const OWNERS: u64 = 1_000_000;
-/// Inodes without names and handles that are remembered.
-const GONE_MAX: usize = 8;
+/// How many orphans that no client has open the model remembers.
+const ORPHANS_MAX: usize = 8;
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
-    /// Bytes.
+    /// The bytes of a regular file.
     File(Content),
-    /// Names.
+    /// The entries of a directory.
     Dir(BTreeMap<NameNo, Ino>),
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     Link(TargetNo),
-    /// A pipe or the like.
+    /// A FIFO, socket or device.
     Other(FileKind),
 }
 
 /// An inode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
-    /// Content.
+    /// What it contains.
     pub body: Body,
-    /// Names that lead here; of a directory also its subdirectories and its dot.
+    /// Link count: names, and for a directory its subdirectories and its dot.
     pub nlink: u32,
     /// Permission bits.
     pub mode: u16,
-    /// Owner and group. Whoever makes something is root.
+    /// Owner and group. All processes run as root.
     pub owner: (u32, u32),
-    /// Directory that holds a directory.
+    /// The parent directory of a directory.
     pub parent: Ino,
     /// The extended attribute.
     pub xattr: Option<u32>,
-    /// Locks that are held.
-    pub locks: BTreeSet<Held>,
-    /// Made by O_TMPFILE and without a name so far.
-    pub unnamed: bool,
-    /// What clients may lose of the content, each its own. Several only as long as they change
-    /// different blocks: then each may hold its part of the file.
+    /// Locks held on it.
+    pub locks: BTreeSet<HeldLock>,
+    /// Created by O_TMPFILE and not linked yet.
+    pub tmpfile: bool,
+    /// Unsynced changes of each client. Several clients have some only while they change different
+    /// blocks: then each may hold its range of the file.
     pub dirty: Vec<Rc<Dirty>>,
-    /// What a client that lost something had made of it, as long as it may be that still.
-    pub loss: Option<Rc<Loss>>,
-    /// What devices failed to replace, and what was lost with sessions.
-    pub shaky: Option<Shaky>,
-    /// What devices may still make of it that stand still with writes of evicted clients.
-    pub late: Option<Content>,
+    /// The possible loss of a client, as long as it is unknown what was lost.
+    pub loss: Option<Rc<ContentLoss>>,
+    /// Earlier content that may come back.
+    pub not_durable: Option<NotDurable>,
+    /// Writes of evicted clients that stalled devices may still carry out.
+    pub late_writes: Option<Content>,
 }
 
-/// What a file held when devices failed what was written to it, or was lost with a session. A part
-/// of that may lie where it lay, and come back when what takes its place fails.
+/// Earlier content of a file whose replacement a device failed or a lost session took along. It may
+/// still be on the device, and come back if a later write of the same place fails.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Shaky {
-    /// Everything that it may have held.
+pub struct NotDurable {
+    /// Everything that the file may have held.
     pub content: Content,
-    /// A flush failed: it may come back at a power cut, too.
-    pub flush: bool,
-    /// A device carried out late what the server's flush should have made stable: as `flush`, until
-    /// it is synced.
-    pub late: bool,
+    /// A flush failed: a power cut may bring it back as well.
+    pub flush_failed: bool,
+    /// A device carried out a write after the server's flush: like `flush_failed`, until a sync.
+    pub late_write: bool,
 }
 
-/// Who has lost something of a file, perhaps.
+/// A client that may have lost changes of a file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Loss {
-    /// Who.
+pub struct ContentLoss {
+    /// The client.
     pub client: usize,
-    /// The content if nothing was lost; `None`: something was.
-    pub hope: Option<Content>,
-    /// What the client had made of it: its kernel shows that until the client knows of the loss.
+    /// The content if nothing was lost; `None`: something was lost.
+    pub if_nothing_lost: Option<Content>,
+    /// The content with the client's changes, which its kernel shows until it knows of the loss.
     pub before: Content,
 }
 
-/// A lock that is held: one by flock, or one unit of one by fcntl.
+/// A held lock: one flock lock, or one unit of an fcntl lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Held {
-    /// By fcntl this unit.
+pub struct HeldLock {
+    /// The unit of an fcntl lock; `None`: a flock lock.
     pub unit: Option<u8>,
-    /// Who holds it.
+    /// The lock owner.
     pub owner: u64,
-    /// Against all others.
+    /// Exclusive or shared.
     pub exclusive: bool,
 }
 
 impl Node {
-    /// Does anyone of this client hold a lock of it?
+    /// Does any lock owner of this client hold a lock on it?
     pub(crate) fn is_locked_by(&self, client: usize) -> bool {
         self.locks.iter().any(|lock| owner_of(lock.owner) == client)
     }
 
-    /// Does another one hold what is in the way of such a lock?
+    /// Does another owner hold a conflicting lock?
     fn is_locked_for(&self, owner: u64, units: &[Option<u8>], exclusive: bool) -> bool {
         self.locks.iter().any(|lock| {
             units.contains(&lock.unit) && lock.owner != owner && (lock.exclusive || exclusive)
         })
     }
 
-    /// Does such a lock's owner hold anything that an unlock would free?
+    /// Does the owner hold anything that this unlock would free?
     fn holds(&self, owner: u64, units: &[Option<u8>]) -> bool {
         self.locks.iter().any(|lock| lock.owner == owner && units.contains(&lock.unit))
     }
@@ -142,105 +141,104 @@ impl Node {
             parent,
             xattr: None,
             locks: BTreeSet::new(),
-            unnamed: false,
+            tmpfile: false,
             dirty: Vec::new(),
             loss: None,
-            shaky: None,
-            late: None,
+            not_durable: None,
+            late_writes: None,
         }
     }
 }
 
-/// What may follow from an operation with the outcome that was seen.
+/// The possible results of an operation with the observed outcome.
 pub enum Step {
-    /// It cannot have had this outcome here; what it would have had.
+    /// The outcome is impossible here; the text says what the model expects.
     Impossible(String),
-    /// Nothing changes.
+    /// Possible, and the state does not change.
     Same,
-    /// This follows.
-    Next(State),
-    /// One of these follows.
-    Several(Vec<State>),
+    /// Possible, and this state follows.
+    Next(FsState),
+    /// Possible, and one of these states follows.
+    Several(Vec<FsState>),
 }
 
-/// The file system at one moment.
+/// The state of the file system at one moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    /// All inodes that have a name or are open.
+pub struct FsState {
+    /// All inodes that have a name or are open, and some orphans.
     pub nodes: BTreeMap<Ino, Rc<Node>>,
-    /// What each client has open of each inode.
+    /// The open files of each client on each inode.
     pub opens: BTreeMap<(usize, Ino), Opens>,
-    /// Open files that have yet to tell of a loss.
-    pub owed: BTreeSet<(usize, FileNo)>,
-    /// Open files that may tell of a loss, and how often.
-    pub perhaps_owed: BTreeMap<(usize, FileNo), u8>,
-    /// Open files of clients that live whose making was lost, by the number that the file had.
-    pub ghosts: BTreeMap<(usize, Ino), Vec<FileNo>>,
-    /// Inodes that clients made with what may have been lost with their sessions.
-    pub doubted: BTreeSet<(usize, Ino)>,
-    /// Positions at which clients knew of the last loss of their sessions.
+    /// Open files that must report a loss at the next sync or close.
+    pub must_report_loss: BTreeSet<(usize, FileNo)>,
+    /// Open files that may report a loss, and how many times.
+    pub may_report_loss: BTreeMap<(usize, FileNo), u8>,
+    /// Open files of live clients whose file was lost before it became durable, by inode.
+    pub stale_handles: BTreeMap<(usize, Ino), Vec<FileNo>>,
+    /// Inodes that clients created and that may have been lost with their sessions.
+    pub uncertain: BTreeSet<(usize, Ino)>,
+    /// For each client the position at which it knew of its last lost session.
     pub learned: BTreeMap<usize, u64>,
-    /// Positions at which the last failed flushes of clients were told, in the sessions that they
-    /// have.
-    pub unflushed: Rc<BTreeMap<usize, u64>>,
-    /// Waits for locks that were given up.
-    pub tries: Rc<Tries>,
-    /// Clients may lose what they did.
-    pub mortal: bool,
-    /// Which inodes without names and handles are remembered.
-    pub gone: Gone,
+    /// For each client the position of its last failed flush in its current session.
+    pub failed_flushes: Rc<BTreeMap<usize, u64>>,
+    /// Lock requests whose process stopped waiting.
+    pub abandoned_locks: Rc<AbandonedLocks>,
+    /// Clients may crash or be evicted, and lose unsynced changes.
+    pub may_crash: bool,
+    /// The order in which the remembered orphans were released.
+    pub orphans: OrphanOrder,
 }
 
-/// Waits for locks that were given up, by their numbers.
+/// Lock requests whose process stopped waiting, by number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Tries {
-    /// What they took, and what their owner had held there.
-    pub taken: BTreeMap<u64, (Ino, Vec<Held>, Vec<Held>)>,
-    /// Those that are over.
+pub struct AbandonedLocks {
+    /// The locks they took, and the locks that their owner held there before.
+    pub taken: BTreeMap<u64, (Ino, Vec<HeldLock>, Vec<HeldLock>)>,
+    /// The requests that have ended.
     pub over: BTreeSet<u64>,
 }
 
-/// Inodes in the order in which they lost their last name or handle. States that differ only in
-/// that order are the same.
+/// Orphans in the order in which they lost their last name or open file. States that differ only in
+/// this order are equal.
 #[derive(Clone, Debug, Default)]
-pub struct Gone(Vec<Ino>);
+pub struct OrphanOrder(Vec<Ino>);
 
-impl PartialEq for Gone {
-    fn eq(&self, _: &Gone) -> bool {
+impl PartialEq for OrphanOrder {
+    fn eq(&self, _: &OrphanOrder) -> bool {
         true
     }
 }
 
-impl Eq for Gone {}
+impl Eq for OrphanOrder {}
 
-impl Hash for Gone {
+impl Hash for OrphanOrder {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// Open files of one inode of one client.
+/// The open files of one client on one inode.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Opens {
     /// Their numbers.
     pub files: Vec<FileNo>,
-    /// The session in which they were opened is lost: they hold nothing any more.
-    pub weak: bool,
+    /// The session in which they were opened is lost: they no longer keep the inode alive.
+    pub session_lost: bool,
 }
 
-impl Default for State {
-    fn default() -> State {
+impl Default for FsState {
+    fn default() -> FsState {
         let root = Node::new(FileKind::Directory, Ino::ROOT);
-        State {
+        FsState {
             nodes: BTreeMap::from([(Ino::ROOT, Rc::new(root))]),
             opens: BTreeMap::new(),
-            owed: BTreeSet::new(),
-            perhaps_owed: BTreeMap::new(),
-            ghosts: BTreeMap::new(),
-            doubted: BTreeSet::new(),
+            must_report_loss: BTreeSet::new(),
+            may_report_loss: BTreeMap::new(),
+            stale_handles: BTreeMap::new(),
+            uncertain: BTreeSet::new(),
             learned: BTreeMap::new(),
-            unflushed: Rc::default(),
-            tries: Rc::default(),
-            mortal: false,
-            gone: Gone::default(),
+            failed_flushes: Rc::default(),
+            abandoned_locks: Rc::default(),
+            may_crash: false,
+            orphans: OrphanOrder::default(),
         }
     }
 }
@@ -249,18 +247,18 @@ pub(crate) fn impossible(text: impl Into<String>) -> Step {
     Step::Impossible(text.into())
 }
 
-/// `true`: nothing changes.
+/// [`Step::Same`] if `possible`.
 fn same_if(possible: bool, text: impl FnOnce() -> String) -> Step {
     if possible { Step::Same } else { impossible(text()) }
 }
 
-/// The client of a lock's owner.
+/// The client of a lock owner.
 pub(crate) fn owner_of(owner: u64) -> usize {
     (owner / OWNERS) as usize
 }
 
-impl State {
-    /// Where a name leads.
+impl FsState {
+    /// The inode of a name.
     pub fn find(&self, at: At) -> Option<Ino> {
         match &self.nodes.get(&at.dir)?.body {
             Body::Dir(names) => names.get(&at.name).copied(),
@@ -279,7 +277,7 @@ impl State {
         }
     }
 
-    /// Is `dir` the directory `of`, or inside it?
+    /// Is `dir` the directory `of` or a descendant?
     fn is_inside(&self, mut dir: Ino, of: Ino) -> bool {
         for _ in 0..1000 {
             if dir == of {
@@ -294,14 +292,14 @@ impl State {
     }
 
     pub(crate) fn node(&mut self, ino: Ino) -> &mut Node {
-        Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller has found it"))
+        Rc::make_mut(self.nodes.get_mut(&ino).expect("the caller found the inode"))
     }
 
     fn is_open(&self, ino: Ino) -> bool {
         self.opens.range((0, Ino(0))..).any(|((_, open), _)| *open == ino)
     }
 
-    /// Changes what a name leads to, and the link counts of its old and new inode.
+    /// Sets or removes a name, and updates the link counts of its old and new inode.
     fn bind(&mut self, at: At, ino: Option<Ino>) {
         let Body::Dir(names) = &mut self.node(at.dir).body else { return };
         let old = match ino {
@@ -325,27 +323,26 @@ impl State {
         }
     }
 
-    /// An inode lost a name, or was closed. Who had found it before may open it still, so
-    /// the last ones are remembered.
-    pub(crate) fn perhaps_gone(&mut self) {
+    /// Forgets all but the newest orphans: a client that looked one up before may still open it.
+    pub(crate) fn drop_old_orphans(&mut self) {
         let gone: BTreeSet<Ino> = self
             .nodes
             .iter()
             .filter(|(ino, node)| node.nlink == 0 && !self.is_open(**ino))
             .map(|(ino, _)| *ino)
             .collect();
-        let order = &mut self.gone.0;
+        let order = &mut self.orphans.0;
         order.retain(|ino| gone.contains(ino));
         let new: Vec<Ino> = gone.into_iter().filter(|ino| !order.contains(ino)).collect();
         order.extend(new);
-        let surplus = order.len().saturating_sub(GONE_MAX);
+        let surplus = order.len().saturating_sub(ORPHANS_MAX);
         for ino in order.drain(..surplus) {
             self.nodes.remove(&ino);
         }
     }
 
-    /// What root makes in a directory: it has root's group, unless the directory hands its own
-    /// down, and to directories that they do so, too.
+    /// A new inode of root in a directory. It has root's group; in a set-group-ID directory it
+    /// inherits the directory's group, and a directory inherits the bit too.
     fn new_in(&self, dir: Ino, kind: FileKind) -> Node {
         let mut node = Node::new(kind, dir);
         if let Some(parent) = self.nodes.get(&dir).filter(|parent| parent.mode & SET_GID != 0) {
@@ -357,8 +354,8 @@ impl State {
         node
     }
 
-    /// The node `made` comes to be under `at`.
-    fn make(&self, at: At, kind: FileKind, made: Ino) -> State {
+    /// Creates the inode `made` under `at`.
+    fn make(&self, at: At, kind: FileKind, made: Ino) -> FsState {
         let mut next = self.clone();
         let mut node = self.new_in(at.dir, kind);
         if kind != FileKind::Directory {
@@ -372,11 +369,11 @@ impl State {
     fn open(&mut self, client: usize, ino: Ino, file: FileNo) {
         let opens = self.opens.entry((client, ino)).or_default();
         opens.files.push(file);
-        opens.weak = false;
+        opens.session_lost = false;
     }
 
-    /// Is this an unlock of what its owner does not hold here? The kernel unlocks whatever a
-    /// process had open when that ends.
+    /// Is this an unlock of locks that its owner does not hold? At exit the kernel unlocks every
+    /// open file.
     pub fn unlocks_nothing(&self, call: &Call) -> bool {
         let Op::Lock { ino, owner, exclusive: None, range } = call.op else { return false };
         call.outcome == Some(Outcome::Done)
@@ -390,11 +387,11 @@ impl State {
         let edited = call.op.edited().filter(|_| refused && self.is_unaware(call));
         let Some(ino) = edited else { return self.step_answered(call, outcome) };
         match self.step_answered(call, outcome) {
-            // It was refused because its session was lost under way, and had perhaps been done
-            // until then: whoever has the file open may be told.
+            // The session was lost during the call. The edit may have been done before that, so any
+            // open file of the client may report a loss.
             Step::Same => {
                 let mut next = self.clone();
-                next.perhaps_tells(call.client, ino);
+                next.add_possible_report(call.client, ino);
                 Step::Next(next)
             }
             step => step,
@@ -405,22 +402,22 @@ impl State {
         if let Op::Left(ino, file) = call.op {
             return Step::Next(self.left(call.client, file, ino));
         }
-        if *outcome == Outcome::DeviceFailed || self.tells_late(call) {
+        if *outcome == Outcome::DeviceFailed || self.is_late_report(call) {
             return self.device_failed(call);
         }
         if *outcome == Outcome::NoRoom {
             return self.no_room(call);
         }
         if let Some(file) = call.op.file()
-            && self.owed.contains(&(call.client, file))
-            && let Some(step) = self.tell_loss(call, file, outcome)
+            && self.must_report_loss.contains(&(call.client, file))
+            && let Some(step) = self.report_loss(call, file, outcome)
         {
             return step;
         }
-        if let Some(step) = self.of_a_ghost(call, outcome) {
+        if let Some(step) = self.by_stale_handle(call, outcome) {
             return step;
         }
-        if *outcome == Outcome::Failed(Fault::Stale) && self.is_doubted(call) {
+        if *outcome == Outcome::Failed(Fault::Stale) && self.is_uncertain(call) {
             return Step::Same;
         }
         match &call.op {
@@ -455,14 +452,14 @@ impl State {
             Op::LostPower { stuck } => self.lost_power(*stuck),
             Op::Settled => self.settled(),
             Op::Tried { ino, owner, exclusive, range, number } => {
-                self.tried(*ino, (*owner, *exclusive, *range), *number)
+                self.lock_abandoned(*ino, (*owner, *exclusive, *range), *number)
             }
-            Op::GivenBack(_, number) => self.given_back(*number),
+            Op::GivenBack(_, number) => self.lock_given_back(*number),
             _ => self.step_content(call, outcome),
         }
     }
 
-    /// The answer that a name is not there, right where the directory is gone.
+    /// The answer to an operation in a directory that is gone.
     fn dir_gone(&self, dir: Ino, outcome: &Outcome) -> Option<Step> {
         if self.names(dir).is_some() {
             return None;
@@ -493,10 +490,10 @@ impl State {
             };
             return same_if(fits, || "the inode is gone".to_owned());
         };
-        let nameless = node.nlink == 0;
+        let unlinked = node.nlink == 0;
         let Outcome::Attr(seen) = outcome else {
             let fits =
-                nameless && matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
+                unlinked && matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
             return same_if(fits, || format!("attributes of {ino}, {} links", node.nlink));
         };
         let sized = match &node.body {
@@ -506,9 +503,9 @@ impl State {
         let (uid, gid) = node.owner;
         let (kind, mode, nlink) = (node.kind(), node.mode, node.nlink);
         let want = Seen { kind, mode, uid, gid, nlink, size: seen.size };
-        // Without a name or handle of one's own an inode may be seen as it was.
-        let open = self.opens.get(&(client, ino)).is_some_and(|opens| !opens.weak);
-        if nameless && !open && seen.nlink == 0 && (*seen != want || sized.is_err()) {
+        // A client that has it not open may see an orphan's attributes as they were.
+        let open = self.opens.get(&(client, ino)).is_some_and(|opens| !opens.session_lost);
+        if unlinked && !open && seen.nlink == 0 && (*seen != want || sized.is_err()) {
             return Step::Same;
         }
         let (true, Ok(sized)) = (*seen == want, &sized) else {
@@ -519,7 +516,7 @@ impl State {
         let mut next = self.clone();
         let node = next.node(ino);
         node.body = Body::File(sized.clone());
-        node.doubt(|hope| hope.sized(seen.size).is_ok());
+        node.recheck_loss(|intact| intact.sized(seen.size).is_ok());
         Step::Next(next)
     }
 
@@ -557,7 +554,7 @@ impl State {
         }
         match (self.find(at), outcome) {
             (Some(_), Outcome::Failed(Fault::Exists)) if exclusive => Step::Same,
-            // The kernel looks the name up again.
+            // The kernel repeats the lookup.
             (_, Outcome::Failed(Fault::Stale)) if !exclusive => Step::Same,
             (Some(ino), Outcome::Found(Some(opened)))
                 if !exclusive && ino == *opened && !self.is_dir(ino) =>
@@ -583,10 +580,10 @@ impl State {
         }
         let Outcome::Found(Some(made)) = outcome else { return impossible("a new file") };
         if self.nodes.contains_key(made) {
-            return impossible("a new number");
+            return impossible("a new inode number");
         }
         let mut next = self.clone();
-        let node = Node { nlink: 0, unnamed: true, ..self.new_in(dir, FileKind::Regular) };
+        let node = Node { nlink: 0, tmpfile: true, ..self.new_in(dir, FileKind::Regular) };
         next.nodes.insert(*made, Rc::new(node));
         next.open(client, *made, file);
         Step::Next(next)
@@ -594,31 +591,31 @@ impl State {
 
     fn link(&self, ino: Ino, at: At, outcome: &Outcome) -> Step {
         let gone = matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound));
-        let nameless = self.nodes.get(&ino).is_none_or(|node| node.nlink == 0);
+        let unlinked = self.nodes.get(&ino).is_none_or(|node| node.nlink == 0);
         if gone {
-            let fits = nameless || self.names(at.dir).is_none();
-            return same_if(fits, || "both are there".to_owned());
+            let fits = unlinked || self.names(at.dir).is_none();
+            return same_if(fits, || "the inode and the directory exist".to_owned());
         }
         if self.names(at.dir).is_none() {
             return impossible("the directory is gone");
         }
         match (self.find(at), outcome) {
             (Some(_), Outcome::Failed(Fault::Exists)) => Step::Same,
-            _ if nameless && !self.is_unnamed(ino) => impossible("it is gone"),
+            _ if unlinked && !self.is_tmpfile(ino) => impossible("the inode is gone"),
             (None, Outcome::Failed(Fault::NotPermitted)) if self.is_dir(ino) => Step::Same,
             (None, Outcome::Done) if !self.is_dir(ino) => {
                 let mut next = self.clone();
                 next.bind(at, Some(ino));
-                next.node(ino).unnamed = false;
+                next.node(ino).tmpfile = false;
                 Step::Next(next)
             }
             (found, _) => impossible(format!("the name leads to {found:?}")),
         }
     }
 
-    /// Was it made without a name, and has not had one yet?
-    fn is_unnamed(&self, ino: Ino) -> bool {
-        self.nodes.get(&ino).is_some_and(|node| node.unnamed)
+    /// Was it created by O_TMPFILE and not linked yet?
+    fn is_tmpfile(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.tmpfile)
     }
 
     fn unlink(&self, at: At, outcome: &Outcome) -> Step {
@@ -631,7 +628,7 @@ impl State {
             (Some(ino), Outcome::Done) if !self.is_dir(ino) => {
                 let mut next = self.clone();
                 next.bind(at, None);
-                next.perhaps_gone();
+                next.drop_old_orphans();
                 Step::Next(next)
             }
             (found, _) => impossible(format!("the name leads to {found:?}")),
@@ -648,7 +645,7 @@ impl State {
         };
         let Some(names) = self.names(ino) else {
             let fits = *outcome == Outcome::Failed(Fault::NotDirectory);
-            return same_if(fits, || "no directory".to_owned());
+            return same_if(fits, || "not a directory".to_owned());
         };
         match outcome {
             Outcome::Failed(Fault::NotEmpty) if !names.is_empty() => Step::Same,
@@ -662,7 +659,7 @@ impl State {
         }
     }
 
-    /// Every error that POSIX lets a rename give here.
+    /// Every error that POSIX allows for this rename.
     fn rename_errors(&self, from: At, to: At, flags: u32) -> Vec<Fault> {
         let mut errors = Vec::new();
         if self.names(from.dir).is_none() || self.names(to.dir).is_none() {
@@ -701,7 +698,7 @@ impl State {
     fn rename(&self, begun: u64, (from, to): (At, At), flags: u32, outcome: &Outcome) -> Step {
         let errors = self.rename_errors(from, to, flags);
         let (moved, over) = (self.find(from), self.find(to));
-        // A directory that moves onto itself stays where it is.
+        // A rename between two names of the same inode does nothing.
         let onto_itself = moved.is_some() && moved == over;
         match outcome {
             Outcome::Failed(fault) => {
@@ -711,7 +708,7 @@ impl State {
             Outcome::Done if errors.is_empty() => {
                 let mut next = self.clone();
                 if flags & EXCHANGE != 0 {
-                    // Bound anew one after the other, so that the counts stay right.
+                    // Both names are unbound first, so that the link counts stay right.
                     next.bind(from, None);
                     next.bind(to, None);
                     next.bind(from, over);
@@ -728,7 +725,7 @@ impl State {
                     if next.is_dir(over) {
                         next.nodes.remove(&over);
                     } else {
-                        next.perhaps_gone();
+                        next.drop_old_orphans();
                     }
                 }
                 Step::Next(next)
@@ -739,13 +736,13 @@ impl State {
 
     fn step_open(&self, (client, file): (usize, FileNo), ino: Ino, outcome: &Outcome) -> Step {
         let node = self.nodes.get(&ino);
-        let nameless = node.is_none_or(|node| node.nlink == 0);
+        let unlinked = node.is_none_or(|node| node.nlink == 0);
         match outcome {
             Outcome::Failed(Fault::Stale | Fault::NotFound) => {
-                same_if(nameless, || format!("inode {ino} has a name and can be opened"))
+                same_if(unlinked, || format!("inode {ino} has a name and can be opened"))
             }
             Outcome::Failed(Fault::IsDirectory) if self.is_dir(ino) => Step::Same,
-            // Its number was that of a file that is lost, when the name was looked up.
+            // When the name was looked up, the number belonged to a file that is lost now.
             Outcome::Failed(Fault::NotSupported)
                 if node.is_some_and(|node| node.kind() == FileKind::Symlink) =>
             {
@@ -756,7 +753,7 @@ impl State {
                 next.open(client, ino, file);
                 Step::Next(next)
             }
-            // Long gone, yet somebody kept it.
+            // Freed long ago, yet a client opened it.
             Outcome::Found(Some(_)) => impossible(format!("inode {ino} is gone")),
             _ => impossible("an open file"),
         }
@@ -772,22 +769,24 @@ impl State {
     }
 
     /// The kernel closes a file of a killed process.
-    fn left(&self, client: usize, file: FileNo, ino: Ino) -> State {
+    fn left(&self, client: usize, file: FileNo, ino: Ino) -> FsState {
         let mut next = self.clone();
-        next.no_ghost(client, file, ino);
+        next.drop_stale_handle(client, file, ino);
         next.closed(client, file, ino);
         next
     }
 
-    /// A wait for a lock that was given up took it, before that is over.
-    fn tried(
+    /// A lock request without a waiting process takes the lock before the request ends.
+    fn lock_abandoned(
         &self,
         ino: Ino,
         (owner, exclusive, range): (u64, bool, Option<(u8, u8)>),
         number: u64,
     ) -> Step {
-        let Some(node) = self.nodes.get(&ino).filter(|_| !self.tries.over.contains(&number)) else {
-            return impossible("nobody tries");
+        let Some(node) =
+            self.nodes.get(&ino).filter(|_| !self.abandoned_locks.over.contains(&number))
+        else {
+            return impossible("the request has ended");
         };
         let units = units_of(range);
         if node.is_locked_for(owner, &units, exclusive) {
@@ -795,21 +794,22 @@ impl State {
         }
         let mut next = self.clone();
         let locks = &mut next.node(ino).locks;
-        let mine = |lock: &Held| lock.owner == owner && units.contains(&lock.unit);
-        let before: Vec<Held> = locks.iter().filter(|lock| mine(lock)).copied().collect();
+        let mine = |lock: &HeldLock| lock.owner == owner && units.contains(&lock.unit);
+        let before: Vec<HeldLock> = locks.iter().filter(|lock| mine(lock)).copied().collect();
         locks.retain(|lock| !mine(lock));
-        let taken: Vec<Held> = units.iter().map(|&unit| Held { unit, owner, exclusive }).collect();
+        let taken: Vec<HeldLock> =
+            units.iter().map(|&unit| HeldLock { unit, owner, exclusive }).collect();
         locks.extend(&taken);
-        Rc::make_mut(&mut next.tries).taken.insert(number, (ino, taken, before));
+        Rc::make_mut(&mut next.abandoned_locks).taken.insert(number, (ino, taken, before));
         Step::Next(next)
     }
 
-    /// What was tried is over: of what it took nothing is held.
-    fn given_back(&self, number: u64) -> Step {
+    /// The request has ended: the owner holds what it held before.
+    fn lock_given_back(&self, number: u64) -> Step {
         let mut next = self.clone();
-        let tries = Rc::make_mut(&mut next.tries);
-        tries.over.insert(number);
-        if let Some((ino, taken, before)) = tries.taken.remove(&number)
+        let abandoned_locks = Rc::make_mut(&mut next.abandoned_locks);
+        abandoned_locks.over.insert(number);
+        if let Some((ino, taken, before)) = abandoned_locks.taken.remove(&number)
             && next.nodes.contains_key(&ino)
         {
             let locks = &mut next.node(ino).locks;
@@ -826,12 +826,12 @@ impl State {
                 self.opens.remove(&(client, ino));
             }
         }
-        self.owed.remove(&(client, file));
-        self.perhaps_owed.remove(&(client, file));
-        self.perhaps_gone();
+        self.must_report_loss.remove(&(client, file));
+        self.may_report_loss.remove(&(client, file));
+        self.drop_old_orphans();
     }
 
-    /// What is done to one inode.
+    /// An operation on one inode.
     fn step_content(&self, call: &Call, outcome: &Outcome) -> Step {
         let ino = match &call.op {
             Op::Read { ino, .. }
@@ -848,13 +848,13 @@ impl State {
             _ => return impossible("an operation on one inode"),
         };
         let node = self.nodes.get(&ino);
-        let nameless = node.is_none_or(|node| node.nlink == 0);
-        let mine = self.opens.get(&(call.client, ino)).is_some_and(|opens| !opens.weak);
+        let unlinked = node.is_none_or(|node| node.nlink == 0);
+        let mine = self.opens.get(&(call.client, ino)).is_some_and(|opens| !opens.session_lost);
         if matches!(outcome, Outcome::Failed(Fault::Stale | Fault::NotFound)) {
-            return same_if(nameless && !mine, || format!("inode {ino} is there"));
+            return same_if(unlinked && !mine, || format!("inode {ino} exists"));
         }
         let Some(node) = node else {
-            // What is removed is there until those who found it before have given it up.
+            // A client that looked a freed inode up before may still use it.
             let lingers = match &call.op {
                 Op::SetXattr(_, None) => {
                     matches!(outcome, Outcome::Done | Outcome::Failed(Fault::NoAttribute))
@@ -882,12 +882,12 @@ impl State {
                 change(&|node| node.xattr = *value)
             }
             (Op::SetXattr(_, None), Outcome::Failed(Fault::NoAttribute)) => {
-                same_if(node.xattr.is_none(), || "the attribute is there".to_owned())
+                same_if(node.xattr.is_none(), || "the attribute exists".to_owned())
             }
             (Op::GetXattr(_), Outcome::Xattr(seen)) => {
                 same_if(*seen == node.xattr, || format!("attribute {:?}", node.xattr))
             }
-            // Its number was that of a link that is lost, when the name was looked up.
+            // When the name was looked up, the number belonged to a lost symbolic link.
             (Op::ReadLink(_), Outcome::Failed(Fault::Invalid)) => {
                 same_if(!matches!(node.body, Body::Link(_)), || format!("{:?}", node.body))
             }
@@ -899,31 +899,31 @@ impl State {
             }
             _ => match &node.body {
                 Body::File(content) => self.content(call, ino, content, outcome),
-                _ => impossible("no regular file"),
+                _ => impossible("a regular file"),
             },
         }
     }
 }
 
-/// The permission bits with which processes ask for something new of this kind.
+/// The permission bits that processes ask for, before the umask.
 pub fn mode_asked(kind: FileKind) -> u16 {
     if kind == FileKind::Directory { 0o777 } else { 0o666 }
 }
 
 fn mode_of_new(kind: FileKind) -> u16 {
     match kind {
-        // They have no modes of their own.
+        // Symbolic links have no modes of their own.
         FileKind::Symlink => 0o777,
         kind => mode_asked(kind) & !UMASK,
     }
 }
 
-/// The units of a lock, by fcntl or by flock.
+/// The units of a lock; one `None` for flock.
 fn units_of(range: Option<(u8, u8)>) -> Vec<Option<u8>> {
     range.map_or(vec![None], |(a, b)| (a..b).map(Some).collect())
 }
 
-/// What follows if a node is changed.
+/// Applies a change to the node and gives the step.
 type Change<'a> = &'a dyn Fn(&dyn Fn(&mut Node)) -> Step;
 
 fn lock(
@@ -934,11 +934,11 @@ fn lock(
     change: Change<'_>,
 ) -> Step {
     let units = units_of(range);
-    let mine = |lock: &Held| lock.owner == owner && units.contains(&lock.unit);
+    let mine = |lock: &HeldLock| lock.owner == owner && units.contains(&lock.unit);
     let Some(exclusive) = exclusive else {
         return match outcome {
             Outcome::Done => change(&|node| node.locks.retain(|lock| !mine(lock))),
-            _ => impossible("freed"),
+            _ => impossible("the lock is freed"),
         };
     };
     let conflict = node.is_locked_for(owner, &units, exclusive);
@@ -946,7 +946,7 @@ fn lock(
         Outcome::Failed(Fault::WouldBlock) if conflict => Step::Same,
         Outcome::Done if !conflict => change(&|node| {
             node.locks.retain(|lock| !mine(lock));
-            node.locks.extend(units.iter().map(|&unit| Held { unit, owner, exclusive }));
+            node.locks.extend(units.iter().map(|&unit| HeldLock { unit, owner, exclusive }));
         }),
         _ => impossible(format!("held by {:?}", node.locks)),
     }

@@ -1,4 +1,4 @@
-//! A mount: what applications call, passed to the client and written into the history.
+//! A mount: passes the calls of applications to the client, and records them in the history.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use crate::history::History;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
 use crate::kernel::pages::Pages;
-use crate::kernel::vfs::{Found, Looked, Vfs};
+use crate::kernel::vfs::{FoundInode, Lookup, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
-/// The invariant that an answer breaks which is none of any directory.
+/// The invariant that a listing breaks which no directory can give.
 pub(crate) const ONE_NAME: &str = "5: every name leads to one inode";
 
 /// Bytes of one unit of fcntl locks.
@@ -35,17 +35,16 @@ const EXCHANGE: u32 = 2;
 pub struct Mount {
     /// Number of the client in the history.
     pub index: usize,
-    /// Number of the client in the script; those that come after it on its host have the same.
+    /// Number of the client in the script; its successors on the host have the same.
     pub slot: usize,
     /// The client.
     pub client: Client,
-    /// The node that it runs on.
+    /// Its node.
     pub env: Env,
     history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// How many sessions the client had lost when something began last, and where it was first
-    /// noticed.
+    /// How many sessions the client had lost at the last call, and where that was first noticed.
     evicted: Rc<Cell<(u64, u64)>>,
 }
 
@@ -58,16 +57,16 @@ pub struct OpenFile {
     pub handle: Handle,
     /// Its number in the history.
     pub number: FileNo,
-    /// As opened.
+    /// Its open flags.
     pub flags: OpenFlags,
-    /// It bypasses the kernel's pages.
+    /// It bypasses the kernel's page cache.
     pub direct: bool,
     /// The generation of its inode.
     generation: u64,
 }
 
 impl OpenFile {
-    /// Does it give mappings that can be stored into?
+    /// Does it allow writable shared mappings?
     pub fn maps_writable(&self) -> bool {
         !self.direct && self.flags.read_write()
     }
@@ -89,15 +88,15 @@ fn done(result: Result<(), Fault>) -> Outcome {
     }
 }
 
-/// The kernel closes a file of a process that has ended, and frees its locks.
-fn left(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
+/// The kernel closes a file of an ended process, and frees its locks.
+fn closed_by_kernel(file: &OpenFile, owner: u64) -> Vec<(Op, Outcome)> {
     let free = |range| Op::Lock { ino: file.ino, owner, exclusive: None, range };
     let all = [free(Some((0, LOCK_UNITS))), free(None), Op::Left(file.ino, file.number)];
     all.map(|op| (op, Outcome::Done)).into()
 }
 
-/// Content is consistent per block: what was read of each is a step of its own. The last one says
-/// where the file ends, if that was seen.
+/// A read is consistent per block: each block is a step of its own. The last step shows the end of
+/// the file, if it was seen.
 fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcome)> {
     let (end, mut at) = (offset + u64::from(len), offset);
     let mut steps = Vec::new();
@@ -115,17 +114,16 @@ fn blocks_read(ino: Ino, offset: u64, len: u32, bytes: &[u8]) -> Vec<(Op, Outcom
     steps
 }
 
-/// What a read that went to the end of the file says of it, apart from the bytes before it: a write
-/// of the same host that goes on beside the read may be in these already, while it moves the end
-/// later (so it is on ext4, through pages and with O_DIRECT). Who saw nothing but the end saw it
-/// alone.
+/// The end that a read saw, apart from the bytes before it. Those bytes may already show a
+/// concurrent write of the same host that moves the end later (as on ext4, with pages and with
+/// O_DIRECT). A read that saw only the end saw it alone.
 fn end_seen(ino: Ino, offset: u64, len: u32, seen: u32) -> Option<(Op, Outcome)> {
     let end = Op::End(ino, offset + u64::from(seen));
     (seen > 0 && seen < len).then_some((end, Outcome::Done))
 }
 
 impl Mount {
-    /// The mount of a connected client, which tells its recalls to `caches`.
+    /// The mount of a connected client, which passes its recalls to `caches`.
     pub fn new(
         (index, slot): (usize, usize),
         (client, caches): (Client, Caches),
@@ -134,23 +132,23 @@ impl Mount {
         tags: Rc<Cell<u32>>,
     ) -> Mount {
         let unwritten = history.clone();
-        caches.tell_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
+        caches.on_unwritten(Box::new(move |ino| unwritten.happened(index, Op::Unwritten(ino))));
         let vfs = Vfs::new(client.clone(), caches);
         Mount { index, slot, client, env, history, vfs, tags, evicted: Rc::default() }
     }
 
-    /// As another process sees it.
+    /// The mount as another process sees it.
     pub fn of_process(&self, number: u64) -> Mount {
         let vfs = self.vfs.of_process(number as u32 + 1);
         Mount { vfs, ..self.clone() }
     }
 
-    /// The process begins something new: what it found before it does not use any more.
+    /// The process begins a new operation: it drops its references to inodes found before.
     pub fn next_operation(&self) {
         self.vfs.next_operation();
     }
 
-    /// Kills one of the processes that wait for an answer, by `chance`. `false`: none does.
+    /// Kills one of the waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_one(&self, chance: u64) -> bool {
         self.vfs.kill_one(chance)
     }
@@ -160,29 +158,29 @@ impl Mount {
         self.vfs.may_kill();
     }
 
-    /// A signal comes when the next wait for a lock has lasted so long.
-    pub fn disturb_next(&self, after: Duration) {
-        self.vfs.disturb_next(after);
+    /// A process gets a signal once its next wait for a lock has lasted this long.
+    pub fn signal_next_lock_wait(&self, after: Duration) {
+        self.vfs.signal_next_lock_wait(after);
     }
 
-    /// The client tells that a device lost what was written to a file.
-    pub fn loses(&self, ino: Ino) {
-        self.vfs.loses(ino);
+    /// The client reports that a device lost written data of a file.
+    pub fn on_device_loss(&self, ino: Ino) {
+        self.vfs.on_device_loss(ino);
     }
 
-    /// Was the process killed? It has nothing but its open files to be closed.
+    /// Was the process killed? Only its open files remain to be closed.
     pub fn is_dead(&self) -> bool {
         self.vfs.is_dead()
     }
 
-    /// What its kernel holds, for people.
+    /// Describes what its kernel holds.
     pub fn held(&self) -> String {
         self.vfs.held()
     }
 
-    /// Ends when nothing goes on that killed processes had asked for.
-    pub async fn nothing_goes_on(&self) {
-        self.vfs.nothing_goes_on().await;
+    /// Ends when no request of a killed process is running.
+    pub async fn abandoned_requests_ended(&self) {
+        self.vfs.abandoned_requests_ended().await;
     }
 
     async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
@@ -199,7 +197,7 @@ impl Mount {
         begun
     }
 
-    /// Has the client lost a session since that began?
+    /// Has the client lost a session since then?
     fn was_evicted_since(&self, begun: u64) -> bool {
         let (known, at) = self.evicted.get();
         at > begun || self.client.status().evictions > known
@@ -207,9 +205,9 @@ impl Mount {
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
         if outcome == Outcome::Failed(Fault::Interrupted) && self.vfs.is_dead() {
-            return self.end_without(begun, History::end_killed);
+            return self.end_abandoned(begun, History::end_killed);
         }
-        // The session was lost under way: nobody knows whether it was done.
+        // The session was lost during the call: the effect is unknown.
         if outcome == Outcome::Failed(Fault::Evicted) && self.was_evicted_since(begun) {
             self.history.end_unknown(begun);
             return;
@@ -222,27 +220,26 @@ impl Mount {
         self.history.end(begun, vec![(op, outcome)]);
     }
 
-    /// What nobody waits for any more ends some time, if it was asked at all, and then so as `ends`
-    /// says.
-    fn end_without(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
+    /// An abandoned call may still execute; `ends` records with which outcomes.
+    fn end_abandoned(&self, begun: u64, ends: impl FnOnce(&History, u64) + 'static) {
         let history = self.history.clone();
-        let Some(asked) = self.vfs.take_left() else { return history.end(begun, Vec::new()) };
+        let Some(asked) = self.vfs.take_abandoned() else { return history.end(begun, Vec::new()) };
         history.killed(begun);
         self.env.spawn(async move {
-            match asked.over().await {
+            match asked.ended().await {
                 true => ends(&history, begun),
                 false => history.end(begun, Vec::new()),
             }
         });
     }
 
-    /// A number that was not used before.
+    /// A new number.
     fn number(&self) -> u32 {
         self.tags.set(self.tags.get() + 1);
         self.tags.get()
     }
 
-    /// Ends with the step and what its answer shows of attributes.
+    /// Ends with the step, and with the attributes of its answer.
     fn end_with_attr(&self, begun: u64, op: Op, outcome: Outcome, shown: Option<Attr>) {
         let mut steps = vec![(op, outcome)];
         if let Some(attr) = shown {
@@ -251,7 +248,7 @@ impl Mount {
         self.history.end(begun, steps);
     }
 
-    /// Finds a name.
+    /// Looks a name up.
     pub async fn lookup(&self, at: At) -> Result<Option<Target>, Fault> {
         self.finding(at, self.vfs.lookup(at)).await
     }
@@ -259,16 +256,16 @@ impl Mount {
     async fn finding(
         &self,
         at: At,
-        looked: impl Future<Output = Result<Looked, Fault>>,
+        looked: impl Future<Output = Result<Lookup, Fault>>,
     ) -> Result<Option<Target>, Fault> {
         let op = Op::Lookup(at);
         let begun = self.begin(&op);
         match looked.await {
-            Ok(Looked { found, blurred: true }) => {
-                self.history.blur(begun);
+            Ok(Lookup { found, racy: true }) => {
+                self.history.end_racy(begun);
                 Ok(found.as_ref().map(target))
             }
-            Ok(Looked { found, .. }) => {
+            Ok(Lookup { found, .. }) => {
                 let shown = found.and_then(|found| found.shown);
                 let leads = Outcome::Found(found.map(|found| found.ino));
                 self.end_with_attr(begun, op, leads, shown);
@@ -281,9 +278,9 @@ impl Mount {
         }
     }
 
-    /// What a kernel finds under a name, under the directory's lock, before it asks for a change of
-    /// it; `fresh`: whatever it knows. `None` without a kernel: the change is asked for as it is.
-    async fn before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
+    /// The kernel's lookup under the directory's lock before a change; with `fresh` it ignores its
+    /// cache. `None` without a kernel: the change is requested directly.
+    async fn look_before(&self, at: At, fresh: bool) -> Result<Option<Option<Target>>, Fault> {
         if !self.vfs.caches() {
             return Ok(None);
         }
@@ -296,14 +293,14 @@ impl Mount {
         let begun = self.begin(&op);
         let result = self.vfs.getattr(ino).await;
         match &result {
-            Ok(told) if told.blurred => self.history.blur(begun),
-            Ok(told) => self.end(begun, op, Outcome::Attr(Seen::of(&told.attr))),
+            Ok(answer) if answer.racy => self.history.end_racy(begun),
+            Ok(answer) => self.end(begun, op, Outcome::Attr(Seen::of(&answer.attr))),
             Err(fault) => self.end(begun, op, Outcome::Failed(*fault)),
         }
-        result.map(|told| told.attr)
+        result.map(|answer| answer.attr)
     }
 
-    fn made(&self, begun: u64, op: Op, result: Result<Found, Fault>) -> Result<Target, Fault> {
+    fn made(&self, begun: u64, op: Op, result: Result<FoundInode, Fault>) -> Result<Target, Fault> {
         match result {
             Ok(found) => {
                 self.end_with_attr(begun, op, Outcome::Found(Some(found.ino)), found.shown);
@@ -321,7 +318,7 @@ impl Mount {
         self.make_by(at, Op::Make(at, kind), self.vfs.make(at, kind)).await
     }
 
-    /// symlink(2), to a target that no other leads to, or (`usual`) to one that many lead to.
+    /// symlink(2) to a new target, or (`usual`) to the common one.
     pub async fn symlink(&self, at: At, usual: bool) -> Result<Target, Fault> {
         let target = if usual { 0 } else { self.number() };
         self.make_by(at, Op::Symlink(at, target), self.vfs.symlink(at, target)).await
@@ -331,10 +328,10 @@ impl Mount {
         &self,
         at: At,
         op: Op,
-        work: impl Future<Output = Result<Found, Fault>>,
+        work: impl Future<Output = Result<FoundInode, Fault>>,
     ) -> Result<Target, Fault> {
         let _locked = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.before(at, true).await? {
+        if let Some(Some(_)) = self.look_before(at, true).await? {
             return Err(Fault::Exists);
         }
         let begun = self.begin(&op);
@@ -357,7 +354,7 @@ impl Mount {
     /// open(2) with O_CREAT.
     pub async fn create(&self, at: At, exclusive: bool, flags: u32) -> Result<OpenFile, Fault> {
         let locked = self.lock(&[at.dir]).await;
-        if let Some(Some(there)) = self.before(at, exclusive).await? {
+        if let Some(Some(there)) = self.look_before(at, exclusive).await? {
             drop(locked);
             return match there.kind {
                 _ if exclusive => Err(Fault::Exists),
@@ -388,7 +385,7 @@ impl Mount {
         begun: u64,
         op: Op,
         (number, flags): (FileNo, OpenFlags),
-        result: Result<(Found, Opened), Fault>,
+        result: Result<(FoundInode, Opened), Fault>,
     ) -> Result<OpenFile, Fault> {
         let opened = result.as_ref().ok().map(|(_, opened)| *opened);
         let target = self.made(begun, op, result.map(|(found, _)| found))?;
@@ -402,7 +399,7 @@ impl Mount {
         OpenFile { ino, handle: opened.handle, number, flags, direct, generation }
     }
 
-    /// Has another inode its number now? The kernel does nothing with it any more.
+    /// Does another inode have its number now? The kernel refuses to use it then.
     fn is_bad(&self, file: &OpenFile) -> bool {
         self.vfs.caches() && self.vfs.generation(file.ino) != file.generation
     }
@@ -422,13 +419,13 @@ impl Mount {
         result.map(|opened| self.file(ino, opened, (number, flags)))
     }
 
-    /// close(2): errors of write-behind are told, then the handle goes.
+    /// close(2): reports errors of write-back, then releases the handle.
     pub async fn close(&self, file: OpenFile, owner: u64) {
-        // The file may be gone from here on.
+        // From here on the file may be gone.
         let op = Op::Close(file.ino, file.number);
         let begun = self.begin(&op);
         let mut flushed = self.vfs.sync_pages(file.ino, file.handle).await;
-        // Who has ended hears of nothing.
+        // A dead process gets no report.
         if flushed.is_ok() || self.is_dead() {
             self.vfs.ask();
             flushed = self.vfs.flush(file.handle, LockOwner(owner)).await;
@@ -439,15 +436,15 @@ impl Mount {
             return self.end(begun, op, done(flushed));
         }
         let owner = self.owner(owner);
-        if self.vfs.has_left() {
-            return self.end_without(begun, move |history, begun| {
-                history.end(begun, left(&file, owner));
+        if self.vfs.has_abandoned() {
+            return self.end_abandoned(begun, move |history, begun| {
+                history.end(begun, closed_by_kernel(&file, owner));
             });
         }
-        self.history.end(begun, left(&file, owner));
+        self.history.end(begun, closed_by_kernel(&file, owner));
     }
 
-    /// Owners of different clients are different.
+    /// A lock owner number that no other client has.
     fn owner(&self, owner: u64) -> u64 {
         owner + OWNERS * self.index as u64
     }
@@ -467,7 +464,7 @@ impl Mount {
     /// link(2).
     pub async fn link(&self, ino: Ino, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        if let Some(Some(_)) = self.before(at, true).await? {
+        if let Some(Some(_)) = self.look_before(at, true).await? {
             return Err(Fault::Exists);
         }
         let _file = self.lock(&[ino]).await;
@@ -489,7 +486,7 @@ impl Mount {
     pub async fn unlink(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
         let mut file = Vec::new();
-        match self.before(at, false).await? {
+        match self.look_before(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind == FileKind::Directory => {
                 return Err(Fault::IsDirectory);
@@ -505,7 +502,7 @@ impl Mount {
     /// rmdir(2).
     pub async fn rmdir(&self, at: At) -> Result<(), Fault> {
         let _dir = self.lock(&[at.dir]).await;
-        match self.before(at, false).await? {
+        match self.look_before(at, false).await? {
             Some(None) => return Err(Fault::NotFound),
             Some(Some(there)) if there.kind != FileKind::Directory => {
                 return Err(Fault::NotDirectory);
@@ -519,8 +516,8 @@ impl Mount {
     pub async fn rename(&self, from: At, to: At, flags: u32) -> Result<(), Fault> {
         let _dirs = self.lock(&[from.dir, to.dir]).await;
         let mut files = Vec::new();
-        if let Some(moved) = self.before(from, false).await? {
-            let over = self.before(to, true).await?.flatten();
+        if let Some(moved) = self.look_before(from, false).await? {
+            let over = self.look_before(to, true).await?.flatten();
             let Some(moved) = moved else { return Err(Fault::NotFound) };
             may_rename(&moved, over.as_ref(), flags)?;
             if over.is_some_and(|over| over.ino == moved.ino) {
@@ -537,12 +534,12 @@ impl Mount {
         renamed
     }
 
-    /// The names of a directory; each name is a step of its own.
+    /// Lists a directory; each name is a step of its own.
     pub async fn list(&self, dir: Ino, plus: bool, bytes: usize) -> Result<(), Fault> {
         let begun = self.begin(&Op::Lookup(At { dir, name: NameNo::MAX }));
         let result = self.names_of(dir, plus, bytes).await;
         if result == Err(Fault::Interrupted) {
-            self.end_without(begun, History::end_killed);
+            self.end_abandoned(begun, History::end_killed);
             return Err(Fault::Interrupted);
         }
         let steps = match &result {
@@ -569,22 +566,22 @@ impl Mount {
     ) -> Result<BTreeMap<NameNo, (Ino, FileKind)>, Fault> {
         let mut names = BTreeMap::new();
         let listed = self.vfs.list(dir, plus, bytes).await?;
-        for strange in listed.strange {
-            self.client_told(format!("directory {dir} lists {strange:?}, which nobody has made"));
+        for unexpected in listed.unexpected {
+            self.bad_listing(format!("directory {dir} lists {unexpected:?}, which nobody created"));
         }
         for (name, ino, kind) in listed.known {
             if !crate::workload::NAMES.contains(&name) {
-                self.client_told(format!("directory {dir} lists n{name}, which nobody has made"));
+                self.bad_listing(format!("directory {dir} lists n{name}, which nobody created"));
             }
             if names.insert(name, (ino, kind)).is_some() {
-                self.client_told(format!("directory {dir} lists n{name} twice"));
+                self.bad_listing(format!("directory {dir} lists n{name} twice"));
             }
         }
         Ok(names)
     }
 
-    /// Something that no order of steps explains.
-    fn client_told(&self, text: String) {
+    /// Reports a listing that no order of steps explains.
+    fn bad_listing(&self, text: String) {
         crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
     }
 
@@ -605,7 +602,7 @@ impl Mount {
         let stores = self.vfs.stores(file.ino);
         self.vfs.ask();
         match self.vfs.read(file.handle, offset, len).await {
-            // What a mapping of this host stored meanwhile it may show or not.
+            // The read may show concurrent stores of mappings on this host, or not.
             Ok(_) if self.vfs.stores(file.ino) != stores => {
                 self.history.end(begun, Vec::new());
                 Ok(())
@@ -633,9 +630,9 @@ impl Mount {
         read: Result<Bytes, Fault>,
     ) -> Result<(), Fault> {
         match read {
-            Ok(read) if read.blurred => self.history.blur(begun),
+            Ok(read) if read.racy => self.history.end_racy(begun),
             Ok(read) => {
-                // The end alone is what `stat` tells, and no reading of the file.
+                // Seeing only the end is like `stat`, not like a read.
                 let seen = read.bytes.len() as u32;
                 let mut steps = blocks_read(ino, offset, seen, &read.bytes);
                 match seen {
@@ -652,11 +649,11 @@ impl Mount {
         Ok(())
     }
 
-    /// pwrite(2), or write(2) at the end.
+    /// pwrite(2), or an append.
     pub async fn write(&self, file: OpenFile, offset: Option<u64>, len: u32) -> Result<(), Fault> {
         if self.is_bad(&file) {
             let (tag, at) = (self.number(), offset.or(Some(0)));
-            // Nothing of it reaches a device.
+            // It does not reach a device.
             let (ino, sync) = (file.ino, false);
             let op = Op::Write { ino, offset: at, len, tag, file: file.number, sync };
             let begun = self.begin(&op);
@@ -671,14 +668,14 @@ impl Mount {
         }
         let pages = self.vfs.known_pages(file.ino);
         let changing = Rc::new((self.vfs.changes(file.ino), pages.as_ref().map(Pages::change)));
-        // What is appended lies behind the end that the kernel knows, as far as Linux can tell.
+        // For Linux an append begins at the size that it knows.
         let start = offset.unwrap_or_else(|| self.vfs.size(file.ino));
         self.vfs.invalidate(file.ino, start, start + u64::from(len)).await;
         let tag = self.number();
         let sync = file.flags.has(OpenFlags::DSYNC);
         let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
         let mut data = self.env.buffer(len as usize);
-        // A pattern that does not depend on the offset, which appending learns too late.
+        // The pattern ignores the offset, which an append learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
         let flags = WriteFlags { append, ..WriteFlags::default() };
         let at = offset.unwrap_or(0);
@@ -692,8 +689,8 @@ impl Mount {
         written
     }
 
-    /// Stores into a shared mapping that this descriptor gives: each page is a step of its own,
-    /// which others see whether it is written back or not.
+    /// Stores into a shared mapping of this open file. Each page is a step of its own, which others
+    /// see whether it is written back or not.
     pub async fn store(&self, file: OpenFile, offset: u64, len: u32) {
         let (mut at, end) = (offset, offset + u64::from(len));
         while at < end {
@@ -708,20 +705,20 @@ impl Mount {
             let steps = if stored { vec![(op, Outcome::Done)] } else { Vec::new() };
             self.history.end(begun, steps);
             if !stored {
-                // Whoever was killed had asked for the page only.
-                drop(self.vfs.take_left());
+                // The killed process had requested only the page.
+                drop(self.vfs.take_abandoned());
                 return;
             }
             at = to;
         }
     }
 
-    /// The kernel writes back what is stored into a file, some time.
+    /// The kernel writes stores of the file back later.
     pub fn write_back_later(&self, file: OpenFile) {
         self.vfs.write_back_later(file.ino);
     }
 
-    /// A write has ended that began when its client had lost so many sessions.
+    /// A write has ended; `evictions` counts its client's lost sessions at its beginning.
     fn write_ended(&self, (begun, evictions): (u64, u64), op: Op, written: Result<(), Fault>) {
         let lost = self.client.status().evictions > evictions;
         match &op {
@@ -732,7 +729,7 @@ impl Mount {
         }
     }
 
-    /// write(2) through pages: each request of it is a write of its own to others.
+    /// write(2) through the page cache: for other clients each request is a write of its own.
     async fn write_through(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let (mut at, end) = (offset, offset + u64::from(len));
         let sync = file.flags.has(OpenFlags::DSYNC);
@@ -742,7 +739,7 @@ impl Mount {
         Ok(())
     }
 
-    /// One request of a write through pages, from `at` on; how far it went.
+    /// One request of a write through the page cache, from `at` on; returns how far it went.
     async fn write_request(
         &self,
         file: OpenFile,
@@ -765,7 +762,7 @@ impl Mount {
         written.map(|()| to)
     }
 
-    /// pwrite(2) within one page; what was written. As [`Mount::write`] where the file bypasses
+    /// pwrite(2) within one page; returns the bytes. Like [`Mount::write`] if the file bypasses
     /// pages.
     ///
     /// # Errors
@@ -786,8 +783,7 @@ impl Mount {
         Ok(Some(pattern(tag, 0, len as usize)))
     }
 
-    /// What pread(2) shows, also of what another process of this kernel changes meanwhile: no step
-    /// of the history.
+    /// What pread(2) shows, concurrent changes by this kernel included; not a step of the history.
     ///
     /// # Errors
     /// Those of the client.
@@ -882,8 +878,7 @@ impl Mount {
         Ok(())
     }
 
-    /// flock(2), or with a range of units fcntl(2): takes a lock, if `wait` when it is free, or
-    /// frees it.
+    /// flock(2), or with a range of units fcntl(2): takes a lock, waiting if `wait`, or frees one.
     pub async fn lock_file(
         &self,
         file: OpenFile,
@@ -912,9 +907,9 @@ impl Mount {
         match taken {
             Err(Fault::Interrupted) => {
                 if !self.is_dead() {
-                    self.history.disturbed();
+                    self.history.lock_wait_interrupted();
                 }
-                self.end_without(begun, History::end_tried);
+                self.end_abandoned(begun, History::end_abandoned_lock);
             }
             taken => self.end(begun, op, done(taken)),
         }
@@ -957,17 +952,17 @@ impl Mount {
         self.finish(Op::SyncAll, sync).await
     }
 
-    /// The kernel forgets everything that is not in use.
+    /// The kernel drops everything that is not in use.
     pub fn forget(&self) {
         self.vfs.shrink(1);
     }
 }
 
-fn target(found: &Found) -> Target {
+fn target(found: &FoundInode) -> Target {
     Target { ino: found.ino, kind: found.kind }
 }
 
-/// What a kernel itself says of a rename.
+/// What a kernel itself checks before a rename.
 fn may_rename(moved: &Target, over: Option<&Target>, flags: u32) -> Result<(), Fault> {
     let exchange = flags & EXCHANGE != 0;
     let Some(over) = over else {

@@ -1,5 +1,4 @@
-//! What applications are told is in the history, also where they are told early that something
-//! failed.
+//! The history has every answer of an application, early failures included.
 
 use std::rc::Rc;
 
@@ -12,7 +11,7 @@ use crate::fleet::Fleet;
 use crate::log;
 use crate::script::Script;
 
-/// Does something with a client whose kernel caches.
+/// Runs `work` with a client whose kernel caches.
 fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F) {
     let (world, disks) = world(1);
     let inner = world.clone();
@@ -22,7 +21,7 @@ fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F)
         let history = History::default();
         let mut seeds = (0..100).map(Script::plain);
         let mount = loop {
-            let script = Rc::new(seeds.next().expect("half of the seeds have such kernels"));
+            let script = Rc::new(seeds.next().expect("half of the seeds have caching kernels"));
             let fleet = Fleet::new(&cluster, &history, &script, 1, 1, 0);
             let mount = fleet.auditor(0).await.expect("it mounts");
             if mount.vfs.caches() {
@@ -45,7 +44,7 @@ fn failures(history: &History) -> Vec<(Op, Fault)> {
 }
 
 #[test]
-fn a_directory_that_cannot_be_opened_to_be_synced_is_in_the_history() {
+fn failed_open_for_a_directory_fsync_is_in_the_history() {
     with_a_client(|mount, history| async move {
         let dir = Ino(12345);
         let fault = mount.fsync_dir(dir).await.expect_err("there is none");
@@ -54,7 +53,7 @@ fn a_directory_that_cannot_be_opened_to_be_synced_is_in_the_history() {
 }
 
 #[test]
-fn a_write_by_a_descriptor_that_the_kernel_has_given_up_is_in_the_history() {
+fn write_to_a_bad_inode_is_in_the_history() {
     with_a_client(|mount, history| async move {
         let at = At { dir: Ino::ROOT, name: 1 };
         let file = mount.create(at, true, 0).await.expect("a file");
@@ -69,7 +68,7 @@ fn a_write_by_a_descriptor_that_the_kernel_has_given_up_is_in_the_history() {
 }
 
 #[test]
-fn a_name_that_nobody_has_made_is_not_listed() {
+fn listing_of_a_name_that_nobody_created_is_a_violation() {
     for strange in ["n1", "n17", "strange"] {
         log::clear();
         with_a_client(|mount, _| async move {

@@ -1,18 +1,16 @@
-//! Damaged metadata devices are repaired, those among them that a write never reached; the data
-//! zone's label is there.
+//! Repair of corrupted metadata devices, lost writes included, with the data zone's label present.
 //!
-//! Invariants, of a device of which one to three blocks were damaged in any of three ways:
-//! - fsck ends, and so does whoever opens it and reads everything: with what is there, or with an
-//!   error of the store that says what is damaged. A block that a write never reached is valid, so
-//!   what it holds may be told, too, or that what others lead to is not there: nothing is demanded
-//!   of that;
+//! Invariants for a device on which one to three blocks were corrupted, in any of three ways:
+//! - fsck ends, and so does opening the device and reading everything: with its contents, or with
+//!   an error of the store that names the damage. A block whose write was lost is valid. Reading
+//!   may give its content, or report as missing what other blocks refer to: no more is demanded;
 //! - where fsck finds nothing, everything can be read;
-//! - `fsck --repair` ends with a device of which fsck finds nothing, and of which everything can be
-//!   read; or it says what is left, and fsck finds just that; or it refuses, and leaves one that
-//!   fsck refuses, too.
+//! - `fsck --repair` has one of three results. The device is clean for fsck and can be read
+//!   completely; or repair lists what is left, and fsck finds exactly that; or repair refuses, and
+//!   fsck refuses too.
 //!
-//! Whether what repair keeps is all that can be kept is tried by tests of the store, which know
-//! what lies in a block.
+//! Whether repair keeps everything possible is tested in the store, where the content of a block is
+//! known.
 
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
@@ -20,55 +18,59 @@ use store::fsck::{FsckOptions, Repaired, repair};
 use store::{StoreError, ZoneDevice};
 
 use crate::cluster;
-use crate::rot::{self, NAME, Seen};
+use crate::media_corruption::{self, Contents, NAME};
 
-/// What came of a copy that was to be repaired.
+/// The result of a repair of a copy.
 #[derive(Debug)]
-pub(crate) struct Tried {
-    /// For people.
+pub(crate) struct RepairAttempt {
+    /// A description.
     pub what: String,
-    /// It cannot be repaired.
-    pub hopeless: bool,
+    /// The copy cannot be repaired.
+    pub unrepairable: bool,
 }
 
-/// Damages a copy of `good`, of which `older` has what it held some time ago, and has it repaired
-/// beside the data zone; what was done to it.
+/// Corrupts a copy of `good` and repairs it beside the data zone; returns what was done. `older`
+/// holds an earlier state of the device.
 pub(crate) fn check(
     good: &SimDisk,
     older: &SimDisk,
     data: &SimDisk,
     seed: u64,
-) -> Result<Tried, String> {
+) -> Result<RepairAttempt, String> {
     let bad = good.fork();
-    let what = rot::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
+    let what = media_corruption::damage(good, &bad, Some(older), &mut SimRng::new(seed))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
-    match (rot::within(&bad, seed, rot::walk), clean) {
+    match (media_corruption::open_copy(&bad, seed, media_corruption::read_everything), clean) {
         (Ok(seen), true) => {
             whole(&seen).map_err(|text| format!("{what} fsck finds nothing; {text}"))?
         }
         (Err(error), true) => {
-            return Err(format!("{what} fsck finds nothing; opening it: {error}"));
+            return Err(format!("{what} fsck finds nothing; opening the device: {error}"));
         }
         (Ok(seen), false) => {
             let mut errors = seen.values().filter_map(|seen| seen.as_ref().err());
-            if let Some(error) = errors.find(|error| !tells(error)) {
-                return Err(format!("{what} reading it: {error}"));
+            if let Some(error) = errors.find(|error| !reports_damage(error)) {
+                return Err(format!("{what} reading the device: {error}"));
             }
         }
-        (Err(error), false) if !tells(&error) => return Err(format!("{what} opening it: {error}")),
+        (Err(error), false) if !reports_damage(&error) => {
+            return Err(format!("{what} opening the device: {error}"));
+        }
         (Err(_), false) => {}
     }
     let repaired = repaired(&bad, data, seed);
     let left = cluster::fsck(bad.fork(), seed);
     let repaired = match repaired {
         Ok(repaired) if repaired.left.is_clean() || repaired.rounds > 0 => repaired,
-        Err(error) if !tells(&error) => return Err(format!("{what} repairing it: {error}")),
-        // It was not opened at all.
+        Err(error) if !reports_damage(&error) => {
+            return Err(format!("{what} repairing the device: {error}"));
+        }
+        // The device was not opened at all.
         refused => {
             return match left {
                 Err(_) => {
                     let what = format!("{what} it cannot be repaired");
-                    Ok(Tried { what, hopeless: true })
+                    Ok(RepairAttempt { what, unrepairable: true })
                 }
                 Ok(()) => {
                     Err(format!("{what} fsck finds nothing, and repair refuses: {refused:?}"))
@@ -81,23 +83,23 @@ pub(crate) fn check(
         Ok(()) => {}
         Err(left) if left == cluster::findings(&repaired.left) => {
             let what = format!("{what} of that is left: {left}");
-            return Ok(Tried { what, hopeless: false });
+            return Ok(RepairAttempt { what, unrepairable: false });
         }
-        Err(left) => return Err(format!("{done}; fsck finds after it:\n  {left}")),
+        Err(left) => return Err(format!("{done}; fsck then finds:\n  {left}")),
     }
-    let seen = rot::within(&bad, seed, rot::walk)
-        .map_err(|error| format!("{done}; opening it: {error}"))?;
+    let seen = media_corruption::open_copy(&bad, seed, media_corruption::read_everything)
+        .map_err(|error| format!("{done}; opening the device: {error}"))?;
     whole(&seen).map_err(|text| format!("{done}; {text}"))?;
-    Ok(Tried { what, hopeless: false })
+    Ok(RepairAttempt { what, unrepairable: false })
 }
 
-/// Does the error say what is wrong with the device, or that something is not where it should be?
-fn tells(error: &StoreError) -> bool {
-    rot::tells(error) || matches!(error, StoreError::Fault(_))
+/// Does the error report damage, or something missing from its place?
+fn reports_damage(error: &StoreError) -> bool {
+    media_corruption::reports_damage(error) || matches!(error, StoreError::Fault(_))
 }
 
 /// Could everything be read?
-fn whole(seen: &Seen) -> Result<(), String> {
+fn whole(seen: &Contents) -> Result<(), String> {
     match seen.iter().find_map(|(about, seen)| Some((about, seen.as_ref().err()?))) {
         Some((about, error)) => Err(format!("{about}: {error}")),
         None => Ok(()),
@@ -125,13 +127,13 @@ mod tests {
 
     use super::*;
 
-    /// Makes files on a device.
+    /// Creates files on a device.
     fn fill(disk: &SimDisk) {
         let world = SimWorld::new(1);
         world.attach(NAME, disk);
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
-            let disk = env.open_disk(NAME, options).await.expect("it is attached");
+            let disk = env.open_disk(NAME, options).await.expect("the disk is attached");
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
             for part in 0..4 {
                 let name = |text: String| Name::new(text.as_bytes()).expect("a name");
@@ -163,28 +165,28 @@ mod tests {
     }
 
     #[test]
-    fn nearly_every_damaged_device_can_be_repaired() {
+    fn repair_succeeds_on_nearly_every_corrupted_device() {
         let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let older = disks.meta.fork();
         fill(&disks.meta);
         let (mut refused, mut left, mut lost) = (0, 0, 0);
         for seed in 0..100 {
             let what = check(&disks.meta, &older, &disks.data, seed).expect("it is repaired");
-            refused += usize::from(what.hopeless);
+            refused += usize::from(what.unrepairable);
             let what = what.what;
             left += usize::from(what.contains("of that is left"));
             lost += usize::from(what.contains("a write never reached"));
         }
         assert!(
             refused < 10 && left < 3,
-            "of 100 {refused} are refused, and of {left} something is left"
+            "of 100 devices {refused} were refused, and {left} repaired in part"
         );
-        assert!(lost > 30, "of 100 only {lost} lack a write");
+        assert!(lost > 30, "only {lost} of 100 devices had a lost write");
     }
 
     #[test]
-    fn what_cannot_be_read_after_all_is_told() {
-        let seen = Seen::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
+    fn unreadable_object_is_reported() {
+        let seen = Contents::from([("inode 7".to_owned(), Err(StoreError::Refused("why".into())))]);
         assert!(whole(&seen).is_err_and(|text| text.contains("inode 7")));
     }
 }

@@ -9,69 +9,69 @@ use types::{Duration, Ino};
 
 use crate::call::{At, Call, MAPPED, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Sizes};
-use crate::faults::{Fault, Injector, Made};
-use crate::fleet::{Fleet, HEARS, node_name};
+use crate::faults::{Fault, FaultCounts, Injector};
+use crate::fleet::{Fleet, NOTICED, node_name};
 use crate::history::{History, NOBODY};
 use crate::invariants;
 use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
 use crate::judge::Abandoned;
 use crate::log::{self, Looks};
+use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
-use crate::rot::Damaged;
-use crate::script::{Keep, Script, Step, Workload};
+use crate::mutate_history::{self, Verdicts};
+use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::space;
-use crate::spoil::{self, Verdicts};
 
-/// Within this virtual time everything ends once the faults have stopped.
+/// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The invariants of what a power cut leaves.
+/// The invariants of the metadata after a power cut.
 pub(crate) const POWER_CUT: &str = "1, 2, 5: the metadata are whole after a power cut";
 
-/// The invariants of what is there when everybody has left.
+/// The invariants of the metadata after all clients have left.
 pub(crate) const WHOLE: &str = "1, 2, 5: the metadata are whole";
-/// Nobody waits for ever.
+/// No operation waits for ever.
 pub(crate) const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
-/// Nobody is turned away for good.
+/// No client is refused for good.
 pub(crate) const EVERYONE_MOUNTS: &str = "every client can mount";
 
 /// The invariant that a panic breaks.
 pub const NO_PANICS: &str = "no part of the system panics";
 
-/// The step that stands for the power cut at the end.
-const POWER: Step = Step::Fault(u32::MAX);
+/// The step of the final power cut; the power cut draws its random numbers from it.
+const POWER_CUT_STEP: ScriptStep = ScriptStep::Fault(u32::MAX);
 
-/// Number of the client that looks last.
+/// Number of the client that reads everything at the end.
 const AUDITOR: usize = 99;
 
 /// What to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Everything that is random follows from it.
+    /// Everything random follows from it.
     pub seed: u64,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
     /// Processes of each client.
     pub processes: usize,
-    /// Executors of each client, among which its processes are shared out.
+    /// Executors of each client; its processes are spread over them.
     pub executors: usize,
-    /// Operations, about, of all processes together.
+    /// Operations of all processes together, approximately.
     pub operations: u64,
-    /// Kinds of faults.
+    /// Kinds of faults to inject.
     pub faults: Vec<Fault>,
-    /// The steps that are not left out; `None`: none is left out.
+    /// The steps to run; `None`: all of them.
     pub keep: Option<Keep>,
     /// What operations do.
     pub workload: Workload,
-    /// Virtual time over which the operations are spread; `None`: as fast as they go.
+    /// Virtual time over which the operations are spread; `None`: without pauses.
     pub time: Option<Duration>,
-    /// Which course the network and the disks take; 0: the usual one of the seed.
+    /// Selects other timing of the network and the disks; 0: that of the seed.
     pub timing: u64,
-    /// The file system has the usual format, not that of the seed.
+    /// The file system has the default format, not that of the seed.
     pub usual_format: bool,
-    /// Operations are those of the table alone, none of those beside it.
+    /// Only operations of the workload's table, without the extra ones.
     pub usual_operations: bool,
-    /// All orders of the steps are tried, whatever the server tells of it.
+    /// The judge searches all orders of the steps and ignores the observed order.
     pub all_orders: bool,
 }
 
@@ -96,25 +96,25 @@ impl Plan {
         }
     }
 
-    /// Is this one of the one in `n` seeds whose whole run has this fault?
+    /// Does this run have a whole-run fault that one seed in `n` has?
     fn has(&self, fault: Fault, n: u64) -> bool {
         self.faults.contains(&fault) && SimRng::new(self.seed ^ fault as u64).one_in(n)
     }
 
-    /// How large the devices are: small ones in half of the runs with `space`.
+    /// Sizes of the devices: half of the runs with `space` have small ones.
     fn sizes(&self) -> Sizes {
         match self.has(Fault::Space, 2) {
-            true => space::scarce(self.seed, self.clients),
+            true => space::small_devices(self.seed, self.clients),
             false => Sizes::default(),
         }
     }
 
-    /// Is the metadata zone one that gets full?
+    /// Is the metadata zone small enough to fill up?
     pub fn is_short_of_metadata(&self) -> bool {
         self.sizes().meta != Sizes::default().meta
     }
 
-    /// How the file system is formatted. Where metadata is short, slots are the usual ones.
+    /// The format of the file system. A small metadata zone has the default slots.
     fn format(&self) -> Format {
         let format = if self.usual_format { Format::default() } else { Format::of(self.seed) };
         let short = self.is_short_of_metadata();
@@ -126,7 +126,7 @@ impl Plan {
         self.operations.div_ceil((self.clients * self.processes) as u64)
     }
 
-    /// An operation that is to be kept and that there is not, as text.
+    /// A step of `keep` that does not exist, as text.
     pub fn kept_beyond(&self) -> Option<String> {
         self.keep.as_ref()?.beyond(self.clients, self.processes, self.operations_each())
     }
@@ -134,16 +134,25 @@ impl Plan {
     fn script(&self) -> Script {
         let each = u32::try_from(self.operations_each()).unwrap_or(u32::MAX);
         let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
-        // A store into a hole has no answer that could say that there is no space.
+        // A store into a hole cannot return ENOSPC.
         let maps = !self.has(Fault::Space, 2);
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
-        let beside = !self.usual_operations;
-        let fails = !self.faults.is_empty();
-        Script { seed: self.seed, keep, workload, beside, spacing, maps, kills, fails }
+        let extra_operations = !self.usual_operations;
+        let has_faults = !self.faults.is_empty();
+        Script {
+            seed: self.seed,
+            keep,
+            workload,
+            extra_operations,
+            spacing,
+            maps,
+            kills,
+            has_faults,
+        }
     }
 
-    /// The seed of the world, whose last bit says how tasks are scheduled.
+    /// The seed of the world; its last bit selects the scheduling of tasks.
     fn world_seed(&self) -> u64 {
         if self.timing == 0 {
             return self.seed;
@@ -151,7 +160,7 @@ impl Plan {
         SimRng::new(self.seed ^ self.timing.rotate_right(8)).next_u64()
     }
 
-    /// The command that runs it.
+    /// The command line that repeats the run.
     pub fn command(&self) -> String {
         let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
@@ -187,12 +196,12 @@ impl Plan {
     }
 }
 
-/// What must not be.
+/// A broken invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which promise is broken.
+    /// The invariant.
     pub invariant: &'static str,
-    /// How, for people.
+    /// What broke it.
     pub text: String,
     /// The newest lines of the log.
     pub log: Vec<String>,
@@ -200,43 +209,42 @@ pub struct Violation {
     pub history: Vec<String>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// What was run.
+    /// The plan of the run.
     pub plan: Plan,
     /// Equal for equal plans and code.
     pub trace: u64,
     /// Operations that ended.
     pub operations: u64,
-    /// Answers of kernels' caches that were not judged: what they told of was being changed.
-    pub blurred: u64,
-    /// Looks of checkers into the store.
+    /// Answers from kernel caches that were not judged, because they raced with a change.
+    pub racy: u64,
+    /// How often checkers read the store.
     pub looks: Looks,
-    /// Faults made.
+    /// Faults that were injected.
     pub faults: u64,
     /// How many of each kind.
-    pub made: Made,
-    /// Metadata devices that were damaged, and what came of them.
-    pub damaged: Damaged,
-    /// Faults that came, each by its number in the script: how many numbers.
+    pub made: FaultCounts,
+    /// Corrupted metadata devices, and their fates.
+    pub damaged: DamageCounts,
+    /// How many fault steps of the script were reached.
     pub fault_steps: u32,
-    /// Steps of the history, which has one or several for each operation, and those of no
-    /// application.
+    /// Steps of the history: one or several for each operation, and those without an application.
     pub steps: u64,
-    /// Sessions that ended with their clients, and of clients that lived.
+    /// Sessions that ended with their clients, and sessions of live clients.
     pub lost: (u64, u64),
     /// Restarts of the server.
     pub restarts: u64,
-    /// Stores into shared mappings, and how often a kernel could not write back what they had left.
+    /// Stores into shared mappings, and how often a kernel could not write them back.
     pub stores: (u64, u64),
     /// Virtual time.
     pub time: Duration,
-    /// Searches of the judge that were given up.
+    /// Searches that the judge gave up.
     pub unjudged: u64,
-    /// What the order that the server told did not explain, so that all orders were tried.
+    /// What the observed order did not explain, so that the judge searched all orders.
     pub misled: Option<String>,
-    /// Where the judge stopped, if it did before the end: nothing is said of what came after.
+    /// Where the judge stopped before the end, if it did: the rest is not judged.
     pub abandoned: Option<Abandoned>,
     /// The first violation, if any.
     pub violation: Option<Violation>,
@@ -246,9 +254,9 @@ pub struct Report {
 struct Ended {
     history: History,
     starts: Rc<Cell<u64>>,
-    made: Rc<RefCell<Made>>,
-    numbered: Rc<Cell<u32>>,
-    damaged: Rc<Cell<Damaged>>,
+    made: Rc<RefCell<FaultCounts>>,
+    reached_steps: Rc<Cell<u32>>,
+    damaged: Rc<Cell<DamageCounts>>,
 }
 
 /// Runs a plan to its end.
@@ -256,11 +264,11 @@ pub fn run(plan: &Plan) -> Report {
     run_and(plan, |_, _| ())
 }
 
-/// Runs a plan, and asks both judges about `count` histories that are its own but for an answer.
-pub fn run_spoiled(plan: &Plan, count: u64) -> (Report, Verdicts) {
+/// Runs a plan, and gives both judges `count` mutants of its history.
+pub fn run_mutated(plan: &Plan, count: u64) -> (Report, Verdicts) {
     let mut verdicts = Verdicts::default();
-    let report = run_and(plan, |calls, mortal| {
-        verdicts = spoil::judge(calls, mortal, (plan.seed, count));
+    let report = run_and(plan, |calls, may_crash| {
+        verdicts = mutate_history::judge_mutants(calls, may_crash, (plan.seed, count));
     });
     (report, verdicts)
 }
@@ -271,12 +279,12 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let (time, disks) = (plan.time.unwrap_or_default(), (plan.sizes(), plan.format()));
     let (world, disks) = cluster::world_of(plan.world_seed(), uneven, time, disks);
     let begun = world.now();
-    let (history, starts, made, numbered, damaged) = Default::default();
-    let ended = Ended { history, starts, made, numbered, damaged };
+    let (history, starts, made, reached_steps, damaged) = Default::default();
+    let ended = Ended { history, starts, made, reached_steps, damaged };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inner = world.clone();
         let (history, starts) = (ended.history.clone(), ended.starts.clone());
-        let faults = (ended.made.clone(), ended.numbered.clone(), ended.damaged.clone());
+        let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let cluster = Cluster::new(inner, env, disks, starts);
             safety_and_healing(plan, cluster, history, faults).await
@@ -284,17 +292,17 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     }));
     log::end();
     let calls = ended.history.take();
-    let mortal = is_mortal(plan);
-    on_history(&calls, mortal);
+    let may_crash = can_crash(plan);
+    on_history(&calls, may_crash);
     let mut unjudged = Unjudged::default();
     let violation = match outcome {
         Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
         Ok(Err((invariant, text))) => Some((invariant, text)),
-        Ok(Ok(())) => views::judge(&calls, (mortal, plan.all_orders), &mut unjudged)
+        Ok(Ok(())) => views::judge(&calls, (may_crash, plan.all_orders), &mut unjudged)
             .err()
             .map(|text| (LINEARIZABLE, text)),
     };
-    // What was seen while it ran came first: the rest may follow from it.
+    // Violations seen during the run came first: the others may follow from them.
     let violation = log::first_violation().or(violation);
     if let Some((invariant, _)) = violation {
         assert!(invariants::ALL.contains(&invariant), "{invariant:?} is not among those listed");
@@ -302,19 +310,19 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
     made.insert(Fault::Space, refused as u64);
-    made.insert(Fault::Signal, ended.history.times_disturbed());
+    made.insert(Fault::Signal, ended.history.times_interrupted());
     made.retain(|_, count| *count > 0);
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
-        blurred: ended.history.times_blurred(),
+        racy: ended.history.times_racy(),
         looks: log::looks(),
-        // What came beside another is counted as what it was.
+        // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
         damaged: ended.damaged.get(),
-        fault_steps: ended.numbered.get(),
+        fault_steps: ended.reached_steps.get(),
         steps: calls.len() as u64,
         lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
@@ -347,9 +355,9 @@ fn lost(calls: &[Call]) -> (u64, u64) {
     (lost(true), lost(false))
 }
 
-/// May clients lose what they did?
-fn is_mortal(plan: &Plan) -> bool {
-    plan.faults.iter().any(|fault| fault.loses())
+/// May the faults make clients lose changes?
+fn can_crash(plan: &Plan) -> bool {
+    plan.faults.iter().any(|fault| fault.may_lose_changes())
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -358,8 +366,8 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a text".to_owned())
 }
 
-/// Faults made, how many numbers of the script came, and devices that were damaged.
-type Counts = (Rc<RefCell<Made>>, Rc<Cell<u32>>, Rc<Cell<Damaged>>);
+/// Injected faults, reached fault steps, and corrupted devices.
+type Counts = (Rc<RefCell<FaultCounts>>, Rc<Cell<u32>>, Rc<Cell<DamageCounts>>);
 
 type Broken = (&'static str, String);
 
@@ -367,7 +375,7 @@ async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
     history: History,
-    (made, numbered, damaged): Counts,
+    (made, reached_steps, damaged): Counts,
 ) -> Result<(), Broken> {
     if plan.has(Fault::Uneven, 3) {
         made.borrow_mut().insert(Fault::Uneven, 1);
@@ -379,7 +387,7 @@ async fn safety_and_healing(
     if plan.sizes() != Sizes::default() {
         space::watch(&cluster, &history);
     }
-    let _watching = invariants::look_on(&cluster);
+    let _watching = invariants::watch_devices(&cluster);
     cluster.start_server();
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
@@ -393,25 +401,25 @@ async fn safety_and_healing(
         plan.processes,
         plan.operations_each(),
     );
-    invariants::look_at_clients(&cluster, &fleet, &history);
+    invariants::watch_clients(&cluster, &fleet, &history);
     fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
         cluster: cluster.clone(),
         fleet: fleet.clone(),
-        kinds: plan.faults.iter().copied().filter(|fault| fault.comes()).collect(),
-        company: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
+        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
         pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
-        lasting: None,
+        current: None,
         rng: SimRng::new(0),
         script: script.clone(),
         ended: ended.clone(),
         made: made.clone(),
-        numbered,
+        reached_steps,
         damaged,
         history: history.clone(),
         seed: plan.seed,
-        held: Default::default(),
+        blocked: Default::default(),
         older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
     };
     cluster.faults_come(true);
@@ -439,28 +447,28 @@ async fn safety_and_healing(
     if let Some(text) = fleet.failure() {
         return Err((EVERYONE_MOUNTS, text));
     }
-    // Who is idle hears of it when it renews its lease.
-    while !fleet.unheard().is_empty() {
+    // An idle client notices an eviction when it renews its lease.
+    while !fleet.unaware().is_empty() {
         if cluster.env.now() > patience {
-            return Err((HEARS, format!("clients {:?} have not heard of it", fleet.unheard())));
+            return Err((NOTICED, format!("clients {:?} have not noticed it", fleet.unaware())));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
-    space::frees(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
+    space::orphans_freed(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
     if plan.sizes() != Sizes::default() {
-        space::heals(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
+        space::check(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {
         *made.borrow_mut().entry(Fault::ClusterPower).or_default() += 1;
     }
-    let rng = script.rng(POWER);
+    let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
 }
 
-/// Who waits for what.
+/// Describes which calls are pending.
 fn stuck(history: &History, mounts: &[Mount]) -> String {
-    let mut text = "after the faults had stopped these still wait:".to_owned();
+    let mut text = "still pending after the last fault:".to_owned();
     for waiting in history.waiting() {
         text += &format!("\n  c{} {:?} [{}]", waiting.client, waiting.op, waiting.begun);
     }
@@ -470,7 +478,7 @@ fn stuck(history: &History, mounts: &[Mount]) -> String {
     text
 }
 
-/// All clients, and a fresh one after them, read the whole tree; then the metadata is checked.
+/// All clients, and a fresh one after them, read the whole tree; then fsck checks the metadata.
 async fn audit(
     cluster: &Cluster,
     history: &History,
@@ -488,7 +496,7 @@ async fn audit(
     let auditor = fleet.auditor(AUDITOR).await.map_err(|text| (EVERYONE_MOUNTS, text))?;
     walk(&auditor).await;
     auditor.client.unmount().await;
-    fleet.bury(true);
+    fleet.record_dead_sessions(true);
     let image = cluster.meta().fork();
     cluster::fsck(image, 1).map_err(|text| (WHOLE, text))
 }
@@ -503,8 +511,8 @@ async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Everything is synced, then all hosts and disks lose power at once, and the server starts
-/// again. Nothing of what was there may be missing.
+/// Syncs everything, then all hosts and disks lose power at once and the server restarts. Nothing
+/// may be missing.
 async fn lose_power(
     cluster: &Cluster,
     history: &History,
@@ -515,7 +523,7 @@ async fn lose_power(
         let env = mount.env.clone();
         let sync = env.spawn_join(async move { mount.sync_all().await });
         let synced = cluster.env.timeout(PATIENCE, sync).await;
-        // A failure is in the history, where it is judged.
+        // A failure is in the history, which the judge checks.
         let _ = synced.ok_or((EVERYTHING_ENDS, "a sync".to_owned()))?;
     }
     log::line("fault: cluster-power");
@@ -529,8 +537,8 @@ async fn lose_power(
     Ok(())
 }
 
-/// An application reads the whole tree. On its client's host: what the client logs meanwhile is
-/// known to be of that client.
+/// Reads the whole tree as an application on the client's host, so that the client's log lines
+/// during that are attributed to this client.
 async fn walk(mount: &Mount) {
     let (env, mount) = (mount.env.clone(), mount.clone());
     env.spawn_join(async move { read_tree(&mount).await }).await;

@@ -1,10 +1,10 @@
-//! What a seed means: every operation and every fault of a run, by number, and which of
-//! them a run leaves out.
+//! The meaning of a seed: every operation and every fault of a run, by number, and which of them a
+//! run leaves out.
 //!
 //! Invariants:
-//! - a step draws its chances from the seed and its own number alone, so leaving one out
-//!   changes nothing that another draws;
-//! - [`Keep`] reads back the text that it prints, and nothing in it needs quoting in a shell.
+//! - a step draws its random numbers from the seed and its own number alone, so leaving a step out
+//!   does not change what others draw;
+//! - [`Keep`] parses the text that it prints, and nothing in it needs quoting in a shell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,16 +15,16 @@ use types::Duration;
 
 use crate::kernel::Linux;
 
-/// Tells the chances of kernels from others.
+/// Separates the random numbers of kernels from others.
 const KERNELS: u64 = 0x6b65_726e << 32;
-/// What comes beside a fault has chances of its own.
-const COMPANY: u64 = 0x636f_6d70_616e_7921;
-/// So has what comes in pairs.
+/// Separates the random numbers of overlapping faults.
+const OVERLAP: u64 = 0x636f_6d70_616e_7921;
+/// Separates the random numbers of second stalls.
 const PAIRS: u64 = 0x7061_6972_7300_0000;
 
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Step {
+pub enum ScriptStep {
     /// An operation of a process.
     Operation {
         /// Number of the client.
@@ -38,51 +38,53 @@ pub enum Step {
     Fault(u32),
 }
 
-impl Step {
-    /// What it belongs to, as [`Keep`] prints it, and its number there.
+impl ScriptStep {
+    /// Its place as [`Keep`] prints it, and its number there.
     fn place(self) -> (String, u32) {
         match self {
-            Step::Operation { client, process, index } => (format!("c{client}p{process}"), index),
-            Step::Fault(index) => ("f".to_owned(), index),
+            ScriptStep::Operation { client, process, index } => {
+                (format!("c{client}p{process}"), index)
+            }
+            ScriptStep::Fault(index) => ("f".to_owned(), index),
         }
     }
 
-    fn of_place(place: &str, index: u32) -> Option<Step> {
+    fn of_place(place: &str, index: u32) -> Option<ScriptStep> {
         if place == "f" {
-            return Some(Step::Fault(index));
+            return Some(ScriptStep::Fault(index));
         }
         let (client, process) = place.strip_prefix('c')?.split_once('p')?;
         let (client, process) = (client.parse().ok()?, process.parse().ok()?);
-        Some(Step::Operation { client, process, index })
+        Some(ScriptStep::Operation { client, process, index })
     }
 
     fn mixed(self) -> u64 {
         match self {
-            Step::Operation { client, process, index } => {
+            ScriptStep::Operation { client, process, index } => {
                 1 << 63 | u64::from(client) << 48 | u64::from(process) << 32 | u64::from(index)
             }
-            Step::Fault(index) => u64::from(index),
+            ScriptStep::Fault(index) => u64::from(index),
         }
     }
 }
 
-/// The steps that a run does not leave out.
+/// The steps that a run keeps.
 ///
 /// As text: places divided by `/`, each with its numbers, as in `c0p0:3,7-9/c1p0:2/f:0`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Keep(pub BTreeSet<Step>);
+pub struct Keep(pub BTreeSet<ScriptStep>);
 
 impl Keep {
-    /// The first step of an application that no run has with so many clients, processes of each,
-    /// and operations of each of these.
+    /// The first operation that does not exist in a run with this many clients, processes of each,
+    /// and operations of each.
     pub fn beyond(&self, clients: usize, processes: usize, operations: u64) -> Option<String> {
-        let is_beyond = |step: &&Step| match **step {
-            Step::Operation { client, process, index } => {
+        let is_beyond = |step: &&ScriptStep| match **step {
+            ScriptStep::Operation { client, process, index } => {
                 client as usize >= clients
                     || process as usize >= processes
                     || u64::from(index) >= operations
             }
-            Step::Fault(_) => false,
+            ScriptStep::Fault(_) => false,
         };
         self.0.iter().find(is_beyond).map(|step| Keep(BTreeSet::from([*step])).to_string())
     }
@@ -90,13 +92,13 @@ impl Keep {
     /// The first fault from number `made` on.
     pub fn fault_beyond(&self, made: u32) -> Option<u32> {
         self.0.iter().find_map(|step| match *step {
-            Step::Fault(index) if index >= made => Some(index),
+            ScriptStep::Fault(index) if index >= made => Some(index),
             _ => None,
         })
     }
 }
 
-/// Steps that a text may name at most.
+/// Most steps that a range may name.
 const STEPS_MAX: u32 = 1 << 20;
 
 impl fmt::Display for Keep {
@@ -147,7 +149,7 @@ impl FromStr for Keep {
                     return Err(wrong());
                 }
                 for index in from..=to {
-                    steps.insert(Step::of_place(place, index).ok_or_else(wrong)?);
+                    steps.insert(ScriptStep::of_place(place, index).ok_or_else(wrong)?);
                 }
             }
         }
@@ -158,42 +160,42 @@ impl FromStr for Keep {
 /// The steps of one run.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Where all chance comes from.
+    /// All random numbers follow from it.
     pub seed: u64,
-    /// What is not left out; `None`: nothing is left out.
+    /// The steps to run; `None`: all.
     pub keep: Option<Keep>,
     /// What operations do.
     pub workload: Workload,
-    /// Some are those beside the table of operations.
-    pub beside: bool,
-    /// Time between two operations of a process, about; zero: as fast as they go.
+    /// Some operations are not in the workload's table.
+    pub extra_operations: bool,
+    /// Average time between two operations of a process; zero: without pauses.
     pub spacing: Duration,
     /// Applications store into shared mappings.
     pub maps: bool,
     /// Processes are killed.
     pub kills: bool,
-    /// There are faults.
-    pub fails: bool,
+    /// Faults are injected.
+    pub has_faults: bool,
 }
 
 #[cfg(test)]
 impl Script {
-    /// Everything at once, and nothing out of the ordinary.
+    /// Everything at once, without special settings.
     pub fn plain(seed: u64) -> Script {
         Script {
             seed,
             keep: None,
             workload: Workload::Mixed,
-            beside: false,
+            extra_operations: false,
             spacing: Duration::ZERO,
             maps: false,
             kills: false,
-            fails: false,
+            has_faults: false,
         }
     }
 }
 
-/// What operations do, for the most part.
+/// What most operations do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Workload {
     /// Everything.
@@ -222,8 +224,8 @@ impl Workload {
         }
     }
 
-    /// A roll of the table of operations in `workload.rs`: below 62 are names, attributes and
-    /// openings, 64 and above contents.
+    /// Draws a row of the table in `workload.rs`: below 62 names, attributes and opens, from 64 on
+    /// content.
     pub(crate) fn roll(self, rng: &mut SimRng) -> u64 {
         match self {
             Workload::Mixed => rng.below(100),
@@ -251,28 +253,29 @@ impl FromStr for Workload {
 }
 
 impl Script {
-    /// Is the step taken?
-    pub fn takes(&self, step: Step) -> bool {
+    /// Is the step kept?
+    pub fn takes(&self, step: ScriptStep) -> bool {
         self.keep.as_ref().is_none_or(|keep| keep.0.contains(&step))
     }
 
-    /// The chances of a step.
-    pub fn rng(&self, step: Step) -> SimRng {
+    /// The random numbers of a step.
+    pub fn rng(&self, step: ScriptStep) -> SimRng {
         let mut rng = SimRng::new(self.seed ^ SimRng::new(step.mixed()).next_u64());
         SimRng::new(rng.next_u64())
     }
 
-    /// The chances of what comes while a fault lasts.
-    pub fn company(&self, step: Step) -> SimRng {
-        SimRng::new(self.rng(step).next_u64() ^ COMPANY)
+    /// The random numbers of an overlapping fault.
+    pub fn overlap(&self, step: ScriptStep) -> SimRng {
+        SimRng::new(self.rng(step).next_u64() ^ OVERLAP)
     }
 
-    /// The chances of a second disk that stands still, or a second client that is held up.
-    pub fn pairs(&self, step: Step) -> SimRng {
+    /// The random numbers of a second stalled disk or blocked client.
+    pub fn pairs(&self, step: ScriptStep) -> SimRng {
         SimRng::new(self.rng(step).next_u64() ^ PAIRS)
     }
 
-    /// The kernel of a client's host: half of them cache nothing, unless all depends on that.
+    /// The kernel of a client's host: half of them cache nothing, except in a workload about
+    /// caching.
     pub fn kernel(&self, client: u64) -> Linux {
         if self.workload == Workload::Fields {
             return Linux::New;
@@ -290,14 +293,16 @@ impl Script {
         Duration::from_micros(rng.below(most))
     }
 
-    /// Is this fault or a later one made?
+    /// Is this fault or a later one kept?
     pub fn has_faults_from(&self, index: u32) -> bool {
-        self.keep.as_ref().is_none_or(|keep| keep.0.range(Step::Fault(index)..).next().is_some())
+        self.keep
+            .as_ref()
+            .is_none_or(|keep| keep.0.range(ScriptStep::Fault(index)..).next().is_some())
     }
 
-    /// Does a client do anything?
+    /// Does the script keep an operation of this client?
     pub fn uses(&self, client: u32) -> bool {
-        let of = |step: &Step| matches!(step, Step::Operation { client: of, .. } if *of == client);
+        let of = |step: &ScriptStep| matches!(step, ScriptStep::Operation { client: of, .. } if *of == client);
         self.keep.as_ref().is_none_or(|keep| keep.0.iter().any(of))
     }
 }
@@ -307,9 +312,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_reads_back_as_it_was_printed() {
-        let step = |client, process, index| Step::Operation { client, process, index };
-        let steps = [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), Step::Fault(4)];
+    fn keep_parses_what_it_prints() {
+        let step = |client, process, index| ScriptStep::Operation { client, process, index };
+        let steps =
+            [step(0, 0, 3), step(0, 0, 7), step(0, 0, 8), step(1, 2, 0), ScriptStep::Fault(4)];
         let keep = Keep(steps.into());
         assert_eq!(keep.to_string(), "c0p0:3,7-8/c1p2:0/f:4");
         assert_eq!(keep.to_string().parse(), Ok(keep));
@@ -321,14 +327,25 @@ mod tests {
     }
 
     #[test]
-    fn a_step_draws_the_same_whatever_is_left_out() {
+    fn step_draws_the_same_whichever_steps_are_left_out() {
         let (workload, spacing) = (Workload::Mixed, Duration::ZERO);
-        let (beside, maps, kills, fails) = (true, true, false, false);
-        let all = Script { seed: 7, keep: None, workload, beside, spacing, maps, kills, fails };
-        let some = Script { keep: Some(Keep([Step::Fault(2)].into())), ..all.clone() };
-        assert!(some.takes(Step::Fault(2)) && !some.takes(Step::Fault(1)) && !some.uses(0));
+        let (extra_operations, maps, kills, has_faults) = (true, true, false, false);
+        let all = Script {
+            seed: 7,
+            keep: None,
+            workload,
+            extra_operations,
+            spacing,
+            maps,
+            kills,
+            has_faults,
+        };
+        let some = Script { keep: Some(Keep([ScriptStep::Fault(2)].into())), ..all.clone() };
+        assert!(
+            some.takes(ScriptStep::Fault(2)) && !some.takes(ScriptStep::Fault(1)) && !some.uses(0)
+        );
         assert!(all.uses(0));
-        let (one, other) = (Step::Fault(2), Step::Fault(3));
+        let (one, other) = (ScriptStep::Fault(2), ScriptStep::Fault(3));
         assert_eq!(all.rng(one).next_u64(), some.rng(one).next_u64());
         assert_ne!(all.rng(one).next_u64(), all.rng(other).next_u64());
     }

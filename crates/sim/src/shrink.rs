@@ -1,25 +1,25 @@
-//! From a run that shows a violation to the smallest one found that still shows it.
+//! Shrinks a run with a violation to the smallest one found that still shows it.
 //!
 //! Invariants:
-//! - every step of the way is a plan that was run and broke the same invariant;
-//! - the search ends when nothing more can be left out, or when it is told to.
+//! - every intermediate plan was run and broke the same invariant;
+//! - the search ends when nothing more can be left out, or when `go_on` says so.
 //!
-//! Steps are left out in halves, quarters and so on (delta debugging). Leaving one out
-//! moves all later ones in time; where that hides the violation, a few other courses of
-//! the network and the disks are tried ([`Plan::timing`]).
+//! Steps are left out in halves, quarters and so on (delta debugging). Leaving one out shifts the
+//! time of all later ones. Where that hides the violation, the search tries a few other timings of
+//! the network and the disks ([`Plan::timing`]).
 
 use std::collections::BTreeSet;
 
 use crate::faults::Fault;
 use crate::run::{Plan, Report};
-use crate::script::{Keep, Step};
+use crate::script::{Keep, ScriptStep};
 
-/// Courses of time tried for a small candidate.
+/// Timings tried for a small candidate.
 const TIMINGS: u64 = 6;
-/// Up to so many steps a candidate is small.
+/// A candidate with at most this many steps is small.
 const SMALL: usize = 40;
 
-/// How far the search is.
+/// Progress of the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Runs so far.
@@ -39,8 +39,8 @@ struct Search<'a> {
     over: bool,
 }
 
-/// The smallest run that breaks the same invariant as `found`. `attempt` runs a plan; `go_on`
-/// is asked after each run. Gives `found` back if it broke nothing.
+/// The smallest run that breaks the same invariant as `found`. `attempt` runs a plan; `go_on` is
+/// asked after each run. Returns `found` itself if it broke nothing.
 pub fn shrink(
     found: &Report,
     attempt: &mut dyn FnMut(&Plan) -> Report,
@@ -59,24 +59,24 @@ pub fn shrink(
     search.best
 }
 
-/// The steps that a run took.
-fn steps_of(report: &Report) -> BTreeSet<Step> {
+/// The steps of a run.
+fn steps_of(report: &Report) -> BTreeSet<ScriptStep> {
     if let Some(keep) = &report.plan.keep {
         return keep.0.clone();
     }
     let plan = &report.plan;
-    let mut steps: BTreeSet<Step> = (0..report.fault_steps).map(Step::Fault).collect();
+    let mut steps: BTreeSet<ScriptStep> = (0..report.fault_steps).map(ScriptStep::Fault).collect();
     for client in 0..plan.clients as u32 {
         for process in 0..plan.processes as u32 {
             let all = 0..plan.operations_each() as u32;
-            steps.extend(all.map(|index| Step::Operation { client, process, index }));
+            steps.extend(all.map(|index| ScriptStep::Operation { client, process, index }));
         }
     }
     steps
 }
 
 impl Search<'_> {
-    fn steps(&self) -> BTreeSet<Step> {
+    fn steps(&self) -> BTreeSet<ScriptStep> {
         steps_of(&self.best)
     }
 
@@ -93,13 +93,13 @@ impl Search<'_> {
             self.best = report;
         }
         let steps = self.steps();
-        let faults = steps.iter().filter(|step| matches!(step, Step::Fault(_))).count();
+        let faults = steps.iter().filter(|step| matches!(step, ScriptStep::Fault(_))).count();
         let operations = steps.len() - faults;
         self.over = !(self.go_on)(Progress { runs: self.runs, operations, faults });
         same
     }
 
-    fn try_keep(&mut self, steps: BTreeSet<Step>) -> bool {
+    fn try_keep(&mut self, steps: BTreeSet<ScriptStep>) -> bool {
         let small = steps.len() <= SMALL;
         let mut plan = Plan { keep: Some(Keep(steps)), ..self.best.plan.clone() };
         if self.try_plan(&plan) {
@@ -115,7 +115,7 @@ impl Search<'_> {
         false
     }
 
-    /// Leaves out everything of one kind: faults, a client, a process.
+    /// Leaves out whole kinds: all faults, a client, a process.
     fn whole_kinds(&mut self) {
         let mut faults = self.best.plan.faults.clone();
         faults.retain(|fault| *fault != Fault::ClusterPower);
@@ -124,7 +124,7 @@ impl Search<'_> {
             self.try_plan(&plan);
         }
         let steps = self.steps();
-        self.try_without(&|step| matches!(step, Step::Fault(_)));
+        self.try_without(&|step| matches!(step, ScriptStep::Fault(_)));
         let owners: BTreeSet<(u32, u32)> = steps.iter().filter_map(owner).collect();
         let clients: BTreeSet<u32> = owners.iter().map(|(client, _)| *client).collect();
         for client in clients {
@@ -135,21 +135,21 @@ impl Search<'_> {
         }
     }
 
-    fn try_without(&mut self, gone: &dyn Fn(&Step) -> bool) {
+    fn try_without(&mut self, gone: &dyn Fn(&ScriptStep) -> bool) {
         let steps = self.steps();
-        let left: BTreeSet<Step> = steps.iter().copied().filter(|step| !gone(step)).collect();
+        let left: BTreeSet<ScriptStep> = steps.iter().copied().filter(|step| !gone(step)).collect();
         if left.len() < steps.len() {
             self.try_keep(left);
         }
     }
 
-    /// Leaves out stretches of the script, from its end: of half its length, then shorter ones.
+    /// Leaves out ranges of the script, from its end: half of it, then shorter ones.
     fn halves(&mut self) {
         let mut len = self.steps().len().div_ceil(2);
         while len > 0 {
             let mut end = self.steps().len();
             while end > 0 {
-                let steps: Vec<Step> = in_time(&self.steps());
+                let steps: Vec<ScriptStep> = in_time(&self.steps());
                 end = end.min(steps.len());
                 let from = end.saturating_sub(len);
                 let left = steps[..from].iter().chain(&steps[end..]).copied().collect();
@@ -164,19 +164,19 @@ impl Search<'_> {
     }
 }
 
-fn owner(step: &Step) -> Option<(u32, u32)> {
+fn owner(step: &ScriptStep) -> Option<(u32, u32)> {
     match step {
-        Step::Operation { client, process, .. } => Some((*client, *process)),
-        Step::Fault(_) => None,
+        ScriptStep::Operation { client, process, .. } => Some((*client, *process)),
+        ScriptStep::Fault(_) => None,
     }
 }
 
-/// Steps about in the order of time: processes run side by side.
-fn in_time(steps: &BTreeSet<Step>) -> Vec<Step> {
-    let mut steps: Vec<Step> = steps.iter().copied().collect();
+/// The steps approximately in order of time: processes run concurrently.
+fn in_time(steps: &BTreeSet<ScriptStep>) -> Vec<ScriptStep> {
+    let mut steps: Vec<ScriptStep> = steps.iter().copied().collect();
     steps.sort_by_key(|step| match step {
-        Step::Operation { index, .. } => (1, *index),
-        Step::Fault(index) => (0, *index),
+        ScriptStep::Operation { index, .. } => (1, *index),
+        ScriptStep::Fault(index) => (0, *index),
     });
     steps
 }

@@ -1,14 +1,15 @@
-//! Devices that are nearly full: where ENOSPC may be said, and that room comes back.
+//! Devices that are nearly full: where ENOSPC is allowed, and that space becomes usable again.
 //!
 //! Invariants:
-//! - only what takes space is refused for want of it, and only if there was little of it at some
-//!   moment between question and answer;
-//! - what was acknowledged is never refused later: no `fsync` and no `close` speaks of space;
-//! - once everybody is quiet, all blocks that no file holds can be had, by whoever asks, and again
-//!   when they are given back; a full metadata zone lets go of what is removed, and takes as much
-//!   anew, however many replies are kept for clients;
-//! - what has no name, and nobody has open, goes;
-//! - nobody is refused as a new client who has room for what is promised to him.
+//! - only an operation that takes space fails with ENOSPC, and only if that space was low at some
+//!   moment of the call;
+//! - what was acknowledged never fails later for lack of space: no `fsync` and no `close` returns
+//!   ENOSPC;
+//! - once all clients are idle, any client can get all blocks that no file holds, and get them
+//!   again after freeing them. A full metadata zone allows removals, and holds as much again
+//!   afterwards, however many replies it keeps for clients;
+//! - an orphan that no client has open is freed;
+//! - a new client is refused only if its reservation has no room.
 
 use std::collections::BTreeSet;
 
@@ -24,32 +25,31 @@ use crate::mount::{Mount, OpenFile};
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
 use store::reservation::BLOCKS_PER_CLIENT;
 
-/// Blocks that an operation of the workload may need at most, and as much again for what others get
-/// between two looks.
-const LITTLE_DATA: u64 = 16;
-/// Metadata blocks beside the reserve below which names may be refused.
-const LITTLE_META: u64 = 24;
-/// Blocks that are used in a metadata zone on which nothing was made, but for its log.
+/// Blocks that one operation may need, and as many for other clients between two samples.
+const LOW_DATA: u64 = 16;
+/// Below this many metadata blocks beside the reserve, an operation on names may fail.
+const LOW_META: u64 = 24;
+/// Blocks used in an empty metadata zone, its log included.
 const META_BEGUN: u64 = 1060;
-/// Clients that a device expects that is large enough for so many, or more.
+/// A device that is large enough reserves space for at least this many clients.
 const EXPECTED: u64 = 4;
-/// Metadata blocks of each: what is promised to its replies, and its description.
+/// Metadata blocks of each client: the reservation for its replies, and its description.
 const EACH_CLIENT: u64 = BLOCKS_PER_CLIENT + 1;
-/// How often it is looked how much is free, beside every moment at which something happens.
+/// Interval of samples of free space, beside those at every event.
 const LOOK: Duration = Duration::from_millis(5);
-/// In which dead clients' blocks are free again: their lease, and their quarantine.
+/// After this time the blocks of dead clients are free: their lease and quarantine are over.
 pub(crate) const QUIET: Duration = Duration::from_secs(4 * LEASE.as_millis() as u64 / 1000);
-/// Blocks that trees may take between two chains.
+/// Blocks that trees may keep between two chains.
 const KEPT: usize = 3;
-/// Names of a chain of directories at most.
+/// Most directories of a chain.
 const CHAIN: usize = 400;
 
-/// The invariant that is broken when there is room, and nobody gets it.
+/// The invariant that a client gets space while there is some.
 pub const ROOM: &str = "no ENOSPC while there is room";
 
-/// Devices of which one is small, for so many clients: beside what is promised to them, and the
-/// reserve's share of that, little is free.
-pub fn scarce(seed: u64, clients: usize) -> Sizes {
+/// Sizes with one small device. Beside the reservations of the clients, and the reserve's share of
+/// them, little is free.
+pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
     if rng.one_in(3) {
@@ -61,26 +61,26 @@ pub fn scarce(seed: u64, clients: usize) -> Sizes {
     }
 }
 
-/// Of what there was little.
+/// The kinds of space that ran low.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Little {
+pub struct LowSpace {
     /// Data blocks.
     pub data: bool,
     /// Metadata blocks.
     pub meta: bool,
 }
 
-impl Little {
-    fn of(free: Free) -> Little {
-        Little { data: free.data < LITTLE_DATA, meta: free.meta < free.meta_kept + LITTLE_META }
+impl LowSpace {
+    fn of(free: Free) -> LowSpace {
+        LowSpace { data: free.data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
     }
 
-    /// Of either.
-    pub fn or(self, other: Little) -> Little {
-        Little { data: self.data || other.data, meta: self.meta || other.meta }
+    /// Both together.
+    pub fn or(self, other: LowSpace) -> LowSpace {
+        LowSpace { data: self.data || other.data, meta: self.meta || other.meta }
     }
 
-    /// May `op` be refused for it?
+    /// May `op` fail with ENOSPC because of it?
     pub fn refuses(self, op: &Op) -> bool {
         match op {
             Op::Write { .. } | Op::Truncate(..) | Op::Allocate { .. } => self.data || self.meta,
@@ -96,66 +96,66 @@ impl Little {
     }
 }
 
-/// From here on the history knows when there was little of anything.
+/// From here on the history records when space is low.
 pub fn watch(cluster: &Cluster, history: &History) {
     let of = cluster.clone();
     let look = move || {
         let free = of.free();
         if refuses_clients(free) {
-            of.crowded.set(Some(of.env.now()));
+            of.out_of_room_at.set(Some(of.env.now()));
         }
-        free.map(Little::of).unwrap_or_default()
+        free.map(LowSpace::of).unwrap_or_default()
     };
-    history.look_for_space(Box::new(look));
+    history.probe_space_with(Box::new(look));
     let (env, history) = (cluster.env.clone(), history.clone());
     cluster.env.spawn(async move {
         loop {
             env.sleep(LOOK).await;
-            history.look();
+            history.note_space();
         }
     });
 }
 
-/// Is there no room for what is promised to one more client, as far as a server that runs says?
+/// Is there no room to reserve for another client, as far as a running server says?
 fn refuses_clients(free: Option<Free>) -> bool {
-    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LITTLE_META)
+    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LOW_META)
 }
 
-/// Was there no room for one more client at some moment since? It may have been made between two
-/// looks.
+/// Was there no room for another client at some moment since? It may have been created between two
+/// samples.
 pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
-    let crowded = cluster.crowded.get();
-    refuses_clients(cluster.free()) || crowded.is_some_and(|at| at + LOOK >= since)
+    let out_of_room_at = cluster.out_of_room_at.get();
+    refuses_clients(cluster.free()) || out_of_room_at.is_some_and(|at| at + LOOK >= since)
 }
 
-/// Everybody is quiet: whatever no file holds can be had.
+/// All clients are idle: they can get every block that no file holds.
 ///
 /// # Errors
-/// What could not.
-pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
+/// What could not be had.
+pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
     cluster.env.sleep(QUIET).await;
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
     if sizes.meta != Sizes::default().meta {
-        // What trees take of it stays theirs. While it is full, everybody has as many replies kept
-        // as he can.
+        // Trees keep the blocks that they took. While the zone is full, every client has as many
+        // kept replies as possible.
         let mut made = [0; 4];
         let all: [(&Mount, &[Mount]); 4] =
             [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];
-        for (made, (mount, crowd)) in made.iter_mut().zip(all) {
-            *made = chain(mount, crowd).await?;
-            frees(cluster, fleet).await?;
+        for (made, (mount, others)) in made.iter_mut().zip(all) {
+            *made = chain(mount, others).await?;
+            orphans_freed(cluster, fleet).await?;
         }
         let [.., made, again] = made;
         return match again + KEPT < made {
-            true => Err(format!("{made} directories could be made, then only {again}")),
+            true => Err(format!("{made} directories were created, then only {again}")),
             false => Ok(()),
         };
     }
-    // A dead client keeps its pool until somebody lacks space, and then for its quarantine.
-    let file = unnamed(first).await?;
+    // A dead client keeps its pool until another client lacks space, and then for its quarantine.
+    let file = make_tmpfile(first).await?;
     let taken = take(first, file, sizes.data).await;
-    let_go(first, file).await;
+    close_fully(first, file).await;
     match taken {
         Ok(()) | Err((_, Fault::NoSpace)) => {}
         Err((had, fault)) => return Err(format!("after {had} blocks a write fails: {fault}")),
@@ -164,37 +164,37 @@ pub async fn heals(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     for mount in [first, last] {
         let room = (sizes.data - 1).saturating_sub(held(mount).await);
         if let Err(text) = fill(mount, room).await {
-            return Err(text + &kept(cluster, &mounts));
+            return Err(text + &describe_holders(cluster, &mounts));
         }
     }
     Ok(())
 }
 
-/// Nobody has anything open: what has no name goes, but what dead clients had open. As long as it
-/// is there it keeps up to eight blocks of the attic.
+/// No client has anything open: the server frees all orphans, except those that dead clients had
+/// open. An orphan keeps up to eight blocks of the orphan directory.
 ///
 /// # Errors
-/// What does not.
-pub async fn frees(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
+/// What is not freed.
+pub async fn orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
     let patience = cluster.env.now() + QUIET;
     loop {
         let mounts = fleet.mounts();
         let clients: Vec<_> = mounts.iter().map(|mount| mount.client.number()).collect();
-        // Where no server can tell, one is waited for.
-        if cluster.nameless(&clients).is_some_and(|left| left.is_empty()) {
+        // Waits for a server that can answer.
+        if cluster.unused_orphans(&clients).is_some_and(|left| left.is_empty()) {
             return Ok(());
         }
         if cluster.env.now() > patience {
-            let kept = kept(cluster, &mounts);
-            return Err(format!("what has no name, and nobody has open, is kept:{kept}"));
+            let kept = describe_holders(cluster, &mounts);
+            return Err(format!("orphans that nobody has open are kept:{kept}"));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Who keeps blocks, for people.
-fn kept(cluster: &Cluster, mounts: &[Mount]) -> String {
-    let mut text = cluster.space();
+/// Describes who holds blocks.
+fn describe_holders(cluster: &Cluster, mounts: &[Mount]) -> String {
+    let mut text = cluster.describe_space();
     for mount in mounts {
         let status = mount.client.status();
         text += &format!(
@@ -209,7 +209,7 @@ fn kept(cluster: &Cluster, mounts: &[Mount]) -> String {
     text
 }
 
-/// Blocks that files hold.
+/// Blocks of the data zone that files hold.
 async fn held(mount: &Mount) -> u64 {
     let (mut dirs, mut seen, mut blocks) = (vec![Ino::ROOT], BTreeSet::new(), 0);
     while let Some(dir) = dirs.pop() {
@@ -220,7 +220,7 @@ async fn held(mount: &Mount) -> u64 {
                 FileKind::Regular if seen.insert(target.ino) => {
                     let attr = mount.client.getattr(target.ino).await;
                     blocks += attr.map_or(0, |(attr, _)| attr.blocks);
-                    // What lies with the inode counts there, and takes nothing of the zone.
+                    // Inline data counts as a block, and takes nothing of the data zone.
                     let layout = mount.client.getxattr(target.ino, b"user.redbud.layout").await;
                     let inline = br#""inline""#;
                     let is_inline =
@@ -234,26 +234,26 @@ async fn held(mount: &Mount) -> u64 {
     blocks
 }
 
-/// A file without a name takes `room` blocks, and not one more.
+/// An O_TMPFILE file takes `room` blocks, and not one more.
 async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
-    let file = unnamed(mount).await?;
+    let file = make_tmpfile(mount).await?;
     let filled = fill_file(mount, file, room).await;
-    let_go(mount, file).await;
+    close_fully(mount, file).await;
     filled
 }
 
-/// The process has the file no longer, in no way.
-async fn let_go(mount: &Mount, file: OpenFile) {
+/// Closes the file, and drops the process's reference to its inode.
+async fn close_fully(mount: &Mount, file: OpenFile) {
     mount.close(file, 0).await;
     mount.next_operation();
 }
 
-async fn unnamed(mount: &Mount) -> Result<OpenFile, String> {
+async fn make_tmpfile(mount: &Mount) -> Result<OpenFile, String> {
     let file = mount.tmpfile(Ino::ROOT, OpenFlags::READ_WRITE).await;
-    file.map_err(|fault| format!("a file could not be made: {fault}"))
+    file.map_err(|fault| format!("a file could not be created: {fault}"))
 }
 
-/// Writes so many blocks; else how many there were, and why not more.
+/// Writes this many blocks; else returns how many were written, and the error.
 async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Fault)> {
     for block in 0..room {
         let written = mount.write(file, Some(block * 4096), 4096).await;
@@ -264,19 +264,19 @@ async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Faul
 
 async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), String> {
     if let Err((had, fault)) = take(mount, file, room).await {
-        return Err(format!("of {room} blocks that no file holds {had} were had: {fault}"));
+        return Err(format!("{had} of {room} free blocks could be written: {fault}"));
     }
     match mount.write(file, Some(room * 4096), 4096).await {
         Err(Fault::NoSpace) => {}
-        other => return Err(format!("a block more than {room}, which is all: {other:?}")),
+        other => return Err(format!("no ENOSPC for a block after all {room}: {other:?}")),
     }
     let synced = mount.fsync(file, false).await;
-    synced.map_err(|fault| format!("what was accepted is refused: {fault}"))
+    synced.map_err(|fault| format!("fsync of accepted writes fails: {fault}"))
 }
 
-/// Makes a chain of directories until there is no room, and removes them; how many there were. When
-/// it is full all of `crowd` change them.
-async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
+/// Creates a chain of directories until the zone is full, and removes it; returns its length. While
+/// the zone is full, all of `others` change the directories.
+async fn chain(mount: &Mount, others: &[Mount]) -> Result<usize, String> {
     let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
     let mut dirs = Vec::new();
     while made.len() < CHAIN {
@@ -288,13 +288,13 @@ async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
                 (dir, name) = (target.ino, NameNo::default());
             }
             Err(Fault::NoSpace) => break,
-            Err(fault) => return Err(format!("a directory could not be made: {fault}")),
+            Err(fault) => return Err(format!("a directory could not be created: {fault}")),
         }
     }
     let changed = mount.chmod(dir, 0o700).await;
-    changed.map_err(|fault| format!("a full metadata zone refuses chmod: {fault}"))?;
+    changed.map_err(|fault| format!("chmod fails in a full metadata zone: {fault}"))?;
     let mut changes = Vec::new();
-    for (nth, mount) in crowd.iter().enumerate().filter(|_| !dirs.is_empty()) {
+    for (nth, mount) in others.iter().enumerate().filter(|_| !dirs.is_empty()) {
         for slot in 0..usize::from(SLOTS) {
             let (mount, ino) = (mount.clone(), dirs[(7 * nth + slot) % dirs.len()]);
             let env = mount.env.clone();
@@ -303,20 +303,19 @@ async fn chain(mount: &Mount, crowd: &[Mount]) -> Result<usize, String> {
     }
     for change in changes {
         match change.await {
-            // By its number, which a client whose session was lost may know as that of a file which
-            // went with it.
+            // A client that lost its session may know the number as that of a file lost with it.
             Ok(()) | Err(Fault::Stale) => {}
-            Err(fault) => return Err(format!("a full metadata zone refuses a time: {fault}")),
+            Err(fault) => return Err(format!("utimensat fails in a full metadata zone: {fault}")),
         }
     }
     for at in made.iter().rev() {
         let removed = mount.rmdir(*at).await;
-        removed.map_err(|fault| format!("a full metadata zone does not let go: {fault}"))?;
+        removed.map_err(|fault| format!("rmdir fails in a full metadata zone: {fault}"))?;
     }
     Ok(made.len())
 }
 
-/// Sets a time, which nobody looks at.
+/// Sets a time, which no test reads.
 async fn touch(mount: &Mount, ino: Ino) -> Result<(), Fault> {
     let set = SetAttrRequest { mtime: Some(TimeSpec::Now), ..SetAttrRequest::default() };
     mount.client.setattr(&Caller::default(), ino, set).await.map(|_| ())

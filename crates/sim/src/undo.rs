@@ -1,63 +1,67 @@
-//! What led to a state, and how the state would be without the last changes of a client.
+//! The past of a state, and the state without a client's last changes.
 //!
 //! Invariants:
-//! - a client loses its changes in the order in which it made them, the last ones first: one that
-//!   ended before another began is lost only with it;
-//! - what a client synced, and what others were told of its changes, is not lost: a past in which
-//!   another client's answer were different is none.
+//! - a client loses its changes in reverse order, the last one first. A change that ended before
+//!   another began is lost only together with that one;
+//! - a change that a client synced, or that another client saw, is not lost: a past in which
+//!   another client's answer would differ is impossible.
 
 use std::rc::Rc;
 
 use types::Ino;
 
 use crate::call::{At, Call, FileNo, Op, Outcome};
-use crate::model::{State, Step};
+use crate::model::{FsState, Step};
 
-/// Steps further back than this from the last sync of a client are not looked at.
-const BACK: u64 = 400;
-/// Changes beyond those that may be lost that are looked at: others may have run beside them.
-const BESIDE: usize = 16;
+/// Steps this far before a client's last sync are not examined.
+const LOOK_BACK: u64 = 400;
+/// Changes examined beyond those that may be lost: others may have run concurrently.
+const EXTRA_CHANGES: usize = 16;
 
 /// One step of a past.
-pub struct Link {
+pub struct PastStep {
     /// The state before it.
-    pub state: Rc<State>,
-    /// The step, with its answer or what was guessed.
+    pub state: Rc<FsState>,
+    /// The step, with its answer or a guessed one.
     pub call: Rc<Call>,
-    /// Of the loss of a session: what its client takes for lost with it.
-    lost: Lost,
-    before: Option<Rc<Link>>,
+    /// For the loss of a session: what its client assumes lost.
+    lost: AssumedLost,
+    before: Option<Rc<PastStep>>,
 }
 
-/// What a client that lives takes for lost with its session.
+/// What a live client assumes lost with its session.
 #[derive(Clone, Default)]
-pub struct Lost {
-    /// Files whose making was lost, and its descriptors of them.
+pub struct AssumedLost {
+    /// Its open files on inodes that were lost before they became durable.
     pub files: Vec<(Ino, FileNo)>,
-    /// Inodes whose making may have been lost.
-    pub doubted: Vec<Ino>,
+    /// Inodes that may have been lost so.
+    pub uncertain: Vec<Ino>,
 }
 
-impl Link {
-    /// A step after others.
-    pub fn new(before: &Option<Rc<Link>>, state: &Rc<State>, call: &Rc<Call>) -> Rc<Link> {
-        Link::of_loss(before, state, call, Lost::default())
-    }
-
-    /// The loss of a session after others.
-    pub fn of_loss(
-        before: &Option<Rc<Link>>,
-        state: &Rc<State>,
+impl PastStep {
+    /// A step that follows a past.
+    pub fn new(
+        before: &Option<Rc<PastStep>>,
+        state: &Rc<FsState>,
         call: &Rc<Call>,
-        lost: Lost,
-    ) -> Rc<Link> {
+    ) -> Rc<PastStep> {
+        PastStep::of_loss(before, state, call, AssumedLost::default())
+    }
+
+    /// The loss of a session that follows a past.
+    pub fn of_loss(
+        before: &Option<Rc<PastStep>>,
+        state: &Rc<FsState>,
+        call: &Rc<Call>,
+        lost: AssumedLost,
+    ) -> Rc<PastStep> {
         let (state, call, before) = (state.clone(), call.clone(), before.clone());
-        Rc::new(Link { state, call, lost, before })
+        Rc::new(PastStep { state, call, lost, before })
     }
 }
 
-impl Drop for Link {
-    /// One after the other: a past is long.
+impl Drop for PastStep {
+    /// Iterative, because a past is long.
     fn drop(&mut self) {
         let mut next = self.before.take();
         while let Some(link) = next {
@@ -69,20 +73,19 @@ impl Drop for Link {
     }
 }
 
-fn links(past: Option<&Rc<Link>>) -> impl Iterator<Item = &Rc<Link>> {
+fn past_steps(past: Option<&Rc<PastStep>>) -> impl Iterator<Item = &Rc<PastStep>> {
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
-/// The changes of names and attributes of a client that may be among its last `most`, and that it
-/// has not synced, the newest first: of those that ran at the same time each may have been made
-/// last.
-pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&Rc<Link>> {
+/// A client's unsynced changes of names and attributes that may be among its last `most`, newest
+/// first. Of concurrent changes each may have been the last.
+pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<&Rc<PastStep>> {
     let most = most as usize;
     let (mut floor, mut earlier, mut since) = (0, 0, 0);
-    let mut found: Vec<&Rc<Link>> = Vec::new();
-    for link in links(past) {
+    let mut found: Vec<&Rc<PastStep>> = Vec::new();
+    for link in past_steps(past) {
         let call = &link.call;
-        if earlier > BESIDE || call.ended + BACK < floor || call.ended < since {
+        if earlier > EXTRA_CHANGES || call.ended + LOOK_BACK < floor || call.ended < since {
             break;
         }
         if call.client != client {
@@ -92,7 +95,7 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
             Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
                 floor = floor.max(call.begun);
             }
-            // What its next session did may come before an earlier loss, which is noted late.
+            // Changes of its next session may come before an earlier loss that is recorded late.
             Op::Lost { next, .. } => since = since.max(next.unwrap_or(call.ended)),
             op if op.changes_names() => {
                 if !is_change(link) || call.ended < floor || call.begun < since {
@@ -107,8 +110,8 @@ pub fn last_changes(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<&R
     found
 }
 
-/// Inodes that a client made with changes that may be among its last `most`.
-pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> {
+/// Inodes that a client created by changes that may be among its last `most`.
+pub fn last_made(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<Ino> {
     let changes = last_changes(past, client, most);
     let made = changes.iter().filter(|link| link.call.op.makes());
     made.filter_map(|link| match link.call.outcome {
@@ -118,53 +121,58 @@ pub fn last_made(past: Option<&Rc<Link>>, client: usize, most: u32) -> Vec<Ino> 
     .collect()
 }
 
-/// What there may have been when a client lost some of its changes.
-pub struct Other {
-    /// The state; `None`: as it was.
-    pub state: Option<Rc<State>>,
-    /// What led to it; `None`: as it was.
-    pub past: Option<Rc<Link>>,
-    /// Descriptors of files whose making was among the lost.
+/// A possible state after a client lost some of its changes.
+pub struct Alternative {
+    /// The state; `None`: unchanged.
+    pub state: Option<Rc<FsState>>,
+    /// Its past; `None`: unchanged.
+    pub past: Option<Rc<PastStep>>,
+    /// Open files whose inode was lost before it became durable.
     pub files: Vec<(Ino, FileNo)>,
-    /// When each of the lost changes began.
+    /// The beginnings of the lost changes.
     pub lost: Vec<u64>,
-    /// Looks that had not ended, and could not have seen what they saw before the loss: they come
-    /// after it.
+    /// Unfinished reads that could not have seen this before the loss: they come after it.
     pub later: Vec<Rc<Call>>,
 }
 
-/// Every state that there may be when a client loses some of its last changes, by the position
-/// `end`, first none; inodes of which `stays` is true were seen later.
+/// Every possible state when a client loses some of its last changes, by the position `end`; the
+/// first is the state without a loss. `stays` holds for inodes that were seen later.
 pub fn without(
-    past: Option<&Rc<Link>>,
+    past: Option<&Rc<PastStep>>,
     (client, end): (usize, u64),
     most: u32,
     stays: &dyn Fn(Ino) -> bool,
-) -> Vec<Other> {
+) -> Vec<Alternative> {
     let changes = last_changes(past, client, most);
-    let seen = |link: &&Rc<Link>| match &link.call.outcome {
+    let seen = |link: &&Rc<PastStep>| match &link.call.outcome {
         Some(Outcome::Found(Some(ino))) => stays(*ino),
         _ => false,
     };
-    let may_go: Vec<&Rc<Link>> = changes.iter().copied().filter(|link| !seen(link)).collect();
-    let none =
-        Other { state: None, past: None, files: Vec::new(), lost: Vec::new(), later: Vec::new() };
+    let may_go: Vec<&Rc<PastStep>> = changes.iter().copied().filter(|link| !seen(link)).collect();
+    let none = Alternative {
+        state: None,
+        past: None,
+        files: Vec::new(),
+        lost: Vec::new(),
+        later: Vec::new(),
+    };
     let mut all = vec![none];
     for &first in &changes {
-        // Lost with the one of the lost that ended first: those that began later, and any of those
-        // that ran when it ended.
+        // With the lost change that ended first all later ones are lost, and any of those that ran
+        // when it ended.
         let first_end = first.call.ended;
         let after = changes.iter().filter(|link| link.call.begun > first_end);
-        let beside: Vec<&Rc<Link>> = changes
+        let beside: Vec<&Rc<PastStep>> = changes
             .iter()
             .copied()
             .filter(|link| link.call.begun < first_end && link.call.ended > first_end)
             .take(4)
             .collect();
-        let sure: Vec<&Rc<Link>> = after.copied().chain([first]).collect();
+        let sure: Vec<&Rc<PastStep>> = after.copied().chain([first]).collect();
         for choice in 0..1usize << beside.len() {
             let some = beside.iter().enumerate().filter(|(nth, _)| choice >> nth & 1 == 1);
-            let lost: Vec<&Rc<Link>> = sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
+            let lost: Vec<&Rc<PastStep>> =
+                sure.iter().copied().chain(some.map(|(_, l)| *l)).collect();
             if lost.len() > most as usize {
                 continue;
             }
@@ -177,18 +185,18 @@ pub fn without(
     all
 }
 
-/// What would have been without the lost steps, if all others can have had their answers.
+/// The state without the lost steps, if all others can have had their answers.
 fn again(
-    past: Option<&Rc<Link>>,
-    lost: &[&Rc<Link>],
-    (changes, most): (&[&Rc<Link>], usize),
+    past: Option<&Rc<PastStep>>,
+    lost: &[&Rc<PastStep>],
+    (changes, most): (&[&Rc<PastStep>], usize),
     (client, end): (usize, u64),
-) -> Option<Other> {
+) -> Option<Alternative> {
     let mut later = Vec::new();
     let mut left = lost.len();
     let mut tail = Vec::new();
     let mut start = None;
-    for link in links(past) {
+    for link in past_steps(past) {
         let is_lost = lost.iter().any(|lost| Rc::ptr_eq(lost, link));
         if is_lost {
             left -= 1;
@@ -214,7 +222,7 @@ fn again(
             && let Some((at, ino, file)) = opened_by_name(link)
             && state.find(at) != Some(ino)
         {
-            // The name is lost. What it led to was opened all the same, unless that is lost, too.
+            // The name is lost. The inode was opened all the same, unless it is lost too.
             if state.nodes.get(&ino).is_none_or(|node| node.nlink == 0) {
                 orphans.push((ino, file));
                 continue;
@@ -222,21 +230,21 @@ fn again(
             call = Rc::new(Call { op: Op::Open(ino, file), ..Call::clone(&call) });
         }
         if link.call.client == client && renamed_nothing(link) {
-            // Without what is lost it would, but the server did nothing.
+            // Without the lost steps it would rename, but the server did nothing.
             continue;
         }
         if let Op::Close(_, file) | Op::Left(_, file) = call.op {
             orphans.retain(|(_, open)| *open != file);
         }
         if !link.lost.files.is_empty() {
-            Rc::make_mut(&mut state).give_up(call.client, &link.lost.files);
+            Rc::make_mut(&mut state).give_up_handles(call.client, &link.lost.files);
         }
         let next = match state.step(&call) {
             Step::Same => state.clone(),
             Step::Next(next) => Rc::new(next),
-            // Of several the first will do: what is lost are names, not sizes.
+            // Any of several states will do: names are lost here, not sizes.
             Step::Several(mut next) => Rc::new(next.swap_remove(0)),
-            // What the client itself saw goes with what it lost, and what it changed is lost, too.
+            // The client's own reads are lost with its changes, and so are its dependent changes.
             Step::Impossible(_) if call.client == client => {
                 if is_change(link) {
                     let may_go = changes.iter().any(|change| Rc::ptr_eq(change, link));
@@ -254,18 +262,18 @@ fn again(
             }
             Step::Impossible(_) => return None,
         };
-        past = Some(Link::of_loss(&past, &state, &call, link.lost.clone()));
+        past = Some(PastStep::of_loss(&past, &state, &call, link.lost.clone()));
         state = next;
-        if !link.lost.doubted.is_empty() {
-            Rc::make_mut(&mut state).doubt(call.client, &link.lost.doubted);
+        if !link.lost.uncertain.is_empty() {
+            Rc::make_mut(&mut state).mark_uncertain(call.client, &link.lost.uncertain);
         }
     }
-    Some(Other { state: Some(state), past, files: orphans, lost: gone, later })
+    Some(Alternative { state: Some(state), past, files: orphans, lost: gone, later })
 }
 
-/// Has it changed names or attributes?
-fn is_change(link: &Link) -> bool {
-    // Opening what is there changes nothing.
+/// Did it change names or attributes?
+fn is_change(link: &PastStep) -> bool {
+    // Opening an existing file changes nothing.
     let idle = match link.call.op {
         Op::Create { at, .. } => link.state.find(at).is_some(),
         _ => renamed_nothing(link),
@@ -275,21 +283,21 @@ fn is_change(link: &Link) -> bool {
 }
 
 /// Was it a rename between two names of one inode? The server does nothing then.
-fn renamed_nothing(link: &Link) -> bool {
+fn renamed_nothing(link: &PastStep) -> bool {
     match link.call.op {
         Op::Rename { from, to, .. } => link.state.find(from) == link.state.find(to),
         _ => false,
     }
 }
 
-/// The name, the inode and the file, if it opened by `O_CREAT` what was there.
-fn opened_by_name(link: &Link) -> Option<(At, Ino, FileNo)> {
+/// The name, the inode and the open file, if `O_CREAT` opened an existing file.
+fn opened_by_name(link: &PastStep) -> Option<(At, Ino, FileNo)> {
     let Op::Create { at, .. } = link.call.op else { return None };
     let (ino, file) = opened(&link.call)?;
     (link.state.find(at) == Some(ino)).then_some((at, ino, file))
 }
 
-/// The file that an operation has opened.
+/// The inode and the open file of an operation that opened one.
 fn opened(call: &Call) -> Option<(Ino, FileNo)> {
     let opens = matches!(call.op, Op::Open(..) | Op::Create { .. } | Op::TmpFile(..));
     match call.outcome {

@@ -1,4 +1,4 @@
-//! What the applications do: weighted random operations over a small, contended tree.
+//! The workload: weighted random operations over a small, contended tree.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use types::{Duration, Fault, FileKind, Ino};
 use crate::call::{At, LOCK_UNITS, NameNo};
 use crate::model::SET_GID;
 use crate::mount::{Mount, OpenFile, Target};
-use crate::script::{Script, Step, Workload};
+use crate::script::{Script, ScriptStep, Workload};
 
 /// The names of every directory.
 pub const NAMES: RangeInclusive<NameNo> = 0..=5;
@@ -19,27 +19,27 @@ pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 const FILES_MAX: usize = 3;
 /// Owners and groups.
 const IDS: u64 = 6;
-/// One operation in so many is none of the table, so that those that are draw what they drew before
-/// there were others.
-const BESIDE: u64 = 10;
+/// One operation in this many is not in the table. The others draw what they drew before such
+/// operations existed.
+const EXTRA: u64 = 10;
 
-/// A process: it does one thing after another.
+/// A process, which runs one operation after another.
 pub struct Process {
     pub(crate) mount: Mount,
     pub(crate) number: u64,
     pub(crate) script: Rc<Script>,
-    /// The chances of the operation at hand.
+    /// Random numbers of the current operation.
     pub(crate) rng: SimRng,
     pub(crate) files: Vec<OpenFile>,
-    /// How often it was killed, and another one went on.
+    /// How often it was killed and replaced.
     deaths: u64,
 }
 
-/// Numbers of processes that go on after each other differ by so much.
+/// Distance between the owner numbers of a process and its replacement.
 const GENERATION: u64 = 1000;
 
 impl Process {
-    /// A process on a mount; `number` tells it from others of the same client.
+    /// A process on a mount; `number` identifies it among those of the client.
     pub fn new(mount: Mount, number: u64, script: Rc<Script>) -> Process {
         Process { mount, number, script, rng: SimRng::new(0), files: Vec::new(), deaths: 0 }
     }
@@ -52,19 +52,19 @@ impl Process {
         self.rng.between(u64::from(*NAMES.start()), u64::from(*NAMES.end())) as NameNo
     }
 
-    /// Does those of the first `operations` of its script that are not left out, from `next` on,
-    /// then closes its files.
+    /// Runs the kept ones of the first `operations` of its script, from `next` on, then closes its
+    /// files.
     pub async fn run(&mut self, operations: u64, next: &Cell<u32>) {
         let (client, process) = (self.mount.slot as u32, self.number as u32);
         while next.get() < operations as u32 {
             let index = next.replace(next.get() + 1);
-            let step = Step::Operation { client, process, index };
+            let step = ScriptStep::Operation { client, process, index };
             if !self.script.takes(step) {
                 continue;
             }
             self.rng = self.script.rng(step);
             self.mount.next_operation();
-            // Failures are in the history, where they are judged.
+            // Failures are in the history, which the judge checks.
             let _ = self.operation().await;
             if self.mount.is_dead() {
                 self.end().await;
@@ -81,17 +81,17 @@ impl Process {
             }
         }
         self.end().await;
-        self.mount.nothing_goes_on().await;
+        self.mount.abandoned_requests_ended().await;
     }
 
-    /// The kernel closes what a process has open that ends.
+    /// The kernel closes the open files of a process that ends.
     async fn end(&mut self) {
         for file in std::mem::take(&mut self.files) {
             self.mount.close(file, self.owner()).await;
         }
     }
 
-    /// Its number, also as the owner of locks.
+    /// Its number as a lock owner.
     fn owner(&self) -> u64 {
         self.number + GENERATION * self.deaths
     }
@@ -109,15 +109,15 @@ impl Process {
         Ok(dir)
     }
 
-    async fn place(&mut self) -> Result<At, Fault> {
+    async fn any_place(&mut self) -> Result<At, Fault> {
         let dir = self.dir().await?;
         Ok(At { dir, name: self.name() })
     }
 
-    /// Something that is there.
-    async fn found(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
+    /// An existing inode.
+    async fn find_existing(&mut self, kind: Option<FileKind>) -> Result<Option<Target>, Fault> {
         for _ in 0..3 {
-            let at = self.place().await?;
+            let at = self.any_place().await?;
             let found = self.mount.lookup(at).await?;
             if let Some(found) = found.filter(|found| kind.is_none_or(|kind| found.kind == kind)) {
                 return Ok(Some(found));
@@ -130,18 +130,18 @@ impl Process {
         if self.script.workload == Workload::Fields {
             return self.use_fields().await;
         }
-        if self.script.beside && self.one_in(BESIDE) {
-            return self.beside().await;
+        if self.script.extra_operations && self.one_in(EXTRA) {
+            return self.extra_operations().await;
         }
         match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
             8..16 => self.create().await,
             16..24 => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.unlink(at).await
             }
             24..28 => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.rmdir(at).await
             }
             28..36 => self.rename().await,
@@ -151,7 +151,7 @@ impl Process {
                 let (plus, small) = (self.one_in(2), self.one_in(3));
                 self.mount.list(dir, plus, if small { 400 } else { 4096 }).await
             }
-            46..52 => match self.found(None).await? {
+            46..52 => match self.find_existing(None).await? {
                 Some(found) => self.mount.getattr(found.ino).await.map(|_| ()),
                 None => Ok(()),
             },
@@ -163,11 +163,11 @@ impl Process {
     }
 
     async fn make(&mut self) -> Result<(), Fault> {
-        let at = self.place().await?;
+        let at = self.any_place().await?;
         let kind = match self.rng.below(8) {
             0..4 => FileKind::Directory,
             4..7 => FileKind::Regular,
-            _ => return self.mount.symlink(at, !self.script.beside).await.map(|_| ()),
+            _ => return self.mount.symlink(at, !self.script.extra_operations).await.map(|_| ()),
         };
         self.mount.make(at, kind).await.map(|_| ())
     }
@@ -184,7 +184,7 @@ impl Process {
 
     async fn create(&mut self) -> Result<(), Fault> {
         self.make_room().await?;
-        let at = self.place().await?;
+        let at = self.any_place().await?;
         let flags = self.flags();
         let file = if self.one_in(10) {
             self.mount.tmpfile(at.dir, OpenFlags::READ_WRITE).await?
@@ -198,7 +198,7 @@ impl Process {
 
     async fn open(&mut self) -> Result<(), Fault> {
         self.make_room().await?;
-        if let Some(found) = self.found(Some(FileKind::Regular)).await? {
+        if let Some(found) = self.find_existing(Some(FileKind::Regular)).await? {
             let flags = self.flags();
             let file = self.mount.open(found.ino, flags).await?;
             self.files.push(file);
@@ -215,9 +215,12 @@ impl Process {
     }
 
     async fn rename(&mut self) -> Result<(), Fault> {
-        let from = self.place().await?;
-        let to =
-            if self.one_in(2) { At { name: self.name(), ..from } } else { self.place().await? };
+        let from = self.any_place().await?;
+        let to = if self.one_in(2) {
+            At { name: self.name(), ..from }
+        } else {
+            self.any_place().await?
+        };
         let flags = match self.rng.below(8) {
             0 => 1,
             1 => 2,
@@ -231,13 +234,13 @@ impl Process {
     }
 
     async fn link(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(Some(FileKind::Regular)).await? else { return Ok(()) };
-        let at = self.place().await?;
+        let Some(found) = self.find_existing(Some(FileKind::Regular)).await? else { return Ok(()) };
+        let at = self.any_place().await?;
         self.mount.link(found.ino, at).await
     }
 
     async fn attributes(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let Some(found) = self.find_existing(None).await? else { return Ok(()) };
         match self.rng.below(4) {
             0 => {
                 let mut mode = 0o400 + self.rng.below(0o400) as u16;
@@ -256,8 +259,8 @@ impl Process {
         }
     }
 
-    /// What is not in the table.
-    async fn beside(&mut self) -> Result<(), Fault> {
+    /// An operation that is not in the table.
+    async fn extra_operations(&mut self) -> Result<(), Fault> {
         match self.rng.below(5) {
             0 => {
                 let dir = self.dir().await?;
@@ -265,11 +268,11 @@ impl Process {
             }
             1 | 2 => self.chown().await,
             3 => self.readlink().await,
-            _ => self.attribute_of_a_directory().await,
+            _ => self.directory_xattr().await,
         }
     }
 
-    async fn attribute_of_a_directory(&mut self) -> Result<(), Fault> {
+    async fn directory_xattr(&mut self) -> Result<(), Fault> {
         let dir = self.dir().await?;
         if self.one_in(2) {
             return self.mount.get_xattr(dir).await;
@@ -278,21 +281,20 @@ impl Process {
         self.mount.set_xattr(dir, value).await
     }
 
-    /// Links are few: without one that is found there is one more.
+    /// Symbolic links are few: if none is found, this creates one.
     async fn readlink(&mut self) -> Result<(), Fault> {
-        match self.found(Some(FileKind::Symlink)).await? {
+        match self.find_existing(Some(FileKind::Symlink)).await? {
             Some(found) => self.mount.readlink(found.ino).await,
             None => {
-                let at = self.place().await?;
+                let at = self.any_place().await?;
                 self.mount.symlink(at, false).await.map(|_| ())
             }
         }
     }
 
-    /// Sets owner, group or both. Mostly nothing else has them, but now and then they are as
-    /// before.
+    /// Sets owner, group or both, mostly to values that nothing else has.
     async fn chown(&mut self) -> Result<(), Fault> {
-        let Some(found) = self.found(None).await? else { return Ok(()) };
+        let Some(found) = self.find_existing(None).await? else { return Ok(()) };
         let which = self.rng.below(3);
         let uid = (which != 0).then(|| self.rng.below(IDS) as u32);
         let gid = (which != 1).then(|| self.rng.below(IDS) as u32);
@@ -305,9 +307,8 @@ impl Process {
         Ok(())
     }
 
-    /// Takes a lock, by flock or of a range by fcntl, perhaps when it is free, and frees it some
-    /// time later, in parts or as a whole. An owner that is gone frees its locks; these live until
-    /// they are freed.
+    /// Takes a flock or an fcntl lock, perhaps waiting for it, and frees it later, in parts or as a
+    /// whole. An owner that dies frees its locks; live owners free them here.
     async fn hold_lock(&mut self, file: OpenFile) -> Result<(), Fault> {
         let exclusive = Some(!self.one_in(3));
         let first = self.rng.below(u64::from(LOCK_UNITS)) as u8;
@@ -315,7 +316,7 @@ impl Process {
         let range = (!self.one_in(3)).then_some((first, end));
         let wait = self.one_in(2);
         self.mount.lock_file(file, self.owner(), (range, exclusive), wait).await?;
-        // Some are held longer than a server takes to come back.
+        // Some outlast a restart of the server.
         let most = [300, 3_000, 30_000, 300_000, 3_000_000][self.rng.below(5) as usize];
         self.mount.env.sleep(Duration::from_micros(self.rng.below(most))).await;
         if let Some((first, end)) = range.filter(|(first, end)| first + 1 < *end)
@@ -327,7 +328,7 @@ impl Process {
         self.mount.lock_file(file, self.owner(), (range, None), false).await
     }
 
-    /// A lock of the one file that everybody locks.
+    /// Locks the one file that all processes lock.
     async fn contend(&mut self) -> Result<(), Fault> {
         let at = At { dir: Ino::ROOT, name: *NAMES.start() };
         let flags = OpenFlags::READ_WRITE;
@@ -337,7 +338,7 @@ impl Process {
         held
     }
 
-    /// Stores into a mapping, which the kernel writes back by itself some time, or when it must.
+    /// Stores into a mapping; the kernel writes it back later, or when it must.
     async fn store(&mut self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         self.mount.store(file, offset, len).await;
         if self.one_in(2) {

@@ -1,17 +1,17 @@
-//! What the judge lets a lost session take with it, and what not.
+//! What the judge accepts as lost with a session, and what not.
 #![allow(missing_docs)]
 
 use std::rc::Rc;
 
 use redbud_sim::call::{At, Call, Op, Outcome, Seen, pattern};
 use redbud_sim::judge::Judge;
-use redbud_sim::model::State;
+use redbud_sim::model::FsState;
 use types::{Fault, FileKind, Ino};
 
 const FILE: Ino = Ino(7);
 const AT: At = At { dir: Ino::ROOT, name: 1 };
 
-/// What client 0 asked for, and got, between two positions.
+/// An answered operation of client 0 between two positions.
 fn call(op: Op, outcome: Outcome, (begun, ended): (u64, u64)) -> Call {
     let outcome = Some(outcome);
     Call { client: 0, op, outcome, guessed: false, applied: None, begun, ended }
@@ -23,7 +23,7 @@ fn loss(dead: bool, kept: u32) -> Op {
     Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next: None }
 }
 
-/// A history of steps that follow each other.
+/// A history of steps without overlap.
 #[derive(Default)]
 struct Story(Vec<Call>);
 
@@ -34,7 +34,7 @@ impl Story {
         self
     }
 
-    /// Client 0 makes the file, synced, and then writes to it.
+    /// Client 0 creates the file, syncs it, and writes to it.
     fn of_a_write() -> Story {
         let made = Outcome::Found(Some(FILE));
         Story::default()
@@ -60,7 +60,7 @@ impl Story {
     }
 
     fn holds(&self) -> bool {
-        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
         judge.settle(&self.0).is_ok()
     }
 }
@@ -69,8 +69,9 @@ fn write(tag: u32) -> Op {
     Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: false }
 }
 
+/// SEMANTICS 3.1.
 #[test]
-fn what_was_not_synced_may_be_lost_or_there_but_nothing_else() {
+fn unsynced_write_is_there_or_lost_and_nothing_else() {
     assert!(Story::of_a_write().lost(true, 0).read(1, None).holds());
     assert!(Story::of_a_write().lost(true, 0).read(1, Some(5)).holds());
     assert!(!Story::of_a_write().lost(true, 0).read(1, Some(6)).holds());
@@ -79,13 +80,14 @@ fn what_was_not_synced_may_be_lost_or_there_but_nothing_else() {
 }
 
 #[test]
-fn what_was_seen_after_a_loss_stays_so() {
+fn content_seen_after_a_loss_is_final() {
     assert!(!Story::of_a_write().lost(true, 0).read(1, None).read(1, Some(5)).holds());
     assert!(!Story::of_a_write().lost(true, 0).read(1, Some(5)).read(1, None).holds());
 }
 
+/// SEMANTICS 2.1, 2.5.
 #[test]
-fn what_was_synced_or_read_by_another_client_outlives_its_writer() {
+fn write_survives_its_writer_once_synced_or_read() {
     let synced = || Story::of_a_write().then(0, Op::Fsync(FILE, 1), Outcome::Done).lost(true, 0);
     assert!(synced().read(1, Some(5)).holds());
     assert!(!synced().read(1, None).holds());
@@ -96,8 +98,9 @@ fn what_was_synced_or_read_by_another_client_outlives_its_writer() {
     assert!(!through.read(1, Some(5)).holds());
 }
 
+/// SEMANTICS 1.3.
 #[test]
-fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client_wrote() {
+fn write_makes_other_clients_other_blocks_not_stable() {
     let beside = |client, offset| {
         let op =
             Op::Write { ino: FILE, offset: Some(offset), len: 10, tag: 6, file: 2, sync: false };
@@ -119,17 +122,17 @@ fn who_writes_other_blocks_of_a_file_makes_nothing_stable_of_what_another_client
     let both = || beside(1, 8192).then_lost(1).then_lost(0);
     assert!(read(read(both(), 8192, None), 0, None).holds());
     assert!(!read(read(read(both(), 8192, None), 0, None), 8192, Some(6)).holds());
-    // With what both wrote the file is as long as it was before them, whoever is lost first.
+    // Without both writes the file has its old size, whichever writer is lost first.
     assert!(both().read(2, None).holds());
     assert!(beside(1, 8192).then_lost(0).then_lost(1).read(2, None).holds());
     assert!(!beside(1, 8192).then_lost(0).read(2, None).holds());
     assert!(!beside(1, 8192).then_lost(1).read(2, None).holds());
-    // Who comes to the block itself has asked for it.
+    // A use of the block itself recalls it.
     assert!(!read(lost(0, 100), 0, None).holds());
 }
 
 #[test]
-fn a_part_of_what_a_lost_writer_added_may_be_there_though_another_was_lost_before() {
+fn extension_of_a_lost_writer_may_survive_in_part() {
     let write = |client, offset, len, tag| {
         let op = Op::Write { ino: FILE, offset: Some(offset), len, tag, file: 1, sync: false };
         move |story: Story| story.then(client, op, Outcome::Done)
@@ -154,7 +157,7 @@ fn a_part_of_what_a_lost_writer_added_may_be_there_though_another_was_lost_befor
 }
 
 #[test]
-fn what_failed_half_done_over_anothers_changes_is_one_of_what_that_one_may_lose() {
+fn partly_failed_edit_joins_what_another_client_may_lose() {
     let punch = Op::Allocate { ino: FILE, mode: 3, offset: 0, len: 10, file: 2 };
     let beside = Op::Write { ino: FILE, offset: Some(8192), len: 10, tag: 9, file: 2, sync: false };
     let story = |fails: Outcome, read: Option<u32>| {
@@ -166,7 +169,7 @@ fn what_failed_half_done_over_anothers_changes_is_one_of_what_that_one_may_lose(
         let op = Op::Read { ino: FILE, offset: 0, len: 10 };
         story.then(2, op, Outcome::Bytes(Rc::new(bytes)))
     };
-    // Synced with what was punched by then: zeros, or as before.
+    // A state synced with the punched hole, if any: zeros, or as before.
     for read in [None, Some(5), Some(6)] {
         assert!(story(Outcome::DeviceFailed, read).holds(), "{read:?}");
     }
@@ -176,7 +179,7 @@ fn what_failed_half_done_over_anothers_changes_is_one_of_what_that_one_may_lose(
 }
 
 #[test]
-fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
+fn write_that_reports_an_earlier_loss_may_still_be_done() {
     let sync = |tag| Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: true };
     let plain = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 8, file: 2, sync: false };
     let damaged = Op::Damaged { ino: FILE, flush: true, told: vec![(1, false)] };
@@ -199,7 +202,7 @@ fn a_write_that_fails_because_of_an_earlier_loss_may_be_done_after_it() {
 }
 
 #[test]
-fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
+fn lookup_during_a_loss_may_come_after_it() {
     let look = |found| (Op::Lookup(AT), Outcome::Found(found));
     let make = (Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)));
     let lost = Op::Lost {
@@ -223,17 +226,16 @@ fn who_looks_while_what_it_could_see_is_lost_may_have_looked_later() {
         calls.sort_by_key(|call| call.ended);
         Story(calls).holds()
     };
-    // The name was made again, and has the same number.
+    // The name was created again, with the same inode number.
     assert!(holds(Some(FILE), 30));
     assert!(holds(None, 30));
-    // Who was told of it before had seen the first one, which is not lost then.
+    // An earlier answer showed the first file, which is not lost then.
     assert!(!holds(Some(FILE), 10));
     assert!(holds(None, 10));
 }
 
-/// A process of client 0 has a file open so many times and holds a lock of it; it ends, while
-/// client 1 tries to lock the file.
-fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
+/// Client 0 exits with open files and a lock, while client 1 tries to lock the file.
+fn locked_by_exiting_process(files: u32, tried: Outcome) -> Judge {
     let lock = |client: u64, exclusive| Op::Lock {
         ino: FILE,
         owner: client << 32,
@@ -257,22 +259,22 @@ fn locked_by_who_ends(files: u32, tried: Outcome) -> Judge {
         at_once(0, Op::Left(FILE, file), Outcome::Done);
     }
     at_once(1, lock(1, Some(true)), tried);
-    let mut judge = Judge::new(State { mortal: true, ..State::default() });
+    let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
     judge.settle(&calls).expect("that may be");
     judge
 }
 
 #[test]
-fn the_end_of_a_process_that_has_a_file_open_many_times_is_judged_without_trying_each_order() {
+fn exit_with_many_open_files_is_judged_in_one_order() {
     for tried in [Outcome::Done, Outcome::Failed(Fault::WouldBlock)] {
-        let judge = locked_by_who_ends(24, tried.clone());
+        let judge = locked_by_exiting_process(24, tried.clone());
         assert_eq!(judge.given_up, 0, "{tried:?}");
         assert!(judge.tries < 1000, "{} tries for {tried:?}", judge.tries);
     }
 }
 
-/// So many clients append at once, and then a name that nobody made leads somewhere.
-fn a_name_of_nobody_after(appends: usize) -> (Judge, bool) {
+/// This many clients append concurrently; then a lookup finds a name that nobody created.
+fn unexplained_name_after(appends: usize) -> (Judge, bool) {
     let made = Outcome::Found(Some(FILE));
     let create = Op::Create { at: AT, exclusive: true, file: 1 };
     let Story(mut calls) = Story::default().then(0, create, made);
@@ -286,28 +288,29 @@ fn a_name_of_nobody_after(appends: usize) -> (Judge, bool) {
         let begun = 100 + 2 * nth;
         calls.push(call(op, Outcome::Found(Some(ino)), (begun, begun + 1)));
     }
-    let mut judge = Judge::new(State::default());
+    let mut judge = Judge::new(FsState::default());
     let holds = judge.settle(&calls).is_ok();
     (judge, holds)
 }
 
 #[test]
-fn what_nothing_explains_after_a_search_was_given_up_is_neither_accused_nor_passed_over() {
-    let (judge, holds) = a_name_of_nobody_after(3);
+fn judging_is_abandoned_not_failed_after_a_given_up_search() {
+    let (judge, holds) = unexplained_name_after(3);
     assert!(!holds && judge.given_up == 0 && judge.abandoned.is_none());
-    let (judge, holds) = a_name_of_nobody_after(7);
+    let (judge, holds) = unexplained_name_after(7);
     assert!(holds && judge.given_up > 0, "{} given up", judge.given_up);
-    let abandoned = judge.abandoned.expect("the rest is not judged");
+    let abandoned = judge.abandoned.expect("judging was abandoned");
     assert_eq!(abandoned.from, 101);
     assert!(abandoned.text.contains("inode 70"), "{}", abandoned.text);
 }
 
+/// SEMANTICS 3.4.
 #[test]
-fn a_client_that_lives_is_told_once_of_what_it_lost() {
+fn loss_is_reported_once_to_a_live_client() {
     let lost = || Story::of_a_write().lost(false, 0);
     let fsync = |story: Story, outcome| story.then(0, Op::Fsync(FILE, 1), outcome);
     let io = Outcome::Failed(Fault::Io);
-    // It is lost, and nobody says so.
+    // The data are lost, and nobody reports it.
     assert!(!fsync(lost().read(1, None), Outcome::Done).holds());
     assert!(!fsync(lost(), Outcome::Done).read(1, None).holds());
     assert!(fsync(lost(), Outcome::Done).read(1, Some(5)).holds());
@@ -317,12 +320,12 @@ fn a_client_that_lives_is_told_once_of_what_it_lost() {
 }
 
 #[test]
-fn a_client_that_lost_nothing_says_so_also_after_an_append_to_one_of_several_ends() {
+fn fsync_without_a_loss_holds_after_an_append_at_one_of_two_ends() {
     let longer = Op::Write { ino: FILE, offset: Some(8), len: 20, tag: 6, file: 2, sync: false };
     let lost =
         |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false, next: None };
     let append = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 3, sync: false };
-    // The second client was killed while it wrote: the file may have ended at 10 or at 28.
+    // The second client was killed during its write: the file may have ended at 10 or at 28.
     let story = || {
         Story::of_a_write()
             .then(1, lost(Rc::new(vec![longer.clone()])), Outcome::Done)
@@ -337,7 +340,7 @@ fn a_client_that_lost_nothing_says_so_also_after_an_append_to_one_of_several_end
 }
 
 #[test]
-fn what_a_mapping_stores_after_its_session_was_lost_makes_the_file_no_longer() {
+fn mmap_store_after_a_lost_session_does_not_extend_the_file() {
     use redbud_sim::call::MAPPED;
     let store = Op::Write { ino: FILE, offset: Some(0), len: 8, tag: 6, file: MAPPED, sync: false };
     let story = || {
@@ -351,21 +354,22 @@ fn what_a_mapping_stores_after_its_session_was_lost_makes_the_file_no_longer() {
     assert!(story().then(1, Op::End(FILE, 10), Outcome::Done).holds());
 }
 
+/// SEMANTICS 2.5.
 #[test]
-fn who_is_told_only_where_a_file_ends_has_not_made_it_stable() {
+fn glimpse_of_the_size_makes_nothing_stable() {
     let lost = |op, outcome| Story::of_a_write().then(1, op, outcome).lost(true, 0);
     let end = Op::End(FILE, 10);
     assert!(lost(end.clone(), Outcome::Done).read(1, None).holds());
     let empty = Op::Read { ino: FILE, offset: 10, len: 5 };
     assert!(!lost(empty, Outcome::Bytes(Rc::default())).read(1, None).holds());
-    // It ends no earlier, and what was told of it after a loss stays so.
+    // It ends no earlier, and an end seen after a loss is final.
     assert!(!Story::of_a_write().then(1, Op::End(FILE, 9), Outcome::Done).holds());
     let short = Story::of_a_write().lost(true, 0).then(1, Op::End(FILE, 9), Outcome::Done);
     assert!(!short.read(1, Some(5)).holds());
 }
 
 #[test]
-fn a_rename_between_two_names_of_one_file_is_no_change_that_may_be_lost() {
+fn rename_between_two_names_of_one_file_is_not_lost_as_a_change() {
     let (other, found) = (At { name: 2, ..AT }, |ino| Outcome::Found(ino));
     let story = |kept| {
         let rename = Op::Rename { from: other, to: AT, flags: 0 };
@@ -392,7 +396,7 @@ fn a_rename_between_two_names_of_one_file_is_no_change_that_may_be_lost() {
 }
 
 #[test]
-fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
+fn names_are_lost_in_reverse_order_unless_synced_or_seen() {
     let make = |story: Story, name, ino| {
         let op = Op::Make(At { name, ..AT }, types::FileKind::Regular);
         story.then(0, op, Outcome::Found(Some(Ino(ino))))
@@ -405,7 +409,7 @@ fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
     assert!(find(find(two().lost(true, 2), 2, Some(8)), 3, None).holds());
     assert!(!find(find(two().lost(true, 2), 2, None), 3, Some(9)).holds());
     assert!(!find(two().lost(true, 0), 3, None).holds());
-    // An open by a name that is lost does not make the file.
+    // An open of a lost name does not create the file.
     let opened = Op::Create { at: At { name: 3, ..AT }, exclusive: false, file: 4 };
     let opened = two().then(0, opened, Outcome::Found(Some(Ino(9)))).lost(true, 1);
     assert!(find(opened, 3, None).holds());
@@ -416,7 +420,7 @@ fn names_are_lost_the_last_ones_first_and_never_what_was_synced_or_seen() {
 }
 
 #[test]
-fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
+fn concurrent_changes_may_be_lost_in_either_order() {
     let make = |name, ino, times| {
         let op = Op::Make(At { name, ..AT }, FileKind::Regular);
         call(op, Outcome::Found(Some(Ino(ino))), times)
@@ -424,7 +428,7 @@ fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
     let find = |story: Story, name, ino: Option<u64>| {
         story.then(1, Op::Lookup(At { name, ..AT }), Outcome::Found(ino.map(Ino)))
     };
-    // The one that ended first was executed last, and alone is lost.
+    // The change that ended first was executed last, and alone is lost.
     let beside = || Story(vec![make(2, 8, (1, 4)), make(3, 9, (2, 3))]).lost(true, 1);
     assert!(find(find(beside(), 3, None), 2, Some(8)).holds());
     assert!(find(find(beside(), 3, Some(9)), 2, None).holds());
@@ -434,7 +438,7 @@ fn of_changes_that_ran_at_the_same_time_any_may_be_the_last() {
 }
 
 #[test]
-fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() {
+fn getattr_during_a_lost_chmod_keeps_the_old_mode_possible() {
     let seen = |mode| {
         let kind = types::FileKind::Regular;
         Outcome::Attr(Seen { kind, mode, uid: 0, gid: 0, nlink: 1, size: 0 })
@@ -455,7 +459,7 @@ fn who_looks_while_a_mode_is_set_that_is_lost_has_not_told_what_it_was_before() 
 }
 
 #[test]
-fn what_a_client_has_to_take_for_lost_is_refused_as_long_as_it_does_not_know_better() {
+fn inode_assumed_lost_is_refused_until_the_client_knows_better() {
     use types::FileKind::{Directory, Regular};
     let of = |kind, op: Op, kept, late: bool| {
         let made = Outcome::Found(Some(Ino(8)));
@@ -484,7 +488,7 @@ fn what_a_client_has_to_take_for_lost_is_refused_as_long_as_it_does_not_know_bet
 }
 
 #[test]
-fn descriptors_of_what_a_client_has_to_take_for_lost_may_be_refused_for_good() {
+fn handle_of_an_inode_assumed_lost_may_fail_for_good() {
     let story = |kept, refused: bool| {
         let create = Op::Create { at: AT, exclusive: true, file: 1 };
         let stale = Outcome::Failed(Fault::Stale);
@@ -502,7 +506,7 @@ fn descriptors_of_what_a_client_has_to_take_for_lost_may_be_refused_for_good() {
 }
 
 #[test]
-fn a_file_stays_open_though_the_name_by_which_it_was_opened_is_lost() {
+fn file_stays_open_when_the_name_it_was_opened_by_is_lost() {
     let (other, found) = (At { name: 2, ..AT }, Outcome::Found(Some(FILE)));
     let by_name = Op::Create { at: other, exclusive: false, file: 2 };
     let written = |taken: bool| {
@@ -512,7 +516,7 @@ fn a_file_stays_open_though_the_name_by_which_it_was_opened_is_lost() {
             .then(0, Op::Fsync(FILE, 1), Outcome::Done)
             .then(0, rename, Outcome::Done);
         if taken {
-            // Without the rename that is lost, too.
+            // Without the rename, this is lost too.
             story =
                 story.then(0, Op::Make(AT, types::FileKind::Regular), Outcome::Found(Some(Ino(8))));
         }
@@ -528,13 +532,13 @@ fn a_file_stays_open_though_the_name_by_which_it_was_opened_is_lost() {
     for taken in [false, true] {
         assert!(written(taken).read(1, Some(5)).holds());
         assert!(written(taken).then(0, Op::Fsync(FILE, 2), Outcome::Done).holds());
-        // What was written after the loss went with nothing.
+        // A write after the loss is not lost with it.
         assert!(!written(taken).read(1, None).holds());
     }
 }
 
 #[test]
-fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_answer() {
+fn inode_number_may_be_reused_by_an_unanswered_create_after_a_loss() {
     let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Directory);
     let story = |lost: bool| {
         let made = Outcome::Found(Some(Ino(8)));
@@ -552,8 +556,7 @@ fn the_number_of_a_file_that_was_lost_may_come_again_also_for_a_step_without_an_
     assert!(!story(false).holds());
 }
 
-/// Client 0 makes the file with bytes of pattern 4, synced, and overwrites them; its session is
-/// lost while a data device may stand still with its write.
+/// Client 0 syncs pattern 4 and overwrites it; its session is lost, perhaps with a stalled write.
 fn overwritten_and_lost(late: bool) -> Story {
     let made = Outcome::Found(Some(FILE));
     let lost =
@@ -567,7 +570,7 @@ fn overwritten_and_lost(late: bool) -> Story {
 }
 
 #[test]
-fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
+fn stalled_device_may_carry_out_a_write_after_other_reads() {
     let seen = |late| overwritten_and_lost(late).read(1, Some(4));
     assert!(!seen(false).read(1, Some(5)).holds());
     assert!(seen(true).read(1, Some(5)).holds());
@@ -575,7 +578,7 @@ fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
     let settled = || seen(true).then(9, Op::Settled, Outcome::Done).read(1, Some(5));
     assert!(settled().holds());
     assert!(!settled().read(1, Some(4)).holds(), "it has carried everything out");
-    // What it carried out after the server's flush a power cut may take back.
+    // A power cut may lose what the device carried out after the server's flush.
     let power = |late| {
         overwritten_and_lost(late).read(1, Some(5)).then(
             9,
@@ -591,12 +594,12 @@ fn a_device_that_stands_still_may_carry_out_a_write_after_others_have_read() {
         .then(1, Op::Fsync(FILE, 3), Outcome::Done)
         .then(9, Op::LostPower { stuck: false }, Outcome::Done);
     assert!(!synced.read(1, Some(4)).holds());
-    // Nor does it take what came after it for good.
+    // A later write does not settle it for good.
     assert!(seen(true).then(1, write(6), Outcome::Done).read(1, Some(5)).holds());
 }
 
 #[test]
-fn what_was_lost_with_a_session_may_come_back_when_what_takes_its_place_fails() {
+fn lost_write_may_come_back_when_its_replacement_fails() {
     let failed = |story: Story| {
         let damaged = Op::Damaged { ino: FILE, flush: false, told: Vec::new() };
         story.then(1, write(6), Outcome::Done).then(1, damaged, Outcome::Done)
@@ -609,9 +612,9 @@ fn what_was_lost_with_a_session_may_come_back_when_what_takes_its_place_fails() 
 }
 
 #[test]
-fn who_does_not_know_yet_of_a_loss_sees_what_was_there_whatever_others_have_seen() {
+fn client_unaware_of_its_loss_may_see_its_own_old_content() {
     let others = || Story::of_a_write().lost(false, 0).read(1, None);
-    // The step after the loss begins before it is known.
+    // The step after the loss begins before the client knows of it.
     let unaware = |tag| {
         let mut story = others().read(0, tag);
         for call in &mut story.0 {
@@ -627,7 +630,7 @@ fn who_does_not_know_yet_of_a_loss_sees_what_was_there_whatever_others_have_seen
 }
 
 #[test]
-fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
+fn chmod_lost_after_another_lost_one_shows_either_old_mode() {
     let mode = |client, mode| (client, Op::SetMode(FILE, mode), Outcome::Done);
     let seen = |mode| {
         let kind = types::FileKind::Regular;
@@ -652,7 +655,7 @@ fn a_change_that_is_lost_shows_what_another_lost_one_had_come_over() {
 }
 
 #[test]
-fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
+fn unanswered_unlink_shows_when_a_later_rename_is_lost() {
     let to = At { name: 2, ..AT };
     let other = Ino(8);
     let lost = |client, kept| (client, loss(true, kept), Some(Outcome::Done));
@@ -683,7 +686,7 @@ fn a_removal_without_an_answer_shows_when_what_came_over_it_is_lost() {
 }
 
 #[test]
-fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
+fn inode_number_of_a_lost_unanswered_create_may_be_reused() {
     use types::FileKind::{Directory, Regular};
     let make = |name, kind| Op::Make(At { name, ..AT }, kind);
     let found = || Outcome::Found(Some(Ino(8)));
@@ -697,11 +700,11 @@ fn a_number_that_was_lost_with_a_step_without_an_answer_may_come_again() {
         story.then(1, make(2, kind), found()).then(1, Op::GetAttr(Ino(8)), Outcome::Attr(seen))
     };
     assert!(story(1, Regular).holds() && story(1, Directory).holds());
-    assert!(!story(0, Regular).holds(), "nothing was lost");
+    assert!(!story(0, Regular).holds(), "no change was lost");
 }
 
 #[test]
-fn a_number_that_was_lost_may_go_from_one_step_without_an_answer_to_another() {
+fn inode_number_may_pass_between_two_unanswered_creates() {
     let story = |kept, gone| {
         let make = |name| Op::Make(At { name, ..AT }, types::FileKind::Directory);
         let look = |name| Op::Lookup(At { name, ..AT });
@@ -717,12 +720,12 @@ fn a_number_that_was_lost_may_go_from_one_step_without_an_answer_to_another() {
         story.then(1, look(2), found())
     };
     assert!(story(1, true).holds());
-    assert!(!story(0, true).holds(), "nothing was lost");
+    assert!(!story(0, true).holds(), "no change was lost");
     assert!(!story(1, false).holds(), "it is still the first one's");
 }
 
 #[test]
-fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
+fn inode_number_may_be_reused_by_a_file_of_another_type() {
     let story = |kept| {
         let made = Op::Make(AT, types::FileKind::Directory);
         let found = || Outcome::Found(Some(Ino(8)));
@@ -739,13 +742,12 @@ fn a_number_that_was_lost_may_come_to_a_file_of_another_type() {
             .then(1, Op::Truncate(Ino(8), 10), Outcome::Done)
     };
     assert!(story(1).holds());
-    assert!(!story(0).holds(), "nothing was lost");
+    assert!(!story(0).holds(), "no change was lost");
 }
 
 #[test]
-fn what_a_failed_flush_should_have_made_stable_may_go_with_a_power_cut_though_its_client_ended_untold()
- {
-    // The client told of another file, and not yet of this one.
+fn failed_flush_may_lose_data_in_a_power_cut_after_its_client_died() {
+    // The client reported another file, and not yet this one.
     let damaged = |flush| Op::Damaged { ino: Ino(9), flush, told: Vec::new() };
     let seen_and_gone = |story: Story, stuck| {
         let seen = story.lost(true, 0).read(1, Some(5));
@@ -766,7 +768,7 @@ fn what_a_failed_flush_should_have_made_stable_may_go_with_a_power_cut_though_it
 }
 
 #[test]
-fn a_write_whose_flush_failed_may_go_with_a_power_cut_though_it_made_anothers_stable() {
+fn write_with_a_failed_flush_may_be_lost_in_a_power_cut_after_a_read() {
     let story = |stuck, left| {
         let in_place =
             Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 2, sync: true };
@@ -796,7 +798,7 @@ fn a_write_whose_flush_failed_may_go_with_a_power_cut_though_it_made_anothers_st
     assert!(!story(false, 5).holds(), "a later flush made it stable");
 }
 
-/// Two clients make and remove a name at the same time, and a third one sees it in between.
+/// Two clients create and remove a name concurrently, and a third one sees it.
 fn made_and_removed(applied: [u64; 2]) -> Vec<Call> {
     let call =
         |client, op, outcome, applied, times| Call { client, applied, ..call(op, outcome, times) };
@@ -810,30 +812,29 @@ fn made_and_removed(applied: [u64; 2]) -> Vec<Call> {
 }
 
 #[test]
-fn what_the_order_that_the_server_tells_explains_needs_no_search() {
+fn observed_order_explains_without_a_search() {
     let settled = |mut judge: Judge, calls: &[Call]| (judge.settle(calls).is_ok(), judge.tries);
     let calls = made_and_removed([5, 6]);
-    let (told, few) = settled(Judge::guided(State::default()), &calls);
-    let (searched, more) = settled(Judge::new(State::default()), &calls);
-    assert!(told && searched && few <= more, "{few} and {more} tries");
-    // What it tells wrongly explains nothing, and the search does not mind.
+    let (observed, few) = settled(Judge::guided(FsState::default()), &calls);
+    let (searched, more) = settled(Judge::new(FsState::default()), &calls);
+    assert!(observed && searched && few <= more, "{few} and {more} tries");
+    // A wrong report explains nothing, and the search ignores it.
     let calls = made_and_removed([6, 5]);
-    assert!(!settled(Judge::guided(State::default()), &calls).0);
-    assert!(settled(Judge::new(State::default()), &calls).0);
+    assert!(!settled(Judge::guided(FsState::default()), &calls).0);
+    assert!(settled(Judge::new(FsState::default()), &calls).0);
 }
 
 #[test]
-fn no_order_that_the_server_tells_explains_what_cannot_be() {
+fn observed_order_does_not_explain_the_impossible() {
     let mut calls = made_and_removed([5, 6]);
-    // It sees the name when it is gone.
+    // The lookup sees the name after its removal.
     (calls[0].begun, calls[0].ended) = (22, 23);
-    assert!(Judge::guided(State::default()).settle(&calls).is_err());
+    assert!(Judge::guided(FsState::default()).settle(&calls).is_err());
 }
 
-/// A client loses a session, which is noted late, makes a file without syncing it, and dies: may
-/// the file be there, or be gone?
+/// The file may be there or be lost with the second session.
 #[test]
-fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session() {
+fn change_after_a_loss_recorded_late_is_of_the_next_session() {
     let lost = |dead, kept, next| {
         let edits = Rc::default();
         Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next }
@@ -846,7 +847,7 @@ fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session
             call(lost(true, 1, None), Outcome::Done, (12, 14)),
             Call { client: 1, ..call(Op::Lookup(AT), Outcome::Found(seen), (20, 21)) },
         ];
-        let mut judge = Judge::new(State { mortal: true, ..State::default() });
+        let mut judge = Judge::new(FsState { may_crash: true, ..FsState::default() });
         judge.settle(&calls).is_ok()
     };
     for seen in [None, Some(FILE)] {
@@ -858,10 +859,9 @@ fn what_a_client_made_after_a_loss_that_is_noted_late_goes_with_its_next_session
     }
 }
 
-/// Client 0 changes something, client 1 is told of it while client 2 does something else or
-/// nothing, and client 0 dies with its last change; then client 1 is told that it never was. Do the
-/// order that the server tells, and the search, say that this cannot be?
-fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
+/// Client 0 makes a change, client 1 sees it, client 0 dies, and then client 1 sees no change.
+/// Returns whether the guided judge and the search refuse this; `beside` adds a read by client 2.
+fn seen_then_missing(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
     let mut calls = Vec::new();
     let mut at = 1;
     let last = steps.len() - 1;
@@ -884,12 +884,13 @@ fn told_and_lost(steps: Vec<(usize, Op, Outcome)>, beside: bool) -> [bool; 2] {
         ..call(op, outcome, times)
     };
     let calls: Vec<Call> = calls.into_iter().map(call).collect();
-    let mortal = || State { mortal: true, ..State::default() };
-    [Judge::guided(mortal()), Judge::new(mortal())].map(|mut judge| judge.settle(&calls).is_err())
+    let may_crash = || FsState { may_crash: true, ..FsState::default() };
+    [Judge::guided(may_crash()), Judge::new(may_crash())]
+        .map(|mut judge| judge.settle(&calls).is_err())
 }
 
 #[test]
-fn what_somebody_was_told_is_not_lost_whatever_else_ended_meanwhile() {
+fn change_seen_by_another_client_is_not_lost() {
     let made = Outcome::Found(Some(FILE));
     let make = || Op::Make(AT, FileKind::Regular);
     let mode = |mode| {
@@ -917,17 +918,17 @@ fn what_somebody_was_told_is_not_lost_whatever_else_ended_meanwhile() {
     };
     for (nth, beside) in (0..4).flat_map(|nth| [(nth, false), (nth, true)]) {
         let story = stories()[nth].clone();
-        assert_eq!(told_and_lost(story, beside), [true, true], "story {nth}, {beside}");
-        // What nobody was told may be lost.
+        assert_eq!(seen_then_missing(story, beside), [true, true], "story {nth}, {beside}");
+        // A change that nobody saw may be lost.
         let mut story = stories()[nth].clone();
         let unseen = story.len() - 2;
         story.remove(unseen);
-        assert_eq!(told_and_lost(story, false), [false, false], "story {nth} untold");
+        assert_eq!(seen_then_missing(story, false), [false, false], "story {nth} unseen");
     }
 }
 
 #[test]
-fn an_owner_is_as_it_was_set_last_unless_that_is_lost() {
+fn owner_is_as_last_set_unless_the_chown_is_lost() {
     let set = |uid, gid| Op::SetOwner { ino: FILE, uid, gid };
     let seen = |uid, gid| {
         let kind = types::FileKind::Regular;
@@ -945,12 +946,12 @@ fn an_owner_is_as_it_was_set_last_unless_that_is_lost() {
             .then(1, Op::GetAttr(FILE), seen(uid, gid))
     };
     assert!(story(0, 3, 5).holds() && story(1, 3, 5).holds() && story(1, 3, 4).holds());
-    assert!(!story(0, 3, 4).holds(), "nothing was lost");
+    assert!(!story(0, 3, 4).holds(), "no change was lost");
     assert!(!story(1, 0, 5).holds() && !story(1, 0, 0).holds(), "it was synced");
 }
 
 #[test]
-fn a_symbolic_link_leads_where_it_was_made_to_lead() {
+fn symlink_keeps_its_target() {
     let story = |target| {
         let made = Outcome::Found(Some(FILE));
         let start = Story::default().then(0, Op::Symlink(AT, 3), made);
@@ -960,8 +961,7 @@ fn a_symbolic_link_leads_where_it_was_made_to_lead() {
 }
 
 #[test]
-fn what_is_made_has_the_mode_that_was_asked_for_but_for_the_umask_and_the_heritage_of_its_directory()
- {
+fn new_inode_has_mode_from_umask_and_setgid_directory() {
     let seen = |kind, mode, gid| {
         let nlink = if kind == FileKind::Directory { 2 } else { 1 };
         Outcome::Attr(Seen { kind, mode, uid: 0, gid, nlink, size: 0 })
@@ -991,8 +991,8 @@ fn what_is_made_has_the_mode_that_was_asked_for_but_for_the_umask_and_the_herita
 }
 
 #[test]
-fn what_a_client_changed_over_what_it_lost_counts_as_lost_too() {
-    // The name is there before its making has ended, and is renamed meanwhile.
+fn change_on_top_of_a_lost_change_counts_as_lost() {
+    // The name exists before its create has ended, and is renamed meanwhile.
     let to = At { name: 2, ..AT };
     let story = |kept, found: Option<Ino>| {
         let make = call(Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)), (1, 4));

@@ -1,11 +1,11 @@
-//! Bugs are planted, one at a time, and the simulator must catch each.
+//! Planted bugs: one at a time is switched on, and the simulator must catch it.
 //!
-//! The table says which seed shows a bug and which checker catches it. A change of the code moves
-//! what seeds do: where the recorded one shows the bug no longer, the test fails and prints the row
-//! to write. With `REDBUD_AGED=1` another seed that shows it will do.
+//! For each bug the table has a seed that shows it, and the checker that catches it. A change of
+//! the code changes what seeds do. If the recorded seed no longer shows the bug, the test fails and
+//! prints the row to write. With `REDBUD_AGED=1` another seed that shows it suffices.
 //!
-//! `REDBUD_PLANT=1000 cargo test -p redbud-sim --test planted` looks
-//! through so many seeds for every bug and prints the table anew.
+//! `REDBUD_PLANT=1000 cargo test -p redbud-sim --test planted` searches this many seeds for every
+//! bug and prints a new table.
 #![cfg(debug_assertions)]
 #![allow(missing_docs)]
 
@@ -42,7 +42,7 @@ const ENDS: &str = "everything ends once faults have stopped";
 const MOUNTS: &str = "every client can mount";
 const PANIC: &str = "no part of the system panics";
 
-/// Bug, a seed that shows it, its checker.
+/// The bug, a seed that shows it, and its checker.
 const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::LogNotFlushed, 1, DURABLE),
     (Bug::EvictionUntold, 112, HEARS),
@@ -104,7 +104,7 @@ const TABLE: &[(Bug, u64, &str)] = &[
     (Bug::DrainServesAll, 40, FAIR),
 ];
 
-/// The run of a seed, with the faults and the format that the table was made with.
+/// The plan of a seed, with the faults and the format of the table.
 fn plan(bug: Bug, seed: u64) -> Plan {
     let faults = vec![
         Fault::Cut,
@@ -119,7 +119,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Fault::OneWay,
         Fault::ClusterPower,
     ];
-    // Of a damaged device nothing else needs to go wrong.
+    // Media corruption needs no other faults.
     let faults = match bug {
         Bug::ChecksumIgnored | Bug::AddressIgnored | Bug::RepairOnce => vec![Fault::Damage],
         Bug::ContentNotCut | Bug::RequestNotHeard | Bug::ReplacedLinkKept => vec![],
@@ -142,10 +142,10 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::LackingPageKept | Bug::DrainServesAll => Workload::Fields,
         _ => Workload::Mixed,
     };
-    // Half of the seeds have content beside inodes.
+    // Half of the seeds have inline data.
     let usual_format = bug != Bug::ContentNotCut;
     let usual_operations = bug != Bug::GroupKept;
-    // A lease is as long as a run whose operations do not wait.
+    // Without pauses a run is no longer than a lease.
     let time = (bug == Bug::RequestNotHeard).then_some(Duration::from_secs(60));
     let mut plan =
         Plan { faults, workload, time, usual_format, usual_operations, ..Plan::new(seed) };
@@ -155,18 +155,18 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     plan
 }
 
-/// What no seed has shown so far: a test of its own does
-/// (`a_durable_request_whose_answer_was_lost…` in `crates/mds/tests`), or nothing has: older
-/// attributes, since replies tell rights only under the sequence that they were read under.
+/// Bugs that no seed has shown so far. A test in `crates/mds/tests` shows the first (a durable
+/// request whose answer was lost). Nothing shows older attributes, since replies grant rights only
+/// under the sequence that they were read under.
 const NOT_SHOWN: [Bug; 2] = [Bug::RepeatedAnswerLost, Bug::AttrVersionIgnored];
 
-/// Seeds tried when the recorded one shows the bug no longer.
+/// Seeds tried if the recorded one no longer shows the bug.
 const TRIES: u64 = 1000;
 
-/// What only a crash at every write of the store shows (`crates/store/src/crash_tests`).
+/// Bugs that only a crash at every write of the store shows (`crates/store/src/crash_tests`).
 const OF_THE_STORE: [Bug; 3] = [Bug::TornGroupAccepted, Bug::TailBeforeFlush, Bug::HomeBeforeLog];
 
-/// What the walk of a small world of leases shows (`crates/proto/tests/leases.rs`).
+/// Bugs that the walk of a small world of leases shows (`crates/proto/tests/leases.rs`).
 const OF_THE_LEASES: [Bug; 4] =
     [Bug::OlderGrantTaken, Bug::EarlyRecallForgotten, Bug::UnawareReturnTaken, Bug::ReturnKept];
 
@@ -174,7 +174,7 @@ thread_local! {
     static PLANTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A panic of what was planted is the run's result, and told as such.
+/// A panic by a planted bug is the result of the run.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -188,7 +188,7 @@ fn quiet_panics() {
 
 fn run_with(bug: Bug, plan: &Plan) -> Report {
     quiet_panics();
-    // The disk that all runs begin with is made without the bug.
+    // Formats the disk of all runs without the bug.
     drop(redbud_sim::cluster::world(0));
     PLANTED.set(true);
     let guard = plant(bug);
@@ -202,7 +202,7 @@ fn invariant(report: &Report) -> Option<&'static str> {
     report.violation.as_ref().map(|violation| violation.invariant)
 }
 
-/// The first of the seeds that shows the bug, and nothing without it, and what the bug broke.
+/// The first seed that shows the bug, and no violation without it; with the report.
 fn find(bug: Bug, seeds: impl Iterator<Item = u64>) -> Option<(u64, Report)> {
     let mut reports = seeds.map(|seed| (seed, run_with(bug, &plan(bug, seed))));
     reports.find(|(seed, report)| report.violation.is_some() && is_sound(bug, *seed))
@@ -212,13 +212,13 @@ fn is_sound(bug: Bug, seed: u64) -> bool {
     run(&plan(bug, seed)).violation.is_none()
 }
 
-/// Is this one of the bugs that `REDBUD_BUG` names, divided by commas? Without it every one is.
+/// Is it one of the bugs in `REDBUD_BUG`, divided by commas? Without the variable every bug is.
 fn is_asked_for(bug: Bug) -> bool {
     let name = format!("{bug:?}");
     std::env::var("REDBUD_BUG").map_or(true, |asked| asked.split(',').any(|one| one == name))
 }
 
-/// Does `work` for the rows, on two threads.
+/// Runs `work` for all rows, on two threads.
 fn for_rows<T: Sync>(rows: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -233,7 +233,7 @@ fn for_rows<T: Sync>(rows: &[T], work: impl Fn(&T) + Sync) {
 }
 
 #[test]
-fn every_planted_bug_is_caught_and_without_it_nothing_is_found() {
+fn planted_bugs_are_caught_and_without_them_nothing_is_found() {
     if let Ok(count) = std::env::var("REDBUD_PLANT") {
         return print_table(count.parse().expect("REDBUD_PLANT is a number of seeds"));
     }
@@ -259,15 +259,15 @@ fn every_planted_bug_is_caught_and_without_it_nothing_is_found() {
         }
         println!("{text}");
         if other.is_none() || !aged_will_do {
-            wrong.lock().expect("nobody failed").push(text);
+            wrong.lock().expect("no other row failed").push(text);
         }
     });
-    let wrong = wrong.into_inner().expect("nobody failed");
+    let wrong = wrong.into_inner().expect("no other row failed");
     assert!(wrong.is_empty(), "rows to write:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_planted_bug_has_its_row() {
+fn planted_bugs_have_a_row_each() {
     let apart = [&OF_THE_STORE[..], &OF_THE_LEASES, &NOT_SHOWN].concat();
     let known = |bug: &Bug| TABLE.iter().any(|(of, ..)| of == bug) || apart.contains(bug);
     let without: Vec<&Bug> = Bug::ALL.iter().filter(|bug| !known(bug)).collect();
@@ -275,7 +275,7 @@ fn every_planted_bug_has_its_row() {
 }
 
 #[test]
-fn every_checker_has_a_bug_that_it_must_catch_within_a_thousand_seeds() {
+fn checkers_catch_a_planted_bug_each_within_a_thousand_seeds() {
     let catches = |invariant: &&&str| TABLE.iter().any(|(_, _, by)| by == *invariant);
     let without: Vec<&str> = INVARIANTS.iter().filter(|all| !catches(all)).copied().collect();
     assert!(without.is_empty(), "checkers that no planted bug shows: {without:?}");
@@ -283,7 +283,7 @@ fn every_checker_has_a_bug_that_it_must_catch_within_a_thousand_seeds() {
     assert!(late.is_empty(), "{late:?}");
 }
 
-/// For a table made anew, or only of the bug that `REDBUD_BUG` names.
+/// Prints a new table, or only the bugs that `REDBUD_BUG` names.
 fn print_table(seeds: u64) {
     let first = std::env::var("REDBUD_FIRST").map_or(1, |text| text.parse().expect("a number"));
     let all = Bug::ALL.iter().filter(|bug| !OF_THE_STORE.contains(bug) && is_asked_for(**bug));
@@ -296,7 +296,7 @@ fn print_table(seeds: u64) {
 }
 
 #[test]
-fn a_run_that_panics_or_does_not_mount_tells_what_was_done_until_then() {
+fn failed_run_reports_its_history_up_to_then() {
     for bug in [Bug::RecallWithoutFlush, Bug::LogNotFlushed] {
         let (_, seed, _) = TABLE.iter().find(|(of, ..)| *of == bug).expect("it has a row");
         let report = run_with(bug, &plan(bug, *seed));
@@ -307,7 +307,7 @@ fn a_run_that_panics_or_does_not_mount_tells_what_was_done_until_then() {
     }
 }
 
-/// The smallest run found that shows what a bug's recorded seed does, and that.
+/// The report of a bug's recorded seed, and the smallest run found that shows the same.
 fn shrunk(bug: Bug) -> (Report, Report) {
     let recorded = TABLE.iter().find(|(of, ..)| *of == bug).map_or(1, |(_, seed, _)| *seed);
     let (_, found) = find(bug, recorded..=TRIES).expect("the bug is found soon");
@@ -317,7 +317,7 @@ fn shrunk(bug: Bug) -> (Report, Report) {
 }
 
 #[test]
-fn a_failing_run_that_needs_a_signal_is_shrunk_though_signals_are_counted_by_who_gets_them() {
+fn shrink_keeps_the_signal_that_a_failing_run_needs() {
     let (found, smallest) = shrunk(Bug::LockKeptByNobody);
     assert_ne!(found.faults, u64::from(found.fault_steps), "{}", found.plan.command());
     assert_eq!(invariant(&smallest), invariant(&found));
@@ -327,15 +327,15 @@ fn a_failing_run_that_needs_a_signal_is_shrunk_though_signals_are_counted_by_who
 }
 
 #[test]
-fn a_failing_run_is_shrunk_to_a_few_steps_that_repeat_it() {
+fn shrink_finds_a_few_steps_that_repeat_a_failure() {
     let bug = Bug::HoleNotPunched;
     let (found, smallest) = shrunk(bug);
     let keep = smallest.plan.keep.clone().expect("something was left out");
     assert!(keep.0.len() <= 15, "{}", smallest.plan.command());
     assert_eq!(invariant(&smallest), invariant(&found));
     assert!(smallest.operations < found.operations);
-    let told: Keep = keep.to_string().parse().expect("what is printed can be read");
-    let again = run_with(bug, &Plan { keep: Some(told), ..smallest.plan.clone() });
+    let parsed: Keep = keep.to_string().parse().expect("printed steps can be parsed");
+    let again = run_with(bug, &Plan { keep: Some(parsed), ..smallest.plan.clone() });
     assert_eq!(again, smallest);
     let sound = run(&smallest.plan);
     assert_eq!(sound.violation, None, "the bug is what fails");

@@ -1,4 +1,4 @@
-//! Scripts of faults that random runs once found.
+//! Fault scripts that random runs once found.
 #![allow(missing_docs)]
 
 use std::cell::Cell;
@@ -56,7 +56,7 @@ async fn create(client: &Client, text: &str) -> Ino {
 }
 
 #[test]
-fn a_file_that_gets_a_name_while_it_loses_one_keeps_what_its_remover_had_written() {
+fn file_linked_during_its_unlink_keeps_the_removers_writes() {
     let linked = Rc::new(Cell::new(0));
     for delay in 0..60 {
         let linked = linked.clone();
@@ -87,7 +87,7 @@ fn a_file_that_gets_a_name_while_it_loses_one_keeps_what_its_remover_had_written
 }
 
 #[test]
-fn a_commit_does_not_take_back_the_time_of_a_later_link() {
+fn commit_does_not_revert_the_ctime_of_a_later_link() {
     run(3, |cluster| async move {
         let client = cluster.connect("one").await.expect("it mounts");
         let ino = create(&client, "a").await;
@@ -109,7 +109,7 @@ fn a_commit_does_not_take_back_the_time_of_a_later_link() {
 }
 
 #[test]
-fn what_a_killed_client_wrote_in_place_outlives_a_power_cut_once_it_was_read() {
+fn in_place_write_of_a_dead_client_is_durable_once_read() {
     for wait in [1, 5, 20, 100, 400, 800] {
         run(wait, |cluster| async move {
             let one = cluster.connect("one").await.expect("it mounts");
@@ -135,7 +135,7 @@ fn what_a_killed_client_wrote_in_place_outlives_a_power_cut_once_it_was_read() {
 }
 
 #[test]
-fn a_file_stays_open_whose_name_is_replaced_before_its_maker_has_the_answer() {
+fn new_file_stays_open_if_replaced_before_the_answer_to_create() {
     let replaced = Rc::new(Cell::new(0));
     for delay in 0..60 {
         let replaced = replaced.clone();
@@ -146,7 +146,7 @@ fn a_file_stays_open_whose_name_is_replaced_before_its_maker_has_the_answer() {
             create(&one, "b").await;
             one.syncfs().await.expect("durable");
             let (old, new) = (name("b"), name("a"));
-            // The answer to who makes it again waits until this is durable.
+            // The answer to a new create of the name waits until this is durable.
             one.unlink(&ME, Place { dir: Ino::ROOT, name: &new }).await.expect("it is there");
             let making = cluster.env.spawn_join({
                 let (other, new) = (other.clone(), new.clone());
@@ -172,7 +172,7 @@ fn a_file_stays_open_whose_name_is_replaced_before_its_maker_has_the_answer() {
 }
 
 #[test]
-fn who_mounts_does_not_wait_for_ever_for_a_server_that_takes_the_connection_and_says_nothing() {
+fn mount_gives_up_on_a_mute_connection() {
     run(11, |cluster| async move {
         cluster.world.mute(SERVER, true);
         let (begun, inner) = (cluster.env.now(), cluster.clone());

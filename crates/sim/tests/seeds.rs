@@ -1,7 +1,7 @@
 //! Seeds of the gate.
 //!
-//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test seeds` runs more of each, and
-//! `REDBUD_FAULTS=cut,data-eio` only with these, `REDBUD_FIRST=5000` from that one on.
+//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test seeds` runs more of each,
+//! `REDBUD_FAULTS=cut,data-eio` only with these faults, and `REDBUD_FIRST=5000` from that seed on.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::sim::SimDisk;
-use redbud_sim::{Damaged, Fault, Plan, Report, Verdicts, Workload, run, run_spoiled};
+use redbud_sim::{DamageCounts, Fault, Plan, Report, Verdicts, Workload, run, run_mutated};
 use types::Duration;
 
 fn asked(name: &str) -> Option<u64> {
@@ -17,12 +17,12 @@ fn asked(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// So many seeds, unless more are asked for.
+/// The number of seeds, unless the environment asks for another.
 fn seeds(usual: u64) -> u64 {
     asked("REDBUD_SEEDS").unwrap_or(usual)
 }
 
-/// Does `work` for every number below `count`, on all processors.
+/// Runs `work` for every number below `count`, on all processors.
 fn for_each(count: u64, work: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
@@ -69,7 +69,7 @@ fn plan(seed: u64) -> Plan {
 }
 
 #[test]
-fn clients_without_faults_see_what_the_model_says() {
+fn clients_see_what_the_model_says_without_faults() {
     for_each(seeds(100), |seed| {
         let lone = seed.is_multiple_of(2);
         let mut plan = Plan { faults: Vec::new(), ..plan(seed) };
@@ -81,7 +81,7 @@ fn clients_without_faults_see_what_the_model_says() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn seed_gives_the_same_run_again() {
     for_each(seeds(40), |seed| {
         let plan = plan(seed);
         assert_eq!(run(&plan), run(&plan), "{}", plan.command());
@@ -89,8 +89,8 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn a_run_leaves_nothing_of_its_world_behind() {
-    // The first run of each size of devices makes the disk that all of that size begin with.
+fn run_frees_its_world() {
+    // The first run of each device size formats the disk that all runs of that size begin with.
     for seed in 0..40 {
         run(&Plan { operations: 1, ..Plan::new(seed) });
     }
@@ -103,7 +103,7 @@ fn a_run_leaves_nothing_of_its_world_behind() {
 }
 
 #[test]
-fn every_workload_holds_also_when_it_is_spread_over_an_hour() {
+fn workloads_hold_when_spread_over_an_hour() {
     let hour = Duration::from_secs(3600);
     let kinds = Workload::ALL.len() as u64;
     for_each(seeds(2 * kinds), |seed| {
@@ -123,8 +123,9 @@ fn processes_share_a_page_fairly_with_all_faults_and_with_none() {
     });
 }
 
+/// SEMANTICS 2.6.
 #[test]
-fn clients_are_told_of_all_that_data_devices_lose() {
+fn data_device_errors_are_reported_for_every_loss() {
     let first = asked("REDBUD_FIRST").unwrap_or(1000);
     let made = AtomicU64::new(0);
     for_each(seeds(300), |nth| {
@@ -139,8 +140,9 @@ fn clients_are_told_of_all_that_data_devices_lose() {
     assert!(made > seeds(300) / 4, "data devices failed {made} times");
 }
 
+/// SEMANTICS 2.7.
 #[test]
-fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
+fn full_device_has_space_again_and_keeps_what_it_acknowledged() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let refused = AtomicU64::new(0);
     for_each(seeds(200), |nth| {
@@ -157,10 +159,10 @@ fn what_is_full_has_room_again_and_nothing_accepted_is_refused_later() {
     assert!(refused > seeds(200), "there was no space {refused} times");
 }
 
-/// The replies that are kept for many clients take nothing that removing needs, and whoever is
-/// refused is so for want of room.
+/// Kept replies of many clients take no space that removals need. A refused client is refused for
+/// lack of space.
 #[test]
-fn a_full_metadata_zone_of_many_clients_lets_go_of_what_they_remove() {
+fn full_metadata_zone_of_many_clients_allows_removals() {
     let first = asked("REDBUD_FIRST").unwrap_or(50_000);
     let faults = [vec![Fault::Space], vec![Fault::Space, Fault::ClientKill, Fault::ServerKill]];
     let many = |seed: u64| Plan {
@@ -188,7 +190,7 @@ fn a_full_metadata_zone_of_many_clients_lets_go_of_what_they_remove() {
 }
 
 #[test]
-fn what_mappings_stored_is_the_files_or_lost_with_its_session() {
+fn mmap_store_reaches_the_file_or_is_lost_with_its_session() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let (stores, lost) = (AtomicU64::new(0), AtomicU64::new(0));
     for_each(seeds(400), |nth| {
@@ -203,8 +205,9 @@ fn what_mappings_stored_is_the_files_or_lost_with_its_session() {
     assert!(stores > 10 * seeds(400) && lost > 0, "{stores} stores, {lost} not written back");
 }
 
+/// SEMANTICS 3.8.
 #[test]
-fn what_killed_processes_had_asked_for_is_done_or_not_and_nothing_stays_of_it() {
+fn request_of_a_killed_process_is_done_or_not_and_leaks_nothing() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let (killed, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
     for_each(seeds(300), |nth| {
@@ -220,31 +223,37 @@ fn what_killed_processes_had_asked_for_is_done_or_not_and_nothing_stays_of_it() 
     assert!(killed > seeds(300) / 2 && disturbed > 0, "{killed} killed, {disturbed} disturbed");
 }
 
+/// SEMANTICS 2.8.
 #[test]
-fn what_a_damaged_metadata_device_tells_is_true_or_an_error() {
+fn corrupted_metadata_reads_correctly_or_fails() {
     let first = asked("REDBUD_FIRST").unwrap_or(0);
     let (made, sums) = (AtomicU64::new(0), Mutex::new([0; 5]));
     for_each(seeds(60), |nth| {
         let faults = vec![Fault::Damage, Fault::ServerPower];
         let report = check(&Plan { faults, ..plan(first + nth) });
         let count = report.made.get(&Fault::Damage).copied().unwrap_or(0);
-        let Damaged { sound, told, refused, repaired, hopeless } = report.damaged;
+        let DamageCounts { sound, reported, refused, repaired, unrepairable } = report.damaged;
         let mut sums = sums.lock().expect("no other seed failed");
-        let new = [sound, told, refused, repaired, hopeless];
+        let new = [sound, reported, refused, repaired, unrepairable];
         sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
         made.fetch_add(count, Ordering::Relaxed);
     });
     let made = made.into_inner();
     assert!(made > 2 * seeds(60), "{made} damaged devices");
-    let [sound, told, refused, repaired, hopeless] = *sums.lock().expect("all seeds held");
-    println!("{sound} sound, {told} told, {refused} refused; {repaired} repaired, {hopeless} not");
-    // Who refuses every damaged device says nothing false, and is of no use.
-    assert_eq!((sound + told + refused, repaired + hopeless), (made, made));
-    assert!(refused < made / 2 && sound > 0 && told > 0, "of {made} {refused} cannot be opened");
-    assert!(hopeless < made / 5, "of {made} {hopeless} cannot be repaired");
+    let [sound, reported, refused, repaired, unrepairable] = *sums.lock().expect("all seeds held");
+    println!(
+        "{sound} sound, {reported} reported, {refused} refused; {repaired} repaired, {unrepairable} not"
+    );
+    // Refusing every corrupted device serves nothing false, and is of no use.
+    assert_eq!((sound + reported + refused, repaired + unrepairable), (made, made));
+    assert!(
+        refused < made / 2 && sound > 0 && reported > 0,
+        "of {made} {refused} cannot be opened"
+    );
+    assert!(unrepairable < made / 5, "of {made} {unrepairable} cannot be repaired");
 }
 
-/// What all seeds came to.
+/// Sums over all seeds.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     faults: u64,
@@ -255,7 +264,7 @@ struct Sums {
     abandoned: u64,
     misled: u64,
     operations: u64,
-    blurred: u64,
+    racy: u64,
     looks: u64,
     unseen: u64,
 }
@@ -271,7 +280,7 @@ impl Sums {
         self.abandoned += u64::from(report.abandoned.is_some());
         self.misled += u64::from(report.misled.is_some());
         self.operations += report.operations;
-        self.blurred += report.blurred;
+        self.racy += report.racy;
         self.looks += report.looks.seen + report.looks.unseen;
         self.unseen += report.looks.unseen;
     }
@@ -301,33 +310,33 @@ fn clients_see_one_file_system_under_all_faults() {
         "{} histories not judged to their end, {} judged by all orders",
         sums.abandoned, sums.misled
     );
-    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.blurred);
+    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.racy);
     println!("{} stores into mappings, {} times not written back", sums.stores, sums.lost);
     println!("{} looks into the store, of which {} saw nothing", sums.looks, sums.unseen);
-    // A run that meets no faults, or whose answers nobody explains, shows nothing.
+    // A run without faults, or without explained answers, shows nothing.
     let few = std::env::var("REDBUD_FAULTS").is_ok();
     let missing = Fault::ALL.iter().find(|kind| !made.contains_key(kind));
     assert!(few || count < 1000 || missing.is_none(), "no seed met {missing:?}");
     assert!(few || sums.faults > count / 2 && sums.restarts > count / 8, "few faults or restarts");
-    // Where there is little space nothing is stored into mappings.
+    // Runs with little space do not store into mappings.
     assert!(few || sums.stores > count / 4, "few stores into mappings");
-    assert!(sums.misled < count / 20 + 1, "too many were not explained as the server told");
+    assert!(sums.misled < count / 20 + 1, "the observed order explains too few histories");
     assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
-    assert!(sums.blurred < sums.operations / 500 + 1, "too many answers were not judged");
+    assert!(sums.racy < sums.operations / 500 + 1, "too many answers were not judged");
     assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
     assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
 }
 
-/// What the order that the server tells explains is explained by the search that is told nothing,
-/// too: also where an answer is another one than was given, so that often nothing explains it.
+/// The full search explains everything that the observed order explains, also in mutants, most of
+/// which nothing explains.
 #[test]
-fn the_search_among_all_orders_says_the_same() {
+fn search_of_all_orders_agrees_with_the_observed_order() {
     let sums = Mutex::new(Verdicts::default());
     for_each(seeds(2000) / 20, |nth| {
         let plan = Plan { operations: 120, ..plan(30_000 + nth) };
-        let (report, verdicts) = run_spoiled(&plan, 20);
+        let (report, verdicts) = run_mutated(&plan, 20);
         assert_eq!(report.violation, None, "{}", plan.command());
-        assert_eq!(verdicts.only_told, 0, "{}", plan.command());
+        assert_eq!(verdicts.only_observed, 0, "{}", plan.command());
         check(&Plan { all_orders: true, ..plan });
         let mut sums = sums.lock().expect("no other seed failed");
         sums.explained += verdicts.explained;
@@ -337,14 +346,14 @@ fn the_search_among_all_orders_says_the_same() {
     let sums = *sums.lock().expect("all seeds held");
     println!("{sums:?}");
     assert!(sums.refused > 200 && sums.explained > 20, "{sums:?}");
-    assert!(sums.only_searched < sums.explained, "the witness explains little: {sums:?}");
+    assert!(sums.only_searched < sums.explained, "the observed order explains little: {sums:?}");
 }
 
-/// With many clients there are too many orders to search; the server tells which it was.
+/// With many clients there are too many orders to search: the observed order is needed.
 #[test]
 fn many_clients_see_one_file_system() {
     let sums = Mutex::new([0; 3]);
-    // 40073: whoever found a file while it was removed kept its space.
+    // 40073: a client that looked a file up during its removal kept its space.
     let many = |seed| {
         let usual_operations = seed == 40_073;
         Plan { clients: 12, operations: 600, usual_operations, ..Plan::new(seed) }
@@ -363,8 +372,8 @@ fn many_clients_see_one_file_system() {
     assert!(operations > 24 * 600 && misled < 5 && abandoned < 2, "{misled} {abandoned}");
 }
 
-/// Seeds of campaigns that failed once: all faults, 150 operations, two executors. `REDBUD_SEED`
-/// names another one.
+/// Seeds of earlier campaigns that failed: all faults, 150 operations, two executors. `REDBUD_SEED`
+/// runs another one.
 const FAILED: [u64; 28] = [
     552, 37375, 50551, 100253, 100358, 122535, 122706, 127450, 11463, 6023156, 6032845, 8002995,
     8008875, 8012033, 8021169, 8059185, 8065237, 8075323, 8097923, 8103160, 11016234, 11018645,
@@ -377,7 +386,7 @@ const FAILED_OF_ALL: [u64; 11] = [
     35005893, 35006143,
 ];
 
-/// The same, of campaigns whose faults meet.
+/// The same, of campaigns with overlapping faults.
 const FAILED_TOGETHER: [u64; 17] = [
     38002576, 39009596, 44016967, 44060740, 44078512, 44080495, 44085860, 44095372, 44137103,
     48018026, 48026776, 48046130, 48048092, 48048262, 48060277, 48086241, 48122503,
@@ -388,7 +397,7 @@ const FAILED_IN_PAIRS: [u64; 7] =
     [49101770, 51025321, 51039288, 55001786, 55043517, 56007764, 56014789];
 
 #[test]
-fn what_campaigns_have_met_holds() {
+fn seeds_that_failed_in_campaigns_hold() {
     let all = Fault::ALL.to_vec();
     let without = |left_out: &[Fault]| -> Vec<Fault> {
         all.iter().copied().filter(|fault| !left_out.contains(fault)).collect()

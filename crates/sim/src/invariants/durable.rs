@@ -1,26 +1,27 @@
-//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is, and so
-//! is what one client has seen of another's work.
+//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is durable,
+//! and so is what one client has seen of another's work.
 //!
-//! What the metadata device keeps of the log is followed write by write and flush by flush,
-//! whatever the server says of it. So
-//! - no answer of the server says of more of the log that it is durable than the device would keep
-//!   if it lost its power at that moment; nor does one to a request that is to be durable leave
-//!   before its transaction is;
-//! - no server begins with less of the log than any before it has said to be durable, nor with what
-//!   is not stable itself;
-//! - when an application is told of a name or of attributes, also by ENOENT or EEXIST, what other
-//!   clients had changed of these before it asked is durable, whoever of them, or the server, dies
-//!   next;
-//! - when `fsync` of a directory or `syncfs` succeeds, what its client had been told before to be
-//!   done to names and attributes is durable; with `fsync` of a file, to its attributes;
-//! - when `fsync` or `syncfs` succeeds, what its client had written to blocks of the file
-//!   (`syncfs`: of any) before it was asked is stable on the data device. A newer write of the same
-//!   block that is stable will do, and what the device has failed is told in other ways.
+//! The checker follows the log on the metadata device write by write and flush by flush,
+//! independent of what the server reports:
+//! - no answer of the server announces more of the log as durable than the device would keep in a
+//!   power cut at that moment. No answer to a request with durability leaves before its transaction
+//!   is durable;
+//! - no server begins with less of the log than any earlier one announced as durable, nor with a
+//!   log that is not stable itself;
+//! - an answer may show a name or attributes to an application, also by ENOENT or EEXIST. Then
+//!   other clients' changes of them from before the call are durable, whichever client or server
+//!   dies next;
+//! - when `fsync` of a directory or `syncfs` succeeds, all changes of names and attributes that
+//!   were answered to this client before the call are durable. For `fsync` of a file this holds for
+//!   its attributes;
+//! - when `fsync` or `syncfs` succeeds, the client's writes to blocks of the file (`syncfs`: of any
+//!   file) from before the call are stable on the data device. A newer stable write of the same
+//!   block suffices; device errors are reported in other ways.
 //!
-//! Not looked at here: whether `fsync` left something that was never written; what of a name or of
-//! attributes was changed beside what an operation names (the link count of what is removed);
-//! content that one client saw of another; and what is replayed after a restart, until it is
-//! changed again. What a client then reads after a loss tells the model.
+//! Not checked here: data that `fsync` never wrote; changes of names or attributes that the
+//! operation does not name (the link count of a removed file); content that one client saw of
+//! another; replayed changes, until they change again. After a loss the model judges what a client
+//! reads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +29,7 @@ use std::ops::Range;
 use env::sim::DiskEvent;
 use types::{Fault, Ino, Transno};
 
-use super::{Node, Place, epochs, is_of};
+use super::{ClientPlace, NodeRun, epochs, runs_at};
 use crate::call::{At, Call, Op, Outcome};
 use crate::cluster::LOG_BYTES;
 use crate::log;
@@ -36,18 +37,17 @@ use crate::log;
 /// The invariant.
 pub(crate) const DURABLE: &str = "4: what was synced, or seen of another, survives";
 
-/// What of the log is on the metadata device.
+/// The log on the metadata device.
 #[derive(Default)]
 struct LogOnDisk {
-    /// Where position 0 of a lap lies, once a group was written.
+    /// Device offset of position 0 of a lap, once a group was written.
     begin: Option<u64>,
-    /// Up to here all was written.
+    /// Everything before this position was written.
     end: u64,
-    /// What was written beyond that: a group that goes on at the log's beginning is written in two
-    /// pieces, in any order.
+    /// Writes beyond `end`: a group that wraps around is written in two pieces, in any order.
     pieces: Vec<Range<u64>>,
     /// Writes that are not stable, as positions of the log.
-    loose: BTreeMap<u64, Range<u64>>,
+    unflushed: BTreeMap<u64, Range<u64>>,
 }
 
 impl LogOnDisk {
@@ -58,29 +58,29 @@ impl LogOnDisk {
                     self.submitted(id, at..at + bytes.len() as u64);
                 }
             }
-            DiskEvent::Stable { ids } => ids.iter().for_each(|id| _ = self.loose.remove(id)),
+            DiskEvent::Stable { ids } => ids.iter().for_each(|id| _ = self.unflushed.remove(id)),
             DiskEvent::Completed { .. } | DiskEvent::Failed { .. } => {}
         }
     }
 
     fn submitted(&mut self, id: u64, written: Range<u64>) {
         if written.end <= self.durable() {
-            // A server that begins writes again what is there: the same bytes.
+            // A starting server rewrites the same bytes.
             return;
         }
-        for range in self.loose.values_mut() {
-            *range = behind(range, &written);
+        for range in self.unflushed.values_mut() {
+            *range = remainder(range, &written);
         }
-        self.loose.retain(|_, range| !range.is_empty());
-        self.loose.insert(id, written.clone());
+        self.unflushed.retain(|_, range| !range.is_empty());
+        self.unflushed.insert(id, written.clone());
         self.pieces.push(written);
         while let Some(nth) = self.pieces.iter().position(|piece| piece.start <= self.end) {
             self.end = self.end.max(self.pieces.swap_remove(nth).end);
         }
     }
 
-    /// Where in the log a write begins, if it is one of the log. A group tells; the other piece of
-    /// one lies in the lap that is nearest.
+    /// The log position of a write, if it is one of the log. A group has it in its header; its
+    /// other piece lies in the nearest lap.
     fn position(&mut self, offset: u64, bytes: &[u8]) -> Option<u64> {
         if let Some((_, lsn)) = epochs::group(bytes) {
             self.begin = Some(offset - lsn % LOG_BYTES);
@@ -91,34 +91,35 @@ impl LogOnDisk {
         Some(lap * LOG_BYTES + at)
     }
 
-    /// A server goes on at `end`.
-    fn goes_on(&mut self, end: u64) {
+    /// A server continues the log at `end`.
+    fn resume_at(&mut self, end: u64) {
         self.end = end;
         self.pieces.clear();
     }
 
-    /// Up to where a power cut leaves all of it.
+    /// A power cut keeps everything before this position.
     fn durable(&self) -> u64 {
-        self.loose.values().map(|range| range.start).fold(self.end, u64::min)
+        self.unflushed.values().map(|range| range.start).fold(self.end, u64::min)
     }
 }
 
-/// What is left of `range` where `written` took the place of its beginning, or of all of it.
-fn behind(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
+/// The part of `range` after the one that `written` replaced; `range` itself if `written` begins
+/// later.
+fn remainder(range: &Range<u64>, written: &Range<u64>) -> Range<u64> {
     match written.start <= range.start {
         true => range.start.max(written.end.min(range.end))..range.end,
         false => range.clone(),
     }
 }
 
-/// What may be changed by one client and seen by another.
+/// An object that one client changes and another sees.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Unit {
     Name(At),
     Attr(Ino),
 }
 
-/// What an operation changes or tells of.
+/// The objects that an operation changes or shows.
 fn units(op: &Op) -> Vec<Unit> {
     match *op {
         Op::Lookup(at)
@@ -138,104 +139,103 @@ fn units(op: &Op) -> Vec<Unit> {
     }
 }
 
-/// A change that a client made, and that is not known to be durable.
+/// A change by a client that is not known to be durable.
 struct Change {
     client: usize,
     /// Position in the history.
     at: u64,
     transno: Transno,
-    /// Position at which its application was told that it is done.
+    /// Position at which its application got the answer.
     answered: Option<u64>,
 }
 
 /// A write of the data device that is not stable.
-struct Loose {
-    node: Node,
+struct UnflushedWrite {
+    node: NodeRun,
     /// Position in the history at which it was submitted.
     at: u64,
 }
 
-/// What is remembered.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Durable {
-    /// The disks are watched: without that nothing is known of them.
+    /// The disks are watched; otherwise nothing is known of them.
     watches: bool,
     log: LogOnDisk,
-    /// Up to where a server has said that the log is durable.
-    told: u64,
-    /// The epoch of the server that opened the metadata last.
+    /// A server announced the log as durable up to here.
+    announced: u64,
+    /// The epoch of the server that last opened the metadata.
     epoch: u32,
     changes: BTreeMap<Unit, Vec<Change>>,
-    /// Writes of each data block, by their numbers.
-    loose: BTreeMap<u64, BTreeMap<u64, Loose>>,
+    /// Unstable writes of each data block, by their numbers.
+    unflushed: BTreeMap<u64, BTreeMap<u64, UnflushedWrite>>,
 }
 
 impl Durable {
-    /// From here on it is told what happens to the disks.
+    /// From here on the checker gets the events of the disks.
     pub(crate) fn watch(&mut self) {
         self.watches = true;
     }
 
-    /// Something happens to the metadata device.
+    /// An event of the metadata device.
     pub(crate) fn on_meta(&mut self, event: DiskEvent<'_>) {
         self.log.happened(event);
     }
 
-    /// The metadata device is another one, all of which is stable.
+    /// The metadata device was replaced by one with stable content.
     pub(crate) fn meta_replaced(&mut self) {
-        self.log.loose.clear();
+        self.log.unflushed.clear();
     }
 
-    /// A server has opened the metadata; its log goes on at `end`.
+    /// A server has opened the metadata; its log continues at `end`.
     pub(crate) fn opened(&mut self, epoch: u32, end: u64) {
         if !self.watches {
             return;
         }
-        if self.epoch > 0 && end < self.told {
-            let told = self.told;
+        if self.epoch > 0 && end < self.announced {
             broken(&format!(
-                "the log of epoch {epoch} begins at {end}; it was durable up to {told}, as was told"
+                "the log of epoch {epoch} begins at {end}; the server had announced it durable up to {}",
+                self.announced
             ));
         }
-        self.log.goes_on(end);
+        self.log.resume_at(end);
         let durable = self.log.durable();
         if durable < end {
             broken(&format!(
-                "the log of epoch {epoch} begins at {end}; a power cut takes all behind {durable}"
+                "the log of epoch {epoch} begins at {end}; a power cut takes everything after {durable}"
             ));
         }
         self.epoch = epoch;
-        self.told = end;
+        self.announced = end;
         self.changes.clear();
     }
 
-    /// The server answers that all up to `told` is durable; with `its` also that this transaction
-    /// is.
-    pub(crate) fn answers(&mut self, told: Transno, its: Option<Transno>) {
+    /// The server announces everything up to `covered` as durable; with `its` this transaction too.
+    pub(crate) fn answers(&mut self, covered: Transno, its: Option<Transno>) {
         if !self.watches {
             return;
         }
         let durable = self.log.durable();
-        for transno in [Some(told), its].into_iter().flatten() {
+        for transno in [Some(covered), its].into_iter().flatten() {
             if transno.epoch.0 == self.epoch && transno.lsn.0 > durable {
                 broken(&format!(
-                    "the server answers that {transno} is durable; a power cut takes all behind {durable}"
+                    "the server answers that {transno} is durable; a power cut takes everything after {durable}"
                 ));
             }
         }
-        if told.epoch.0 == self.epoch {
-            self.told = self.told.max(told.lsn.0);
+        if covered.epoch.0 == self.epoch {
+            self.announced = self.announced.max(covered.lsn.0);
         }
     }
 
-    /// A client has changed what this step names.
+    /// A client has changed the objects of this step.
     pub(crate) fn changed(&mut self, client: usize, at: u64, op: &Op, transno: Transno) {
         for unit in units(op) {
             self.note(client, at, unit, transno);
         }
     }
 
-    /// A client has committed what it did to a file.
+    /// A client has committed changes of a file.
     pub(crate) fn committed(&mut self, client: usize, at: u64, ino: Ino, transno: Transno) {
         self.note(client, at, Unit::Attr(ino), transno);
     }
@@ -247,14 +247,17 @@ impl Durable {
         changes.push(Change { client, at, transno, answered: None });
     }
 
-    /// An application was told this.
+    /// An application got this answer.
     pub(crate) fn ended(&mut self, call: &Call) {
         let durable = self.log.durable();
-        for unit in told(call) {
+        for unit in answered_units(call) {
             let Some(changes) = self.changes.get_mut(&unit) else { continue };
             changes.retain(|change| change.transno.lsn.0 > durable);
             let is_seen = |of: &&Change| of.client != call.client && of.at < call.begun;
-            changes.iter().filter(is_seen).for_each(|change| lacks(call, unit, change, durable));
+            changes
+                .iter()
+                .filter(is_seen)
+                .for_each(|change| report_missing(call, unit, change, durable));
             let is_its = |of: &&mut Change| of.client == call.client && Some(of.at) == call.applied;
             if call.op.changes()
                 && !matches!(call.outcome, Some(Outcome::Failed(_)))
@@ -271,8 +274,8 @@ impl Durable {
         }
     }
 
-    /// What of names and attributes a client was told to be done before it asked must be durable
-    /// when it has synced that.
+    /// After a sync, changes of names and attributes answered to the client before it must be
+    /// durable.
     fn names_synced(&self, call: &Call, durable: u64) {
         let is_meant = |unit: &Unit| match (&call.op, unit) {
             (Op::Fsync(of, _), Unit::Attr(ino)) => of == ino,
@@ -280,61 +283,61 @@ impl Durable {
             _ => false,
         };
         for (unit, changes) in self.changes.iter().filter(|(unit, _)| is_meant(unit)) {
-            let is_lacking = |change: &&Change| {
+            let is_missing = |change: &&Change| {
                 change.client == call.client
                     && change.transno.lsn.0 > durable
                     && change.answered.is_some_and(|answered| answered < call.begun)
             };
             changes
                 .iter()
-                .filter(is_lacking)
-                .for_each(|change| lacks(call, *unit, change, durable));
+                .filter(is_missing)
+                .for_each(|change| report_missing(call, *unit, change, durable));
         }
     }
 
-    /// A write to the data device is under way.
+    /// A write to the data device was submitted.
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
         let at = log::position();
         for block in blocks {
-            let loose = Loose { node: (node.to_owned(), run), at };
-            self.loose.entry(block).or_default().insert(id, loose);
+            let unflushed = UnflushedWrite { node: (node.to_owned(), run), at };
+            self.unflushed.entry(block).or_default().insert(id, unflushed);
         }
     }
 
-    /// A flush of the data device has made a write of these blocks stable.
+    /// A flush of the data device made a write of these blocks stable.
     pub(crate) fn stable(&mut self, id: u64, blocks: Range<u64>) {
         for block in blocks {
-            if let Some(writes) = self.loose.get_mut(&block) {
+            if let Some(writes) = self.unflushed.get_mut(&block) {
                 *writes = writes.split_off(&(id + 1));
                 if writes.is_empty() {
-                    self.loose.remove(&block);
+                    self.unflushed.remove(&block);
                 }
             }
         }
     }
 
-    /// The data device is another one, all of which is stable.
+    /// The data device was replaced by one with stable content.
     pub(crate) fn data_replaced(&mut self) {
-        self.loose.clear();
+        self.unflushed.clear();
     }
 
-    /// The data device has failed a write or a flush of whoever runs there, or he has lost his
-    /// session: what he had written is no longer to be stable, and he tells that.
-    pub(crate) fn given_up(&mut self, place: &Place) {
-        for writes in self.loose.values_mut() {
-            writes.retain(|_, loose| !is_of(&loose.node, place));
+    /// The data device failed a write or flush of this client, or its session was lost: its writes
+    /// need not become stable, and it reports that.
+    pub(crate) fn abandon_writes(&mut self, place: &ClientPlace) {
+        for writes in self.unflushed.values_mut() {
+            writes.retain(|_, unflushed| !runs_at(&unflushed.node, place));
         }
-        self.loose.retain(|_, writes| !writes.is_empty());
+        self.unflushed.retain(|_, writes| !writes.is_empty());
     }
 
-    /// A client at this place is told that what it had written before it asked is durable; `is_its`
-    /// tells whether a block is one that is meant.
-    pub(crate) fn synced(&self, call: &Call, place: &Place, is_its: impl Fn(u64) -> bool) {
-        for (block, writes) in &self.loose {
-            let older = |of: &Loose| of.at < call.begun && is_of(&of.node, place);
+    /// A sync of the client at this place succeeded for its earlier writes; `is_its` selects the
+    /// blocks that it covers.
+    pub(crate) fn synced(&self, call: &Call, place: &ClientPlace, is_its: impl Fn(u64) -> bool) {
+        for (block, writes) in &self.unflushed {
+            let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
             if writes.values().any(older) && is_its(*block) {
                 broken(&format!(
-                    "{}: it had written block {block} of the data zone before that, and no flush has made this stable",
+                    "{}: no flush made its earlier write of block {block} of the data zone stable",
                     call.line()
                 ));
             }
@@ -342,8 +345,8 @@ impl Durable {
     }
 }
 
-/// What an application was told of, also by a failure.
-fn told(call: &Call) -> Vec<Unit> {
+/// The objects that an answer shows, also a failure.
+fn answered_units(call: &Call) -> Vec<Unit> {
     match (&call.op, &call.outcome) {
         (_, None) => Vec::new(),
         (Op::Unlink(at) | Op::Rmdir(at), Some(Outcome::Failed(Fault::NotFound)))
@@ -356,9 +359,9 @@ fn told(call: &Call) -> Vec<Unit> {
     }
 }
 
-fn lacks(call: &Call, unit: Unit, change: &Change, durable: u64) {
+fn report_missing(call: &Call, unit: Unit, change: &Change, durable: u64) {
     broken(&format!(
-        "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes all behind {durable}",
+        "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes everything after {durable}",
         call.line(),
         change.client,
         change.transno,
@@ -398,7 +401,7 @@ mod tests {
         durable.on_meta(DiskEvent::Submitted { id, node: ("mds", 1), offset, bytes });
     }
 
-    /// A write of a group of this epoch at this position, up to the end of a block.
+    /// Submits a group of this epoch at this position, up to the end of a block.
     fn group(durable: &mut Durable, id: u64, epoch: u32, lsn: u64) {
         let mut bytes = vec![0; 4096];
         bytes[4..8].copy_from_slice(b"RBLG");
@@ -412,35 +415,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_durable_must_be_on_the_device_also_where_a_lap_ends() {
+    fn announced_log_is_on_the_device_across_the_end_of_a_lap() {
         let lap = LOG_BYTES;
-        let told = |covered: &[u64], upto: u64| {
+        let detected = |covered: &[u64], upto: u64| {
             found(|durable| {
                 group(durable, 1, 1, lap - 8192);
                 flush(durable, &[1]);
-                // The rest of a group comes before its beginning.
+                // The end of a group is written before its beginning.
                 submit(durable, 2, BEGIN, &[1; 4096]);
                 group(durable, 3, 1, lap - 4096);
                 flush(durable, covered);
                 durable.answers(transno(upto), None);
             })
         };
-        assert_eq!(told(&[2, 3], lap + 4096), None);
-        assert_eq!(told(&[], lap - 4096), None);
+        assert_eq!(detected(&[2, 3], lap + 4096), None);
+        assert_eq!(detected(&[], lap - 4096), None);
         for (covered, upto) in [(vec![3], lap + 1), (vec![2], lap - 1), (vec![2, 3], lap + 4097)] {
-            assert!(told(&covered, upto).is_some_and(|text| text.contains("power cut")));
+            assert!(detected(&covered, upto).is_some_and(|text| text.contains("power cut")));
         }
     }
 
     #[test]
-    fn what_is_to_be_durable_is_and_what_was_told_to_be_is_there_for_the_next_server() {
+    fn announced_log_is_there_for_the_next_server() {
         let at = LOG_BYTES - 8192;
         let next = |end: u64| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 flush(durable, &[1]);
                 durable.answers(transno(at + 4096), Some(transno(at + 4096)));
-                // Written, and not heard of.
+                // Written, but not announced.
                 group(durable, 2, 1, at + 4096);
                 durable.opened(2, end);
                 group(durable, 3, 2, at + 4096);
@@ -449,7 +452,7 @@ mod tests {
             })
         };
         assert_eq!(next(at + 4096), None);
-        assert!(next(at).is_some_and(|text| text.contains("as was told")));
+        assert!(next(at).is_some_and(|text| text.contains("had announced")));
         assert!(next(at + 8192).is_some_and(|text| text.contains("of epoch 2 begins")));
         let its = found(|durable| {
             group(durable, 1, 1, at);
@@ -466,9 +469,9 @@ mod tests {
     }
 
     #[test]
-    fn what_another_changed_before_one_asked_is_durable_before_one_is_told() {
+    fn change_of_another_client_is_durable_before_it_is_seen() {
         let at = LOG_BYTES - 8192;
-        let told = |client: usize, op: Op, begun: u64, flushed: bool| {
+        let detected = |client: usize, op: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::Make(AT, FileKind::Regular), transno(at + 90));
@@ -480,18 +483,18 @@ mod tests {
             })
             .is_some()
         };
-        assert!(told(2, Op::Lookup(AT), 11, false));
-        assert!(told(2, Op::GetAttr(Ino(7)), 11, false));
-        assert!(!told(2, Op::Lookup(AT), 11, true));
-        assert!(!told(2, Op::Lookup(AT), 9, false), "it may have been told of before");
-        assert!(!told(1, Op::Lookup(AT), 11, false), "its own");
-        assert!(!told(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
+        assert!(detected(2, Op::Lookup(AT), 11, false));
+        assert!(detected(2, Op::GetAttr(Ino(7)), 11, false));
+        assert!(!detected(2, Op::Lookup(AT), 11, true));
+        assert!(!detected(2, Op::Lookup(AT), 9, false), "the answer may be older");
+        assert!(!detected(1, Op::Lookup(AT), 11, false), "its own change");
+        assert!(!detected(2, Op::Lookup(At { name: 4, ..AT }), 11, false));
     }
 
     #[test]
-    fn what_is_missing_or_there_already_is_told_as_well() {
+    fn enoent_and_eexist_show_a_change_as_well() {
         let at = LOG_BYTES - 8192;
-        let told = |op: Op, fault: Fault| {
+        let detected = |op: Op, fault: Fault| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::Unlink(AT), transno(at + 90));
@@ -500,13 +503,13 @@ mod tests {
             })
             .is_some()
         };
-        assert!(told(Op::Unlink(AT), Fault::NotFound));
-        assert!(told(Op::Make(AT, FileKind::Regular), Fault::Exists));
-        assert!(!told(Op::Unlink(AT), Fault::Io));
+        assert!(detected(Op::Unlink(AT), Fault::NotFound));
+        assert!(detected(Op::Make(AT, FileKind::Regular), Fault::Exists));
+        assert!(!detected(Op::Unlink(AT), Fault::Io));
     }
 
     #[test]
-    fn an_older_change_is_looked_at_though_its_client_changed_the_same_again() {
+    fn older_change_is_checked_after_a_newer_one_of_the_client() {
         let at = LOG_BYTES - 8192;
         let found = found(|durable| {
             group(durable, 1, 1, at);
@@ -518,15 +521,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_before_a_sync_is_durable_when_that_ends() {
+    fn sync_makes_changes_answered_before_it_durable() {
         let at = LOG_BYTES - 8192;
-        let lacks = |sync: Op, begun: u64, flushed: bool| {
+        let is_missing = |sync: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
                 durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
                 if flushed {
                     flush(durable, &[1]);
-                    // What is written behind meanwhile is nothing that the application was told.
+                    // The application got no answer for changes committed later.
                     durable.committed(1, 11, Ino(7), transno(at + 4200));
                 }
                 let applied = Some(10);
@@ -536,15 +539,15 @@ mod tests {
             .is_some()
         };
         for sync in [Op::SyncNames, Op::SyncAll, Op::Fsync(Ino(7), 1)] {
-            assert!(lacks(sync.clone(), 13, false), "{sync:?}");
-            assert!(!lacks(sync.clone(), 13, true), "{sync:?}");
-            assert!(!lacks(sync, 11, false), "it was not answered");
+            assert!(is_missing(sync.clone(), 13, false), "{sync:?}");
+            assert!(!is_missing(sync.clone(), 13, true), "{sync:?}");
+            assert!(!is_missing(sync, 11, false), "it was not answered");
         }
-        assert!(!lacks(Op::Fsync(Ino(8), 1), 13, false), "another file");
+        assert!(!is_missing(Op::Fsync(Ino(8), 1), 13, false), "another file");
     }
 
     #[test]
-    fn what_a_client_had_written_is_stable_when_it_is_told_so() {
+    fn sync_makes_writes_from_before_it_stable() {
         let synced = |work: &dyn Fn(&mut Durable)| {
             found(|durable| {
                 log::at(5);
@@ -573,7 +576,7 @@ mod tests {
         assert!(other(("c0", 4), 7, 5));
         assert!(!other(("c0", 3), 7, 5), "an earlier run");
         assert!(!other(("c1", 4), 7, 5));
-        assert!(!other(("c0", 4), 8, 5), "of no file");
+        assert!(!other(("c0", 4), 8, 5), "a block of no file");
         assert!(!other(("c0", 4), 7, 7), "later");
     }
 }

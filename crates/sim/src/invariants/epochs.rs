@@ -1,10 +1,10 @@
 //! Invariant 7, of the log: after an epoch was raised, no older record takes effect.
 //!
-//! - Every server that has opened the metadata has a higher epoch than all before it;
-//! - once a server has written to the metadata device, no write of one that was started before it
-//!   is submitted, nor reaches the device;
-//! - no group of records carries an older epoch than that of the newest server that has opened the
-//!   metadata, and in the order of the log no older epoch stands behind a newer one.
+//! - Every server that opens the metadata has a higher epoch than all before it;
+//! - once a server has written to the metadata device, no write of an earlier server is submitted
+//!   or reaches the device;
+//! - no group of records carries an older epoch than that of the newest server that opened the
+//!   metadata, and in log order no older epoch follows a newer one.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use crate::log;
 /// The invariant.
 pub(crate) const OLDER: &str = "7: after an epoch is raised no older record or write takes effect";
 
-/// Of a group's header: see the store's `journal`.
+/// Magic number of a group's header, as in the log of the store.
 const MAGIC: &[u8] = b"RBLG";
 const HEADER: usize = 64;
 
-/// What is remembered.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Epochs {
-    /// The epoch of the server that has opened the metadata last.
+    /// The epoch of the server that last opened the metadata.
     newest: u32,
     /// The newest server that has written.
     writer: u32,
-    /// Writes under way, and whose they are.
+    /// Writes under way, by their servers.
     writes: BTreeMap<u64, u32>,
-    /// Where the last group of each epoch begins.
+    /// The position of the last group of each epoch.
     last: BTreeMap<u32, u64>,
 }
 
-/// Epoch and position of a group of records, if what is written begins with one.
+/// Epoch and position of a group of records, if the bytes begin with one.
 pub(crate) fn group(bytes: &[u8]) -> Option<(u32, u64)> {
     let header = bytes.get(..HEADER).filter(|header| &header[4..8] == MAGIC)?;
     let lsn = u64::from_le_bytes(header[8..16].try_into().ok()?);
@@ -51,7 +51,7 @@ impl Epochs {
         self.newest = self.newest.max(epoch);
     }
 
-    /// Something happens to the metadata device.
+    /// An event of the metadata device.
     pub(crate) fn happened(&mut self, event: DiskEvent<'_>) {
         match event {
             DiskEvent::Submitted { id, node: (name, node), offset, bytes } => {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_in_a_row_are_sound_and_one_that_wakes_up_is_not() {
+    fn write_of_an_earlier_server_is_a_violation() {
         let sound = found(|epochs| {
             epochs.opened(1);
             submit(epochs, 1, &write(1, 1, 4096));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_was_there_and_a_record_of_an_older_one_are_told() {
+    fn repeated_epoch_or_older_record_is_a_violation() {
         let again = found(|epochs| {
             epochs.opened(3);
             epochs.opened(3);

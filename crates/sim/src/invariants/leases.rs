@@ -1,18 +1,15 @@
-//! Invariant 6: two clients never hold conflicting rights, as the server counts them and as they
-//! believe themselves.
+//! Invariant 6: two clients never hold conflicting rights, by the server's count and by their own.
 //!
-//! Looked at whenever an application asks or is answered, where there are many leases less often
-//! (`LEASES_AN_EVENT`):
+//! Checked when an application's call begins or ends; with many leases less often
+//! (`LEASES_PER_EVENT`):
 //! - no two leases that the server counts on one inode conflict;
-//! - what a client relies on, while its lease has not run out, the server counts as the client's,
-//!   asked back or not, once it has heard all clients of the server before it. Of an inode that is
-//!   gone the server counts nothing: its number does not come back, and a client may learn later
-//!   that it is;
-//! - what two clients rely on does not conflict, whatever any server counts, or whether one runs.
+//! - the server counts everything that a client relies on while its lease is valid, recalled or
+//!   not, once all clients of the previous server have reclaimed. Freed inodes are exempt: their
+//!   numbers are not reused, and a client may learn of the end later;
+//! - what two clients rely on does not conflict, whatever any server counts, and whether one runs.
 //!
-//! So a client that was evicted while its lease is good, and relies on what another was given
-//! since, is a violation; one past its lease counts as holding nothing. Of parts each is compared,
-//! too, block by block.
+//! So an evicted client with a valid lease that relies on what another one was granted since is a
+//! violation. A client past its lease holds nothing. Ranges are compared too, block by block.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +24,12 @@ use crate::mount::Mount;
 /// The invariant.
 pub(crate) const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
 
-/// One who holds something.
+/// A holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// A client, as the server counts.
+    /// A client, by the server's count.
     Counted(ClientId),
-    /// A mount, as it believes itself.
+    /// A mount, by its own count.
     Mount(usize, ClientId),
 }
 
@@ -45,10 +42,10 @@ impl fmt::Display for Who {
     }
 }
 
-/// Who holds what on an inode.
+/// Holders of rights by inode.
 type Holders = BTreeMap<Ino, Vec<(Who, Rights)>>;
 
-/// Looks at all leases; how many there were.
+/// Checks all leases; returns how many there were.
 pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
     let mut looked_at = 0;
     let ledger = cluster.ledger().filter(|ledger| ledger.serves());
@@ -87,19 +84,20 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
                 && !ledger.as_ref().is_some_and(counts)
                 && !is_gone(cluster, ledger.as_ref(), ino)
             {
-                let text =
-                    format!("{who} relies on {part:?} of inode {ino}; the server counts it not");
+                let text = format!(
+                    "{who} relies on {part:?} of inode {ino}; the server does not count it"
+                );
                 log::broken(CONFLICT, &text);
             }
             parts.entry(ino).or_default().push((who, part));
         }
     }
-    conflicts(&holders, "there rely");
+    conflicts(&holders, "clients rely");
     overlaps(&parts);
     looked_at
 }
 
-/// Who relies on which part of an inode.
+/// Holders of ranges by inode.
 type PartHolders = BTreeMap<Ino, Vec<(Who, HeldRange)>>;
 
 fn overlaps(parts: &PartHolders) {
@@ -109,7 +107,7 @@ fn overlaps(parts: &PartHolders) {
                 if part.range.overlaps(others.range) && (part.exclusive || others.exclusive) {
                     log::broken(
                         CONFLICT,
-                        &format!("on inode {ino} there rely: {one} {part:?}, {other} {others:?}"),
+                        &format!("on inode {ino} clients rely: {one} {part:?}, {other} {others:?}"),
                     );
                 }
             }
@@ -117,10 +115,10 @@ fn overlaps(parts: &PartHolders) {
     }
 }
 
-/// Is there no such inode any more, or soon, as far as can be told?
+/// Is the inode gone, or being freed, as far as is known?
 fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
-        || cluster.look(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
+        || cluster.inspect(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
 }
 
 fn conflicts(holders: &Holders, how: &str) {
@@ -147,7 +145,7 @@ mod tests {
 
     fn found(held: &[(Who, Rights)]) -> bool {
         log::clear();
-        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "there rely");
+        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "clients rely");
         log::first_violation().is_some_and(|(invariant, text)| {
             assert_eq!(invariant, CONFLICT);
             ["inode 9", "c0 (client 1)", "c1 (client 2)"].iter().all(|part| text.contains(part))
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_that_exclude_each_other_are_told_with_inode_clients_and_rights() {
+    fn conflicting_rights_are_reported_with_inode_and_clients() {
         assert!(!found(&[(A, Rights::DATA_S | Rights::ATTR), (B, Rights::DATA_S)]));
         assert!(!found(&[(A, Rights::DATA_P), (B, Rights::DATA_P)]));
         assert!(found(&[(A, Rights::DATA_X), (B, Rights::DATA_S)]));
@@ -163,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_exclude_each_other_are_told_those_of_one_client_are_not() {
-        let told = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
+    fn conflicting_ranges_of_two_clients_are_a_violation() {
+        let conflict = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
             log::clear();
             let held = [one, other].map(|(who, from, to, exclusive)| {
                 (who, HeldRange { range: types::BlockRange::new(from, to), exclusive })
@@ -172,9 +170,9 @@ mod tests {
             overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
             log::first_violation().is_some()
         };
-        assert!(told((A, 0, 4, true), (B, 3, 5, false)));
-        assert!(!told((A, 0, 4, false), (B, 3, 5, false)));
-        assert!(!told((A, 0, 4, true), (B, 4, 5, true)));
-        assert!(!told((A, 0, 4, true), (A, 3, 5, true)));
+        assert!(conflict((A, 0, 4, true), (B, 3, 5, false)));
+        assert!(!conflict((A, 0, 4, false), (B, 3, 5, false)));
+        assert!(!conflict((A, 0, 4, true), (B, 4, 5, true)));
+        assert!(!conflict((A, 0, 4, true), (A, 3, 5, true)));
     }
 }

@@ -1,10 +1,9 @@
-//! One module for each invariant, or for several that one look shows. But for `views` they look
-//! while the cluster runs, at the moment at which what they look at could break.
+//! One module for each invariant, or for several that one check covers. Except `views` they check
+//! while the cluster runs, at the moment at which an invariant could break.
 //!
 //! Invariants:
 //! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
-//! - a violation carries the invariant's number and text, and comes before whatever follows from
-//!   it.
+//! - a violation carries the invariant's number and text, and is reported before its consequences.
 
 pub(crate) mod durable;
 pub(crate) mod epochs;
@@ -28,10 +27,9 @@ use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{Applied, History};
-use crate::{cluster, fields, fleet, log, mount, rot, run, space};
+use crate::{cluster, fields, fleet, log, media_corruption, mount, run, space};
 
-/// All that a run can be accused of. None is told that is not among them, and `tests/planted.rs`
-/// has a bug for each.
+/// Every invariant that a violation may name. `tests/planted.rs` has a bug for each.
 pub const ALL: &[&str] = &[
     leases::CONFLICT,
     durable::DURABLE,
@@ -44,12 +42,12 @@ pub const ALL: &[&str] = &[
     cluster::SERVER_STAYS,
     fields::FAIR,
     fields::OWN,
-    fleet::HEARD,
-    fleet::HEARS,
-    fleet::LOST,
+    fleet::NO_SPURIOUS_EVICTION,
+    fleet::NOTICED,
+    fleet::NO_SPURIOUS_LOSS,
     mount::ONE_NAME,
-    rot::DAMAGE,
-    rot::REPAIR,
+    media_corruption::DAMAGE,
+    media_corruption::REPAIR,
     run::EVERYONE_MOUNTS,
     run::EVERYTHING_ENDS,
     run::NO_PANICS,
@@ -60,16 +58,16 @@ pub const ALL: &[&str] = &[
 ];
 
 /// A node, and the number of its run.
-type Node = (String, u32);
-/// Where a client runs: its node, and in which run of it, if that is known.
-type Place = (String, Option<u32>);
+type NodeRun = (String, u32);
+/// Where a client runs: its node, and the node's run if known.
+type ClientPlace = (String, Option<u32>);
 
-/// Is it that client who does something as this node?
-fn is_of(node: &Node, place: &Place) -> bool {
+/// Does that client act as this node?
+fn runs_at(node: &NodeRun, place: &ClientPlace) -> bool {
     node.0 == place.0 && place.1.is_none_or(|run| run == node.1)
 }
 
-/// What checkers remember of a run. Clones are the same.
+/// The state of all checkers of a run. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Checks(Rc<Inner>);
 
@@ -81,32 +79,32 @@ struct Inner {
     durable: RefCell<durable::Durable>,
     once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
-    /// Where each client of the history runs.
-    places: RefCell<BTreeMap<usize, Place>>,
-    /// What the data device has failed to each node since what runs there began.
+    /// The place of each client of the history.
+    places: RefCell<BTreeMap<usize, ClientPlace>>,
+    /// Requests that the data device failed, by node, since its present run began.
     failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
 }
 
 impl Checks {
-    /// The server lets the metadata point at something.
+    /// A commit makes the metadata point at blocks.
     pub(crate) fn commits(&self, pointed: &CommittedBlocks<'_>) {
         self.0.owners.borrow_mut().pointed(pointed);
         let place = self.0.owners.borrow().place_of(pointed.client);
         self.0.stable.borrow_mut().pointed(pointed, place.as_ref());
     }
 
-    /// A transaction of the store did something for a client.
+    /// A transaction of the store executed an operation of a client.
     pub(crate) fn executed(&self, executed: Executed) {
         self.0.once.borrow_mut().executed(executed);
     }
 
-    /// The server answers; with `durable`, that its transaction is.
+    /// The server answers; `durable`: the transaction of the answer is durable.
     pub(crate) fn answers(&self, reply: &Reply, durable: bool) {
         let its = durable.then_some(reply.transno);
         self.0.durable.borrow_mut().answers(reply.last_committed, its);
     }
 
-    /// The server has applied what a client of the history asked for.
+    /// The server applied a request of a client of the history.
     pub(crate) fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
         let Some(transno) = applied.transno else { return };
         let mut durable = self.0.durable.borrow_mut();
@@ -117,7 +115,7 @@ impl Checks {
         }
     }
 
-    /// A server has opened the metadata, whose log goes on from there.
+    /// A server has opened the metadata; its log continues at `from`.
     pub(crate) fn opened(&self, cluster: &Cluster, from: Transno) {
         let (epoch, end) = (from.epoch.0, from.lsn.0);
         self.0.epochs.borrow_mut().opened(epoch);
@@ -127,47 +125,47 @@ impl Checks {
         recovery::recovered(cluster, "the store's recovery");
     }
 
-    /// What runs on a node begins there.
+    /// A node begins a new run.
     pub(crate) fn begins(&self, node: &str) {
         self.0.failed.borrow_mut().remove(node);
     }
 
-    /// This client of the history runs at present on that node.
+    /// The place of a client of the history.
     pub(crate) fn runs(&self, cluster: &Cluster, client: usize, node: &str) {
         let place = (node.to_owned(), cluster.world.run_of(node));
         self.0.places.borrow_mut().insert(client, place);
     }
 
-    /// This client of the history has lost its session, and with it what it had not synced.
+    /// A client of the history lost its session, and with it everything unsynced.
     pub(crate) fn lost_session(&self, client: usize) {
         if let Some(place) = self.0.places.borrow().get(&client) {
-            self.0.durable.borrow_mut().given_up(place);
+            self.0.durable.borrow_mut().abandon_writes(place);
         }
     }
 
-    /// Has the data device failed a node such an action, since what runs there began?
+    /// Did the data device fail such a request in the node's present run?
     pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
         self.0.failed.borrow().get(node).is_some_and(|failed| failed.contains(&action))
     }
 
-    /// What this client has written that is not surely stable.
-    pub(crate) fn loose_of(&self, client: ClientId) -> BTreeSet<u64> {
+    /// Writes of this client that are not certainly stable.
+    pub(crate) fn unflushed_of(&self, client: ClientId) -> BTreeSet<u64> {
         let place = self.0.owners.borrow().place_of(client);
-        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().loose_of(&place))
+        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().unflushed_of(&place))
     }
 
-    /// The data device is another one: all that it holds is stable, and who wrote it is gone.
+    /// The data device was replaced: its content is stable, and the writers are gone.
     pub(crate) fn data_replaced(&self) {
         *self.0.stable.borrow_mut() = stable::Stable::default();
         self.0.durable.borrow_mut().data_replaced();
     }
 
-    /// The metadata device is another one: all that it holds is stable.
+    /// The metadata device was replaced: its content is stable.
     pub(crate) fn meta_replaced(&self) {
         self.0.durable.borrow_mut().meta_replaced();
     }
 
-    /// An application was told something.
+    /// An application got an answer.
     fn ended(&self, cluster: &Cluster, call: &Call) {
         let durable = &self.0.durable;
         durable.borrow_mut().ended(call);
@@ -187,8 +185,8 @@ impl Checks {
     }
 }
 
-/// From here on, as long as the guard lives, everything is looked at.
-pub(crate) fn look_on(cluster: &Cluster) -> DiskObservation {
+/// Checks every event of the devices while the guard lives.
+pub(crate) fn watch_devices(cluster: &Cluster) -> DiskObservation {
     let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
     checks.durable.borrow_mut().watch();
     watch_disks(move |disk, event| {
@@ -207,7 +205,7 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
             checks.failed.borrow_mut().entry(node.0.to_owned()).or_default().insert(action);
             if matches!(action, DiskAction::Write | DiskAction::Flush) {
                 let place = (node.0.to_owned(), Some(node.1));
-                checks.durable.borrow_mut().given_up(&place);
+                checks.durable.borrow_mut().abandon_writes(&place);
             }
         }
         DiskEvent::Submitted { node: (SERVER, _), .. } => {}
@@ -233,21 +231,21 @@ fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
     }
 }
 
-/// Leases that are looked at for each thing that happens, on average and at most: a long run has
-/// many, and looking at all of them each time would take most of its time.
-const LEASES_AN_EVENT: usize = 32;
+/// Leases checked for each event, on average and at most: checking all leases at every event would
+/// dominate long runs.
+const LEASES_PER_EVENT: usize = 32;
 
-/// From here on clients, what they rely on, and what their applications are told, are looked at
-/// whenever something happens that an application sees.
-pub(crate) fn look_at_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
+/// From here on checks the clients, their leases and the answers to their applications, at every
+/// event that an application sees.
+pub(crate) fn watch_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
     let of = cluster.clone();
-    history.look_at_ends(Box::new(move |call| of.checks.ended(&of, call)));
+    history.on_end(Box::new(move |call| of.checks.ended(&of, call)));
     let (cluster, fleet) = (cluster.clone(), fleet.weak());
     let (events, leases) = (Cell::new(0), Cell::new(0));
     log::on_event(Box::new(move || {
-        cluster.checks.0.owners.borrow_mut().learn(&cluster);
+        cluster.checks.0.owners.borrow_mut().learn_sessions(&cluster);
         events.set(events.get() + 1);
-        let due = events.get() * LEASES_AN_EVENT >= leases.get();
+        let due = events.get() * LEASES_PER_EVENT >= leases.get();
         if let Some(mounts) = fleet.mounts().filter(|_| due) {
             leases.set(leases::check(&cluster, &mounts));
             events.set(0);

@@ -1,15 +1,13 @@
 //! Invariant 8: an operation that was acknowledged once and replayed happens once.
 //!
-//! Whatever a client asks for has a number, of its request's slot and sequence and of the operation
-//! in it, which it keeps when it is sent again or replayed. Looked at whenever a transaction of the
-//! store does what an operation asks for:
-//! - what such a number asks for is done once, unless the transaction that did it was lost with its
-//!   server;
-//! - of a commit that is done in parts, each part is behind those before it, and nothing comes
-//!   after the last.
+//! Every operation is identified by slot and sequence of its request and its index there.
+//! Retransmission and replay keep these. Checked when a transaction of the store executes an
+//! operation:
+//! - each is executed once, unless its transaction was lost with the server;
+//! - of a commit in parts, each part follows those before it, and nothing follows the last.
 //!
-//! That what was acknowledged and lost with its server is done again, and in the order of then, is
-//! told by what applications see: the model knows it.
+//! The model checks that acknowledged operations lost with their server are executed again in their
+//! order, by what applications see.
 
 use std::collections::BTreeMap;
 
@@ -21,27 +19,28 @@ use crate::log;
 /// The invariant.
 pub(crate) const ONCE: &str = "8: what was acknowledged once and replayed happens once";
 
-/// Requests of one slot that are remembered.
+/// Remembered requests of one slot.
 const REQUESTS: usize = 256;
 
-/// How far an operation came, each time a transaction did something for it.
+/// The last edit that each transaction of an operation executed; `None`: all of it.
 type Done = Vec<(Option<u32>, Transno)>;
 
-/// What is remembered: of each client's slot the newest requests.
+/// The state of the checker: the newest requests of each slot.
 #[derive(Default)]
 pub(crate) struct Once {
     slots: BTreeMap<(ClientId, u16), BTreeMap<(u32, u8), Done>>,
 }
 
 impl Once {
-    /// A server has opened the metadata, whose log goes on at `end`: what was behind it was lost.
+    /// A server has opened the metadata; its log continues at `end`, and later transactions were
+    /// lost.
     pub(crate) fn opened(&mut self, end: u64) {
         for done in self.slots.values_mut().flat_map(BTreeMap::values_mut) {
             done.retain(|(_, transno)| transno.lsn.0 <= end);
         }
     }
 
-    /// A transaction did something.
+    /// A transaction executed an operation, or a part of it.
     pub(crate) fn executed(&mut self, executed: Executed) {
         let Executed { client, request: (slot, seq), index, edits, transno } = executed;
         let operations = self.slots.entry((client, slot)).or_default();
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_twice_is_told_unless_it_was_lost_meanwhile() {
+    fn second_execution_is_a_violation_unless_the_first_was_lost() {
         let twice = |end: Option<u64>| {
             found(|once| {
                 once.executed(at(6, None, 90));
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_commit_come_one_behind_the_other() {
+    fn parts_of_a_commit_are_executed_in_order() {
         let parts = |parts: &[Option<u32>]| {
             found(|once| {
                 for (nth, part) in parts.iter().enumerate() {

@@ -1,23 +1,23 @@
-//! Invariants 2, 6 and 7, of the data device: a block is written by whom it belongs to.
+//! Invariants 2, 6 and 7, of the data device: only the owner of a block writes it.
 //!
-//! Every write of a client is looked at when it is submitted and when it reaches the device. As the
-//! server that runs counts at that moment, each of its blocks must be
-//! - of the pool of a client of that run of its host, be it in quarantine: one process has several
-//!   if it is evicted;
-//! - or a file's of which such a client may write that block: under `DATA_X`, or a part of it held
-//!   exclusively;
-//! - or a file's that is frozen for such a client, which is in quarantine;
-//! - or, when the write reaches the device, freed and not yet free: its file may have gone
-//!   meanwhile.
+//! Every write of a client is checked when it is submitted and when it reaches the device. By the
+//! count of the running server at that moment, each of its blocks must be one of these:
+//! - a block in the pool of a client of that run of its host, in quarantine or not. A process that
+//!   was evicted has been several clients;
+//! - a block of a file that such a client may write there: under `DATA_X`, or with an exclusive
+//!   range;
+//! - a block of a file that is frozen for such a client in quarantine;
+//! - when the write reaches the device, a freed but not yet free block: its file may have been
+//!   deleted meanwhile.
 //!
-//! So a write to a free block, to another client's pool, to a file that its client may not write,
-//! or by a client whose quarantine has ended is a violation, whether or not anybody ever reads what
-//! it wrote.
+//! So each of these writes is a violation, whether or not anybody reads what it wrote: to a free
+//! block, to another client's pool, to a file without a right to write it, or after the quarantine
+//! of its client.
 //!
-//! Not looked at: writes while no server runs, or while one has not yet heard all clients of the
-//! one before it. What it counts then lacks what they will replay. A write may reach the device
-//! long after it was submitted (`stall`, `long-stall`): no exception is made for that, since no
-//! quarantine ends while a device stands still or did a moment ago.
+//! Not checked: writes while no server runs, or before all clients of the previous server have
+//! reclaimed, because its count lacks what they will replay. A write may reach the device long
+//! after it was submitted (`stall`, `long-stall`). That is no exception, since no quarantine ends
+//! while a device stalls or did a moment ago.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,37 +26,36 @@ use mds::{CommittedBlocks, Introspection, SessionStanding};
 use store::{ALL_FILES, BlockOwner, Stop, Txn};
 use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
-use super::{Place, is_of};
+use super::{ClientPlace, runs_at};
 use crate::cluster::{Cluster, ZONE};
 use crate::log;
 
-/// The invariant that is broken by a write to what is nobody's, or another client's.
+/// The invariant that no client writes a free block or another client's.
 pub(crate) const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
-/// The one that is broken by a write to a file that its client may not write.
+/// The invariant that no client writes a file without a right.
 pub(crate) const WRITER: &str = "6: who holds no right to a range does not write it";
 
-/// Segments of a file that are looked at.
+/// Most segments of a file that a check reads.
 const MANY: usize = 1 << 16;
 
-/// What is remembered.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// On which node each client runs or ran, and in which run of it: the one in which it was first
-    /// seen.
-    nodes: BTreeMap<ClientId, Place>,
-    /// Of which file each block became last.
+    /// Where each client runs or ran: its node, and the run in which it was first seen.
+    nodes: BTreeMap<ClientId, ClientPlace>,
+    /// The last file of each block.
     files: BTreeMap<u64, Ino>,
 }
 
-/// Who a block is of.
-struct Of {
+/// The owner of a block.
+struct OwnedBlock {
     owner: BlockOwner,
-    /// The file, and which block of it.
+    /// The file, and the block within it.
     file: Option<(Ino, FileBlock)>,
 }
 
 impl Owners {
-    /// A commit lets the metadata point at something.
+    /// A commit makes the metadata point at blocks.
     pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>) {
         for extent in pointed.extents {
             for block in extent.addr.0..extent.addr.0 + extent.len {
@@ -65,14 +64,18 @@ impl Owners {
         }
     }
 
-    /// Which clients there are: whoever has a session may own blocks, long before it writes any.
-    pub(crate) fn learn(&mut self, cluster: &Cluster) {
+    /// Learns the clients of all sessions: a client may own blocks long before it writes one.
+    pub(crate) fn learn_sessions(&mut self, cluster: &Cluster) {
         if let Some(ledger) = cluster.ledger() {
-            self.meet(ledger.sessions(), |node| cluster.world.run_of(node));
+            self.add_sessions(ledger.sessions(), |node| cluster.world.run_of(node));
         }
     }
 
-    fn meet(&mut self, sessions: Vec<(ClientId, String)>, run_of: impl Fn(&str) -> Option<u32>) {
+    fn add_sessions(
+        &mut self,
+        sessions: Vec<(ClientId, String)>,
+        run_of: impl Fn(&str) -> Option<u32>,
+    ) {
         for (client, node) in sessions {
             self.nodes.entry(client).or_insert_with(|| {
                 let run = run_of(&node);
@@ -81,24 +84,24 @@ impl Owners {
         }
     }
 
-    /// The clients of this run of a node, and those of which nobody knows in which they were.
-    fn of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
+    /// The clients of this run of a node, and those whose run is unknown.
+    fn clients_of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
         let by = (node.to_owned(), run);
-        let clients = self.nodes.iter().filter(|(_, place)| is_of(&by, place));
+        let clients = self.nodes.iter().filter(|(_, place)| runs_at(&by, place));
         clients.map(|(client, _)| *client).collect()
     }
 
-    /// Where a client runs or ran: the node, and in which run of it, if that is known.
-    pub(crate) fn place_of(&self, client: ClientId) -> Option<Place> {
+    /// Where a client runs or ran: the node, and its run if known.
+    pub(crate) fn place_of(&self, client: ClientId) -> Option<ClientPlace> {
         self.nodes.get(&client).cloned()
     }
 
-    /// A write is under way.
+    /// A write was submitted.
     pub(crate) fn submitted(&mut self, cluster: &Cluster, node: (&str, u32), blocks: Range<u64>) {
         self.check(cluster, node, blocks, true);
     }
 
-    /// A write has reached the device. Whose its blocks are, where that is known.
+    /// A write has reached the device. Returns the owners of its blocks, where known.
     pub(crate) fn completed(
         &mut self,
         cluster: &Cluster,
@@ -116,16 +119,18 @@ impl Owners {
         submits: bool,
     ) -> Vec<Option<BlockOwner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
-        self.learn(cluster);
+        self.learn_sessions(cluster);
         if !ledger.serves() {
             return blocks.map(|_| None).collect();
         }
-        let clients = self.of(node);
+        let clients = self.clients_of(node);
         let node = node.0;
         blocks
             .map(|block| {
                 let found = self.find(cluster, block)?;
-                if let Some((invariant, why)) = wrong(cluster, &ledger, &clients, &found, submits) {
+                if let Some((invariant, why)) =
+                    violation_of(cluster, &ledger, &clients, &found, submits)
+                {
                     let what = if submits { "submits a write to" } else { "has written" };
                     let text = format!(
                         "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
@@ -137,34 +142,34 @@ impl Owners {
             .collect()
     }
 
-    /// Of which file is a block a written part? `None` also where that cannot be told.
+    /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
-        let extent = cluster.look(|txn| extent_of(txn, ino, block))??;
+        let extent = cluster.inspect(|txn| extent_of(txn, ino, block))??;
         (extent.state == ExtentState::Written).then_some(ino)
     }
 
-    fn find(&self, cluster: &Cluster, block: u64) -> Option<Of> {
+    fn find(&self, cluster: &Cluster, block: u64) -> Option<OwnedBlock> {
         let ino = self.files.get(&block).copied();
-        cluster.look(|txn| {
+        cluster.inspect(|txn| {
             let owner = txn.owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
                 (BlockOwner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
                     .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
                 _ => None,
             };
-            Ok(Of { owner, file })
+            Ok(OwnedBlock { owner, file })
         })
     }
 }
 
-/// Is a block a file's? Where that cannot be told, it counts as one.
+/// Is the block part of a file? An unknown block counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
-    let owner = cluster.look(|txn| txn.owner(ZONE, PagBlock(block)));
+    let owner = cluster.inspect(|txn| txn.owner(ZONE, PagBlock(block)));
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
-/// The segment of the file that has this block.
+/// The file's segment with this block.
 fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, Stop> {
     if txn.attr(ino)?.is_none() {
         return Ok(None);
@@ -173,25 +178,23 @@ fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, 
     Ok(all.into_iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block)))
 }
 
-/// What is wrong with a write by one of these clients to such a block.
-fn wrong(
+/// The violation of a write by one of these clients to such a block, if it is one.
+fn violation_of(
     cluster: &Cluster,
     ledger: &Introspection,
     clients: &[ClientId],
-    found: &Of,
+    found: &OwnedBlock,
     submits: bool,
 ) -> Option<(&'static str, String)> {
     match (found.owner, found.file) {
         (BlockOwner::Free, _) => Some((OWNED, "which is free".to_owned())),
         (BlockOwner::Pool(other), _) if !clients.contains(&other) => {
-            Some((OWNED, format!("which is of the pool of client {other}")))
+            Some((OWNED, format!("which is in the pool of client {other}")))
         }
-        (BlockOwner::Freed(ino), _) if submits => {
-            Some((OWNED, format!("which inode {ino} gave up")))
-        }
+        (BlockOwner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} freed"))),
         (BlockOwner::Pool(_) | BlockOwner::Freed(_), _) => None,
         (BlockOwner::Mapped, None) => {
-            Some((OWNED, "which is not free, of no pool, and of no file".to_owned()))
+            Some((OWNED, "which is not free, in no pool, and in no file".to_owned()))
         }
         (BlockOwner::Mapped, Some((ino, at))) => {
             let may = |&client: &ClientId| {
@@ -207,9 +210,9 @@ fn wrong(
     }
 }
 
-/// Is the client in quarantine, and might it be writing this file?
+/// Is the client in quarantine, and may it be writing this file?
 fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
-    let frozen = cluster.look(|txn| {
+    let frozen = cluster.inspect(|txn| {
         let frozen = txn.is_quarantined(client)?.then(|| txn.frozen(client)).transpose()?;
         Ok(frozen.is_some_and(|files| files.contains(&ino) || files.contains(&ALL_FILES)))
     });
@@ -222,15 +225,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_of_a_dead_client_is_not_that_of_the_next_one_of_its_host() {
+    fn pool_of_a_dead_client_is_not_its_successors() {
         let mut owners = Owners::default();
         let on = |client| vec![(ClientId(client), "c0".to_owned())];
-        owners.meet(on(1), |_| Some(4));
-        // The server keeps the session of the dead one, and the process has a second one after an
-        // eviction.
-        owners.meet([on(1), on(2), on(3)].concat(), |_| Some(7));
-        assert_eq!(owners.of(("c0", 4)), [ClientId(1)]);
-        assert_eq!(owners.of(("c0", 7)), [ClientId(2), ClientId(3)]);
-        assert_eq!(owners.of(("c1", 7)), []);
+        owners.add_sessions(on(1), |_| Some(4));
+        // The server keeps the session of the dead client. The new process is evicted once and thus
+        // has two.
+        owners.add_sessions([on(1), on(2), on(3)].concat(), |_| Some(7));
+        assert_eq!(owners.clients_of(("c0", 4)), [ClientId(1)]);
+        assert_eq!(owners.clients_of(("c0", 7)), [ClientId(2), ClientId(3)]);
+        assert_eq!(owners.clients_of(("c1", 7)), []);
     }
 }

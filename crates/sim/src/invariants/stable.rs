@@ -1,16 +1,15 @@
 //! Invariant 3, at the moment at which it could break: metadata never point at data that are not
 //! yet stable.
 //!
-//! When a commit is executed, every block that it makes a written part of a file
-//! - was written by the client that commits, since it came to its pool;
-//! - and a flush that began after some such write has succeeded. A newer write of the same block
-//!   may be under way: then the block holds a file's bytes of then or now, in any case.
+//! When a commit is executed, each block that it makes a written part of a file
+//! - was written by the committing client since it came to its pool;
+//! - and a flush that began after such a write has succeeded. A newer write of the same block may
+//!   be under way: then the block holds old or new bytes of the file, in any case.
 //!
-//! Not looked at: whether that write was meant for this file, where the client has given another
-//! one the block of its pool that it had written for the first; what a client replays. The server
-//! that executed it first looked at it, or died before; and blocks that were written while no
-//! server counts whose they are (it is down, or has not heard all its clients), as to whether that
-//! was in an earlier life of theirs.
+//! Not checked: whether the write was meant for this file, if the client moved a written block of
+//! its pool to another file; replayed commits, since the server that first executed them checked
+//! them or died before; blocks written while no server counted their owner (it was down, or its
+//! clients had not reclaimed), as to whether that was in an earlier life of the block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,38 +19,39 @@ use store::BlockOwner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 
-use super::{Node, Place, is_of};
+use super::{ClientPlace, NodeRun, runs_at};
 use crate::log;
 
 /// The invariant.
 pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stable";
 
-/// What is known of a block.
+/// The writes of a block.
 #[derive(Default)]
 struct Written {
-    node: Node,
-    /// The first write by that node since it came to its pool, and whether that or a later one is
-    /// stable.
+    node: NodeRun,
+    /// The first write by that node since the block came to its pool. `stable`: it or a later one
+    /// is stable.
     first: u64,
     stable: bool,
-    /// Block of which file it became since.
+    /// The file block that it became since.
     mapped: Option<(Ino, u64)>,
-    /// The first write after that while no server counted whose the block was, and whether that or
-    /// a later one is stable: the file may have given it up by then, and the client have it anew.
-    uncounted: Option<(u64, bool)>,
-    /// Block of which file it had become by a commit that was lost with its server, and whether it
-    /// was stable then: that commit may be sent again, whatever was written since.
+    /// The first write after that while no server counted the block's owner, and whether it or a
+    /// later one is stable. The file may have freed the block by then, and the client may have it
+    /// again.
+    unattributed: Option<(u64, bool)>,
+    /// The file block that it became by a commit lost with its server, and whether it was stable
+    /// then. The client may send that commit again after further writes.
     lost: Option<((Ino, u64), bool)>,
 }
 
 /// Nothing was written since its commit was lost.
 const NOT_SINCE: u64 = u64::MAX;
 
-/// What is remembered of the data device.
+/// The state of the checker.
 #[derive(Default)]
 pub(crate) struct Stable {
     /// Writes that are not stable.
-    writes: BTreeMap<u64, (Node, Range<u64>)>,
+    writes: BTreeMap<u64, (NodeRun, Range<u64>)>,
     blocks: BTreeMap<u64, Written>,
 }
 
@@ -61,34 +61,35 @@ pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl Stable {
-    /// A write is under way.
+    /// A write was submitted.
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
         self.writes.insert(id, ((node.to_owned(), run), blocks));
     }
 
-    /// Whose a write is, and of which blocks, if it is not yet stable.
-    pub(crate) fn write(&self, id: u64) -> Option<(Node, Range<u64>)> {
+    /// The writer and the blocks of a write that is not yet stable.
+    pub(crate) fn write(&self, id: u64) -> Option<(NodeRun, Range<u64>)> {
         self.writes.get(&id).cloned()
     }
 
-    /// What a node, in this run of it if that is known, has written that is not yet stable.
-    pub(crate) fn loose_of(&self, place: &Place) -> BTreeSet<u64> {
-        let of_it = self.writes.iter().filter(|(_, (by, _))| is_of(by, place));
+    /// Unstable writes by this node, in this run of it if known.
+    pub(crate) fn unflushed_of(&self, place: &ClientPlace) -> BTreeSet<u64> {
+        let of_it = self.writes.iter().filter(|(_, (by, _))| runs_at(by, place));
         of_it.map(|(&id, _)| id).collect()
     }
 
-    /// A server begins, of whose metadata these blocks are no file's: what had made them one was
-    /// lost with the one before.
+    /// A server starts. Blocks that are part of no file in its metadata lost their commits with the
+    /// previous server.
     pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(u64) -> bool) {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
                 known.lost = known.mapped.take().map(|at| (at, known.stable));
-                (known.first, known.stable) = known.uncounted.take().unwrap_or((NOT_SINCE, false));
+                (known.first, known.stable) =
+                    known.unattributed.take().unwrap_or((NOT_SINCE, false));
             }
         }
     }
 
-    /// A write has reached the device, when its blocks were of these owners, where that is known.
+    /// A write has reached the device; `owners` of its blocks at that moment, where known.
     pub(crate) fn completed(&mut self, id: u64, owners: &[Option<BlockOwner>]) {
         let Some((node, blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
@@ -101,8 +102,8 @@ impl Stable {
             if known.first == NOT_SINCE {
                 known.first = id;
             }
-            if owner.is_none() && known.mapped.is_some() && known.uncounted.is_none() {
-                known.uncounted = Some((id, false));
+            if owner.is_none() && known.mapped.is_some() && known.unattributed.is_none() {
+                known.unattributed = Some((id, false));
             }
         }
     }
@@ -115,16 +116,15 @@ impl Stable {
                 let known = self.blocks.get_mut(&block);
                 let Some(known) = known.filter(|known| known.node == node) else { continue };
                 known.stable |= *id >= known.first;
-                if let Some((first, stable)) = &mut known.uncounted {
+                if let Some((first, stable)) = &mut known.unattributed {
                     *stable |= id >= first;
                 }
             }
         }
     }
 
-    /// A commit lets the metadata point at something; it is of the client at `place`, if that is
-    /// known.
-    pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>, place: Option<&Place>) {
+    /// A commit makes the metadata point at blocks; it is from the client at `place`, if known.
+    pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>, place: Option<&ClientPlace>) {
         for extent in pointed.extents {
             for nth in 0..extent.len {
                 let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
@@ -136,7 +136,7 @@ impl Stable {
                     known.mapped = Some(at);
                     continue;
                 }
-                let mine = place.is_none_or(|place| is_of(&known.node, place));
+                let mine = place.is_none_or(|place| runs_at(&known.node, place));
                 known.stable |= known.lost == Some((at, true));
                 let again = known.mapped.is_some_and(|mapped| mapped != at);
                 let why = match (mine, known.stable, again) {
@@ -145,7 +145,7 @@ impl Stable {
                     (.., true) => "was written before it became another file's",
                     _ => "",
                 };
-                (known.mapped, known.uncounted) = (Some(at), None);
+                (known.mapped, known.unattributed) = (Some(at), None);
                 if !why.is_empty() && !pointed.replay {
                     let (client, ino, at) = (pointed.client, at.0, at.1);
                     let text = format!(
@@ -192,7 +192,7 @@ mod tests {
     const POOL: BlockOwner = BlockOwner::Pool(ClientId(4));
 
     #[test]
-    fn what_was_written_and_flushed_may_be_committed_also_while_it_is_written_again() {
+    fn stable_block_may_be_committed_during_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
             stable.stable(&[1]);
@@ -205,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_commit_mapped_that_its_server_lost_may_be_written_again_before_it_is_sent_again() {
+    fn lost_commit_may_be_resent_after_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
             stable.stable(&[1]);
             commit(stable, 20, false);
-            // The server dies; the next one has not heard the client yet, then has.
+            // The server dies. The client has not reclaimed from the next one yet; then it has.
             stable.unmapped(|block| block != 7);
             stable.submitted(2, ("c0", 1), 7..8);
             stable.completed(2, &[None]);
             write(stable, 3, "c0", POOL);
             commit(stable, 20, false);
-            // So does the next one.
+            // The next server dies too.
             stable.unmapped(|_| false);
             commit(stable, 20, false);
         });
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_while_no_server_ran_may_be_of_a_later_life_of_the_block() {
+    fn write_without_a_server_may_be_of_a_later_life_of_the_block() {
         let commits = |flushed: bool| {
             found(|stable| {
                 write(stable, 1, "c0", POOL);
                 stable.stable(&[1]);
                 commit(stable, 20, false);
-                // Its file gave it up and the client had it anew; then the server dies.
+                // The file freed the block, and the client got it again; then the server dies.
                 stable.submitted(2, ("c0", 1), 7..8);
                 stable.completed(2, &[None]);
                 if flushed {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_of_the_node_wrote_is_nothing_of_the_one_that_commits() {
+    fn write_of_an_earlier_run_does_not_count_for_a_commit() {
         let text = found(|stable| {
             stable.submitted(1, ("c0", 0), 7..8);
             stable.completed(1, &[Some(POOL)]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_or_not_flushed_or_by_another_or_for_another_file_may_not() {
+    fn commit_of_a_block_that_is_not_stable_is_a_violation() {
         let says = |text: &str, found: Option<String>| {
             assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{found:?}");
         };
@@ -311,14 +311,14 @@ mod tests {
                 write(stable, 1, "c0", POOL);
                 stable.stable(&[1]);
                 commit(stable, 20, false);
-                // In place, and not flushed before the block is back in the pool and written for
-                // another file.
+                // Written in place and not flushed, before the block is back in the pool and
+                // written for another file.
                 write(stable, 2, "c0", BlockOwner::Mapped);
                 write(stable, 3, "c0", POOL);
                 stable.stable(&[2]);
                 commit(stable, 21, false);
             }),
         );
-        assert_eq!(found(|stable| commit(stable, 20, true)), None, "what is replayed");
+        assert_eq!(found(|stable| commit(stable, 20, true)), None, "a replayed commit");
     }
 }

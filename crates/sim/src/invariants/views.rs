@@ -1,40 +1,40 @@
-//! Invariant 9, when the run has ended: what clients saw is what one POSIX file system on one host
-//! could have shown, in some order that agrees with real time, but for what SEMANTICS.md lets go
-//! with sessions and devices.
+//! Invariant 9, after the run: what clients saw is what one POSIX file system on one host could
+//! have shown, in some order that agrees with real time. Exempt is what SEMANTICS.md allows to be
+//! lost with sessions and devices.
 //!
-//! First the order that the server and the clients told is tried, then, if that does not explain
-//! everything, all of them ([`Judge`]); only what no order explains is a violation. What the model
-//! meets is told here, whatever broke below it.
+//! The judge first tries the observed order, then, if that does not explain everything, all orders
+//! ([`Judge`]). Only a history that no order explains is a violation. Everything that the model
+//! sees is reported here, whatever broke below it.
 
 use crate::call::Call;
 use crate::judge::{Abandoned, Judge};
-use crate::model::State;
+use crate::model::FsState;
 
 /// The invariant.
 pub(crate) const LINEARIZABLE: &str = "9: views are linearizable";
 
-/// What the judge says nothing about.
+/// What the judge did not judge.
 #[derive(Default)]
 pub(crate) struct Unjudged {
-    /// Searches that were given up.
+    /// Searches that the judge gave up.
     pub searches: u64,
     /// Where it stopped, if it did.
     pub abandoned: Option<Abandoned>,
-    /// What the order that was told did not explain.
+    /// What the observed order did not explain.
     pub misled: Option<String>,
 }
 
-/// Judges a whole history; of a `mortal` one sessions may have lost something. With `all_orders`
-/// nothing that was told of their order counts.
+/// Judges a whole history; with `may_crash` sessions may have been lost. With `all_orders` the
+/// observed order is ignored.
 ///
 /// # Errors
-/// The step that nothing explains, for people.
+/// The step that nothing explains.
 pub(crate) fn judge(
     calls: &[Call],
-    (mortal, all_orders): (bool, bool),
+    (may_crash, all_orders): (bool, bool),
     unjudged: &mut Unjudged,
 ) -> Result<(), String> {
-    let start = || State { mortal, ..State::default() };
+    let start = || FsState { may_crash, ..FsState::default() };
     let mut settled_as_told = 0;
     if !all_orders {
         let mut guided = Judge::guided(start());

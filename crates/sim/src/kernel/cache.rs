@@ -1,12 +1,12 @@
-//! What a kernel remembers of names and inodes.
+//! The kernel's cache of names and inodes.
 //!
 //! Invariants:
-//! - a name counts only while its time has not run out and no epoch began since it was asked for;
-//! - attributes count only while their time has not run out and nothing voided them; an answer to a
-//!   question that was asked before they were voided is not taken in;
+//! - a name is valid until its time runs out or an epoch begins after its request;
+//! - attributes are valid until their time runs out or they are invalidated. An answer to a request
+//!   from before the invalidation is not applied;
 //! - a directory has one name here;
-//! - an inode is known from the first answer that tells of it until it is forgotten, and with it
-//!   all its lookups.
+//! - an inode is known from the first answer about it until it is forgotten, together with all its
+//!   lookups.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use types::{Attr, Duration, FileKind, Ino, Instant, Timestamp};
 
 use crate::call::At;
 
-/// A name.
+/// A dentry.
 #[derive(Clone, Copy, Debug)]
 struct Dentry {
-    /// `None`: there is no such name.
+    /// The inode; `None`: a negative dentry.
     leads: Option<Ino>,
     until: Instant,
     epoch: u64,
@@ -28,52 +28,52 @@ struct Dentry {
 struct Node {
     attr: Attr,
     until: Instant,
-    void: bool,
+    invalid: bool,
     version: u64,
     lookups: u64,
-    /// Changes of the size under way: what is told meanwhile is not taken in.
-    unstable: u32,
-    /// Number of the last change by this kernel that left the version as it was.
+    /// Size changes under way: attributes that arrive meanwhile are not applied.
+    size_changing: u32,
+    /// Number of this kernel's last change that left the version as it was.
     changed: u64,
-    /// As it was told with the first lookup.
+    /// The generation of the first lookup.
     generation: u64,
-    /// They were asked for before that, and taken in after it.
+    /// They were requested before that change, and applied after it.
     older: bool,
 }
 
-/// What a question was asked at.
+/// The state of the cache when a request was sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct Snapshot {
     epoch: u64,
-    /// `None`: the answer is taken in whatever happened since.
+    /// `None`: the answer is applied whatever happened since.
     version: Option<u64>,
     evictions: u64,
     changes: u64,
-    /// When the answer was taken in, if it was.
-    taken_in: Option<Instant>,
+    /// When the answer was applied, if it was.
+    applied: Option<Instant>,
 }
 
-impl Asked {
-    /// Its answer is taken in at this moment: what it tells counts for a time from then on.
-    pub fn taken_in(self, taken_in: Instant) -> Asked {
-        Asked { taken_in: Some(taken_in), ..self }
+impl Snapshot {
+    /// The answer is applied now: its validity begins.
+    pub fn applied(self, applied: Instant) -> Snapshot {
+        Snapshot { applied: Some(applied), ..self }
     }
 
-    /// Until when something counts that the answer tells for `time`.
+    /// The end of a validity of `time`.
     ///
     /// # Panics
-    /// If it was not taken in yet.
+    /// If the answer was not applied yet.
     pub fn until(self, time: Duration) -> Instant {
-        self.taken_in.expect("who asked is woken before it believes anything") + time
+        self.applied.expect("an answer is applied before its validity is used") + time
     }
 
-    /// The same, but what the answer says of attributes is taken in whatever happened since.
-    pub fn unquestioned(self) -> Asked {
-        Asked { version: None, ..self }
+    /// The same, but attributes of the answer are always applied.
+    pub fn accepted_always(self) -> Snapshot {
+        Snapshot { version: None, ..self }
     }
 }
 
-/// All of it.
+/// Names and inodes that the kernel remembers.
 #[derive(Default)]
 pub struct Cache {
     names: BTreeMap<At, Dentry>,
@@ -82,19 +82,19 @@ pub struct Cache {
     version: u64,
     evictions: u64,
     changes: u64,
-    /// Number of the last change by this kernel of an inode that it has forgotten since.
+    /// Number of this kernel's last change of an inode that it has forgotten since.
     forgotten: u64,
     counts_evictions: bool,
 }
 
 impl Cache {
-    /// A kernel that has just mounted; `counts_evictions`: of an inode that it has not, it believes
-    /// no answer that was asked for before it forgot one.
+    /// A newly mounted kernel. `counts_evictions`: for an unknown inode it rejects answers
+    /// requested before it forgot an inode.
     pub fn new(counts_evictions: bool) -> Cache {
         Cache { counts_evictions, ..Cache::default() }
     }
 
-    /// The kernel knows the root as long as it is mounted, and nothing of it.
+    /// A mounted kernel always knows the root, without valid attributes.
     pub fn mounted(&mut self, root: Ino) {
         let attr = Attr {
             ino: root,
@@ -112,46 +112,46 @@ impl Cache {
             btime: Timestamp::default(),
             version: 0,
         };
-        self.looked_up(&attr, 0, Instant::default(), Asked::default().unquestioned());
+        self.looked_up(&attr, 0, Instant::default(), Snapshot::default().accepted_always());
     }
 
-    /// A question is asked now.
-    pub fn ask(&self) -> Asked {
-        Asked {
+    /// A request is sent now.
+    pub fn ask(&self) -> Snapshot {
+        Snapshot {
             epoch: self.epoch,
             version: Some(self.version),
             evictions: self.evictions,
             changes: self.changes,
-            taken_in: None,
+            applied: None,
         }
     }
 
-    /// Where a name leads, if that is known.
+    /// The inode of a name, if the name is valid.
     pub fn name(&self, at: At, now: Instant) -> Option<Option<Ino>> {
         let dentry = self.names.get(&at)?;
         (dentry.epoch >= self.epoch && now < dentry.until).then_some(dentry.leads)
     }
 
-    /// An answer to a question about a name.
-    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: Asked) {
+    /// Applies an answer about a name.
+    pub fn enter(&mut self, at: At, leads: Option<Ino>, until: Instant, asked: Snapshot) {
         if let Some(ino) = leads.filter(|ino| self.kind(*ino) == Some(FileKind::Directory)) {
             self.names.retain(|_, dentry| dentry.leads != Some(ino));
         }
         self.names.insert(at, Dentry { leads, until, epoch: asked.epoch });
     }
 
-    /// Names count from now, whenever they were asked for.
-    pub fn as_of_now(&self, asked: Asked) -> Asked {
-        Asked { epoch: self.epoch, ..asked }
+    /// Names are valid from now, whenever they were requested.
+    pub fn as_of_now(&self, asked: Snapshot) -> Snapshot {
+        Snapshot { epoch: self.epoch, ..asked }
     }
 
-    /// A name is not known any more.
+    /// Drops a name.
     pub fn drop_name(&mut self, at: At) {
         self.names.remove(&at);
     }
 
-    /// An answer tells of an inode of this generation. `true`: the kernel knows another one by that
-    /// number, which it gives up; the lookups of both are forgotten together.
+    /// An answer is about an inode of this generation. `true`: another inode had the number, and
+    /// the kernel gives it up; the lookups of both are forgotten together.
     pub fn supersedes(&mut self, attr: &Attr, generation: u64) -> bool {
         let ino = attr.ino;
         let Some(node) = self.nodes.get_mut(&ino) else { return false };
@@ -159,7 +159,8 @@ impl Cache {
             return false;
         }
         self.version += 1;
-        let fresh = Node { void: true, version: self.version, unstable: 0, generation, ..*node };
+        let fresh =
+            Node { invalid: true, version: self.version, size_changing: 0, generation, ..*node };
         *node = Node { attr: *attr, older: false, changed: 0, ..fresh };
         self.names.retain(|at, dentry| at.dir != ino && dentry.leads != Some(ino));
         true
@@ -175,10 +176,10 @@ impl Cache {
         self.nodes.get(&ino).map(|node| node.attr.kind)
     }
 
-    /// Attributes, if they count.
+    /// Attributes, if they are valid.
     pub fn attr(&self, ino: Ino, now: Instant) -> Option<Attr> {
         let node = self.nodes.get(&ino)?;
-        (!node.void && now < node.until).then_some(node.attr)
+        (!node.invalid && now < node.until).then_some(node.attr)
     }
 
     /// May its attributes be from before a change by this kernel?
@@ -186,63 +187,63 @@ impl Cache {
         self.nodes.get(&ino).is_some_and(|node| node.older)
     }
 
-    /// The size of a known inode, whether its attributes count or not.
+    /// The size of a known inode, valid or not.
     pub fn size(&self, ino: Ino) -> u64 {
         self.nodes.get(&ino).map_or(0, |node| node.attr.size)
     }
 
-    /// One more lookup of an inode was answered.
-    pub fn looked_up(&mut self, attr: &Attr, generation: u64, until: Instant, asked: Asked) {
+    /// Counts a lookup, and applies its attributes.
+    pub fn looked_up(&mut self, attr: &Attr, generation: u64, until: Instant, asked: Snapshot) {
         if let Some(node) = self.nodes.get_mut(&attr.ino) {
             node.lookups += 1;
-            self.told(attr, until, asked);
+            self.apply_attr(attr, until, asked);
             return;
         }
         self.version += 1;
-        let void =
+        let invalid =
             self.counts_evictions && asked.version.is_some() && asked.evictions < self.evictions;
         let node = Node {
             attr: *attr,
             until,
-            void,
+            invalid,
             version: self.version,
             lookups: 1,
-            unstable: 0,
+            size_changing: 0,
             changed: 0,
             generation,
-            // It may have been another node of this inode that the change voided.
+            // The change may have invalidated an earlier entry of this inode.
             older: asked.changes < self.forgotten,
         };
         self.nodes.insert(attr.ino, node);
     }
 
-    /// An answer tells of a known inode. `false`: it is not taken in.
-    pub fn told(&mut self, attr: &Attr, until: Instant, asked: Asked) -> bool {
+    /// Applies attributes of a known inode. `false`: they are not applied.
+    pub fn apply_attr(&mut self, attr: &Attr, until: Instant, asked: Snapshot) -> bool {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return false };
-        if node.unstable > 0 || asked.version.is_some_and(|version| node.version > version) {
+        if node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version) {
             return false;
         }
         self.version += 1;
         let older = asked.changes < node.changed;
-        *node = Node { attr: *attr, until, void: false, version: self.version, older, ..*node };
+        *node = Node { attr: *attr, until, invalid: false, version: self.version, older, ..*node };
         true
     }
 
-    /// The answer to a SETATTR is taken in always; `until` counts unless the attributes were voided
-    /// since it was asked.
-    pub fn set(&mut self, attr: &Attr, until: Instant, asked: Asked) {
+    /// The answer to a SETATTR is always applied; it is valid until `until` unless the attributes
+    /// were invalidated since the request.
+    pub fn set(&mut self, attr: &Attr, until: Instant, asked: Snapshot) {
         let Some(node) = self.nodes.get_mut(&attr.ino) else { return };
         let overtaken = asked.version.is_some_and(|version| node.version > version);
         self.version += 1;
         let until = if overtaken { Instant::default() } else { until };
         let older = asked.changes < node.changed;
-        // An older answer may be taken in where the inode has been forgotten meanwhile.
+        // An older answer may be applied if the inode has been forgotten meanwhile.
         self.changes += 1;
         let changed = self.changes;
         *node = Node {
             attr: *attr,
             until,
-            void: false,
+            invalid: false,
             version: self.version,
             older,
             changed,
@@ -251,31 +252,31 @@ impl Cache {
     }
 
     /// A change of the size begins (`by` 1) or ends (-1).
-    pub fn unstable(&mut self, ino: Ino, by: i32) {
+    pub fn size_changing(&mut self, ino: Ino, by: i32) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.unstable = node.unstable.saturating_add_signed(by);
+            node.size_changing = node.size_changing.saturating_add_signed(by);
         }
     }
 
-    /// What this kernel did itself changed an inode: its attributes are asked for anew.
+    /// This kernel changed an inode: its attributes are requested again.
     pub fn changed(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             self.changes += 1;
             node.changed = self.changes;
-            node.void = true;
+            node.invalid = true;
         }
     }
 
-    /// As [`Cache::changed`]; nothing that was asked before is taken in.
-    pub fn void(&mut self, ino: Ino) -> bool {
+    /// Like [`Cache::changed`]; answers to earlier requests are not applied.
+    pub fn invalidate(&mut self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get_mut(&ino) else { return false };
         self.version += 1;
         node.version = self.version;
-        node.void = true;
+        node.invalid = true;
         true
     }
 
-    /// A write or a read at the end tells the size.
+    /// A write, or a read at the end, shows the size.
     pub fn set_size(&mut self, ino: Ino, size: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             self.version += 1;
@@ -284,37 +285,37 @@ impl Cache {
         }
     }
 
-    /// The version of an inode's attributes, to compare with [`Asked`].
-    pub fn is_newer(&self, ino: Ino, asked: Asked) -> bool {
+    /// Are the attributes newer than the request?
+    pub fn is_newer(&self, ino: Ino, asked: Snapshot) -> bool {
         let node = self.nodes.get(&ino);
         node.is_none_or(|node| {
-            node.unstable > 0 || asked.version.is_some_and(|version| node.version > version)
+            node.size_changing > 0 || asked.version.is_some_and(|version| node.version > version)
         })
     }
 
-    /// No name that is known counts any more.
+    /// Invalidates all known names.
     pub fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
 
-    /// A name was taken away.
+    /// A name was removed.
     pub fn unlinked(&mut self, at: At) {
         let gone = self.names.remove(&at).and_then(|dentry| dentry.leads);
         if let Some(ino) = gone {
-            self.void(ino);
+            self.invalidate(ino);
             self.names.retain(|other, _| other.dir != ino);
         }
         self.changed(at.dir);
     }
 
-    /// A name was moved, or two exchanged: what is known of it moves along, as long as it counts.
+    /// A name was moved, or two exchanged: dentries move along while valid.
     pub fn renamed(&mut self, from: At, to: At, exchange: bool) {
         let (moved, over) = (self.names.remove(&from), self.names.remove(&to));
         if let Some(ino) = moved.and_then(|dentry| dentry.leads) {
             self.changed(ino);
         }
         if let Some(ino) = over.and_then(|dentry| dentry.leads) {
-            if exchange { self.changed(ino) } else { _ = self.void(ino) }
+            if exchange { self.changed(ino) } else { _ = self.invalidate(ino) }
         }
         if let Some(moved) = moved {
             self.names.insert(to, moved);
@@ -326,32 +327,32 @@ impl Cache {
         self.changed(to.dir);
     }
 
-    /// All names, and where they lead.
+    /// All names and their inodes.
     pub fn names(&self) -> Vec<(At, Option<Ino>)> {
         self.names.iter().map(|(at, dentry)| (*at, dentry.leads)).collect()
     }
 
-    /// Names that lead to an inode are dropped.
+    /// Drops all names of an inode.
     pub fn drop_names_of(&mut self, ino: Ino) {
         self.names.retain(|_, dentry| dentry.leads != Some(ino));
     }
 
-    /// Is it an inode that no name leads to, or into?
-    pub fn is_nameless(&self, ino: Ino) -> bool {
+    /// Is it an inode without a dentry to it, or in it?
+    pub fn has_no_dentry(&self, ino: Ino) -> bool {
         let named =
             self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino));
         ino != Ino::ROOT && !named && self.nodes.contains_key(&ino)
     }
 
-    /// Inodes that no name leads to, or into.
-    pub fn nameless(&self) -> Vec<Ino> {
+    /// Inodes without a dentry to them, or in them.
+    pub fn without_dentry(&self) -> Vec<Ino> {
         let named = |ino: Ino| {
             self.names.iter().any(|(at, dentry)| at.dir == ino || dentry.leads == Some(ino))
         };
         self.nodes.keys().copied().filter(|&ino| ino != Ino::ROOT && !named(ino)).collect()
     }
 
-    /// An inode is forgotten; how often it was looked up.
+    /// Forgets an inode; returns its count of lookups.
     pub fn forget(&mut self, ino: Ino) -> u64 {
         self.evictions += 1;
         let Some(node) = self.nodes.remove(&ino) else { return 0 };

@@ -1,14 +1,14 @@
 //! Requests of processes that are killed, or get a signal, while they wait for the answer.
 //!
 //! Invariants:
-//! - a killed process waits no longer, and asks for nothing any more: its request runs to its end
-//!   without it, as far as `fuse` has it done, and gives back what its answer would have given to
-//!   the kernel;
-//! - a request that nobody has taken from the kernel's queue goes with its process: it is never
-//!   done;
-//! - what a killed process asked for may be done at any moment until that end;
+//! - a killed process stops waiting and sends nothing more. Its request completes without it, as
+//!   far as `fuse` lets it, and returns the references that its answer would have given to the
+//!   kernel;
+//! - a request that nobody has taken from the kernel's queue is dropped with its process: it is
+//!   never executed;
+//! - a killed process's request may take effect at any moment until it ends;
 //! - a signal that a process handles ends only waits for locks. A lock that was granted all the
-//!   same is taken back.
+//!   same is released.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,62 +24,62 @@ use types::{Duration, Fault, Ino, LockOwner};
 use crate::kernel::Caches;
 use crate::kernel::vfs::Vfs;
 
-/// A request stays in the kernel's queue for so long at most, where processes are killed: one in
-/// [`QUEUED`].
+/// If processes are killed, one request in [`QUEUED`] stays in the kernel's queue for up to this
+/// long.
 const QUEUED_US: u64 = 300;
 const QUEUED: u64 = 8;
-/// Within this time `fuse` sees that who closes a file is at its end.
+/// Within this time `fuse` notices that a process closing a file is exiting.
 const LOOK_US: u64 = 100_000;
 
-/// What a process waits for.
+/// The kind of request that a process waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Given up when the process is killed.
     Usual,
-    /// A lock that is freed: it is freed also without the process.
+    /// A lock is freed, even without the process.
     Unlock,
-    /// Pages that the kernel reads ahead: it waits for them itself.
+    /// Pages are read ahead: the kernel itself waits for them.
     ReadAhead,
-    /// What is sent for every descriptor that is closed, by dead processes too.
+    /// Sent for every close of a descriptor, by dead processes too.
     Flush,
-    /// A lock that is taken.
+    /// A lock is taken.
     Lock,
 }
 
-/// What ends a wait.
+/// The signal that ends a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signal {
     Kills,
     IsHandled,
 }
 
-struct Waiting {
+struct WaitingProcess {
     kind: Kind,
     end: OneSender<Signal>,
 }
 
-/// The requests of one mount that wait for their answers, and those that nobody waits for any more.
+/// The pending requests of one mount, and the abandoned ones.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct PendingRequests {
     last: Cell<u64>,
-    waiting: RefCell<BTreeMap<u64, Waiting>>,
-    /// Requests stay in the queue for a while: where no process is killed nobody could tell.
+    waiting: RefCell<BTreeMap<u64, WaitingProcess>>,
+    /// Requests stay in the queue for a while. Without kills nobody could observe that.
     queues: Cell<bool>,
-    /// The next wait for a lock gets a signal when it has lasted so long.
+    /// The next wait for a lock gets a signal after this long.
     armed: Cell<Option<Duration>>,
-    /// Reading ahead by open files that has not ended.
+    /// Read-ahead under way, by open file.
     reading: RefCell<BTreeMap<Handle, u32>>,
-    /// Requests without a process that have not ended.
-    left: Cell<usize>,
+    /// Abandoned requests that have not ended.
+    abandoned: Cell<usize>,
     ended: Notify,
 }
 
-impl Calls {
+impl PendingRequests {
     fn begin(&self, kind: Kind) -> (u64, OneReceiver<Signal>) {
         let operation = self.last.get() + 1;
         self.last.set(operation);
         let (end, ended) = oneshot();
-        self.waiting.borrow_mut().insert(operation, Waiting { kind, end });
+        self.waiting.borrow_mut().insert(operation, WaitingProcess { kind, end });
         (operation, ended)
     }
 
@@ -87,17 +87,17 @@ impl Calls {
         self.waiting.borrow_mut().remove(&operation);
     }
 
-    fn one_more_left(&self) {
-        self.left.set(self.left.get() + 1);
+    fn one_more_abandoned(&self) {
+        self.abandoned.set(self.abandoned.get() + 1);
     }
 
-    fn one_less_left(&self) {
-        self.left.set(self.left.get() - 1);
+    fn one_less_abandoned(&self) {
+        self.abandoned.set(self.abandoned.get() - 1);
         self.ended.notify_all();
     }
 }
 
-/// Reading ahead by an open file, which is not released before.
+/// Read-ahead by an open file; the file is released only after it.
 pub(super) struct ReadingAhead {
     caches: Caches,
     handle: Handle,
@@ -125,12 +125,12 @@ impl Drop for ReadingAhead {
     }
 }
 
-/// A request that goes on without its process; `None`: it was never taken from the queue.
-pub struct GoesOn(Option<OneReceiver<()>>);
+/// A request whose process no longer waits; `None`: it was never taken from the queue.
+pub struct AbandonedRequest(Option<OneReceiver<()>>);
 
-impl GoesOn {
-    /// Ends with it. `false`: it was never done.
-    pub async fn over(self) -> bool {
+impl AbandonedRequest {
+    /// Waits for its end. `false`: it was never executed.
+    pub async fn ended(self) -> bool {
         match self.0 {
             Some(over) => {
                 over.await;
@@ -141,8 +141,8 @@ impl GoesOn {
     }
 }
 
-/// What an answer gives to the kernel, and a killed process gives back.
-pub(super) enum Given {
+/// The references that an answer gives to the kernel, and that a killed process returns.
+pub(super) enum Refs {
     Nothing,
     /// A lookup of an inode.
     Entry(Ino),
@@ -156,55 +156,55 @@ pub(super) enum Given {
     Listed(Vec<Ino>),
 }
 
-impl Given {
-    pub fn entry(entry: &Entry) -> Given {
-        Given::Entry(entry.attr.ino)
+impl Refs {
+    pub fn entry(entry: &Entry) -> Refs {
+        Refs::Entry(entry.attr.ino)
     }
 
-    pub fn listed(part: &[Listed]) -> Given {
+    pub fn listed(part: &[Listed]) -> Refs {
         let entries = part.iter().filter_map(|listed| listed.entry.as_ref());
-        Given::Listed(entries.map(|entry| entry.attr.ino).collect())
+        Refs::Listed(entries.map(|entry| entry.attr.ino).collect())
     }
 
-    pub fn made((entry, opened): &(Entry, Opened)) -> Given {
-        Given::Made(entry.attr.ino, opened.handle)
+    pub fn made((entry, opened): &(Entry, Opened)) -> Refs {
+        Refs::Made(entry.attr.ino, opened.handle)
     }
 
     async fn back(self, client: &Client) {
         match self {
-            Given::Nothing => {}
-            Given::Entry(ino) => client.forget(ino, 1),
-            Given::Open(handle) => client.release(handle, None).await,
-            Given::Made(ino, handle) => {
+            Refs::Nothing => {}
+            Refs::Entry(ino) => client.forget(ino, 1),
+            Refs::Open(handle) => client.release(handle, None).await,
+            Refs::Made(ino, handle) => {
                 client.release(handle, None).await;
                 client.forget(ino, 1);
             }
-            Given::Dir(handle) => client.releasedir(handle),
-            Given::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
+            Refs::Dir(handle) => client.releasedir(handle),
+            Refs::Listed(inos) => inos.into_iter().for_each(|ino| client.forget(ino, 1)),
         }
     }
 }
 
 impl Vfs {
-    fn calls(&self) -> &Calls {
+    fn calls(&self) -> &PendingRequests {
         &self.caches.0.calls
     }
 
-    /// Asks the client for `work`, which gives the kernel what `given` says. `held` is held until
-    /// that has ended, also without the process.
+    /// Asks the client for `work`, whose answer gives the kernel the references `given`. `held` is
+    /// kept until the end of the request, even without the process.
     ///
     /// # Errors
     /// Those of `work`; `Interrupted` if the process is killed before the answer, or was before.
     pub(super) async fn call<T: 'static, H: 'static>(
         &self,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> Given,
+        given: fn(&T) -> Refs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         self.ask_for(Kind::Usual, work, given, held).await
     }
 
-    /// Asks for pages, and takes them in.
+    /// Requests pages, and fills them.
     ///
     /// # Errors
     /// As [`Vfs::call`].
@@ -212,17 +212,17 @@ impl Vfs {
         &self,
         filled: impl Future<Output = Result<(), Fault>> + 'static,
     ) -> Result<(), Fault> {
-        self.ask_for(Kind::ReadAhead, filled, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::ReadAhead, filled, |()| Refs::Nothing, &Rc::new(())).await
     }
 
-    /// What close(2) asks for, also at the end of a process.
+    /// The request of close(2), also at the exit of a process.
     ///
     /// # Errors
     /// As [`Vfs::call`].
     pub async fn flush(&self, handle: Handle, owner: LockOwner) -> Result<(), Fault> {
         let client = self.client().clone();
         let flush = async move { client.flush(handle, owner).await };
-        self.ask_for(Kind::Flush, flush, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Flush, flush, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// Frees a lock.
@@ -232,26 +232,26 @@ impl Vfs {
     pub async fn free_lock(&self, handle: Handle, lock: LockRequest) -> Result<(), Fault> {
         let client = self.client().clone();
         let free = async move { client.setlk(handle, lock, false).await };
-        self.ask_for(Kind::Unlock, free, |()| Given::Nothing, &Rc::new(())).await
+        self.ask_for(Kind::Unlock, free, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     async fn ask_for<T: 'static, H: 'static>(
         &self,
         kind: Kind,
         work: impl Future<Output = Result<T, Fault>> + 'static,
-        given: fn(&T) -> Given,
+        given: fn(&T) -> Refs,
         held: &Rc<H>,
     ) -> Result<T, Fault> {
         if self.is_dead() && kind != Kind::Flush {
             return Err(Fault::Interrupted);
         }
         let (operation, mut killed) = self.calls().begin(kind);
-        if self.is_never_sent(kind, operation, &mut killed).await {
+        if self.dies_in_queue(kind, operation, &mut killed).await {
             return Err(Fault::Interrupted);
         }
         let client = self.client().clone();
         let mut work = Box::pin(work);
-        let mut seen = Box::pin(self.seen_at_its_end());
+        let mut seen = Box::pin(self.exit_noticed());
         let answer = poll_fn(|cx| {
             let killed = Pin::new(&mut killed).poll(cx).is_ready();
             if killed || self.is_dead() && seen.as_mut().poll(cx).is_ready() {
@@ -265,14 +265,14 @@ impl Vfs {
             return answer;
         }
         let giving = client.clone();
-        let mut rest = Box::pin(async move {
+        let mut remainder = Box::pin(async move {
             if let Ok(answer) = work.await {
                 given(&answer).back(&giving).await;
             }
         });
         let held = held.clone();
-        self.goes_on(async move {
-            poll_fn(|cx| client.step(operation, || rest.as_mut().poll(cx))).await;
+        self.continue_abandoned(async move {
+            poll_fn(|cx| client.step(operation, || remainder.as_mut().poll(cx))).await;
             client.over(operation);
             drop(held);
         });
@@ -280,22 +280,22 @@ impl Vfs {
         Err(Fault::Interrupted)
     }
 
-    /// `rest` is left behind, and goes on.
-    fn goes_on(&self, rest: impl Future<Output = ()> + 'static) {
+    /// Completes `remainder` without its process.
+    fn continue_abandoned(&self, remainder: impl Future<Output = ()> + 'static) {
         let (over, goes_on) = oneshot();
         let caches = self.caches.clone();
-        caches.0.calls.one_more_left();
+        caches.0.calls.one_more_abandoned();
         self.caches.0.env.spawn(async move {
-            rest.await;
+            remainder.await;
             over.send(());
-            caches.0.calls.one_less_left();
+            caches.0.calls.one_less_abandoned();
         });
-        self.leaves(GoesOn(Some(goes_on)));
+        self.set_abandoned(AbandonedRequest(Some(goes_on)));
     }
 
-    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and it is
-    /// gone.
-    async fn is_never_sent(
+    /// The request waits in the kernel's queue. `true`: its process was killed meanwhile, and the
+    /// request dropped.
+    async fn dies_in_queue(
         &self,
         kind: Kind,
         operation: u64,
@@ -316,24 +316,25 @@ impl Vfs {
         .await;
         if gone {
             self.client().over(operation);
-            self.leaves(GoesOn(None));
+            self.set_abandoned(AbandonedRequest(None));
             self.dies();
         }
         gone
     }
 
-    /// Ends when `fuse` has seen that the process is at its end; at once if it is not.
-    async fn seen_at_its_end(&self) {
+    /// Waits until `fuse` notices that the process is exiting; ends at once if it is not.
+    async fn exit_noticed(&self) {
         if self.is_dead() {
             let look = Duration::from_micros(self.chance(LOOK_US));
             self.caches.0.env.sleep(look).await;
         }
     }
 
-    /// Takes a lock; `wait`: when it is free.
+    /// Takes a lock; `wait`: waits until it is free.
     ///
-    /// # Errors Those of the client; `Interrupted` if a signal ends the wait, of which the process
-    /// dies or not: until what is left behind is over the lock may have been held.
+    /// # Errors
+    /// Those of the client; `Interrupted` if a signal ends the wait, whether it kills the process
+    /// or not. The lock may have been held until the abandoned request ends.
     pub async fn take_lock(
         &self,
         (ino, handle): (Ino, Handle),
@@ -344,11 +345,11 @@ impl Vfs {
             return Err(Fault::Interrupted);
         }
         let (operation, mut signal) = self.calls().begin(Kind::Lock);
-        if self.is_never_sent(Kind::Lock, operation, &mut signal).await {
+        if self.dies_in_queue(Kind::Lock, operation, &mut signal).await {
             return Err(Fault::Interrupted);
         }
         if wait {
-            self.disturb(operation);
+            self.signal_if_due(operation);
         }
         let client = self.client().clone();
         let asked = client.clone();
@@ -366,30 +367,32 @@ impl Vfs {
             Err(signal) => signal,
         };
         client.step(operation, || drop(taking));
-        self.goes_on(async move { client.locks_settled(ino, lock.flock, lock.owner).await });
+        self.continue_abandoned(
+            async move { client.locks_settled(ino, lock.flock, lock.owner).await },
+        );
         if signal == Some(Signal::Kills) {
             self.dies();
         }
         Err(Fault::Interrupted)
     }
 
-    /// If a signal is due it comes while this is waited for, or another lock.
-    fn disturb(&self, operation: u64) {
+    /// If a signal is due, it comes during this wait, or another one for a lock.
+    fn signal_if_due(&self, operation: u64) {
         let Some(after) = self.calls().armed.take() else { return };
         let caches = self.caches.clone();
         self.caches.0.env.spawn(async move {
             caches.0.env.sleep(after).await;
             let calls = &caches.0.calls;
-            let disturbed = calls.waiting.borrow_mut().remove(&operation);
-            match disturbed {
+            let signalled = calls.waiting.borrow_mut().remove(&operation);
+            match signalled {
                 Some(waiting) => waiting.end.send(Signal::IsHandled),
                 None => calls.armed.set(Some(after)),
             }
         });
     }
 
-    /// A signal comes when the next wait for a lock has lasted so long.
-    pub fn disturb_next(&self, after: Duration) {
+    /// A process gets a signal once its next wait for a lock has lasted this long.
+    pub fn signal_next_lock_wait(&self, after: Duration) {
         self.calls().armed.set(Some(after));
     }
 
@@ -398,7 +401,7 @@ impl Vfs {
         self.calls().queues.set(true);
     }
 
-    /// Kills one of the processes that wait for an answer, by `chance`. `false`: none does.
+    /// Kills one of the waiting processes, selected by `chance`. `false`: none waits.
     pub fn kill_one(&self, chance: u64) -> bool {
         let mut waiting = self.calls().waiting.borrow_mut();
         let Some(nth) = chance.checked_rem(waiting.len() as u64) else { return false };
@@ -413,21 +416,21 @@ impl Vfs {
         true
     }
 
-    /// Ends when nothing is read ahead by this open file.
-    pub(super) async fn nothing_is_read_by(&self, handle: Handle) {
+    /// Waits for the end of read-ahead by this open file.
+    pub(super) async fn read_ahead_ended(&self, handle: Handle) {
         while self.calls().reading.borrow().contains_key(&handle) {
             self.calls().ended.notified().await;
         }
     }
 
-    /// Requests that go on without their processes.
-    pub(super) fn left_behind(&self) -> usize {
-        self.calls().left.get()
+    /// The number of abandoned requests.
+    pub(super) fn abandoned_requests(&self) -> usize {
+        self.calls().abandoned.get()
     }
 
-    /// Ends when no request goes on without its process.
-    pub async fn nothing_goes_on(&self) {
-        while self.calls().left.get() > 0 {
+    /// Waits for the end of all abandoned requests.
+    pub async fn abandoned_requests_ended(&self) {
+        while self.calls().abandoned.get() > 0 {
             self.calls().ended.notified().await;
         }
     }

@@ -1,10 +1,10 @@
-//! Content by way of a kernel's pages, as FUSE does it without a write-back cache.
+//! Content through the kernel's page cache, as FUSE handles it without a write-back cache.
 //!
 //! Invariants:
-//! - a page that is not up to date is locked until the answer of the request that concerns it is
-//!   taken in; one that is shows what a process writes before the client has it;
-//! - a size that an answer tells, and that differs, cuts the pages off and drops them;
-//! - what reads at the end of the file as the kernel knows it asks for the size first.
+//! - a page that is not up to date is locked until the answer to its request is applied. An
+//!   up-to-date page shows a process's write before the client has it;
+//! - a different size in an answer truncates the pages and drops them;
+//! - a read at the end of the file known to the kernel requests the size first.
 
 use std::rc::Rc;
 
@@ -13,21 +13,21 @@ use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
 use crate::kernel::Caches;
-use crate::kernel::cache::Asked;
-use crate::kernel::calls::{Given, ReadingAhead};
+use crate::kernel::cache::Snapshot;
+use crate::kernel::calls::{ReadingAhead, Refs};
 use crate::kernel::pages::{Locked, Pages};
-use crate::kernel::vfs::{Told, Vfs};
+use crate::kernel::vfs::{AttrReply, Vfs};
 
-/// Pages that one request fills at most.
+/// Most pages that one request fills.
 const AHEAD_MAX: u64 = 4;
 
-/// What a process read.
+/// The result of a read.
 pub struct Bytes {
-    /// The bytes; fewer than asked for only at the end of the file.
+    /// The bytes; fewer than requested only at the end of the file.
     pub bytes: Vec<u8>,
-    /// Another process of this kernel changed the file meanwhile, or the kernel knows no better:
-    /// they may be of any time.
-    pub blurred: bool,
+    /// Another process of this kernel changed the file meanwhile, or the kernel may have old
+    /// content: the bytes may be of any time.
+    pub racy: bool,
 }
 
 impl Vfs {
@@ -43,28 +43,26 @@ impl Vfs {
     ) -> Result<Bytes, Fault> {
         let pages = self.pages(ino);
         let before = pages.changing.get();
-        // What is read while the lease is out may be old, until the kernel was told.
+        // Pages may be old after the lease ended, until the kernel is notified.
         let leased = !self.client().lease_left().is_zero();
-        let losing = self.caches.is_losing(ino);
+        let lost_shown = self.caches.may_show_lost_data(ino);
         let end = offset + len;
-        // A size that Linux does not take in it does not use either: it reads to the end that it
-        // knew.
+        // Linux ignores a size that it does not apply: it reads up to the old end.
         let sized = end <= self.size(ino) || {
-            let Told { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
+            let AttrReply { attr, kept, .. } = self.getattr_to_read(ino, handle).await?;
             kept && attr.size == self.size(ino)
         };
-        // Another process's question, or its change of attributes, may have been asked for before
-        // this read began, and be answered now.
-        let told = pages.sizes_told.get();
+        // Another process may have requested attributes, or changed them, before this read, with
+        // the answer now.
+        let updates = pages.size_updates.get();
         let mut read = self.copy_out((ino, handle), &pages, offset, end).await?;
-        // Nor need a size from before a change by this kernel be true, where it has forgotten the
-        // inode since.
+        // After forgetting the inode, the kernel may also have a size from before its own change.
         let sized = sized
             && !self.cache(|cache| cache.is_older(ino))
-            && pages.doubtful_size.get() != Some(self.size(ino))
-            && pages.sizes_told.get() == told;
+            && pages.uncertain_size.get() != Some(self.size(ino))
+            && pages.size_updates.get() == updates;
         let changed = before.0 > 0 || before != pages.changing.get();
-        read.blurred |= changed || !leased || losing || !sized;
+        read.racy |= changed || !leased || lost_shown || !sized;
         Ok(read)
     }
 
@@ -75,7 +73,7 @@ impl Vfs {
         offset: u64,
         end: u64,
     ) -> Result<Bytes, Fault> {
-        let (mut at, mut out) = (offset, Bytes { bytes: Vec::new(), blurred: false });
+        let (mut at, mut out) = (offset, Bytes { bytes: Vec::new(), racy: false });
         while at < end && at < self.size(ino) {
             let index = at / BLOCK_U64;
             let Some(page) = pages.get(index).filter(|page| page.is_up_to_date()) else {
@@ -87,8 +85,8 @@ impl Vfs {
             if to <= at {
                 break;
             }
-            // It may be told while further pages are filled.
-            out.blurred |= pages.doubtful_size.get() == Some(self.size(ino));
+            // Further fills may change it.
+            out.racy |= pages.uncertain_size.get() == Some(self.size(ino));
             out.bytes.extend(page.copy((at - first) as usize, (to - at) as usize));
             at = to;
             if at % BLOCK_U64 != 0 {
@@ -98,8 +96,8 @@ impl Vfs {
         Ok(out)
     }
 
-    /// Fills a page, and perhaps some that follow and are not there. The answer may tell the size;
-    /// where an invalidation has overtaken it Linux keeps the old one, and shows zeros up to it.
+    /// Fills a page, and perhaps missing ones after it. The answer may show the size. If an
+    /// invalidation overtook it, Linux keeps the old size and shows zeros up to it.
     pub(super) async fn fill(
         &self,
         (ino, handle): (Ino, Handle),
@@ -123,10 +121,10 @@ impl Vfs {
         let client = self.client().clone();
         let read = async move { client.read(handle, from, len as u32, true).await };
         if locked.len() == 1 {
-            let answer = self.call(read, |_| Given::Nothing, &Rc::new(())).await;
+            let answer = self.call(read, |_| Refs::Nothing, &Rc::new(())).await;
             return self.filled((ino, pages), (from, len), &locked, (asked, answer)).await;
         }
-        // The kernel waits for these itself, and they stay locked.
+        // The kernel itself waits for these, and they stay locked.
         let (this, pages) = (self.clone(), pages.clone());
         let reading = ReadingAhead::new(&self.caches, handle);
         self.read_ahead(async move {
@@ -137,25 +135,25 @@ impl Vfs {
         .await
     }
 
-    /// Takes the answer into locked pages.
+    /// Applies the answer to locked pages.
     async fn filled(
         &self,
         (ino, pages): (Ino, &Rc<Pages>),
         (from, len): (u64, u64),
         locked: &[Locked],
-        (asked, answer): (Asked, Result<ReadData, Fault>),
+        (asked, answer): (Snapshot, Result<ReadData, Fault>),
     ) -> Result<(), Fault> {
         self.wake().await;
         let bytes = answer?.to_vec();
         let end = from + bytes.len() as u64;
         let ends = end < from + len && end < self.size(ino);
         if ends && self.cache(|cache| cache.is_newer(ino, asked)) {
-            pages.doubtful_size.set(Some(self.size(ino)));
+            pages.uncertain_size.set(Some(self.size(ino)));
         } else if ends {
-            // An empty answer says no more than that the end is not behind it.
-            let doubtful = bytes.is_empty() && pages.doubtful_size.get() == Some(self.size(ino));
+            // An empty answer shows only that the end is not behind it.
+            let uncertain = bytes.is_empty() && pages.uncertain_size.get() == Some(self.size(ino));
             self.cache(|cache| cache.set_size(ino, end));
-            pages.doubtful_size.set(doubtful.then_some(end));
+            pages.uncertain_size.set(uncertain.then_some(end));
         }
         for (nth, Locked { page, .. }) in locked.iter().enumerate() {
             let from = (nth as u64 * BLOCK_U64) as usize;
@@ -167,8 +165,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// One request of a write(2) through pages, under the inode's lock: from `offset` on, up to
-    /// `end`. How far it went, and how.
+    /// One request of a write(2) through pages, under the inode's lock, from `offset` on. Returns
+    /// how far it went, and the result.
     pub async fn write_pages(
         &self,
         (ino, handle): (Ino, Handle),
@@ -179,7 +177,7 @@ impl Vfs {
         let end = offset + data.len() as u64;
         let grows = end > self.size(ino);
         if grows {
-            self.cache(|cache| cache.unstable(ino, 1));
+            self.cache(|cache| cache.size_changing(ino, 1));
         }
         let changing = Rc::new((self.changes(ino), Pages::change(&pages)));
         let (touched, held, to) = copy_in(&pages, offset, data).await;
@@ -192,7 +190,7 @@ impl Vfs {
         self.wake().await;
         if written.is_err() {
             touched.iter().for_each(|page| page.set_up_to_date(false));
-            // What mappings had stored there goes with it.
+            // Stores of mappings in these pages are lost with it.
             if touched.iter().filter(|page| page.set_dirty(false)).count() > 0 {
                 self.caches.lose_stores(ino, &pages);
             }
@@ -200,25 +198,24 @@ impl Vfs {
         drop(held);
         self.cache(|cache| match written {
             Ok(()) if to > cache.size(ino) => cache.set_size(ino, to),
-            _ => _ = cache.void(ino),
+            _ => _ = cache.invalidate(ino),
         });
         self.cache(|cache| cache.changed(ino));
         if grows {
-            self.cache(|cache| cache.unstable(ino, -1));
+            self.cache(|cache| cache.size_changing(ino, -1));
         }
         (to, written)
     }
 
-    /// The size of a file changed as an answer told it, from `old`: Linux cuts its pages off and,
-    /// as Redbud does not ask for EXPLICIT_INVAL_DATA, drops the rest. It does so after it has
-    /// taken the size in: what was written since may be cut off as well, and is shown so until the
-    /// rest is dropped.
+    /// An answer changed the size of a file from `old`. Linux truncates its pages and drops the
+    /// others, as Redbud does not ask for EXPLICIT_INVAL_DATA. It does so after applying the size.
+    /// So later writes may be truncated too, and look so until the pages are dropped.
     pub async fn resized(&self, ino: Ino, old: u64) {
         let size = self.size(ino);
         if let Some(pages) = self.known_pages(ino)
             && size != old
         {
-            pages.sizes_told.set(pages.sizes_told.get() + 1);
+            pages.size_updates.set(pages.size_updates.get() + 1);
             let _cutting = Pages::change(&pages);
             pages.truncate(size, u64::MAX).await;
             self.invalidate(ino, 0, u64::MAX).await;
@@ -227,10 +224,9 @@ impl Vfs {
 }
 
 impl Caches {
-    /// FUSE_NOTIFY_STORE of bytes within one page: the size grows with them at once. A page that
-    /// they begin, and the file ends with, is up to date. `false`: the kernel does not know the
-    /// inode.
-    pub(super) async fn store_told(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
+    /// FUSE_NOTIFY_STORE of bytes within one page: the size grows at once. The page becomes up to
+    /// date if they begin it and the file ends in it. `false`: the kernel does not know the inode.
+    pub(super) async fn apply_store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
         if self.0.cache.borrow().kind(ino).is_none() {
             return false;
         }
@@ -240,8 +236,8 @@ impl Caches {
             self.0.cache.borrow_mut().set_size(ino, end);
         }
         let Some(pages) = self.known_pages(ino) else { return true };
-        if pages.doubtful_size.get().is_some_and(|size| size < end) {
-            pages.doubtful_size.set(None);
+        if pages.uncertain_size.get().is_some_and(|size| size < end) {
+            pages.uncertain_size.set(None);
         }
         let (index, at) = (offset / BLOCK_U64, (offset % BLOCK_U64) as usize);
         let locked = pages.lock(index).await;
@@ -253,8 +249,8 @@ impl Caches {
     }
 }
 
-/// Copies into pages as much as one request takes: up to a page that is not up to date, which stays
-/// locked. The pages, that one, and how far it went.
+/// Copies one request's bytes into pages: up to a page that is not up to date, which stays locked.
+/// Returns the pages, the locked one, and how far it went.
 async fn copy_in(
     pages: &Pages,
     offset: u64,

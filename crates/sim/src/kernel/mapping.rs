@@ -1,12 +1,10 @@
-//! Stores into shared mappings, and how a kernel without a write-back cache writes them back.
+//! Stores into shared mappings, and their write-back by a kernel without a write-back cache.
 //!
 //! Invariants:
-//! - a page is dirtied under its lock while nobody writes it back, and is clean while it is written
-//!   back;
-//! - a dirty page is dropped only after it was written back, or cut off with the file's end;
+//! - a page is dirtied under its lock while nobody writes it back, and is clean during write-back;
+//! - a dirty page is dropped only after write-back, or truncated with the file;
 //! - nothing is sent while a request that changes the size is under way (`fuse_set_nowrite`);
-//! - what could not be written back every descriptor tells that was open then, at `fsync` or
-//!   `close`.
+//! - every descriptor that was open at a failed write-back reports it, at `fsync` or `close`.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,15 +18,15 @@ use super::pages::{self, Page, Pages, SENDERS_MAX};
 use super::vfs::Vfs;
 use env::sync::Permit;
 
-/// Pages that one request writes back at most.
+/// Most pages that one request writes back.
 const BATCH_MAX: u64 = 4;
-/// A page that is stored into is written back within so much time, if it is by itself.
+/// The kernel writes a dirty page back within this time.
 const FLUSH_WITHIN_US: u64 = 30_000;
 
-/// Number of what the kernel itself asks for.
+/// Operation number of the kernel's own requests.
 const THE_KERNEL: u64 = u64::MAX;
 
-/// Neighbouring pages that are written back together.
+/// Neighbouring pages of one write-back request.
 struct Batch {
     /// The first byte.
     first: u64,
@@ -37,7 +35,7 @@ struct Batch {
 }
 
 impl Caches {
-    /// Drops all pages that bytes `[start, end)` touch; dirty ones are written back before.
+    /// Drops all pages that bytes `[start, end)` touch, after writing dirty ones back.
     pub(crate) async fn invalidate(&self, ino: Ino, start: u64, end: u64) {
         let Some(pages) = self.known_pages(ino) else { return };
         for index in pages.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
@@ -58,8 +56,7 @@ impl Caches {
         self.0.pages.borrow().get(&ino).cloned()
     }
 
-    /// Writes back what is dirty of bytes `[start, end)`, and waits for what others write back of
-    /// them.
+    /// Writes dirty pages of bytes `[start, end)` back, and waits for others' write-back of them.
     pub(crate) async fn write_back(&self, ino: Ino, start: u64, end: u64) {
         let Some(pages) = self.known_pages(ino) else { return };
         let mut left =
@@ -82,7 +79,7 @@ impl Caches {
         }
     }
 
-    /// Sends pages to the client, as far as the file reaches.
+    /// Sends pages to the client, up to the end of the file.
     async fn send(&self, ino: Ino, pages: &Pages, batch: Batch) {
         let _sending = pages.sending.acquire(1).await;
         let size = self.0.cache.borrow().size(ino);
@@ -102,7 +99,7 @@ impl Caches {
         let mut written = Box::pin(async move {
             asked.write(&Caller::default(), handle, batch.first, buffer, len, flags).await
         });
-        // Whoever has it written back: it is no part of his request, which may be given up.
+        // Write-back is a request of its own: the caller's request may be abandoned.
         let answer = poll_fn(|cx| client.step(THE_KERNEL, || written.as_mut().poll(cx))).await;
         self.wake().await;
         self.0.cache.borrow_mut().changed(ino);
@@ -116,7 +113,7 @@ impl Caches {
         self.lose_stores(ino, pages);
     }
 
-    /// What mappings stored into pages of a file is lost.
+    /// Stores of mappings into pages of a file are lost.
     pub(super) fn lose_stores(&self, ino: Ino, pages: &Pages) {
         pages.failed();
         if let Some(unwritten) = &*self.0.unwritten.borrow() {
@@ -132,7 +129,7 @@ impl Batch {
     }
 }
 
-/// A page that was dirty and is about to be written back; what others wrote back of it is answered.
+/// A dirty page, about to be written back, after earlier write-back of it has ended.
 async fn dirty(pages: &Pages, index: u64) -> Option<(Rc<Page>, Permit)> {
     let page = pages.get(index)?;
     let _locked = pages::lock(page.clone()).await?;
@@ -141,19 +138,19 @@ async fn dirty(pages: &Pages, index: u64) -> Option<(Rc<Page>, Permit)> {
 }
 
 impl Vfs {
-    /// Writes back what is dirty of bytes `[start, end)`.
+    /// Writes dirty pages of bytes `[start, end)` back.
     pub async fn write_back(&self, ino: Ino, start: u64, end: u64) {
         self.caches.write_back(ino, start, end).await;
     }
 
-    /// Drops pages, after writing back what is dirty of them.
+    /// Drops pages, after writing dirty ones back.
     pub async fn invalidate(&self, ino: Ino, start: u64, end: u64) {
         self.caches.invalidate(ino, start, end).await;
     }
 
-    /// A store of `bytes` at `offset`, within a page, into a mapping that the open file gave.
-    /// `false`: it is not made, because it lies behind the end of the file as the kernel knows it
-    /// (SIGBUS), the page cannot be had, or this kernel changes the file at this moment.
+    /// Stores `bytes` at `offset`, within a page, into a mapping of the open file. `false`: not
+    /// stored. The offset is behind the end known to the kernel (SIGBUS), the page cannot be read,
+    /// or this kernel is changing the file.
     pub async fn store(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> bool {
         let pages = self.pages(ino);
         let (index, at) = (offset / BLOCK_U64, (offset % BLOCK_U64) as usize);
@@ -171,7 +168,7 @@ impl Vfs {
             if !page.is_up_to_date() {
                 continue;
             }
-            let known = pages.doubtful_size.get() != Some(self.size(ino));
+            let known = pages.uncertain_size.get() != Some(self.size(ino));
             let within = offset + bytes.len() as u64 <= self.size(ino);
             if !within || !known || self.caches.is_changing(ino) {
                 return false;
@@ -187,19 +184,19 @@ impl Vfs {
         }
     }
 
-    /// How often mappings have stored into a file.
+    /// The number of stores into mappings of a file.
     pub fn stores(&self, ino: Ino) -> u64 {
         self.known_pages(ino).map_or(0, |pages| pages.stores.get())
     }
 
-    /// A descriptor of a file is there.
+    /// A file was opened.
     pub(super) fn opened(&self, ino: Ino, handle: Handle) {
         if self.caches() {
             self.pages(ino).opened(handle);
         }
     }
 
-    /// Some time from now the kernel writes back what is dirty of a file.
+    /// The kernel writes dirty pages of a file back some time later.
     pub fn write_back_later(&self, ino: Ino) {
         let (caches, wait) = (self.caches.clone(), self.chance(FLUSH_WITHIN_US));
         self.caches.0.env.spawn(async move {
@@ -208,17 +205,17 @@ impl Vfs {
         });
     }
 
-    /// What `fsync` of a descriptor does before the client is asked.
+    /// What `fsync` of a descriptor does before the client's request.
     ///
     /// # Errors
-    /// `Io` if write-back failed since the descriptor told of it last.
+    /// `Io` if write-back failed since the descriptor's last report.
     pub async fn sync_pages(&self, ino: Ino, handle: Handle) -> Result<(), Fault> {
         let Some(pages) = self.known_pages(ino) else { return Ok(()) };
         self.write_back(ino, 0, u64::MAX).await;
-        if pages.tell_failure(handle) { Err(Fault::Io) } else { Ok(()) }
+        if pages.report_failure(handle) { Err(Fault::Io) } else { Ok(()) }
     }
 
-    /// Everything that mappings have stored is written back.
+    /// Writes all stores of mappings back.
     pub async fn write_back_all(&self) {
         let inos: Vec<Ino> = self.caches.0.pages.borrow().keys().copied().collect();
         for ino in inos {
@@ -226,13 +223,13 @@ impl Vfs {
         }
     }
 
-    /// The last mapping of a descriptor goes, and then the descriptor: what was stored is written
+    /// A descriptor's last mapping is removed, and then the descriptor: its stores are written
     /// back.
     pub(super) async fn unmap(&self, ino: Ino, handle: Handle) {
         let Some(pages) = self.known_pages(ino) else { return };
         self.write_back(ino, 0, u64::MAX).await;
         pages.mapped.borrow_mut().retain(|other| *other != handle);
-        // What is under way by this descriptor ends first.
+        // Requests by this descriptor end first.
         drop(pages.sending.acquire(SENDERS_MAX).await);
         pages.closed(handle);
     }

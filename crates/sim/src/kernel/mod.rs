@@ -2,14 +2,14 @@
 //! the client.
 //!
 //! Invariants:
-//! - what is cached is believed as Linux believes it, and voided by the notifications that the
+//! - a cached object is valid as in Linux, and is invalidated by the notifications that the
 //!   product's own notifier writes;
-//! - between an answer and its being taken in anything may happen;
-//! - a directory is locked by who looks up, makes, removes or renames its names, a file by who
-//!   changes it; directories are locked before files;
+//! - anything may happen between an answer and its application to the cache;
+//! - lookups and changes of names lock the directory, changes of a file lock the file; directories
+//!   are locked before files;
 //! - an inode is forgotten only while no process uses it;
-//! - what a mapping has stored is in a page until the client has it, or it is told that it is lost;
-//! - what a device lost pages show until they are dropped, for which nobody waits.
+//! - a mapping's store stays in its page until the client has it, or is notified of its loss;
+//! - pages show writes that a device lost until they are dropped, which nobody waits for.
 
 pub mod cache;
 pub mod calls;
@@ -36,27 +36,26 @@ use types::{Duration, Ino, Instant};
 
 use crate::call::At;
 use crate::kernel::cache::Cache;
-use crate::kernel::calls::Calls;
+use crate::kernel::calls::PendingRequests;
 use crate::kernel::pages::Pages;
 
-/// Holders of a shared lock at a time.
+/// Most holders of a shared lock.
 const SHARED_MAX: usize = 1 << 16;
-/// So long after a client has told of a loss it has asked the kernel to drop the pages.
+/// Within this time of reporting a loss the client has asked the kernel to drop the pages.
 const ASKED_WITHIN: Duration = Duration::from_micros(100);
 
-/// Which kernel.
+/// The kind of kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linux {
-    /// None: nothing is cached, and answers are passed on as they come.
+    /// No kernel: nothing is cached, and answers are passed on as they come.
     None,
-    /// One before 6.16: names are not cached, the answer to SETATTR is believed whatever happened
-    /// since it was asked for.
+    /// Before 6.16: names are not cached, and the answer to SETATTR is always applied.
     Old,
     /// 6.16 or newer.
     New,
 }
 
-/// What the kernel of one mount holds. Clones are the same.
+/// The caches of one mount's kernel. Clones share them.
 #[derive(Clone)]
 pub struct Caches(pub(crate) Rc<Inner>);
 
@@ -70,37 +69,37 @@ pub(crate) struct Inner {
     pub pages: RefCell<BTreeMap<Ino, Rc<Pages>>>,
     /// Targets of symbolic links, which never change (CACHE_SYMLINKS).
     pub targets: RefCell<BTreeMap<Ino, Vec<u8>>>,
-    /// Inodes that processes use, and how often.
+    /// Inodes that processes use, with use counts.
     used: RefCell<BTreeMap<Ino, u32>>,
-    pub calls: Calls,
-    /// Inodes that processes are changing, by requests that are not answered.
+    pub calls: PendingRequests,
+    /// Inodes with changes by processes under way.
     changing: Marks,
-    /// Inodes of which the kernel is dropping pages that no recall waits for.
-    voiding: Marks,
-    /// When the client has told last that a device lost what was written to a file.
+    /// Inodes whose pages the kernel is dropping without a recall waiting.
+    dropping: Marks,
+    /// When the client last reported that a device lost written data of a file.
     lost: RefCell<BTreeMap<Ino, Instant>>,
-    /// Who writes pages back.
+    /// The client, for write-back.
     client: RefCell<Option<Client>>,
-    /// Is told of files of which pages could not be written back.
+    /// NotifiableKernel of failed write-back.
     unwritten: RefCell<Option<Unwritten>>,
 }
 
-/// Is told of a file of which a page could not be written back.
+/// Takes a file of which a page could not be written back.
 pub type Unwritten = Box<dyn Fn(Ino)>;
 
-/// With what something may be under way.
+/// An object with something under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Inode(Ino),
     Name(At),
 }
 
-/// Inodes and names with which something is under way, as often as it is.
+/// Inodes and names with something under way, once for each.
 #[derive(Clone, Default)]
 struct Marks(Rc<RefCell<Vec<Mark>>>);
 
 impl Marks {
-    /// It is, until that is dropped.
+    /// Marks them until the result is dropped.
     fn mark(&self, inos: &[Ino], names: &[At]) -> Marked {
         let inos = inos.iter().copied().map(Mark::Inode);
         let what: Vec<Mark> = inos.chain(names.iter().copied().map(Mark::Name)).collect();
@@ -113,7 +112,7 @@ impl Marks {
     }
 }
 
-/// Something that is under way with inodes and names.
+/// Inodes and names while something is under way.
 pub struct Marked {
     marks: Marks,
     what: Vec<Mark>,
@@ -143,34 +142,34 @@ impl Caches {
             pages: RefCell::default(),
             targets: RefCell::default(),
             used: RefCell::default(),
-            calls: Calls::default(),
+            calls: PendingRequests::default(),
             changing: Marks::default(),
-            voiding: Marks::default(),
+            dropping: Marks::default(),
             lost: RefCell::default(),
             client: RefCell::default(),
             unwritten: RefCell::default(),
         }))
     }
 
-    /// What the client tells its recalls.
+    /// The notifier to which the client passes recalls.
     pub fn notifier(&self) -> Rc<Notifier> {
         Rc::new(self.0.notifier.clone())
     }
 
-    /// The client is there.
+    /// The client is connected.
     pub(crate) fn mounted(&self, client: &Client) {
         if self.caches() {
             self.0.cache.borrow_mut().mounted(client.root());
             *self.0.client.borrow_mut() = Some(client.clone());
             let new = self.0.linux == Linux::New;
             let knows = NotifySupport { inc_epoch: new, prune: new };
-            let line = Rc::new(Line(Rc::downgrade(&self.0)));
-            self.0.notifier.attach(&self.0.env, line, knows, client.root());
+            let sink = Rc::new(NotificationSink(Rc::downgrade(&self.0)));
+            self.0.notifier.attach(&self.0.env, sink, knows, client.root());
         }
     }
 
-    /// From now on `unwritten` is told of what cannot be written back.
-    pub fn tell_unwritten(&self, unwritten: Unwritten) {
+    /// From now on `unwritten` is notified of failed write-back.
+    pub fn on_unwritten(&self, unwritten: Unwritten) {
         *self.0.unwritten.borrow_mut() = Some(unwritten);
     }
 
@@ -182,7 +181,7 @@ impl Caches {
         self.0.env.random_u64() % n
     }
 
-    /// A thread is woken.
+    /// A thread is woken, after a random delay.
     pub(crate) async fn wake(&self) {
         if !self.caches() {
             return;
@@ -195,13 +194,13 @@ impl Caches {
         }
     }
 
-    async fn carry_out(&self, message: &[u8]) -> Option<bool> {
+    async fn apply_notification(&self, message: &[u8]) -> Option<bool> {
         if Reader::new(message).take::<OutHeader>()?.error == NOTIFY_INC_EPOCH {
             self.0.cache.borrow_mut().begin_epoch();
             return Some(true);
         }
         if let Some((store, bytes)) = stored(message) {
-            return Some(self.store_told(Ino(store.nodeid), store.offset, bytes).await);
+            return Some(self.apply_store(Ino(store.nodeid), store.offset, bytes).await);
         }
         if let Some(asked) = retrieving(message) {
             return Some(self.tell_pages(&asked));
@@ -212,7 +211,7 @@ impl Caches {
         }
         let inval = inval_inode(message)?;
         let ino = Ino(inval.ino);
-        if !self.0.cache.borrow_mut().void(ino) {
+        if !self.0.cache.borrow_mut().invalidate(ino) {
             return Some(false);
         }
         if let Ok(start) = u64::try_from(inval.off) {
@@ -238,7 +237,7 @@ impl Caches {
         true
     }
 
-    /// Names of an inode that no process uses go, and the inode with them.
+    /// Drops the names of an unused inode, and the inode with them.
     fn prune(&self, ino: Ino) {
         if self.is_used(ino) || self.0.cache.borrow().kind(ino).is_none() {
             return;
@@ -250,7 +249,7 @@ impl Caches {
         }
     }
 
-    /// An inode that nothing uses is forgotten.
+    /// Forgets an unused inode.
     pub(crate) fn forget(&self, ino: Ino) {
         let client = self.0.client.borrow().clone();
         let lookups = self.0.cache.borrow_mut().forget(ino);
@@ -277,12 +276,12 @@ impl Caches {
         held
     }
 
-    /// Locks for a change.
+    /// Exclusive locks.
     pub async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
         self.lock_with(inos, SHARED_MAX).await
     }
 
-    /// Locks against changes, if there is a kernel.
+    /// A shared lock, if there is a kernel.
     pub(crate) async fn lock_shared(&self, ino: Ino) -> Vec<Permit> {
         if self.caches() { self.lock_with(&[ino], 1).await } else { Vec::new() }
     }
@@ -291,7 +290,7 @@ impl Caches {
         *self.0.used.borrow_mut().entry(ino).or_default() += 1;
     }
 
-    /// These inodes and names are being changed, until what is returned is dropped.
+    /// Marks these inodes and names as changing, until the result is dropped.
     pub(crate) fn change(&self, inos: &[Ino], names: &[At]) -> Marked {
         self.0.changing.mark(inos, names)
     }
@@ -304,18 +303,18 @@ impl Caches {
         self.0.changing.has(Mark::Name(at))
     }
 
-    /// The client tells that a device lost what was written to a file. It has the pages dropped,
-    /// which nobody waits for: until then they show what is lost.
-    pub(crate) fn loses(&self, ino: Ino) {
+    /// The client reports that a device lost written data of a file. It has the pages dropped,
+    /// which nobody waits for: until then they show the lost data.
+    pub(crate) fn on_device_loss(&self, ino: Ino) {
         self.0.lost.borrow_mut().insert(ino, self.0.env.now());
     }
 
-    /// May pages still show what is lost?
-    pub(crate) fn is_losing(&self, ino: Ino) -> bool {
-        let told = self.0.lost.borrow().get(&ino).copied();
-        let Some(told) = told else { return false };
-        let losing =
-            self.0.voiding.has(Mark::Inode(ino)) || self.0.env.now().since(told) < ASKED_WITHIN;
+    /// May pages still show lost data?
+    pub(crate) fn may_show_lost_data(&self, ino: Ino) -> bool {
+        let reported_at = self.0.lost.borrow().get(&ino).copied();
+        let Some(reported_at) = reported_at else { return false };
+        let losing = self.0.dropping.has(Mark::Inode(ino))
+            || self.0.env.now().since(reported_at) < ASKED_WITHIN;
         if !losing {
             self.0.lost.borrow_mut().remove(&ino);
         }
@@ -326,27 +325,27 @@ impl Caches {
         self.0.used.borrow().contains_key(&ino)
     }
 
-    pub(crate) fn leave_inode(&self, ino: Ino) {
+    pub(crate) fn release_inode(&self, ino: Ino) {
         let mut used = self.0.used.borrow_mut();
         if let Some(count) = used.get_mut(&ino) {
             *count -= 1;
             if *count == 0 {
                 used.remove(&ino);
                 drop(used);
-                self.is_left(ino);
+                self.unused(ino);
             }
         }
     }
 
-    /// Nothing uses an inode any more: without a name the kernel forgets it.
-    fn is_left(&self, ino: Ino) {
-        if self.caches() && self.0.cache.borrow().is_nameless(ino) {
+    /// An inode is no longer used: without a dentry the kernel forgets it.
+    fn unused(&self, ino: Ino) {
+        if self.caches() && self.0.cache.borrow().has_no_dentry(ino) {
             self.forget(ino);
         }
     }
 }
 
-/// The inode of which a notification wants unused names dropped.
+/// The inode of a notification to drop unused names.
 fn pruned(message: &[u8]) -> Option<Ino> {
     let mut reader = Reader::new(message);
     let header: OutHeader = reader.take()?;
@@ -358,7 +357,7 @@ fn pruned(message: &[u8]) -> Option<Ino> {
     message.last_chunk().map(|ino| Ino(u64::from_le_bytes(*ino)))
 }
 
-/// What a notification says of an inode, if it is one of these.
+/// The content of a notification to invalidate an inode.
 fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
     let mut reader = Reader::new(message);
     let header: OutHeader = reader.take()?;
@@ -372,7 +371,7 @@ fn retrieving(message: &[u8]) -> Option<NotifyRetrieveOut> {
     (header.error == NOTIFY_RETRIEVE).then(|| reader.take())?
 }
 
-/// What a notification stores, if it is one of these.
+/// The content of a notification to store bytes.
 fn stored(message: &[u8]) -> Option<(NotifyStoreOut, &[u8])> {
     let mut reader = Reader::new(message);
     let header: OutHeader = reader.take()?;
@@ -380,19 +379,22 @@ fn stored(message: &[u8]) -> Option<(NotifyStoreOut, &[u8])> {
     message.len().checked_sub(store.size as usize).map(|from| (store, &message[from..]))
 }
 
-/// What the notifier writes to, as long as there is a kernel.
-struct Line(Weak<Inner>);
+/// Receives the notifier's messages, as long as there is a kernel.
+struct NotificationSink(Weak<Inner>);
 
-impl NotifiableKernel for Line {
+impl NotifiableKernel for NotificationSink {
     fn notify(&self, lane: NotifyLane, message: Vec<u8>) -> LocalFuture<'_, io::Result<bool>> {
         Box::pin(async move {
             let Some(caches) = self.0.upgrade().map(Caches) else { return Ok(false) };
             let inval = inval_inode(&message).filter(|_| lane == NotifyLane::Background);
-            let _voiding = inval.map(|inval| caches.0.voiding.mark(&[Ino(inval.ino)], &[]));
+            let _voiding = inval.map(|inval| caches.0.dropping.mark(&[Ino(inval.ino)], &[]));
             let _turn = caches.0.lanes[lane as usize].lock().await;
             caches.wake().await;
-            caches.carry_out(&message).await.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidInput, "no notification of this kernel")
+            caches.apply_notification(&message).await.ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the kernel does not know this notification",
+                )
             })
         })
     }

@@ -1,12 +1,12 @@
-//! The pages that a kernel keeps of one file.
+//! The kernel's pages of one file.
 //!
 //! Invariants:
-//! - a page is filled, changed, zeroed and dropped under its lock, and believed only while it is
-//!   up to date;
-//! - who waits for a lock looks again whether the page is still of the file;
-//! - nobody waits for one page while holding another, but for a reader, whose further pages are
-//!   new, and for who writes pages back, who holds what he has taken from being stored into;
-//! - a page that a mapping has dirtied is changed, zeroed and dropped only while nobody writes it
+//! - a page is filled, changed, zeroed and dropped under its lock, and read only while it is up to
+//!   date;
+//! - after waiting for a lock, the holder checks whether the page still belongs to the file;
+//! - nobody waits for a page while holding another, with two exceptions. A reader's further pages
+//!   are new, and write-back protects the pages that it holds from stores;
+//! - a page with stores of a mapping is changed, zeroed and dropped only while nobody writes it
 //!   back.
 
 use std::cell::{Cell, RefCell};
@@ -22,75 +22,74 @@ pub struct Page {
     lock: AsyncMutex,
     bytes: RefCell<Vec<u8>>,
     up_to_date: Cell<bool>,
-    /// A mapping has stored into it what the client does not have.
+    /// A mapping stored bytes that the client does not have.
     dirty: Cell<bool>,
-    /// Held by who writes it back, until that is answered.
+    /// Held during write-back, until the answer.
     pub writing: AsyncMutex,
-    /// It is of the file no more.
+    /// It no longer belongs to the file.
     dropped: Cell<bool>,
 }
 
 impl Page {
-    /// Bytes from `from` on, as many as `into` takes.
+    /// A copy of `len` bytes from `from` on.
     pub fn copy(&self, from: usize, len: usize) -> Vec<u8> {
         self.bytes.borrow()[from..from + len].to_vec()
     }
 
-    /// Puts bytes in from `from` on.
+    /// Replaces bytes from `from` on.
     pub fn put(&self, from: usize, bytes: &[u8]) {
         self.bytes.borrow_mut()[from..from + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Are its bytes those of the file?
+    /// Does it hold the file's bytes?
     pub fn is_up_to_date(&self) -> bool {
         self.up_to_date.get()
     }
 
-    /// Has a mapping stored into it since it was written back?
+    /// Has a mapping stored into it since its last write-back?
     pub fn is_dirty(&self) -> bool {
         self.dirty.get()
     }
 
-    /// A mapping has stored into it, or (`false`) it is about to be written back. Was it dirty?
+    /// Sets it dirty after a store, or clean before write-back; returns whether it was dirty.
     pub fn set_dirty(&self, dirty: bool) -> bool {
         self.dirty.replace(dirty)
     }
 
-    /// Its bytes are those of the file, or not.
+    /// Sets whether it holds the file's bytes.
     pub fn set_up_to_date(&self, up_to_date: bool) {
         self.up_to_date.set(up_to_date);
     }
 }
 
-/// A page that is locked.
+/// A locked page.
 pub struct Locked {
     /// The page.
     pub page: Rc<Page>,
     _permit: Permit,
 }
 
-/// Pages of a file that are sent back at a time, at most.
+/// Most requests that write back at a time.
 pub const SENDERS_MAX: usize = 1 << 16;
 
 /// All pages of a file, by number.
 pub struct Pages {
     pages: RefCell<BTreeMap<u64, Rc<Page>>>,
-    /// A permit for each request that writes back; who changes the size has all of them.
+    /// A permit for each write-back request; a change of the size takes all.
     pub sending: Semaphore,
-    /// Open files by which the file is mapped writable.
+    /// Open files with writable mappings.
     pub mapped: RefCell<Vec<Handle>>,
     /// Stores into mappings so far.
     pub stores: Cell<u64>,
-    /// How often write-back failed, and how many of these each open file has told.
+    /// Failed write-backs; `reported`: how many of these each open file has reported.
     failures: Cell<u64>,
-    told: RefCell<BTreeMap<Handle, u64>>,
-    /// Changes of the content by this kernel that are under way, and how many have begun.
+    reported: RefCell<BTreeMap<Handle, u64>>,
+    /// This kernel's content changes under way, and how many have begun.
     pub changing: Cell<(u32, u64)>,
-    /// A size that an answer has told otherwise, which was not taken in.
-    pub doubtful_size: Cell<Option<u64>>,
-    /// How often an answer to a question for attributes, or to a change of them, has changed the
-    /// size.
-    pub sizes_told: Cell<u64>,
+    /// A size that an answer contradicted without being applied.
+    pub uncertain_size: Cell<Option<u64>>,
+    /// How often an answer about attributes has changed the size.
+    pub size_updates: Cell<u64>,
 }
 
 impl Default for Pages {
@@ -101,23 +100,23 @@ impl Default for Pages {
             mapped: RefCell::default(),
             stores: Cell::new(0),
             failures: Cell::new(0),
-            told: RefCell::default(),
+            reported: RefCell::default(),
             changing: Cell::default(),
-            doubtful_size: Cell::new(None),
-            sizes_told: Cell::new(0),
+            uncertain_size: Cell::new(None),
+            size_updates: Cell::new(0),
         }
     }
 }
 
 impl Pages {
-    /// The file was opened: of what failed before, this descriptor tells nothing.
+    /// The file was opened: this descriptor does not report earlier failures.
     pub fn opened(&self, handle: Handle) {
-        self.told.borrow_mut().insert(handle, self.failures.get());
+        self.reported.borrow_mut().insert(handle, self.failures.get());
     }
 
     /// A descriptor was closed.
     pub fn closed(&self, handle: Handle) {
-        self.told.borrow_mut().remove(&handle);
+        self.reported.borrow_mut().remove(&handle);
     }
 
     /// Write-back failed.
@@ -125,14 +124,14 @@ impl Pages {
         self.failures.set(self.failures.get() + 1);
     }
 
-    /// Is there a failure of which this descriptor has not told? It does now.
-    pub fn tell_failure(&self, handle: Handle) -> bool {
-        let mut told = self.told.borrow_mut();
-        let told = told.entry(handle).or_insert(self.failures.get());
-        std::mem::replace(told, self.failures.get()) < self.failures.get()
+    /// Reports a failure that this descriptor has not reported yet, if there is one.
+    pub fn report_failure(&self, handle: Handle) -> bool {
+        let mut reported = self.reported.borrow_mut();
+        let reported = reported.entry(handle).or_insert(self.failures.get());
+        std::mem::replace(reported, self.failures.get()) < self.failures.get()
     }
 
-    /// The pages that are locked, and those that are being written back; for people.
+    /// Describes the locked pages, and those being written back.
     pub fn held(&self) -> (Vec<u64>, Vec<u64>) {
         let pages = self.pages.borrow();
         let of = |held: fn(&Page) -> &AsyncMutex| {
@@ -142,12 +141,12 @@ impl Pages {
         (of(|page| &page.lock), of(|page| &page.writing))
     }
 
-    /// A page that is there.
+    /// An existing page.
     pub fn get(&self, index: u64) -> Option<Rc<Page>> {
         self.pages.borrow().get(&index).cloned()
     }
 
-    /// A page that was not there, empty and locked.
+    /// A new page, empty and locked; `None` if it exists.
     pub fn add(&self, index: u64) -> Option<Locked> {
         if self.pages.borrow().contains_key(&index) {
             return None;
@@ -165,7 +164,7 @@ impl Pages {
         Some(Locked { page, _permit: permit })
     }
 
-    /// A page, locked; made if it is not there.
+    /// A locked page, new if there was none.
     pub async fn lock(&self, index: u64) -> Locked {
         loop {
             if let Some(locked) = self.add(index) {
@@ -179,7 +178,7 @@ impl Pages {
         }
     }
 
-    /// The bytes `[start, end)` are zero or no more: whole pages go, of others a part is zeroed.
+    /// Truncates `[start, end)`: drops whole pages, zeroes parts of others.
     pub async fn truncate(&self, start: u64, end: u64) {
         for index in self.numbers(start / BLOCK_U64, end.div_ceil(BLOCK_U64)) {
             let Some(page) = self.get(index) else { continue };
@@ -196,11 +195,12 @@ impl Pages {
         }
     }
 
-    /// Drops what `takes`, and nobody has locked or at hand: what a write under way carries stays.
+    /// Drops pages selected by `takes` that nobody has locked or referenced: a write under way
+    /// keeps its pages.
     pub fn shrink(&self, mut takes: impl FnMut() -> bool) {
         for index in self.numbers(0, u64::MAX) {
             let Some(page) = self.get(index) else { continue };
-            // That of the table, and this one.
+            // The references of the table, and this one.
             let at_hand = Rc::strong_count(&page) > 2;
             if !at_hand
                 && let Some(permit) = page.lock.try_lock()
@@ -213,13 +213,13 @@ impl Pages {
         }
     }
 
-    /// A locked page is of the file no more.
+    /// A locked page leaves the file.
     pub(super) fn drop_page(&self, index: u64, locked: &Locked) {
         locked.page.dropped.set(true);
         self.pages.borrow_mut().remove(&index);
     }
 
-    /// The pages that are there, of `[from, to)`.
+    /// The existing pages of `[from, to)`.
     pub(super) fn numbers(&self, from: u64, to: u64) -> Vec<u64> {
         self.pages.borrow().range(from..to).map(|(index, _)| *index).collect()
     }
@@ -242,7 +242,7 @@ impl Drop for Change {
     }
 }
 
-/// A page, locked. `None`: while this was waited for the page was dropped.
+/// Locks a page. `None`: it was dropped meanwhile.
 pub(super) async fn lock(page: Rc<Page>) -> Option<Locked> {
     let permit = page.lock.lock().await;
     let dropped = page.dropped.get();

@@ -1,9 +1,9 @@
 //! System calls on names and attributes, as Linux turns them into requests.
 //!
 //! Invariants:
-//! - what the kernel knows it answers by itself; what it asks it asks of the client, and takes the
-//!   answer in after other things may have happened;
-//! - inodes that a process found it uses until its next operation, and those of its open files.
+//! - the kernel answers from its cache what it knows, and requests the rest from the client. Other
+//!   things may happen before it applies the answer;
+//! - a process uses the inodes that it found until its next operation, and those of its open files.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,55 +16,55 @@ use env::sync::Permit;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, Name};
 
 use crate::call::{At, NameNo, TargetNo, name_text, target_text};
-use crate::kernel::cache::{Asked, Cache};
-use crate::kernel::calls::{Given, GoesOn};
+use crate::kernel::cache::{Cache, Snapshot};
+use crate::kernel::calls::{AbandonedRequest, Refs};
 use crate::kernel::pages::{Pages, SENDERS_MAX};
 use crate::kernel::{Caches, Linux, Marked};
 use crate::model::{UMASK, mode_asked};
 
-/// The thread that asked runs so soon after the answer, unless the machine stands still: Linux
-/// counts from then on.
+/// The waiting thread runs this soon after the answer, unless the machine is paused: the validity
+/// of the answer begins then.
 const WOKEN_WITHIN: Duration = Duration::from_millis(1);
 
-/// What a name leads to.
+/// The inode of a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundInode {
     /// The inode.
     pub ino: Ino,
     /// Its type.
     pub kind: FileKind,
-    /// Attributes that the application may see along with it.
+    /// Attributes that the application may see with it.
     pub shown: Option<Attr>,
 }
 
-/// What became of a lookup.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Looked {
-    /// What the name leads to, if it is there.
-    pub found: Option<Found>,
-    /// The kernel answered by itself while a change of the directory was under way, which others
-    /// may have seen already.
-    pub blurred: bool,
+pub struct Lookup {
+    /// The inode of the name, if it exists.
+    pub found: Option<FoundInode>,
+    /// Answered from the cache during a change of the directory, which others may have seen
+    /// already.
+    pub racy: bool,
 }
 
-/// What became of a question for attributes.
+/// The result of a request for attributes.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    /// What is told.
+pub struct AttrReply {
+    /// The attributes.
     pub attr: Attr,
-    /// As [`Looked::blurred`].
-    pub blurred: bool,
-    /// The kernel knows it, too: no invalidation has overtaken the answer.
+    /// As [`Lookup::racy`].
+    pub racy: bool,
+    /// The kernel applied them: no invalidation overtook the answer.
     pub kept: bool,
 }
 
-/// What a listing tells, without the dots.
+/// A listing, without the dots.
 #[derive(Default)]
 pub struct Names {
-    /// Names as the workload gives them, where they lead, and to what.
+    /// Names of the workload, with their inodes and types.
     pub known: Vec<(NameNo, Ino, FileKind)>,
     /// Other names.
-    pub strange: Vec<String>,
+    pub unexpected: Vec<String>,
 }
 
 /// The system calls of one process. Clones are the same process.
@@ -73,22 +73,21 @@ pub struct Vfs {
     client: Client,
     pub(super) caches: Caches,
     pid: u32,
-    /// Inodes that the process uses in the operation at hand.
+    /// Inodes that the process uses in the current operation.
     uses: Rc<Uses>,
-    /// What it had asked for when it was killed, or got a signal.
-    left: Rc<RefCell<Option<GoesOn>>>,
+    /// Its request, if it was killed or interrupted by a signal.
+    abandoned: Rc<RefCell<Option<AbandonedRequest>>>,
     /// It was killed.
     dead: Rc<Cell<bool>>,
 }
 
-/// How long a client keeps at least what a lookup has found, whoever takes its names away.
+/// A client keeps the result of a lookup at least this long, whoever removes its names.
 const FOUND_FOR: Duration = Duration::from_millis(900);
 
 struct Uses {
     caches: Caches,
     inos: RefCell<Vec<Ino>>,
-    /// What of this the client was asked for by name: when it had answered, and in which of its
-    /// sessions.
+    /// Those found by name: when the client had answered, and in which of its sessions.
     found: RefCell<Vec<(Ino, types::Instant, u64)>>,
 }
 
@@ -96,7 +95,7 @@ impl Uses {
     fn end(&self) {
         self.found.borrow_mut().clear();
         for ino in self.inos.take() {
-            self.caches.leave_inode(ino);
+            self.caches.release_inode(ino);
         }
     }
 }
@@ -112,7 +111,7 @@ pub(crate) fn name(name: NameNo) -> Name {
 }
 
 impl Vfs {
-    /// The mount of a client that tells its recalls to `caches`.
+    /// The mount of a client that passes its recalls to `caches`.
     pub fn new(client: Client, caches: Caches) -> Vfs {
         caches.mounted(&client);
         Vfs::process(client, caches, 1)
@@ -121,30 +120,31 @@ impl Vfs {
     fn process(client: Client, caches: Caches, pid: u32) -> Vfs {
         let uses =
             Uses { caches: caches.clone(), inos: RefCell::default(), found: RefCell::default() };
-        Vfs { client, caches, pid, uses: Rc::new(uses), left: Rc::default(), dead: Rc::default() }
+        let (abandoned, dead) = Default::default();
+        Vfs { client, caches, pid, uses: Rc::new(uses), abandoned, dead }
     }
 
-    /// As another process sees it.
+    /// The mount as another process sees it.
     pub fn of_process(&self, pid: u32) -> Vfs {
         Vfs::process(self.client.clone(), self.caches.clone(), pid)
     }
 
-    /// The process begins something new: what it found before it does not use any more.
+    /// The process begins a new operation: it drops its references to inodes found before.
     pub fn next_operation(&self) {
         self.uses.end();
     }
 
-    pub(super) fn leaves(&self, asked: GoesOn) {
-        *self.left.borrow_mut() = Some(asked);
+    pub(super) fn set_abandoned(&self, asked: AbandonedRequest) {
+        *self.abandoned.borrow_mut() = Some(asked);
     }
 
     pub(super) fn dies(&self) {
         self.dead.set(true);
     }
 
-    /// The client tells that a device lost what was written to a file.
-    pub fn loses(&self, ino: Ino) {
-        self.caches.loses(ino);
+    /// The client reports that a device lost written data of a file.
+    pub fn on_device_loss(&self, ino: Ino) {
+        self.caches.on_device_loss(ino);
     }
 
     /// Was it killed?
@@ -152,14 +152,14 @@ impl Vfs {
         self.dead.get()
     }
 
-    /// Does anything go on that it had asked for?
-    pub fn has_left(&self) -> bool {
-        self.left.borrow().is_some()
+    /// Has it an abandoned request?
+    pub fn has_abandoned(&self) -> bool {
+        self.abandoned.borrow().is_some()
     }
 
-    /// Of a process that does not wait any more: what it had asked for.
-    pub fn take_left(&self) -> Option<GoesOn> {
-        self.left.borrow_mut().take()
+    /// Takes the abandoned request of the process.
+    pub fn take_abandoned(&self) -> Option<AbandonedRequest> {
+        self.abandoned.borrow_mut().take()
     }
 
     /// Does the kernel cache anything?
@@ -167,18 +167,18 @@ impl Vfs {
         self.caches.caches()
     }
 
-    /// Locks of inodes that are to be changed.
+    /// Locks inodes for a change.
     pub async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
         self.caches.lock(inos).await
     }
 
-    /// Who asks.
+    /// The caller of requests.
     pub fn caller(&self) -> Caller {
         Caller { uid: 0, gid: 0, pid: self.pid }
     }
 
     /// A request goes to the client.
-    pub fn ask(&self) -> Asked {
+    pub fn ask(&self) -> Snapshot {
         self.caches.0.notifier.request_came(self.pid);
         if self.caches() && self.caches.chance(40) == 0 {
             self.shrink(3);
@@ -191,17 +191,17 @@ impl Vfs {
         &self.client
     }
 
-    /// A number below `n`.
+    /// A random number below `n`.
     pub fn chance(&self, n: u64) -> u64 {
         self.caches.chance(n)
     }
 
-    /// See [`Caches`]: anything may happen before an answer is taken in.
+    /// See [`Caches`]: anything may happen before an answer is applied.
     pub async fn wake(&self) {
         self.caches.wake().await;
     }
 
-    /// Memory for a request.
+    /// A buffer for a request.
     pub fn buffer(&self, len: usize) -> IoBuf {
         self.caches.0.env.buffer(len)
     }
@@ -221,8 +221,7 @@ impl Vfs {
         self.caches.known_pages(ino)
     }
 
-    /// What the kernel holds, for people: files with pages that are locked or being written back,
-    /// and how many requests go on without a process.
+    /// Describes locked pages, those being written back, and the count of abandoned requests.
     pub fn held(&self) -> String {
         let mut text = String::new();
         for (ino, pages) in &*self.caches.0.pages.borrow() {
@@ -231,10 +230,10 @@ impl Vfs {
                 text += &format!(" inode {ino}: locked {locked:?}, written back {written:?};");
             }
         }
-        text + &format!(" {} requests without a process", self.left_behind())
+        text + &format!(" {} requests without a process", self.abandoned_requests())
     }
 
-    /// What the kernel remembers.
+    /// The cache of names and inodes.
     pub fn cache<R>(&self, f: impl FnOnce(&mut Cache) -> R) -> R {
         f(&mut self.caches.0.cache.borrow_mut())
     }
@@ -243,28 +242,28 @@ impl Vfs {
         self.caches.0.env.now()
     }
 
-    /// The thread that asked is woken by the answer.
-    async fn woken(&self, asked: Asked) -> Asked {
+    /// The answer wakes the waiting thread.
+    async fn woken(&self, asked: Snapshot) -> Snapshot {
         let answered = self.now();
         self.caches.wake().await;
-        asked.taken_in(self.now().min(answered + WOKEN_WITHIN))
+        asked.applied(self.now().min(answered + WOKEN_WITHIN))
     }
 
-    /// Attributes for `time`.
-    fn attr_until(&self, asked: Asked, time: Duration) -> types::Instant {
+    /// Validity of attributes.
+    fn attr_until(&self, asked: Snapshot, time: Duration) -> types::Instant {
         if self.caches() { asked.until(time) } else { types::Instant::default() }
     }
 
-    fn name_until(&self, asked: Asked, time: Duration) -> types::Instant {
+    fn name_until(&self, asked: Snapshot, time: Duration) -> types::Instant {
         let names = self.caches.0.linux == Linux::New;
         if names { asked.until(time) } else { types::Instant::default() }
     }
 
-    /// An inode that this process was told of.
-    fn found(&self, attr: &Attr, ttl: Duration) -> Found {
+    /// An inode in an answer to this process.
+    fn found(&self, attr: &Attr, ttl: Duration) -> FoundInode {
         self.use_inode(attr.ino);
         let shown = (!self.caches() && !ttl.is_zero()).then_some(*attr);
-        Found { ino: attr.ino, kind: attr.kind, shown }
+        FoundInode { ino: attr.ino, kind: attr.kind, shown }
     }
 
     fn use_inode(&self, ino: Ino) {
@@ -272,7 +271,7 @@ impl Vfs {
         self.uses.inos.borrow_mut().push(ino);
     }
 
-    fn enter(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+    fn enter(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
         let until = self.attr_until(asked, entry.attr_ttl);
         self.supersede(entry);
         self.cache(|cache| cache.looked_up(&entry.attr, entry.generation, until, asked));
@@ -283,7 +282,7 @@ impl Vfs {
         self.found(&entry.attr, entry.attr_ttl)
     }
 
-    /// Who has a number that was another inode's: Linux makes that one bad, whatever is open of it.
+    /// If the number was another inode's, Linux marks that one bad, even while open.
     fn supersede(&self, entry: &Entry) {
         let ino = entry.attr.ino;
         if self.cache(|cache| cache.supersedes(&entry.attr, entry.generation)) {
@@ -297,30 +296,30 @@ impl Vfs {
         self.cache(|cache| cache.generation(ino))
     }
 
-    /// As [`Vfs::enter`]; a size that differs cuts pages off.
-    async fn take_in(&self, at: At, entry: &Entry, asked: Asked) -> Found {
+    /// Like [`Vfs::enter`]; a different size truncates pages.
+    async fn apply_entry(&self, at: At, entry: &Entry, asked: Snapshot) -> FoundInode {
         let old = self.size(entry.attr.ino);
         let found = self.enter(at, entry, asked);
         self.resized(entry.attr.ino, old).await;
         found
     }
 
-    /// What the kernel knows of a name.
-    fn known(&self, at: At) -> Option<Looked> {
+    /// The cached result of a lookup.
+    fn known(&self, at: At) -> Option<Lookup> {
         let leads = self.cache(|cache| cache.name(at, self.now()))?;
-        let blurred = self.caches.is_changing_name(at);
-        let Some(ino) = leads else { return Some(Looked { found: None, blurred }) };
+        let racy = self.caches.is_changing_name(at);
+        let Some(ino) = leads else { return Some(Lookup { found: None, racy }) };
         let kind = self.cache(|cache| cache.kind(ino))?;
         self.use_inode(ino);
-        let found = Some(Found { ino, kind, shown: None });
-        Some(Looked { found, blurred })
+        let found = Some(FoundInode { ino, kind, shown: None });
+        Some(Lookup { found, racy })
     }
 
-    /// Finds a name.
+    /// Looks a name up.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn lookup(&self, at: At) -> Result<Looked, Fault> {
+    pub async fn lookup(&self, at: At) -> Result<Lookup, Fault> {
         if let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -328,9 +327,8 @@ impl Vfs {
         self.look(at, false).await
     }
 
-    /// Has this process just been told of the inode by name, in the operation at hand? Then the
-    /// client has it still, unless it has lost its session. A kernel that cannot be asked what it
-    /// uses is no help with that.
+    /// Has this process just found the inode by name? Then the client still has it, unless its
+    /// session was lost. Older kernels cannot be asked what they use, so they do not count.
     pub fn has_just_found(&self, ino: Ino) -> bool {
         let (session, now) = (self.client.status().evictions, self.now());
         let found = self.uses.found.borrow();
@@ -342,11 +340,11 @@ impl Vfs {
             })
     }
 
-    /// As [`Vfs::lookup`], under the directory's lock; `fresh`: whatever is known.
+    /// Like [`Vfs::lookup`], under the directory's lock; with `fresh` it ignores the cache.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn look(&self, at: At, fresh: bool) -> Result<Looked, Fault> {
+    pub async fn look(&self, at: At, fresh: bool) -> Result<Lookup, Fault> {
         if !fresh && let Some(known) = self.known(at) {
             return Ok(known);
         }
@@ -354,8 +352,8 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.lookup(&caller, at.dir, &name(at.name)).await };
         let given = |found: &Result<Entry, Duration>| match found {
-            Ok(entry) => Given::entry(entry),
-            Err(_) => Given::Nothing,
+            Ok(entry) => Refs::entry(entry),
+            Err(_) => Refs::Nothing,
         };
         let answer = self.call(work, given, &Rc::new(())).await;
         if let Ok(Ok(entry)) = &answer {
@@ -366,15 +364,15 @@ impl Vfs {
             Ok(entry) => {
                 let session = self.client.status().evictions;
                 self.uses.found.borrow_mut().push((entry.attr.ino, self.now(), session));
-                let found = Some(self.take_in(at, &entry, asked).await);
-                Ok(Looked { found, blurred: false })
+                let found = Some(self.apply_entry(at, &entry, asked).await);
+                Ok(Lookup { found, racy: false })
             }
             Err(ttl) => {
                 if self.caches() {
                     let until = self.name_until(asked, ttl);
                     self.cache(|cache| cache.enter(at, None, until, asked));
                 }
-                Ok(Looked { found: None, blurred: false })
+                Ok(Lookup { found: None, racy: false })
             }
         }
     }
@@ -383,16 +381,16 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr(&self, ino: Ino) -> Result<Told, Fault> {
+    pub async fn getattr(&self, ino: Ino) -> Result<AttrReply, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr(ino).await }).await
     }
 
-    /// Attributes, for reading by an open file beyond the size that is known.
+    /// Attributes, for a read by an open file beyond the known size.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<Told, Fault> {
+    pub async fn getattr_to_read(&self, ino: Ino, handle: Handle) -> Result<AttrReply, Fault> {
         let client = self.client.clone();
         self.getattr_by(ino, async move { client.getattr_to_read(ino, handle).await }).await
     }
@@ -401,26 +399,26 @@ impl Vfs {
         &self,
         ino: Ino,
         work: impl Future<Output = Result<(Attr, Duration), Fault>> + 'static,
-    ) -> Result<Told, Fault> {
+    ) -> Result<AttrReply, Fault> {
         if let Some(attr) = self.cache(|cache| cache.attr(ino, self.now())) {
             let older = self.cache(|cache| cache.is_older(ino));
-            return Ok(Told { attr, blurred: older || self.caches.is_changing(ino), kept: true });
+            return Ok(AttrReply { attr, racy: older || self.caches.is_changing(ino), kept: true });
         }
         let asked = self.ask();
-        let answer = self.call(work, |_| Given::Nothing, &Rc::new(())).await;
+        let answer = self.call(work, |_| Refs::Nothing, &Rc::new(())).await;
         let asked = self.woken(asked).await;
         let (attr, ttl) = answer?;
         let (until, old) = (self.attr_until(asked, ttl), self.size(ino));
-        let kept = self.cache(|cache| cache.told(&attr, until, asked));
+        let kept = self.cache(|cache| cache.apply_attr(&attr, until, asked));
         self.resized(ino, old).await;
-        Ok(Told { attr, blurred: false, kept })
+        Ok(AttrReply { attr, racy: false, kept })
     }
 
     /// mknod, mkdir.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn make(&self, at: At, kind: FileKind) -> Result<Found, Fault> {
+    pub async fn make(&self, at: At, kind: FileKind) -> Result<FoundInode, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let node = NodeSpec { kind, mode: mode_asked(kind), umask: UMASK, rdev: 0 };
         let work = async move {
@@ -434,7 +432,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn symlink(&self, at: At, target: TargetNo) -> Result<Found, Fault> {
+    pub async fn symlink(&self, at: At, target: TargetNo) -> Result<FoundInode, Fault> {
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
@@ -454,7 +452,7 @@ impl Vfs {
         self.ask();
         let (client, generation) = (self.client.clone(), self.generation(ino));
         let work = async move { client.readlink(ino).await };
-        let target = self.call(work, |_| Given::Nothing, &Rc::new(())).await?;
+        let target = self.call(work, |_| Refs::Nothing, &Rc::new(())).await?;
         self.caches.wake().await;
         if self.caches() && self.generation(ino) == generation {
             self.caches.0.targets.borrow_mut().insert(ino, target.clone());
@@ -466,38 +464,38 @@ impl Vfs {
         &self,
         at: At,
         work: impl Future<Output = Result<Entry, Fault>> + 'static,
-    ) -> Result<Found, Fault> {
+    ) -> Result<FoundInode, Fault> {
         let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
-        let asked = self.ask().unquestioned();
-        let answer = self.call(work, Given::entry, &changing).await;
+        let asked = self.ask().accepted_always();
+        let answer = self.call(work, Refs::entry, &changing).await;
         if let Ok(entry) = &answer {
             self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
-        let found = self.take_in(at, &answer?, asked).await;
+        let found = self.apply_entry(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
     }
 
-    /// open(2) of what is missing.
+    /// open(2) of a missing name with O_CREAT.
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
+    pub async fn create(&self, at: At, flags: OpenFlags) -> Result<(FoundInode, Opened), Fault> {
         let changing = Rc::new(self.caches.change(&[at.dir], &[at]));
-        let asked = self.ask().unquestioned();
+        let asked = self.ask().accepted_always();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
             client.create(&caller, place, mode_asked(FileKind::Regular), UMASK, flags).await
         };
-        let answer = self.call(work, Given::made, &changing).await;
+        let answer = self.call(work, Refs::made, &changing).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
         let asked = self.woken(asked).await;
         let (entry, opened) = answer?;
-        let found = self.take_in(at, &entry, asked).await;
+        let found = self.apply_entry(at, &entry, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         self.caches.use_inode(found.ino);
         self.open_pages(found.ino, &opened).await;
@@ -509,12 +507,12 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(Found, Opened), Fault> {
-        let asked = self.ask().unquestioned();
+    pub async fn tmpfile(&self, dir: Ino, flags: OpenFlags) -> Result<(FoundInode, Opened), Fault> {
+        let asked = self.ask().accepted_always();
         let (client, caller) = (self.client.clone(), self.caller());
         let mode = mode_asked(FileKind::Regular);
         let work = async move { client.tmpfile(&caller, dir, mode, UMASK, flags).await };
-        let answer = self.call(work, Given::made, &Rc::new(())).await;
+        let answer = self.call(work, Refs::made, &Rc::new(())).await;
         if let Ok((entry, _)) = &answer {
             self.caches.0.notifier.answered(self.pid, entry.attr.ino);
         }
@@ -537,7 +535,7 @@ impl Vfs {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.open(&caller, ino, flags).await };
         let answer =
-            self.call(work, |opened: &Opened| Given::Open(opened.handle), &Rc::new(())).await;
+            self.call(work, |opened: &Opened| Refs::Open(opened.handle), &Rc::new(())).await;
         if answer.is_ok() {
             self.caches.0.notifier.opening(ino).await;
             self.caches.use_inode(ino);
@@ -550,40 +548,40 @@ impl Vfs {
         answer
     }
 
-    /// Pages that were there before a file is opened go, unless the answer says that they are good.
+    /// Drops pages from before an open, unless the answer keeps them.
     async fn open_pages(&self, ino: Ino, opened: &Opened) {
         if !opened.keep_cache {
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
     }
 
-    /// The last descriptor went; `owner`: with the locks by flock of a process that has ended.
+    /// Releases the last descriptor; `owner`: with the flock locks of an ended process.
     pub async fn release(&self, ino: Ino, handle: Handle, owner: Option<LockOwner>) {
         self.unmap(ino, handle).await;
-        self.nothing_is_read_by(handle).await;
+        self.read_ahead_ended(handle).await;
         self.ask();
         self.client.release(handle, owner).await;
-        self.caches.leave_inode(ino);
+        self.caches.release_inode(ino);
     }
 
-    /// A further name.
+    /// link(2).
     ///
     /// # Errors
     /// Those of the client.
-    pub async fn link(&self, ino: Ino, at: At) -> Result<Found, Fault> {
+    pub async fn link(&self, ino: Ino, at: At) -> Result<FoundInode, Fault> {
         let changing = Rc::new(self.caches.change(&[ino, at.dir], &[at]));
-        let asked = self.ask().unquestioned();
+        let asked = self.ask().accepted_always();
         let (client, caller, name) = (self.client.clone(), self.caller(), name(at.name));
         let work = async move {
             let place = Place { dir: at.dir, name: &name };
             client.link(&caller, ino, place).await
         };
-        let answer = self.call(work, Given::entry, &changing).await;
+        let answer = self.call(work, Refs::entry, &changing).await;
         let asked = self.woken(asked).await;
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
         }
-        let found = self.take_in(at, &answer?, asked).await;
+        let found = self.apply_entry(at, &answer?, asked).await;
         self.cache(|cache| cache.changed(at.dir));
         Ok(found)
     }
@@ -603,7 +601,7 @@ impl Vfs {
                 false => client.unlink(&caller, place).await,
             }
         };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.unlinked(at)),
@@ -628,7 +626,7 @@ impl Vfs {
             let target = Place { dir: to.dir, name: &new };
             client.rename(&caller, source, target, flags).await
         };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         self.caches.wake().await;
         match answer {
             Ok(()) => self.cache(|cache| cache.renamed(from, to, flags & EXCHANGE != 0)),
@@ -641,7 +639,7 @@ impl Vfs {
         answer
     }
 
-    /// Names are about to be changed.
+    /// Marks names as changing.
     fn changes_of(&self, names: &[At]) -> Marked {
         let mut inos: Vec<Ino> = names.iter().map(|at| at.dir).collect();
         let leads = |at: &At| self.cache(|cache| cache.name(*at, self.now())).flatten();
@@ -649,12 +647,12 @@ impl Vfs {
         self.caches.change(&inos, names)
     }
 
-    /// An inode is about to be changed.
+    /// Marks an inode as changing.
     pub fn changes(&self, ino: Ino) -> Marked {
         self.caches.change(&[ino], &[])
     }
 
-    /// All names of a directory, in the order in which they are listed.
+    /// All names of a directory, in the order of the listing.
     ///
     /// # Errors
     /// Those of the client.
@@ -662,7 +660,7 @@ impl Vfs {
         self.ask();
         let client = self.client.clone();
         let opened = async move { client.opendir(dir).await };
-        let handle = self.call(opened, |handle| Given::Dir(*handle), &Rc::new(())).await?;
+        let handle = self.call(opened, |handle| Refs::Dir(*handle), &Rc::new(())).await?;
         self.caches.0.notifier.opening(dir).await;
         let mut names = Names::default();
         let mut cookie = 0;
@@ -690,7 +688,7 @@ impl Vfs {
         let asked = self.ask();
         let client = self.client.clone();
         let work = async move { client.readdir(handle, cookie, bytes, plus).await };
-        let part = self.call(work, |part| Given::listed(part), &Rc::new(())).await?;
+        let part = self.call(work, |part| Refs::listed(part), &Rc::new(())).await?;
         let Some(last) = part.last() else { return Ok(None) };
         if plus {
             self.caches.0.notifier.listed(self.pid);
@@ -703,12 +701,12 @@ impl Vfs {
             match number {
                 Some(number) => names.known.push((number, listed.ino, listed.kind)),
                 None if text == "." || text == ".." => {}
-                None => names.strange.push(text),
+                None => names.unexpected.push(text),
             }
             let Some(entry) = &listed.entry else { continue };
             let asked = self.cache(|cache| cache.as_of_now(asked));
             match number {
-                Some(name) => drop(self.take_in(At { dir, name }, entry, asked).await),
+                Some(name) => drop(self.apply_entry(At { dir, name }, entry, asked).await),
                 None => self.cache(|cache| {
                     let until = types::Instant::default();
                     cache.looked_up(&entry.attr, entry.generation, until, asked);
@@ -718,7 +716,7 @@ impl Vfs {
         Ok(Some(next))
     }
 
-    /// Changes attributes, under the inode's lock. What the application sees of them.
+    /// Changes attributes under the inode's lock; returns those that the application sees.
     ///
     /// # Errors
     /// Those of the client.
@@ -732,18 +730,18 @@ impl Vfs {
             if let Some(pages) = &pages {
                 unsent = Some(pages.sending.acquire(SENDERS_MAX).await);
             }
-            self.cache(|cache| cache.unstable(ino, 1));
+            self.cache(|cache| cache.size_changing(ino, 1));
         }
         let mut asked = self.ask();
         if self.caches.0.linux == Linux::Old {
-            asked = asked.unquestioned();
+            asked = asked.accepted_always();
         }
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.setattr(&caller, ino, set).await };
-        let answer = self.call(work, |_| Given::Nothing, &changing).await;
+        let answer = self.call(work, |_| Refs::Nothing, &changing).await;
         let asked = self.woken(asked).await;
         if sized {
-            self.cache(|cache| cache.unstable(ino, -1));
+            self.cache(|cache| cache.size_changing(ino, -1));
         }
         if answer == Err(Fault::Interrupted) {
             self.cache(|cache| cache.changed(ino));
@@ -755,14 +753,14 @@ impl Vfs {
         if let Some(pages) = self.known_pages(ino)
             && old != attr.size
         {
-            pages.sizes_told.set(pages.sizes_told.get() + 1);
+            pages.size_updates.set(pages.size_updates.get() + 1);
             pages.truncate(attr.size, u64::MAX).await;
             self.caches.invalidate(ino, 0, u64::MAX).await;
         }
         Ok((!self.caches() && !ttl.is_zero()).then_some(attr))
     }
 
-    /// Sends a write; `held` until it has ended.
+    /// Sends a write; `held` is kept until it has ended.
     ///
     /// # Errors
     /// Those of the client.
@@ -775,13 +773,13 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.write(&caller, handle, offset, data, len, flags).await };
-        match self.call(work, |_| Given::Nothing, held).await? {
+        match self.call(work, |_| Refs::Nothing, held).await? {
             written if written as usize == len => Ok(()),
             _ => Err(Fault::Range),
         }
     }
 
-    /// read(2) past the pages.
+    /// read(2) without the page cache.
     ///
     /// # Errors
     /// Those of the client.
@@ -791,10 +789,10 @@ impl Vfs {
             let read = client.read(handle, offset, len, false).await?;
             Ok(read.to_vec())
         };
-        self.call(work, |_| Given::Nothing, &Rc::new(())).await
+        self.call(work, |_| Refs::Nothing, &Rc::new(())).await
     }
 
-    /// fallocate(2) of `[offset, offset + len)`; `held` until it has ended.
+    /// fallocate(2) of `[offset, offset + len)`; `held` is kept until it has ended.
     ///
     /// # Errors
     /// Those of the client.
@@ -807,17 +805,17 @@ impl Vfs {
     ) -> Result<(), Fault> {
         let (client, caller) = (self.client.clone(), self.caller());
         let work = async move { client.fallocate(&caller, handle, mode, offset, len).await };
-        self.call(work, |()| Given::Nothing, held).await
+        self.call(work, |()| Refs::Nothing, held).await
     }
 
-    /// fsync(2) or fdatasync(2), but for the pages.
+    /// fsync(2) or fdatasync(2), without the pages.
     ///
     /// # Errors
     /// Those of the client.
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsync(handle, datasync).await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// fsync(2) of a directory.
@@ -827,17 +825,17 @@ impl Vfs {
     pub async fn fsync_dir(&self, handle: Handle) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.fsyncdir(handle).await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
-    /// syncfs(2), but for the pages.
+    /// syncfs(2), without the pages.
     ///
     /// # Errors
     /// Those of the client.
     pub async fn sync_all(&self) -> Result<(), Fault> {
         let client = self.client.clone();
         let work = async move { client.syncfs().await };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// setxattr(2), or without a value removexattr(2).
@@ -860,7 +858,7 @@ impl Vfs {
                 None => client.removexattr(&caller, ino, name).await,
             }
         };
-        self.call(work, |()| Given::Nothing, &Rc::new(())).await
+        self.call(work, |()| Refs::Nothing, &Rc::new(())).await
     }
 
     /// getxattr(2).
@@ -870,25 +868,25 @@ impl Vfs {
     pub async fn get_xattr(&self, ino: Ino, name: &'static [u8]) -> Result<Vec<u8>, Fault> {
         let client = self.client.clone();
         let work = async move { client.getxattr(ino, name).await };
-        self.call(work, |_| Given::Nothing, &Rc::new(())).await
+        self.call(work, |_| Refs::Nothing, &Rc::new(())).await
     }
 
-    /// Content was changed by this kernel, past its pages; `end`: the file reaches there now.
+    /// This kernel changed content without its pages; the file now reaches `end`.
     pub fn wrote(&self, ino: Ino, end: Option<u64>) {
         self.cache(|cache| {
             if let Some(end) = end.filter(|end| *end > cache.size(ino)) {
                 cache.set_size(ino, end);
             }
-            cache.void(ino)
+            cache.invalidate(ino)
         });
     }
 
-    /// Extended attributes were changed by this kernel.
+    /// This kernel changed extended attributes.
     pub fn changed(&self, ino: Ino) {
         self.cache(|cache| cache.changed(ino));
     }
 
-    /// The kernel is short of memory: names go, one in `part` of them, and what is not used.
+    /// The kernel is short of memory: drops one in `part` of its names, and unused inodes.
     pub fn shrink(&self, part: u64) {
         for (at, leads) in self.cache(|cache| cache.names()) {
             let used = leads.is_some_and(|ino| self.caches.is_used(ino));
@@ -898,7 +896,7 @@ impl Vfs {
         }
         let files: Vec<Rc<Pages>> = self.caches.0.pages.borrow().values().cloned().collect();
         files.iter().for_each(|pages| pages.shrink(|| self.caches.chance(part) == 0));
-        for ino in self.cache(|cache| cache.nameless()) {
+        for ino in self.cache(|cache| cache.without_dentry()) {
             if self.caches.is_used(ino) {
                 continue;
             }

@@ -1,14 +1,15 @@
-//! What server and clients tell of the order in which changes took effect: the server of names,
-//! attributes and locks, a client of content, which it changes under its lease. These instants are
-//! in the order of the leases' sequences, and finer.
+//! The observed order: the order in which the server and the clients report that changes took
+//! effect. The server reports names, attributes and locks. A client reports content, which it
+//! changes under its lease. These instants agree with the order of the lease sequences, and are
+//! finer.
 //!
 //! Invariants:
-//! - it is told at the instant at which a change took effect, so its position lies between the
+//! - a change is reported at the instant at which it takes effect, so its position lies between the
 //!   beginning and the end of the step that asked for it;
-//! - to the judge it is no more than a hint: a step that was taken for another one, or of which
-//!   nothing is known, costs it time and never a verdict. The checker of invariant 4 takes it as it
-//!   is, which is right as long as clients ask for changes by the numbers of directories, and no
-//!   two processes of a client for the same change at once.
+//! - for the judge a report is only a hint: a report matched to a wrong step, or a missing one,
+//!   costs time and never a verdict. The checker of invariant 4 relies on it. That is right as long
+//!   as clients name directories by number, and no two processes of a client ask for the same
+//!   change at once.
 
 use client::Edited;
 use proto::mds::{InoRef, Op as Asked};
@@ -18,13 +19,12 @@ use types::{Ino, Name};
 use crate::call::{At, Op, name_text};
 use crate::model::OWNERS;
 
-/// Did `op` not take effect if nothing was told of it? Content may be changed in part, and a part
-/// be told.
-pub fn is_told(op: &Op) -> bool {
+/// Did `op` not take effect if no report came? Content may change in part, and be reported in part.
+pub fn is_reported(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }
 
-/// May `op`, for which an application waits, have asked for this?
+/// May the pending call `op` have sent this request?
 pub fn asked_for(op: &Op, asked: &Asked) -> bool {
     let is = |at: &At, dir: &InoRef, name: &Name| {
         leads_to(dir, at.dir) && name.as_bytes() == name_text(at.name).as_bytes()
@@ -65,7 +65,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
     }
 }
 
-/// May `op`, for which an application waits, have led to this change of a file's content?
+/// May the pending call `op` have made this edit of the file's content?
 pub fn edits(op: &Op, of: Ino, edited: Edited) -> bool {
     match (op, edited) {
         (Op::Write { ino, offset: Some(at), len, .. }, Edited::Bytes { from, to }) => {
@@ -85,7 +85,7 @@ pub fn edits(op: &Op, of: Ino, edited: Edited) -> bool {
     }
 }
 
-/// One that an earlier operation of the request found may be any.
+/// An inode that an earlier operation of the request found may be any inode.
 fn leads_to(asked: &InoRef, ino: Ino) -> bool {
     match asked {
         InoRef::Is { ino: is } => *is == ino,

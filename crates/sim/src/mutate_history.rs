@@ -1,9 +1,8 @@
-//! Histories with an answer that was not given: the order that the server tells must not explain
-//! what no order does.
+//! Mutated histories: one answer was never given. The observed order must not explain what no order
+//! explains.
 //!
-//! Invariant: a spoiled history differs from a real one in one answer, or lacks one change that was
-//! answered; the judge with the witness and the one that is told nothing are asked about the same
-//! one.
+//! Invariant: a mutant differs from a real history in one answer, or lacks one answered change. The
+//! guided judge and the searching judge get the same mutant.
 
 use std::mem::discriminant;
 
@@ -12,58 +11,62 @@ use types::Fault;
 
 use crate::call::{Call, Op, Outcome};
 use crate::judge::Judge;
-use crate::model::State;
+use crate::model::FsState;
 
-/// What two judges said of spoiled histories.
+/// The verdicts of the two judges on mutants.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Verdicts {
-    /// Both explain it: the answer may have been so, too.
+    /// Both explain it: the answer was possible.
     pub explained: u64,
-    /// Neither does.
+    /// Both refuse it.
     pub refused: u64,
-    /// Only the search does.
+    /// Only the search explains it.
     pub only_searched: u64,
-    /// Only the order that the server tells does: one of the judges is wrong.
-    pub only_told: u64,
+    /// Only the observed order explains it: one of the judges is wrong.
+    pub only_observed: u64,
 }
 
-/// Judges `count` histories that are spoiled at random.
-pub(crate) fn judge(calls: &[Call], mortal: bool, (seed, count): (u64, u64)) -> Verdicts {
+/// Judges `count` random mutants of a history.
+pub(crate) fn judge_mutants(
+    calls: &[Call],
+    may_crash: bool,
+    (seed, count): (u64, u64),
+) -> Verdicts {
     let mut rng = SimRng::new(seed ^ 0x0005_b011);
     let mut verdicts = Verdicts::default();
     for _ in 0..count {
-        let Some(spoiled) = spoil(calls, &mut rng) else { continue };
-        let start = || State { mortal, ..State::default() };
-        let mut told = Judge::guided(start());
-        let told = told.settle(&spoiled).is_ok() && told.given_up == 0;
+        let Some(mutant) = mutate(calls, &mut rng) else { continue };
+        let start = || FsState { may_crash, ..FsState::default() };
+        let mut guided = Judge::guided(start());
+        let observed = guided.settle(&mutant).is_ok() && guided.given_up == 0;
         let mut search = Judge::new(start());
-        let explains = search.settle(&spoiled).is_ok();
+        let explains = search.settle(&mutant).is_ok();
         if search.given_up > 0 {
             continue;
         }
-        *match (told, explains) {
+        *match (observed, explains) {
             (true, true) => &mut verdicts.explained,
             (false, false) => &mut verdicts.refused,
             (false, true) => &mut verdicts.only_searched,
-            (true, false) => &mut verdicts.only_told,
+            (true, false) => &mut verdicts.only_observed,
         } += 1;
     }
     verdicts
 }
 
-fn spoil(calls: &[Call], rng: &mut SimRng) -> Option<Vec<Call>> {
+fn mutate(calls: &[Call], rng: &mut SimRng) -> Option<Vec<Call>> {
     if calls.is_empty() {
         return None;
     }
-    let mut spoiled = calls.to_vec();
+    let mut mutant = calls.to_vec();
     for _ in 0..64 {
         let (at, other) = (rng.below(calls.len() as u64), rng.below(calls.len() as u64));
         let (call, other) = (&calls[at as usize], &calls[other as usize]);
         let Some(outcome) = &call.outcome else { continue };
         let new = match (rng.below(3), &call.op, outcome) {
             (0, op, _) if op.changes_names() => {
-                spoiled.remove(at as usize);
-                return Some(spoiled);
+                mutant.remove(at as usize);
+                return Some(mutant);
             }
             (1, _, _) if discriminant(&call.op) == discriminant(&other.op) => {
                 other.outcome.clone()?
@@ -82,8 +85,8 @@ fn spoil(calls: &[Call], rng: &mut SimRng) -> Option<Vec<Call>> {
         if new == *outcome {
             continue;
         }
-        spoiled[at as usize].outcome = Some(new);
-        return Some(spoiled);
+        mutant[at as usize].outcome = Some(new);
+        return Some(mutant);
     }
     None
 }

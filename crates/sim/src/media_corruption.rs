@@ -1,15 +1,15 @@
-//! Damage at rest of the metadata device, while no server uses it: flipped bits, and writes that
-//! went to another place.
+//! Media corruption of the metadata device while no server uses it: flipped bits, and misdirected
+//! writes.
 //!
 //! Invariants:
-//! - whoever opens the damaged device reads what the undamaged one holds, or an error of the store
-//!   that says what is damaged; never anything else;
-//! - if fsck finds nothing, all of it is as it was, and a server goes on with the damaged device;
-//!   else an administrator brings back an undamaged copy.
+//! - opening and reading the corrupted device gives what the intact one holds, or an error of the
+//!   store that names the damage; never anything else;
+//! - if fsck finds nothing, everything is intact, and a server goes on with the corrupted device.
+//!   Otherwise an administrator restores an intact copy.
 //!
-//! Not made here, because nothing on the device tells of it: damage of the log's last group, which
-//! looks as if the crash had come while it was written, and a write that never reached the device.
-//! With the second a copy is damaged that no server goes on with (`repairs.rs`).
+//! Two kinds are not injected, because nothing on the device shows them: damage of the log's last
+//! group, which looks like a crash during its write, and a lost write. `repairs.rs` injects lost
+//! writes on a copy that no server goes on with.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,57 +23,57 @@ use crate::cluster;
 use crate::faults::{Fault, Injector};
 use crate::{log, repairs};
 
-/// The invariant of damaged devices.
+/// The invariant of corrupted devices.
 pub(crate) const DAMAGE: &str = "damage of the metadata is never served";
-/// The invariant of devices that are repaired.
+/// The invariant of repaired devices.
 pub(crate) const REPAIR: &str = "damage of the metadata can be repaired";
 
-/// Looks for a block that holds anything, before one is taken that does not.
+/// How often a block with any content is drawn before another one is taken.
 const TRIES: u64 = 200;
-/// Metadata blocks behind the log among which those in use are looked for.
+/// Metadata blocks behind the log from which a block in use is drawn.
 const USED: u64 = 400;
-/// Blocks of the log before its end that are spared: those of its last group, and more.
+/// Blocks before the log's end that stay intact: its last group, and more.
 const LAST_GROUP: u64 = 64;
-/// Entries, and extents of a file, that are read at once.
+/// Directory entries, or extents of a file, that one call reads.
 const MANY: usize = 1000;
-pub(crate) const NAME: &str = "rot";
+pub(crate) const NAME: &str = "corrupt";
 
-/// What a device holds, by what it is about: as text, or why it cannot be read.
-pub(crate) type Seen = BTreeMap<String, Result<String, StoreError>>;
+/// The contents of a device by subject: as text, or the error that reading gave.
+pub(crate) type Contents = BTreeMap<String, Result<String, StoreError>>;
 
-/// Devices that were damaged, and what came of them.
+/// Corrupted devices, by their fates.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Damaged {
-    /// A server goes on with them: nothing is wrong with them.
+pub struct DamageCounts {
+    /// Intact for every reader: a server goes on with them.
     pub sound: u64,
-    /// What is there can be read, and what is damaged is told.
-    pub told: u64,
+    /// Readable, and the damage is reported.
+    pub reported: u64,
     /// They cannot be opened.
     pub refused: u64,
-    /// Copies that were repaired, or of which it is known what is left.
+    /// Copies that were repaired, or whose remaining damage is known.
     pub repaired: u64,
     /// Copies that cannot be repaired.
-    pub hopeless: u64,
+    pub unrepairable: u64,
 }
 
-/// What can be done with a damaged device that tells nothing wrong.
+/// The fate of a corrupted device that serves nothing false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Sound,
-    Told,
+    Reported,
     Refused,
 }
 
-/// Where things lie on a device.
-struct Places {
+/// The regions of a device.
+struct DeviceMap {
     blocks: u64,
     log: std::ops::Range<u64>,
-    /// Block of the log in which it ends.
+    /// The block of the log in which it ends.
     end: u64,
 }
 
 impl Injector {
-    /// The server is killed, and the device that the next one finds is damaged.
+    /// Kills the server, and corrupts the device that the next one finds.
     pub(crate) async fn damage_meta(&mut self) {
         self.cluster.kill_server();
         let good = self.cluster.meta();
@@ -87,13 +87,13 @@ impl Injector {
                 let mut damaged = self.damaged.get();
                 *match fate {
                     Fate::Sound => &mut damaged.sound,
-                    Fate::Told => &mut damaged.told,
+                    Fate::Reported => &mut damaged.reported,
                     Fate::Refused => &mut damaged.refused,
                 } += 1;
                 self.damaged.set(damaged);
                 match fate {
                     Fate::Sound => self.cluster.replace(Some(bad), None),
-                    _ => log::line("an undamaged copy of the metadata device is brought back"),
+                    _ => log::line("an intact copy of the metadata device is restored"),
                 }
             }
         }
@@ -104,7 +104,11 @@ impl Injector {
             Err(text) => log::broken(REPAIR, &text),
             Ok(tried) => {
                 let mut damaged = self.damaged.get();
-                *if tried.hopeless { &mut damaged.hopeless } else { &mut damaged.repaired } += 1;
+                *if tried.unrepairable {
+                    &mut damaged.unrepairable
+                } else {
+                    &mut damaged.repaired
+                } += 1;
                 self.damaged.set(damaged);
                 log::line(&format!("tried on a copy: {}", tried.what));
             }
@@ -114,30 +118,30 @@ impl Injector {
     }
 }
 
-/// Damages one to three blocks of `bad`; what was done. With `older` perhaps one has again what it
-/// had there.
+/// Corrupts one to three blocks of `bad`; returns a description. With `older`, a block may get its
+/// earlier content.
 pub(crate) fn damage(
     good: &SimDisk,
     bad: &SimDisk,
     older: Option<&SimDisk>,
     rng: &mut SimRng,
 ) -> Result<String, String> {
-    let places = within(good, rng.next_u64(), async |env, mfs: Mfs| {
+    let map = open_copy(good, rng.next_u64(), async |env, mfs: Mfs| {
         let _ = env;
         let superblock = mfs.superblock();
         let first = superblock.log_first.0;
         let end = superblock.log_offset(mfs.last_committed().lsn) / BLOCK_U64;
-        Places { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
+        DeviceMap { blocks: superblock.blocks, log: first..first + superblock.log_blocks, end }
     });
-    let places = places.map_err(|error| format!("the undamaged one cannot be opened: {error}"))?;
+    let map = map.map_err(|error| format!("the intact device cannot be opened: {error}"))?;
     let mut what = String::from("damage:");
     for _ in 0..[1, 1, 2, 3][rng.below(4) as usize] {
-        let block = places.used(good, rng);
+        let block = map.block_in_use(good, rng);
         if let Some(older) = older.filter(|_| rng.one_in(2)) {
             bad.poke(block * BLOCK_U64, &older.peek(block * BLOCK_U64, BLOCK));
             what += &format!(" a write never reached block {block};");
         } else if rng.one_in(3) {
-            let other = places.used(good, rng);
+            let other = map.block_in_use(good, rng);
             bad.poke(block * BLOCK_U64, &good.peek(other * BLOCK_U64, BLOCK));
             what += &format!(" block {other} was also written to block {block};");
         } else {
@@ -151,9 +155,9 @@ pub(crate) fn damage(
     Ok(what)
 }
 
-impl Places {
-    /// A block in use whose damage can be told.
-    fn used(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
+impl DeviceMap {
+    /// A block in use whose damage is detectable.
+    fn block_in_use(&self, disk: &SimDisk, rng: &mut SimRng) -> u64 {
         for _ in 0..TRIES {
             let block = match rng.below(8) {
                 0 => [0, 1, 2, self.blocks - 1][rng.below(4) as usize],
@@ -170,50 +174,51 @@ impl Places {
 
     fn is_last_group(&self, block: u64) -> bool {
         let length = self.log.end - self.log.start;
-        // The block in which it ends may have been begun.
+        // The block in which the log ends may have been begun.
         self.log.contains(&block) && (self.end + length - block) % length <= LAST_GROUP
     }
 }
 
-/// Is what can be read of `bad` as it is on `good`, and can a server go on with it?
+/// Does reading `bad` give what `good` holds, and can a server go on with it?
 fn judge(good: &SimDisk, bad: &SimDisk, seed: u64) -> Result<Fate, String> {
-    let want = within(good, seed, walk).map_err(|error| format!("undamaged: {error}"))?;
+    let want = open_copy(good, seed, read_everything)
+        .map_err(|error| format!("the intact device: {error}"))?;
     let clean = cluster::fsck(bad.fork(), seed).is_ok();
-    let seen = match within(bad, seed, walk) {
+    let seen = match open_copy(bad, seed, read_everything) {
         Ok(seen) => seen,
-        Err(error) if tells(&error) && !clean => return Ok(Fate::Refused),
-        Err(error) => return Err(format!("fsck says clean: {clean}; opening it: {error}")),
+        Err(error) if reports_damage(&error) && !clean => return Ok(Fate::Refused),
+        Err(error) => return Err(format!("fsck clean: {clean}; opening the device: {error}")),
     };
     let failed = seen.values().any(Result::is_err);
     for (about, want) in &want {
-        let Ok(want) = want else { return Err(format!("{about} of the undamaged one: {want:?}")) };
+        let Ok(want) = want else { return Err(format!("{about} on the intact device: {want:?}")) };
         match seen.get(about) {
             Some(Ok(seen)) if seen == want => {}
-            Some(Err(error)) if tells(error) && !clean => {}
+            Some(Err(error)) if reports_damage(error) && !clean => {}
             None if failed && !clean => {}
             other => {
                 return Err(format!(
-                    "fsck says clean: {clean}; {about} is {want}; on the damaged device {other:?}"
+                    "fsck clean: {clean}; {about} is {want}; on the corrupted device {other:?}"
                 ));
             }
         }
     }
     match seen.keys().find(|about| !want.contains_key(*about)) {
-        Some(about) => Err(format!("{about} is not there on the undamaged device")),
-        None => Ok(if clean { Fate::Sound } else { Fate::Told }),
+        Some(about) => Err(format!("{about} is missing on the intact device")),
+        None => Ok(if clean { Fate::Sound } else { Fate::Reported }),
     }
 }
 
-/// Does the error say that the device is damaged?
-pub(crate) fn tells(error: &StoreError) -> bool {
+/// Does the error report damage of the device?
+pub(crate) fn reports_damage(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Corrupt { .. } | StoreError::DamagedLog { .. } | StoreError::Refused(_)
     )
 }
 
-/// Opens a copy of the device in a world of its own, without writing to it.
-pub(crate) fn within<T>(
+/// Opens a copy of the device in a world of its own, read-only.
+pub(crate) fn open_copy<T>(
     disk: &SimDisk,
     seed: u64,
     work: impl AsyncFnOnce(Env, Mfs) -> T,
@@ -230,9 +235,9 @@ pub(crate) fn within<T>(
     })
 }
 
-/// Everything that a server could tell of: names, attributes, layouts, clients and their pools.
-pub(crate) async fn walk(_: Env, mfs: Mfs) -> Seen {
-    let mut seen = Seen::new();
+/// Reads everything that a server could serve: names, attributes, layouts, clients and their pools.
+pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
+    let mut seen = Contents::new();
     let mut note =
         async |about: String, body: &mut dyn FnMut(&mut Txn<'_>) -> Result<String, Stop>| {
             let read = mfs.run(Cost::READ, |txn| body(txn)).await.map(|(text, _)| text);
@@ -287,7 +292,7 @@ mod tests {
     use super::*;
     use crate::cluster::Sizes;
 
-    /// The metadata device of a fresh file system, and a change of it.
+    /// Judges a changed copy of the metadata device of a fresh file system.
     fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
         let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
         let bad = disks.meta.fork();
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_goes_on_with_what_is_healed_or_in_no_use() {
+    fn corruption_that_is_healed_or_unused_is_sound() {
         assert_eq!(changed(|_| ()), Ok(Fate::Sound));
         let last = Sizes::default().meta - 1;
         assert_eq!(
@@ -312,21 +317,21 @@ mod tests {
     }
 
     #[test]
-    fn damage_that_nothing_heals_is_told() {
+    fn corruption_that_nothing_heals_is_refused() {
         // The bitmap.
         assert_eq!(changed(flip(3 + 1024)), Ok(Fate::Refused));
     }
 
     #[test]
-    fn a_device_that_tells_something_else_is_accused() {
+    fn device_that_reads_differently_is_a_violation() {
         let other = |disk: &SimDisk| {
             let world = SimWorld::new(1);
             world.attach(NAME, disk);
             world.run(|env| async move {
                 let options = DiskOptions { write: true, exclusive: true };
-                let disk = env.open_disk(NAME, options).await.expect("it is attached");
+                let disk = env.open_disk(NAME, options).await.expect("the disk is attached");
                 let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.expect("whole");
-                mfs.run(Cost::SMALL, |txn| txn.new_client(b"unheard of")).await.expect("room");
+                mfs.run(Cost::SMALL, |txn| txn.new_client(b"unknown")).await.expect("room");
                 mfs.close().await.expect("a device that works");
             });
         };

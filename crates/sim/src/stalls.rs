@@ -1,0 +1,183 @@
+//! Stalled disks, and blocked network paths of clients.
+//!
+//! Invariants:
+//! - every stall ends, and what it delayed arrives;
+//! - no stall lasts longer than it may alone; with `pairs` a second one begins before the first has
+//!   ended;
+//! - the second stall draws its own random numbers: the first is the same without it.
+
+use env::sim::{SimDisk, SimRng};
+use types::Duration;
+
+use crate::cluster::{LEASE, SERVER};
+use crate::devices::SETTLING;
+use crate::faults::{Fault, Injector};
+use crate::log;
+
+/// A device may stall this long without an eviction.
+const STALL: Duration = Duration::from_millis(1_500);
+/// A long stall, which outlasts sessions and quarantines.
+const LONG_STALL: Duration = Duration::from_secs(60);
+/// A network path is blocked at most this long.
+const BLOCKED: Duration = Duration::from_secs(2);
+/// After this long without a block the server hears a client again.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// The blocked direction between a client and the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    FromServer,
+    Both,
+}
+
+/// A stalled disk, or a client with a blocked path.
+enum Stall {
+    Disk { disk: SimDisk, is_data: bool, most: Duration },
+    Client { slot: usize, name: String, direction: Direction },
+}
+
+impl Stall {
+    fn most(&self) -> Duration {
+        match self {
+            Stall::Disk { most, .. } => *most,
+            Stall::Client { .. } => BLOCKED,
+        }
+    }
+}
+
+fn up_to(most: Duration, rng: &mut SimRng) -> Duration {
+    Duration::from_micros(rng.below(most.as_micros() as u64))
+}
+
+impl Injector {
+    /// Stalls a disk or blocks a client for a while; with `pairs` perhaps a second one too.
+    pub(crate) async fn stall(&mut self, kind: Fault) {
+        let first = match kind {
+            Fault::Stall | Fault::LongStall => {
+                let most = if kind == Fault::Stall { STALL } else { LONG_STALL };
+                let is_data = !self.rng.one_in(2);
+                self.disk(is_data, most)
+            }
+            Fault::Partition => {
+                let slot = self.slot();
+                self.blocked_client(slot, Direction::Both)
+            }
+            _ => {
+                let slot = self.slot();
+                let direction =
+                    if self.rng.one_in(2) { Direction::ToServer } else { Direction::FromServer };
+                self.blocked_client(slot, direction)
+            }
+        };
+        let time = up_to(first.most(), &mut self.rng);
+        self.begin(&first);
+        let Some((second, chances)) = &mut self.second(&first) else {
+            self.wait(time).await;
+            return self.end(&first).await;
+        };
+        let before = up_to(time, chances);
+        self.wait(before).await;
+        self.begin(second);
+        let (rest, its) = (time - before, up_to(second.most(), chances));
+        let (sooner, later) = if rest <= its { (&first, &*second) } else { (&*second, &first) };
+        self.wait(rest.min(its)).await;
+        self.end(sooner).await;
+        self.wait(rest.abs_diff(its)).await;
+        self.end(later).await;
+    }
+
+    fn disk(&self, is_data: bool, most: Duration) -> Stall {
+        let disk = if is_data { self.cluster.data() } else { self.cluster.meta() };
+        Stall::Disk { disk, is_data, most }
+    }
+
+    fn blocked_client(&self, slot: usize, direction: Direction) -> Stall {
+        Stall::Client { slot, name: self.fleet.name(slot), direction }
+    }
+
+    /// The other disk, or another client, with the random numbers of its duration.
+    fn second(&mut self, first: &Stall) -> Option<(Stall, SimRng)> {
+        let mut chances = self.pairs.clone()?;
+        if !chances.one_in(2) {
+            return None;
+        }
+        let slots = self.fleet.slots();
+        let blocked_client = [Direction::ToServer, Direction::FromServer, Direction::Both];
+        let direction = blocked_client[chances.below(blocked_client.len() as u64) as usize];
+        let a_disk = chances.one_in(2);
+        let any = chances.below(slots as u64) as usize;
+        let second = match first {
+            Stall::Disk { is_data, most, .. } if a_disk => self.disk(!is_data, *most),
+            Stall::Client { slot, .. } if !a_disk && slots > 1 => {
+                let other = if any == *slot { (any + 1) % slots } else { any };
+                self.blocked_client(other, direction)
+            }
+            Stall::Disk { .. } => self.blocked_client(any, direction),
+            Stall::Client { .. } => self.disk(chances.one_in(2), STALL),
+        };
+        *self.made.borrow_mut().entry(Fault::Pairs).or_default() += 1;
+        Some((second, chances))
+    }
+
+    fn begin(&mut self, stall: &Stall) {
+        match stall {
+            Stall::Disk { disk, is_data, most } => {
+                // A client that cannot write back what is recalled gets evicted.
+                if *most == LONG_STALL {
+                    self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
+                }
+                let which = if *is_data { "data" } else { "metadata" };
+                log::line(&format!("the {which} device stalls"));
+                disk.stall(true);
+            }
+            Stall::Client { slot, name, direction } => {
+                self.block_begins(*slot);
+                let world = &self.cluster.world;
+                match direction {
+                    Direction::ToServer => world.block(name, SERVER),
+                    Direction::FromServer => world.block(SERVER, name),
+                    Direction::Both => world.partition(name, SERVER),
+                }
+            }
+        }
+    }
+
+    async fn end(&mut self, stall: &Stall) {
+        match stall {
+            Stall::Disk { disk, is_data, most } => {
+                disk.stall(false);
+                if *is_data && *most == LONG_STALL {
+                    self.cluster.env.sleep(SETTLING).await;
+                    self.history.devices_settled();
+                }
+            }
+            Stall::Client { slot, name, .. } => {
+                self.cluster.world.heal_between(name, SERVER);
+                self.block_ends(*slot);
+            }
+        }
+    }
+
+    /// Blocks the path of a client from here on. One block is too short to lose a session; several
+    /// in a row may not be.
+    pub(crate) fn block_begins(&mut self, slot: usize) {
+        let now = self.cluster.env.now();
+        let since = match self.blocked.get(&slot) {
+            Some(&(since, until)) if now.since(until) < BREATH => since,
+            _ => now,
+        };
+        self.blocked.insert(slot, (since, now));
+        if now + BLOCKED > since + LEASE / 2 {
+            self.fleet.may_lose(slot, BLOCKED + LEASE * 4);
+        }
+    }
+
+    /// Ends the block.
+    pub(crate) fn block_ends(&mut self, slot: usize) {
+        let now = self.cluster.env.now();
+        if let Some((_, until)) = self.blocked.get_mut(&slot) {
+            *until = now;
+        }
+    }
+}
