@@ -6,7 +6,7 @@ use std::rc::Rc;
 use client::{Caller, NodeSpec, OpenFlags, Place, SetAttrRequest, TimeSpec};
 use types::{Duration, Fault, FileKind, Ino, Timestamp};
 
-use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name};
+use crate::harness::{Cluster, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged, name};
 
 #[test]
 fn names_made_and_removed_by_one_client_are_seen_by_another() {
@@ -17,7 +17,7 @@ fn names_made_and_removed_by_one_client_are_seen_by_another() {
         let entry = b.find(Ino::ROOT, "f").await.expect("made by the other");
         assert_eq!(entry.attr.ino, ino);
         assert!(
-            b.kernel.told.borrow().contains(&Told::Epoch),
+            b.kernel.notices.borrow().contains(&Notice::Epoch),
             "the kernel cached that it was missing"
         );
         b.unlink(Ino::ROOT, "f").await.unwrap();
@@ -66,8 +66,8 @@ fn what_others_have_seen_is_told_here_though_the_answer_to_the_change_is_on_its_
         cluster.env.sleep(Duration::from_millis(50)).await;
         cluster.world.heal();
         let (found, attr) = seen.await;
-        assert!(!found, "another client was told that it is gone");
-        assert_eq!(attr.expect("it is there").0.mode, 0o600, "another client was told");
+        assert!(!found, "another client saw that it is gone");
+        assert_eq!(attr.expect("it is there").0.mode, 0o600, "another client saw it");
         assert!(removal.await.is_ok() && chmod.await.is_ok());
         let requests = a.requests();
         assert!(a.find(Ino::ROOT, "e").await.is_none() && a.find(Ino::ROOT, "d").await.is_some());
@@ -87,17 +87,17 @@ fn who_removes_a_file_that_another_client_moved_under_a_name_shows_its_links_as_
         let place = |name| Place { dir: Ino::ROOT, name };
         b.client.rename(&ROOT, place(&from), place(&to), 0).await.unwrap();
         assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 1);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.unlink(Ino::ROOT, "f").await.unwrap();
-        assert!(a.kernel.told.borrow().contains(&Told::Attr(new)));
+        assert!(a.kernel.notices.borrow().contains(&Notice::Attr(new)));
         assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 0);
         a.close(opened).await;
 
         let own = a.put("h", b"x").await;
         assert_eq!(a.ino("h").await, own);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.unlink(Ino::ROOT, "h").await.unwrap();
-        assert!(a.kernel.told.borrow().is_empty(), "a kernel that meant it knows");
+        assert!(a.kernel.notices.borrow().is_empty(), "the kernel already knows");
     });
 }
 
@@ -378,7 +378,7 @@ fn attributes_set_by_one_client_are_seen_by_another_that_cached_them() {
         a.client.setattr(&ROOT, ino, set).await.unwrap();
         assert_eq!(b.client.getattr(ino).await.unwrap().0.mode, 0o4711);
         if entry.attr_ttl > Duration::ZERO {
-            assert!(b.kernel.told.borrow().contains(&Told::Attr(ino)));
+            assert!(b.kernel.notices.borrow().contains(&Notice::Attr(ino)));
         }
         a.client.setxattr(&ROOT, ino, b"user.k", b"v1", 0, false).await.unwrap();
         assert_eq!(b.client.getxattr(ino, b"user.k").await.unwrap(), b"v1");
@@ -632,9 +632,9 @@ fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
         // The READ that held the page is answered: the invalidation goes on.
         b.kernel.stuck.set(false);
         writer.await;
-        let told = b.kernel.told.borrow().clone();
-        assert!(told.contains(&Told::Pages(ino, 0, 0)), "{told:?}");
-        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "the noted range too: {told:?}");
+        let seen = b.kernel.notices.borrow().clone();
+        assert!(seen.contains(&Notice::Pages(ino, 0, 0)), "{seen:?}");
+        assert!(seen.contains(&Notice::Pages(ino, 8192, 4096)), "the noted range too: {seen:?}");
         assert_eq!(b.read(handle, 0, 4096).await, [2; 4096]);
     });
 }
@@ -659,8 +659,8 @@ fn pages_of_a_write_that_is_served_while_the_right_drains_are_invalidated_too() 
         b.kernel.stuck.set(false);
         let read = reader.await;
         assert!(read[8192..12_288] == [3; 4096], "it was served before the right went");
-        let told = b.kernel.told.borrow().clone();
-        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "{told:?}");
+        let notices = b.kernel.notices.borrow().clone();
+        assert!(notices.contains(&Notice::Pages(ino, 8192, 4096)), "{notices:?}");
     });
 }
 
@@ -746,12 +746,12 @@ fn a_file_is_opened_for_mapping_without_pages_under_the_right_to_read() {
         let ino = b.put("f", &[1; 64 << 10]).await;
         let reading = a.open(ino, RDONLY).await;
         a.read_page(ino, reading, 0).await;
-        let told = |told| a.kernel.told.borrow().contains(&told);
-        assert!(!told(Told::Pages(ino, 0, 0)));
+        let notified = |notice| a.kernel.notices.borrow().contains(&notice);
+        assert!(!notified(Notice::Pages(ino, 0, 0)));
         // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may
         // map.
         let appending = a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
-        assert!(told(Told::Pages(ino, 0, 0)));
+        assert!(notified(Notice::Pages(ino, 0, 0)));
         // The server knows that the right to read is gone: it can be had again.
         let read = cluster.env.timeout(Duration::from_secs(2), a.read(appending, 0, 4096)).await;
         assert_eq!(read.as_deref(), Some(&[1; 4096][..]));
@@ -982,13 +982,13 @@ async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u3
     cluster.meta.stall(true);
     let pause = || cluster.env.sleep(Duration::from_millis(20));
     let renamed = Rc::new(Cell::new(false));
-    let (mover, told) = (a.clone(), renamed.clone());
+    let (mover, done) = (a.clone(), renamed.clone());
     let rename = cluster.env.spawn_join(async move {
         let (from, to) = (name("f"), name("g"));
         let from = Place { dir: Ino::ROOT, name: &from };
         let to = Place { dir: Ino::ROOT, name: &to };
         mover.client.rename(&ROOT, from, to, 0).await.unwrap();
-        told.set(true);
+        done.set(true);
     });
     pause().await;
     let owner = b.clone();
@@ -998,10 +998,10 @@ async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u3
     });
     pause().await;
     let written = Rc::new(Cell::new(false));
-    let (writer, told) = (a.clone(), written.clone());
+    let (writer, done) = (a.clone(), written.clone());
     let one = cluster.env.spawn_join(async move {
         writer.write(first, 0, &[2; 100]).await;
-        told.set(true);
+        done.set(true);
     });
     pause().await;
     assert!(!renamed.get() && !written.get());
@@ -1245,8 +1245,8 @@ fn the_capability_goes_with_a_write_into_a_part() {
                 setter.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false).await.unwrap();
             }
             mounts[at].write(handles[at], offset + 4096 * (round % 64), &[2; 4096]).await;
-            let told = mounts[1 - at].client.getxattr(ino, CAPABILITY).await;
-            assert_eq!(told, Err(Fault::NoAttribute), "round {round}");
+            let value = mounts[1 - at].client.getxattr(ino, CAPABILITY).await;
+            assert_eq!(value, Err(Fault::NoAttribute), "round {round}");
         }
     });
 }
@@ -1277,9 +1277,9 @@ fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
                 for (found, removed) in found.into_iter().zip(removed) {
                     removed.await.unwrap();
                     let found = found.await.expect("it was asked for first");
-                    let told = a.client.getattr(found.attr.ino).await;
-                    let gone = told.is_err() || told.is_ok_and(|(attr, _)| attr.nlink == 0);
-                    assert!(gone, "{seed}, {round}: {told:?}");
+                    let answer = a.client.getattr(found.attr.ino).await;
+                    let gone = answer.is_err() || answer.is_ok_and(|(attr, _)| attr.nlink == 0);
+                    assert!(gone, "{seed}, {round}: {answer:?}");
                 }
             }
         });
@@ -1291,7 +1291,7 @@ fn a_name_that_is_moved_to_where_others_may_change_names_unheard_is_kept_by_no_k
     check(73, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
-        let mut told = Vec::new();
+        let mut dropped = Vec::new();
         for (held, to) in [("inside", dir), ("outside", Ino::ROOT)] {
             for text in [held, "f"] {
                 let (_, opened) = a.create(dir, text, WRONLY).await;
@@ -1304,11 +1304,11 @@ fn a_name_that_is_moved_to_where_others_may_change_names_unheard_is_kept_by_no_k
             let entry = a.find(dir, "f").await.unwrap();
             assert!(!entry.entry_ttl.is_zero(), "{held}");
             let (old, new) = (name("f"), name("g"));
-            a.kernel.told.borrow_mut().clear();
+            a.kernel.notices.borrow_mut().clear();
             let (from, to) = (Place { dir, name: &old }, Place { dir: to, name: &new });
             a.client.rename(&ROOT, from, to, 0).await.unwrap();
-            told.push(a.kernel.told.borrow().contains(&Told::Epoch));
+            dropped.push(a.kernel.notices.borrow().contains(&Notice::Epoch));
         }
-        assert_eq!(told, [false, true]);
+        assert_eq!(dropped, [false, true]);
     });
 }

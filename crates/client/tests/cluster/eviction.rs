@@ -6,7 +6,7 @@ use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino, LockOwner};
 
-use crate::harness::{LEASE, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged};
+use crate::harness::{LEASE, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged};
 
 #[test]
 fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
@@ -30,8 +30,8 @@ fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
         ];
         assert_eq!(reports, [Err(Fault::Io), Ok(())], "once");
         let named = format!("inode {} ", entry.attr.ino);
-        let told = logged().iter().filter(|line| line.contains(&named)).count();
-        assert_eq!(told, 1, "the file is named, once: {:?}", logged());
+        let lines = logged().iter().filter(|line| line.contains(&named)).count();
+        assert_eq!(lines, 1, "the file is named, once: {:?}", logged());
         assert_eq!(a.read(opened.handle, 0, 10).await, b"next");
         a.write(opened.handle, 4, b"!").await;
         assert_eq!(b.read(handle, 0, 10).await, b"next!");
@@ -233,7 +233,7 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
             assert_eq!(read.err(), stale, "{what}");
         };
         // What the kernel asks by the number means the lost file …
-        refused("before the number is told anew").await;
+        refused("before a lookup returns the number").await;
         assert_eq!(a.client.getattr(ino).await.err(), stale);
         assert_eq!(a.client.open(&ROOT, ino, RDWR).await.err(), stale);
         assert_eq!(a.client.setattr(&ROOT, ino, size).await.err(), stale);
@@ -374,10 +374,10 @@ fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
         a.read_page(ino, handle, 4096).await;
         cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
         a.write(handle, 4096, &[2; 4096]).await;
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
         cluster.env.sleep(Duration::from_millis(1)).await;
-        assert_eq!(*a.kernel.told.borrow(), [Told::Pages(ino, 4096, 4096)]);
+        assert_eq!(*a.kernel.notices.borrow(), [Notice::Pages(ino, 4096, 4096)]);
         assert_eq!(a.read_page(ino, handle, 4096).await, [1; 4096]);
     });
 }
@@ -557,12 +557,12 @@ fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
             assert_eq!(waits.await, Err(refused));
             assert_eq!(b.read(theirs, 0, 8192).await, [2; 8192]);
             // Who wrote knows it; of what was stored into a mapping every descriptor tells.
-            let told = if by_kernel { Err(Fault::Io) } else { Ok(()) };
+            let reported = if by_kernel { Err(Fault::Io) } else { Ok(()) };
             for handle in [handle, other] {
-                assert_eq!(a.client.fsync(handle, false).await, told);
+                assert_eq!(a.client.fsync(handle, false).await, reported);
                 assert_eq!(a.client.fsync(handle, false).await, Ok(()));
             }
-            let line = "(/f): the session was lost; what was stored into a mapping";
+            let line = "(/f): the session was lost; pages stored into a mapping";
             assert_eq!(logged().iter().any(|logged| logged.contains(line)), by_kernel);
             assert_eq!(a.read(handle, 0, 8192).await, [2; 8192]);
         });

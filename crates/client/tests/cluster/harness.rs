@@ -188,7 +188,7 @@ impl Cluster {
 
 /// What the client told the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Notice {
     Epoch,
     Attr(Ino),
     Pages(Ino, u64, u64),
@@ -199,7 +199,7 @@ pub enum Told {
 /// A kernel that notes what it is told and may hold up invalidations of pages.
 pub struct TestKernel {
     env: Env,
-    pub told: Rc<RefCell<Vec<Told>>>,
+    pub notices: Rc<RefCell<Vec<Notice>>>,
     /// It drops unused names when it is asked to. Its inodes are forgotten by the test.
     pub prunes: Cell<bool>,
     /// Of which inodes it was asked that.
@@ -209,28 +209,28 @@ pub struct TestKernel {
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
     pub locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
     /// Invalidations of pages are carried out one after the other: those for recalls, and others.
-    lanes: Rc<[AsyncMutex; 3]>,
+    queues: Rc<[AsyncMutex; 3]>,
 }
 
 impl TestKernel {
     fn new(env: Env) -> TestKernel {
-        let (told, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
+        let (notices, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
         let (prunes, pruned) = (Cell::default(), RefCell::default());
-        TestKernel { env, told, prunes, pruned, stuck, locked, lanes: Rc::default() }
+        TestKernel { env, notices, prunes, pruned, stuck, locked, queues: Rc::default() }
     }
 
-    fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
-        self.tell_on(0, told)
+    fn notify(&self, notice: Notice) -> LocalFuture<'static, ()> {
+        self.notify_on(0, notice)
     }
 
-    fn tell_on(&self, lane: usize, told: Told) -> LocalFuture<'static, ()> {
-        self.told.borrow_mut().push(told);
-        let lanes = self.lanes.clone();
+    fn notify_on(&self, queue: usize, notice: Notice) -> LocalFuture<'static, ()> {
+        self.notices.borrow_mut().push(notice);
+        let queues = self.queues.clone();
         let (env, stuck, locked) = (self.env.clone(), self.stuck.clone(), self.locked.clone());
         Box::pin(async move {
             env.sleep(Duration::from_micros(30)).await;
-            let Told::Pages(ino, start, len) = told else { return };
-            let _turn = lanes[lane].lock().await;
+            let Notice::Pages(ino, start, len) = notice else { return };
+            let _queue = queues[queue].lock().await;
             let end = if len == 0 { u64::MAX } else { start + len };
             let hangs =
                 |&(file, from, to): &(Ino, u64, u64)| file == ino && from < end && start < to;
@@ -243,22 +243,22 @@ impl TestKernel {
 
 impl Kernel for TestKernel {
     fn inc_epoch(&self) -> LocalFuture<'static, ()> {
-        self.tell(Told::Epoch)
+        self.notify(Notice::Epoch)
     }
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()> {
-        self.tell(Told::Attr(ino))
+        self.notify(Notice::Attr(ino))
     }
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell(Told::Pages(ino, offset, len))
+        self.notify(Notice::Pages(ino, offset, len))
     }
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell_on(1, Told::Pages(ino, offset, len))
+        self.notify_on(1, Notice::Pages(ino, offset, len))
     }
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell_on(2, Told::Pages(ino, offset, len))
+        self.notify_on(2, Notice::Pages(ino, offset, len))
     }
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
-        self.tell(Told::Stored(ino, offset + bytes.len() as u64))
+        self.notify(Notice::Stored(ino, offset + bytes.len() as u64))
     }
     fn prunes(&self) -> bool {
         self.prunes.get()

@@ -139,8 +139,8 @@ fn who_gave_a_lock_up_while_it_was_granted_does_not_rely_on_it_when_the_session_
             a.client.fsync(mine, false).await.unwrap();
             b.client.setlk(theirs, lock(2, None, 0, 99), false).await.unwrap();
         }
-        let told = logged();
-        assert!(!told.iter().any(|line| line.contains("locks of processes")), "{told:?}");
+        let lines = logged();
+        assert!(!lines.iter().any(|line| line.contains("locks of processes")), "{lines:?}");
     });
 }
 
@@ -182,9 +182,9 @@ fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
         }
         assert_eq!(b.read(theirs, 0, 100).await, b"as it was");
         let named = format!("inode {ino} (/f): the session was lost; locks of processes are lost");
-        let told: Vec<_> = logged().into_iter().filter(|line| line.contains(&named)).collect();
-        assert_eq!(told.len(), 1, "{:?}", logged());
-        assert!(told[0].ends_with(": 1, 2"), "{told:?}");
+        let lines: Vec<_> = logged().into_iter().filter(|line| line.contains(&named)).collect();
+        assert_eq!(lines.len(), 1, "{:?}", logged());
+        assert!(lines[0].ends_with(": 1, 2"), "{lines:?}");
         // Who did not lock it has lost nothing.
         a.write(free, 0, b"as").await;
         a.client.fsync(free, false).await.unwrap();

@@ -6,7 +6,6 @@
 
 extern crate redbud_client as client;
 
-mod away;
 mod coherence;
 mod eviction;
 mod harness;
@@ -16,7 +15,8 @@ mod locks;
 mod model;
 mod namespace;
 mod pages;
-mod parts;
+mod ranges;
 mod recovery;
 mod replace;
+mod server_silent;
 mod space;

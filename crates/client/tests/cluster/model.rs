@@ -87,13 +87,13 @@ impl Model {
     }
 }
 
-struct Run {
+struct ModelRun {
     cluster: Cluster,
     mounts: [Mount; 2],
     model: Model,
 }
 
-impl Run {
+impl ModelRun {
     fn random(&self, n: usize) -> usize {
         (self.cluster.env.random_u64() % n as u64) as usize
     }
@@ -293,7 +293,7 @@ impl Run {
 fn run(seed: u64, disturb: bool) {
     check(seed, |cluster| async move {
         let mounts = [cluster.mount("a").await, cluster.mount("b").await];
-        let mut run = Run { cluster: cluster.clone(), mounts, model: Model::new() };
+        let mut run = ModelRun { cluster: cluster.clone(), mounts, model: Model::new() };
         for step in 0..400 {
             if disturb && step % 40 == 39 {
                 match run.random(3) {

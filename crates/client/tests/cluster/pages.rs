@@ -6,7 +6,7 @@
 use client::WriteFlags;
 use types::{Duration, Ino};
 
-use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
+use crate::harness::{Cluster, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -54,15 +54,15 @@ fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answere
         let Shared { a, b, ino, handle, other } = Shared::dropped(&cluster).await;
         // Its kernel fills the page anew, for another process, and sends the WRITE after that.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"mine").await;
-        let page = Told::Pages(ino, 0, PAGE as u64);
-        assert!(a.kernel.told.borrow().contains(&page), "the page lacks the WRITE");
+        let page = Notice::Pages(ino, 0, PAGE as u64);
+        assert!(a.kernel.notices.borrow().contains(&page), "the page lacks the WRITE");
         // From here on its kernel copies WRITEs into a page that has all of them.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"more").await;
-        assert_eq!(*a.kernel.told.borrow(), [], "nothing was dropped since the last WRITE");
+        assert_eq!(*a.kernel.notices.borrow(), [], "nothing was dropped since the last WRITE");
         a.close(handle).await;
         b.close(other).await;
     });
@@ -154,18 +154,20 @@ fn read_at_the_end_stores_the_last_byte_where_the_file_grows_elsewhere() {
         let reader = b.open(b.ino("f").await, RDONLY).await;
         b.client.read(reader, 0, PAGE as u32, true).await.unwrap();
         a.write(writer, 100, &[2; 50]).await;
-        b.kernel.told.borrow_mut().clear();
+        b.kernel.notices.borrow_mut().clear();
         let (attr, _) = b.client.getattr_to_read(ino, reader).await.unwrap();
         assert_eq!(attr.size, 150);
-        assert!(b.kernel.told.borrow().contains(&Told::Stored(ino, 150)));
+        assert!(b.kernel.notices.borrow().contains(&Notice::Stored(ino, 150)));
         // A WRITE through pages may be on its way where a process may write: its bytes are not
         // touched.
         let both = b.open(ino, RDWR).await;
         a.write(writer, 150, &[3; 50]).await;
-        b.kernel.told.borrow_mut().clear();
+        b.kernel.notices.borrow_mut().clear();
         let (attr, _) = b.client.getattr_to_read(ino, reader).await.unwrap();
         assert_eq!(attr.size, 200);
-        assert!(!b.kernel.told.borrow().iter().any(|told| matches!(told, Told::Stored(..))));
+        assert!(
+            !b.kernel.notices.borrow().iter().any(|notice| matches!(notice, Notice::Stored(..)))
+        );
         let flags = WriteFlags::default();
         let data = b.env.buffer(4);
         assert_eq!(b.client.write(&ROOT, both, 196, data, 4, flags).await, Ok(4));

@@ -9,7 +9,7 @@ use client::{ClientConfig, NodeSpec, Place};
 use types::{Duration, Fault, FileKind, Ino, PagId};
 
 use crate::harness::{
-    Cluster, LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name,
+    Cluster, LEASE, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged, name,
 };
 
 #[test]
@@ -171,16 +171,16 @@ fn an_fsync_that_finds_nothing_to_commit_still_waits_for_the_log() {
         cluster.restart_server().await;
         let b = cluster.mount("b").await;
         assert_eq!(b.get("empty").await, []);
-        let (_, told) = b.create(Ino::ROOT, "told", WRONLY).await;
-        b.write(told.handle, 0, &[1; 9000]).await;
+        let (_, full) = b.create(Ino::ROOT, "full", WRONLY).await;
+        b.write(full.handle, 0, &[1; 9000]).await;
         // The commit is answered, and not yet in the log.
         cluster.env.sleep(Duration::from_millis(1200)).await;
         assert_eq!(b.client.status().dirty_bytes, 0);
-        b.client.fsync(told.handle, false).await.unwrap();
+        b.client.fsync(full.handle, false).await.unwrap();
         cluster.world.kill("b");
         cluster.restart_server().await;
         let c = cluster.mount("c").await;
-        assert_eq!(c.get("told").await, [1; 9000]);
+        assert_eq!(c.get("full").await, [1; 9000]);
     });
 }
 
@@ -246,7 +246,7 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
                 operation(&worker, 7, worker.client.mknod(&ROOT, place, node)).await.map(|_| ())
             });
             cluster.env.sleep(Duration::from_millis(20)).await;
-            a.kernel.told.borrow_mut().clear();
+            a.kernel.notices.borrow_mut().clear();
             a.client.give_up(7);
             if sent {
                 cluster.world.heal();
@@ -262,9 +262,10 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
             }
             a.client.syncfs().await.unwrap();
             assert_eq!(a.find(dir, "f").await.is_some(), sent);
-            let told = a.kernel.told.borrow().clone();
-            let kernel_knows = told.contains(&Told::Epoch) && told.contains(&Told::Attr(dir));
-            assert_eq!(kernel_knows, sent, "{told:?}");
+            let notices = a.kernel.notices.borrow().clone();
+            let kernel_knows =
+                notices.contains(&Notice::Epoch) && notices.contains(&Notice::Attr(dir));
+            assert_eq!(kernel_knows, sent, "{notices:?}");
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use types::{Fault, Ino};
 
-use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
+use crate::harness::{LEASE, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check};
 
 const MIB: u64 = 1 << 20;
 
@@ -138,17 +138,17 @@ fn the_kernel_forgets_the_pages_of_a_range_that_was_zeroed_for_want_of_space_in_
         a.write(handle, 0, &[1; 8192]).await;
         a.client.fsync(handle, false).await.unwrap();
         assert_eq!(a.read_page(ino, handle, 0).await, [1; 4096]);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         let zero_keeping_size = 16 | 1;
         let zeroed = a.client.fallocate(&ROOT, handle, zero_keeping_size, 0, 2 * capacity).await;
         assert_eq!(zeroed, Err(Fault::NoSpace));
-        let told = [Told::Attr(ino), Told::Pages(ino, 0, 2 * capacity)];
-        assert_eq!(*a.kernel.told.borrow(), told);
+        let notices = [Notice::Attr(ino), Notice::Pages(ino, 0, 2 * capacity)];
+        assert_eq!(*a.kernel.notices.borrow(), notices);
         assert_eq!(a.read_page(ino, handle, 0).await, [0; 4096]);
         // Of a mode that is not known nothing is done.
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         assert_eq!(a.client.fallocate(&ROOT, handle, 8, 0, 4096).await, Err(Fault::NotSupported));
-        assert_eq!(*a.kernel.told.borrow(), []);
+        assert_eq!(*a.kernel.notices.borrow(), []);
     });
 }
 

@@ -4,7 +4,7 @@ use env::sim::{DiskAction, DiskFault};
 
 use super::*;
 use crate::boundary::Refusal;
-use crate::data::extents::Mapped;
+use crate::data::segments::Mapped;
 
 fn one_disk(blocks: u64) -> Setup {
     Setup { disks: 1, blocks, ..Setup::default() }
@@ -39,7 +39,7 @@ fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 8192]).await.unwrap();
         file.fsync(false).await.unwrap();
-        file.lost(Rights::empty());
+        file.rights_lost(Rights::empty());
         rig.server.frozen.set(true);
         rig.acquire(&file);
         for action in [DiskAction::Write, DiskAction::Flush] {
@@ -77,7 +77,7 @@ fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
             let file = rig.file(1);
             rig.write(&file, 4096, &[1; 4096]).await.unwrap();
             file.fsync(false).await.unwrap();
-            file.lost(Rights::empty());
+            file.rights_lost(Rights::empty());
             // The places beside it are another file's.
             let other = rig.file(2);
             rig.write(&other, 0, &[9; 64 << 10]).await.unwrap();
@@ -585,7 +585,7 @@ fn a_background_commit_waits_for_no_device_that_another_file_is_yet_to_be_launch
     for seed in 460..466 {
         run(seed, Setup { blocks: 64, grant_max: 64, ..Setup::default() }, |rig| async move {
             let (both, free) = one_of_them_waits_for_itself(&rig).await;
-            [&both, &free].into_iter().for_each(|file| file.hurry());
+            [&both, &free].into_iter().for_each(|file| file.commit_soon());
             rig.env.sleep(Duration::from_millis(10)).await;
             rig.server.disks[1].stall(false);
             rig.env.sleep(Duration::from_secs(1)).await;
@@ -642,8 +642,8 @@ fn a_commit_of_a_file_that_is_gone_is_a_loss_only_for_who_has_it_open() {
             rig.env.sleep(Duration::from_secs(3)).await;
             assert!(file.is_clean() && rig.server.refusals.borrow().is_empty());
             assert_eq!(file.error_seq(), lost, "{fault} {open}");
-            let told = rig.server.log.borrow().iter().filter(|l| l.contains("inode 1")).count();
-            assert_eq!(told as u64, lost);
+            let lines = rig.server.log.borrow().iter().filter(|l| l.contains("inode 1")).count();
+            assert_eq!(lines as u64, lost);
         });
     }
 }

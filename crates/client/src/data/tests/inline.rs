@@ -20,7 +20,7 @@ fn accesses(rig: &Rig) -> (u64, u64, u64) {
 async fn cold(rig: &Rig, ino: u64) -> Vec<u8> {
     let file = rig.file(ino);
     let bytes = file.read(0, 1 << 20).await.expect("reads").to_vec();
-    file.lost(Rights::empty());
+    file.rights_lost(Rights::empty());
     bytes
 }
 
@@ -182,7 +182,11 @@ fn a_file_that_is_written_and_emptied_again_and_again_leaves_a_short_commit() {
         }
         let contents = |file: &File| {
             let state = file.state.borrow();
-            state.log.iter().filter(|logged| matches!(logged.edit, Edit::Content { .. })).count()
+            state
+                .edits
+                .iter()
+                .filter(|pending| matches!(pending.edit, Edit::Content { .. }))
+                .count()
         };
         assert_eq!(contents(&file), 1);
         // Nor does it grow while the server cannot take it.
@@ -211,10 +215,10 @@ fn a_write_that_waited_for_the_old_block_sees_what_came_meanwhile() {
             rig.write(&file, 0, &[2; 4096]).await.unwrap();
             file.launch_all();
             let (this, to, done) = (rig.clone(), file.clone(), Rc::new(Cell::new(false)));
-            let told = done.clone();
+            let finished = done.clone();
             let waits = rig.env.spawn_join(async move {
                 this.write(&to, 10, &[3; 10]).await.unwrap();
-                told.set(true);
+                finished.set(true);
             });
             rig.env.sleep(Duration::from_millis(1)).await;
             rig.write(&file, 0, &[4; 4096]).await.unwrap();
@@ -418,11 +422,11 @@ fn the_last_block_of_a_zone_takes_content_that_grows_before_it_is_committed() {
             rig.write(&file, 0, &[7; 1000]).await.unwrap();
             let rig = fill_but(rig, &file).await;
             file.launch_all();
-            assert_eq!((file.state.borrow().held_place(), rig.ctx.pool.available()), (1, 0));
+            assert_eq!((file.state.borrow().backing_blocks(), rig.ctx.pool.available()), (1, 0));
             let commits = rig.server.commits.get();
             rig.write(&file, 1000, &vec![8; grown - 1000]).await.unwrap();
             assert_eq!(rig.server.commits.get(), commits);
-            assert_eq!(file.state.borrow().held_place(), 0);
+            assert_eq!(file.state.borrow().backing_blocks(), 0);
             file.fsync(false).await.unwrap();
             let want = [vec![7; 1000], vec![8; grown - 1000]].concat();
             assert_eq!(content(&rig, 1).1, u64::from(grown == 4096));
@@ -589,8 +593,8 @@ fn what_is_launched_behind_content_that_finds_no_room_counts_for_the_size() {
         rig.write(&file, 9000, &[8; 10]).await.unwrap();
         rig.server.inline_max.set(200);
         file.claim_commit().await;
-        let told = rig.ctx.commit_files(std::slice::from_ref(&file), Purpose::Flush).await;
-        assert_eq!(told, [Err(Fault::Interrupted)], "the content goes to a block");
+        let outcomes = rig.ctx.commit_files(std::slice::from_ref(&file), Purpose::Flush).await;
+        assert_eq!(outcomes, [Err(Fault::Interrupted)], "the content goes to a block");
         // The last block is dirty again: a commit of now says how far the launched one reaches.
         rig.write(&file, 9000, &[9; 20]).await.unwrap();
         assert_eq!(file.state.borrow().launched_size(), 9010);

@@ -23,7 +23,7 @@ use types::{
     PagBlock, PagId, Rights, Timestamp, Uuid,
 };
 
-use super::extents::{ExtentMap, from_extent};
+use super::segments::{SegmentMap, from_wire_extent};
 use super::{DataConfig, DataContext, File};
 use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 
@@ -33,7 +33,7 @@ pub const FS: Uuid = Uuid([7; 16]);
 
 #[derive(Clone, Default)]
 pub struct ServerFile {
-    pub layout: ExtentMap,
+    pub layout: SegmentMap,
     /// Block 0, if it lies with the inode.
     pub content: Vec<u8>,
     pub size: u64,
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    fn free_all(state: &mut ServerState, removed: Vec<(u64, super::extents::Mapped)>) {
+    fn free_all(state: &mut ServerState, removed: Vec<(u64, super::segments::Mapped)>) {
         for (_, mapped) in removed {
             for block in mapped.addr..mapped.addr + mapped.len {
                 assert!(state.freed.insert((mapped.pag.0, block)), "freed twice");
@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Content that is longer than what is there when it comes has room only in the slot.
-    fn lacks_room(&self, commit: &Commit) -> bool {
+    fn has_no_room_for(&self, commit: &Commit) -> bool {
         let mut there =
             self.now.borrow().files.get(&commit.ino).map_or(0, |file| file.content.len());
         commit.edits.iter().any(|edit| {
@@ -163,7 +163,7 @@ impl Server {
                     if extent.file.0 == 0 {
                         file.content.clear();
                     }
-                    file.layout.insert(extent.file.0, from_extent(extent, false));
+                    file.layout.insert(extent.file.0, from_wire_extent(extent, false));
                 }
                 Edit::Unmap { from, to } => {
                     let removed = file.layout.remove(from.0, *to);
@@ -175,7 +175,7 @@ impl Server {
                 Edit::Written { from, len } => {
                     for piece in file.layout.pieces(from.0, from.0 + len) {
                         let mapped = piece.mapped.expect("only mapped blocks can hold data");
-                        self.check_stable(&super::extents::to_extent(piece.from, &mapped));
+                        self.check_stable(&super::segments::to_wire_extent(piece.from, &mapped));
                     }
                     file.layout.set_written(from.0, from.0 + len, true);
                 }
@@ -261,7 +261,7 @@ impl Rpc for Server {
                     results.push(Err(refusal));
                     continue;
                 }
-                if self.lacks_room(commit) {
+                if self.has_no_room_for(commit) {
                     results.push(Err(Fault::NoSpace.into()));
                     continue;
                 }
@@ -316,11 +316,11 @@ impl Server {
     pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutPart {
         let now = self.now.borrow();
         let all = now.files.get(&ino).map(|file| file.layout.to_extents()).unwrap_or_default();
-        let rest: Vec<Extent> =
+        let tail: Vec<Extent> =
             all.iter().filter_map(|extent| extent.slice(from.0, u64::MAX)).collect();
         let page = self.page.get();
-        let to = if rest.len() > page { rest[page].file.0 } else { u64::MAX };
-        let extents = rest.into_iter().take(page).collect();
+        let to = if tail.len() > page { tail[page].file.0 } else { u64::MAX };
+        let extents = tail.into_iter().take(page).collect();
         let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
         let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
         let inline_max = self.inline_max.get();
@@ -465,7 +465,7 @@ impl Rig {
     pub fn acquire(&self, file: &Rc<File>) {
         let rights = Rights::DATA_X | Rights::DATA_S;
         let part = self.server.part(file.ino(), FileBlock(0));
-        file.acquired(rights, &self.server.attr(file.ino()), Some(part));
+        file.rights_acquired(rights, &self.server.attr(file.ino()), Some(part));
     }
 
     pub async fn write(&self, file: &Rc<File>, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {

@@ -168,7 +168,7 @@ impl Player {
                     let seen = Server::content(&now, &self.rig.server.disks, file.ino());
                     assert!(seen == self.files[at].1.bytes, "others see something else");
                 }
-                file.lost(Rights::empty());
+                file.rights_lost(Rights::empty());
                 self.rig.server.frozen.set(self.rng.one_in(3));
                 self.rig.acquire(&file);
             }

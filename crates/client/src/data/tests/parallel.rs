@@ -173,7 +173,7 @@ fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
             rig.write(&file, 0, &[1; SIZE as usize]).await.unwrap();
             file.fsync(false).await.unwrap();
             // Nobody knows any more what lies behind the size, and the block has to be read.
-            file.lost(Rights::empty());
+            file.rights_lost(Rights::empty());
             rig.acquire(&file);
             let other = file.clone();
             let zeroing = rig.env.spawn_join(async move {
@@ -272,11 +272,11 @@ fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
                     file.write(None, IoBuf::copy_of(&[2; 8000]), 8000).await
                 })
             };
-            while !rig.ctx.budget.pressed() {
+            while !rig.ctx.budget.has_waiters() {
                 rig.env.yield_now().await;
             }
             file.set_size(size).await.expect("truncates");
-            assert!(rig.ctx.budget.pressed(), "the append still waits");
+            assert!(rig.ctx.budget.has_waiters(), "the append still waits");
             let (at, len) = appended.await.expect("appends");
             assert_eq!((at, u64::from(len)), (size, 8000));
             assert_eq!(file.size(), size + 8000);

@@ -68,7 +68,7 @@ fn bytes_that_an_interrupted_write_left_behind_the_size_are_zero_when_it_grows()
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 100]).await.unwrap();
         file.fsync(false).await.unwrap();
-        file.lost(Rights::empty());
+        file.rights_lost(Rights::empty());
         // A client wrote in place, and was gone before it committed the size.
         let extent = rig.server.now.borrow().files[&Ino(1)].layout.to_extents()[0];
         let disk = &rig.server.disks[usize::from(extent.pag.0) - 1];
@@ -86,7 +86,7 @@ fn bytes_that_an_interrupted_write_left_behind_the_size_are_zero_when_it_grows()
             // As before for the next way.
             file.set_size(100).await.unwrap();
             file.flush().await.unwrap();
-            file.lost(Rights::empty());
+            file.rights_lost(Rights::empty());
             disk.poke(extent.addr.0 * BLOCK_U64 + 100, &[9; 500]);
         }
     });
@@ -115,7 +115,7 @@ fn times_set_explicitly_are_not_overwritten_by_earlier_writes() {
     run(506, Setup::default(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 100]).await.unwrap();
-        file.times_setting().await;
+        file.before_times_set().await;
         file.flush().await.unwrap();
         assert_eq!(rig.server.attr(Ino(1)).mtime, Timestamp::default());
         rig.write(&file, 0, &[1; 100]).await.unwrap();
@@ -133,7 +133,7 @@ fn an_idle_client_keeps_a_small_pool() {
             rig.write(&file, index << 20, &vec![1; 1 << 20]).await.unwrap();
         }
         file.fsync(false).await.unwrap();
-        file.closed();
+        file.last_handle_closed();
         rig.env.sleep(Duration::from_secs(60)).await;
         let pool = rig.server.now.borrow().pool.len() as u64;
         assert!(pool <= types::limits::GRANT_BLOCKS, "{pool}");

@@ -12,9 +12,9 @@ const SILENCE: Duration = Duration::from_millis(1200);
 const PROMPT: Duration = Duration::from_millis(200);
 
 async fn root_attr(mount: &Mount) -> Attr {
-    let told = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
+    let answer = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
     // A restarted server counts versions anew.
-    Attr { version: 0, ..told.0 }
+    Attr { version: 0, ..answer.0 }
 }
 
 /// Runs `ask`; gives how long it took, too.
@@ -38,12 +38,12 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
             // Nothing that is held is good any more.
             cluster.env.sleep(LEASE * 2).await;
             for _ in 0..300 {
-                let (told, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
-                let (told, ttl) = told.unwrap();
-                assert_eq!((Attr { version: 0, ..told }, ttl), (attr, Duration::ZERO));
+                let (answer, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
+                let (answer, ttl) = answer.unwrap();
+                assert_eq!((Attr { version: 0, ..answer }, ttl), (attr, Duration::ZERO));
                 assert!(took <= SILENCE, "{took:?}");
-                let (told, took) = timed(&cluster, a.client.statfs()).await;
-                assert_eq!(told, Ok(space));
+                let (answer, took) = timed(&cluster, a.client.statfs()).await;
+                assert_eq!(answer, Ok(space));
                 assert!(took <= SILENCE, "{took:?}");
                 let (opened, took) = timed(&cluster, a.client.opendir(Ino::ROOT)).await;
                 a.client.releasedir(opened.unwrap());
@@ -67,8 +67,8 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
             let looked = timed(&cluster, a.client.lookup(&ROOT, Ino::ROOT, &name("made"))).await.0;
             assert_eq!(looked.unwrap().is_ok(), !killed);
             let current = root_attr(&b).await;
-            let (told, took) = timed(&cluster, root_attr(&a)).await;
-            assert_eq!(told, current);
+            let (answer, took) = timed(&cluster, root_attr(&a)).await;
+            assert_eq!(answer, current);
             assert!(took < PROMPT, "{took:?}");
         });
     }
@@ -82,8 +82,8 @@ fn who_waits_already_when_the_server_falls_silent_is_answered_too() {
         // It holds no attributes of the root.
         b.mkdir(Ino::ROOT, "made").await.unwrap();
         cluster.world.isolate("a");
-        let (told, took) = timed(&cluster, root_attr(&a)).await;
-        assert_eq!(told, attr);
+        let (answer, took) = timed(&cluster, root_attr(&a)).await;
+        assert_eq!(answer, attr);
         assert!(took > Duration::from_millis(900) && took <= SILENCE, "{took:?}");
     });
 }
@@ -102,9 +102,9 @@ fn a_server_that_is_only_slow_to_answer_one_request_is_waited_for() {
         });
         cluster.env.sleep(LEASE).await;
         cluster.meta.stall(false);
-        let (told, took) = asking.await;
+        let (answer, took) = asking.await;
         assert!(took >= LEASE, "it had to wait: {took:?}");
-        assert_eq!(told, root_attr(&b).await);
-        assert_eq!((before.nlink, told.nlink), (2, 3));
+        assert_eq!(answer, root_attr(&b).await);
+        assert_eq!((before.nlink, answer.nlink), (2, 3));
     });
 }

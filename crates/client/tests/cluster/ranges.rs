@@ -211,7 +211,7 @@ fn a_holder_of_parts_that_is_cut_off_holds_nobody_up_for_longer_than_its_lease()
     });
 }
 
-struct Run {
+struct SharedFileRun {
     cluster: Cluster,
     mounts: Vec<Mount>,
     handles: Vec<Handle>,
@@ -219,7 +219,7 @@ struct Run {
     content: Vec<u8>,
 }
 
-impl Run {
+impl SharedFileRun {
     fn below(&self, n: u64) -> u64 {
         self.cluster.env.random_u64() % n
     }
@@ -274,8 +274,8 @@ impl Run {
                     mode: Some(0o600 + self.below(8) as u16),
                     ..SetAttrRequest::default()
                 };
-                let told = mount.client.setattr(&ROOT, self.ino, set).await.unwrap().0;
-                assert_eq!(told.size, self.content.len() as u64, "step {number}");
+                let attr = mount.client.setattr(&ROOT, self.ino, set).await.unwrap().0;
+                assert_eq!(attr.size, self.content.len() as u64, "step {number}");
             }
             _ => self.cluster.env.sleep(Duration::from_micros(self.below(3000))).await,
         }
@@ -291,8 +291,13 @@ fn random_operations_of_three_clients_on_one_file_agree_with_its_bytes() {
                 mounts.push(cluster.mount(node).await);
             }
             let (ino, handles) = shared(&mounts, "f").await;
-            let mut run =
-                Run { cluster: cluster.clone(), mounts, handles, ino, content: Vec::new() };
+            let mut run = SharedFileRun {
+                cluster: cluster.clone(),
+                mounts,
+                handles,
+                ino,
+                content: Vec::new(),
+            };
             for number in 0..500 {
                 run.step(number).await;
                 match run.below(60) {
