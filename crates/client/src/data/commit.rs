@@ -547,24 +547,24 @@ impl DataContext {
             }
             return results;
         }
-        // Later edits of a file whose edit failed would be out of order: they are kept as well.
-        let mut kept: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
+        // Later edits of a file whose edit failed would be out of order: they are retained as well.
+        let mut retained: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
         let mut answered: Vec<usize> = Vec::new();
         let mut remaining = commits.into_iter().peekable();
         while remaining.peek().is_some() {
             let group: Vec<(usize, Commit)> = remaining.by_ref().take(COMMITS_MAX).collect();
             let last = remaining.peek().is_none();
             let (held, group): (Vec<_>, Vec<_>) =
-                group.into_iter().partition(|(index, _)| kept.contains_key(index));
+                group.into_iter().partition(|(index, _)| retained.contains_key(index));
             for (index, commit) in held {
-                kept.get_mut(&index).expect("partitioned").1.extend(commit.edits);
+                retained.get_mut(&index).expect("partitioned").1.extend(commit.edits);
             }
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
             let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 let sealed = sealed[index].as_ref().expect("it was sent");
-                match (answer, kept.get_mut(&index)) {
+                match (answer, retained.get_mut(&index)) {
                     (_, Some((_, edits))) => edits.extend(commit.edits),
                     (Ok(_), None) => {
                         files[index].record_applied(sealed, &commit, None);
@@ -572,7 +572,7 @@ impl DataContext {
                     }
                     (Err(Refusal { fault, done }), None) => {
                         files[index].record_applied(sealed, &commit, Some(done));
-                        kept.insert(index, (fault, files[index].unapplied_edits(commit, done)));
+                        retained.insert(index, (fault, files[index].unapplied_edits(commit, done)));
                     }
                 }
             }
@@ -580,11 +580,11 @@ impl DataContext {
         answered.dedup();
         let batched = files.len() > 1;
         for index in answered {
-            if !kept.contains_key(&index) {
+            if !retained.contains_key(&index) {
                 files[index].committed(sealed[index].as_ref().expect("it was sent"));
             }
         }
-        for (index, (fault, edits)) in kept {
+        for (index, (fault, edits)) in retained {
             let sealed = sealed[index].as_ref().expect("it was sent");
             results[index] = files[index].refused(sealed, fault, edits, batched);
         }
@@ -756,7 +756,7 @@ impl File {
         if no_room { ROOM_TRIES } else { FLUSH_TRIES }
     }
 
-    /// The server has refused a commit for as long as other clients can be kept waiting.
+    /// The server has refused a commit for as long as other clients can be retained waiting.
     pub(super) fn discard_unsent(self: &Rc<Self>) {
         self.discard_uncommitted("the server had no room for its layout");
     }

@@ -218,7 +218,7 @@ impl DataDisk {
         let before = writes.range(..end).next_back();
         assert!(
             before.is_none_or(|(_, other)| other.end <= addr),
-            "two writes of block {addr} at once"
+            "two writes of block {addr} in flight at once"
         );
         writes.insert(addr, Flight { end, session });
     }
@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_stable_only_by_a_flush_that_began_after_it() {
+    fn write_is_stable_only_by_a_flush_that_began_after_it() {
         let mut flushes = Flushes::default();
         let first = flushes.begin();
         // The write completed while the first flush ran.
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_flush_loses_what_was_not_stable_and_nothing_else() {
+    fn failed_flush_loses_writes_that_were_not_stable_and_no_others() {
         let mut flushes = Flushes::default();
         let number = flushes.begin();
         flushes.end(number, true);

@@ -493,10 +493,10 @@ impl File {
             self.claim_commit().await;
             let commit = {
                 let state = self.state.borrow();
-                let goes = state.generation == generation && state.could_be_sent(end);
+                let may_send = state.generation == generation && state.could_be_sent(end);
                 // Commit what was accepted earlier first.
                 let nothing_pending = state.edits.is_empty() && state.dirty.is_empty();
-                (goes && nothing_pending && state.size == state.server_size).then(|| {
+                (may_send && nothing_pending && state.size == state.server_size).then(|| {
                     let size = state.size.max(end);
                     self.inline_commit(state.inline_with(offset as usize, data), size)
                 })
@@ -575,7 +575,7 @@ impl File {
                     break;
                 }
             }
-            self.fill(&mut prepared, Missing::Space(1)).await?;
+            self.acquire_missing(&mut prepared, Missing::Space(1)).await?;
         }
         self.enqueue();
         Ok(())

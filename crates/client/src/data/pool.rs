@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reserved_block_can_be_allocated_whoever_has_windows() {
+    fn reserved_blocks_can_be_allocated_from_other_files_windows() {
         let pool = granted(64);
         let mut a = pool.reserve(2).unwrap();
         let first = pool.allocate(Ino(1), 1, None, &mut a);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn two_streams_do_not_mix() {
+    fn interleaved_streams_stay_contiguous() {
         let pool = granted(4096);
         let mut ends = [None, None];
         for _ in 0..6 {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_reservations_and_drained_blocks_leave_nothing() {
+    fn pool_is_empty_after_dropped_reservations_are_drained() {
         let pool = granted(100);
         let reserved = pool.reserve(40).unwrap();
         assert_eq!(pool.available(), 60);

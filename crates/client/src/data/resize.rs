@@ -100,7 +100,7 @@ impl File {
                 }
                 missing
             };
-            self.fill(&mut prepared, missing).await?;
+            self.acquire_missing(&mut prepared, missing).await?;
         }
     }
 

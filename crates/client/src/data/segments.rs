@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_agrees_with_a_plain_array_over_random_changes() {
+    fn segment_map_agrees_with_an_array_over_random_changes() {
         const N: u64 = 64;
         let mut map = SegmentMap::default();
         let mut model: Vec<Option<(u64, bool)>> = vec![None; N as usize];

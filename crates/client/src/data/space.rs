@@ -203,7 +203,7 @@ impl DataContext {
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
-            self.rpc.log(&format!("unused space could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return unused space to the server: {fault}"));
         }
     }
 
@@ -258,7 +258,7 @@ impl DataContext {
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
-            self.rpc.log(&format!("the space pool could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return the space pool to the server: {fault}"));
         }
     }
 
@@ -272,7 +272,7 @@ impl DataContext {
         }
         let _transfer = Transfer::begin(&self.space);
         if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
-            self.rpc.log(&format!("space that others need could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return space that other clients need: {fault}"));
         }
     }
 

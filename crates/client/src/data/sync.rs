@@ -198,7 +198,7 @@ impl DataContext {
     /// The waiting callers whose files still have writes on exactly these devices.
     fn take_batch(self: &Rc<Self>, devices: &Devices) -> (Vec<Rc<File>>, Vec<OneSender<Outcome>>) {
         let mut groups = self.syncs.groups.borrow_mut();
-        let waiting = &mut groups.get_mut(devices).expect("a batch is under way").waiting;
+        let waiting = &mut groups.get_mut(devices).expect("a batch is in progress").waiting;
         let count = waiting.len().min(COMMITS_MAX);
         let waiting: Vec<_> = waiting.drain(..count).collect();
         drop(groups);

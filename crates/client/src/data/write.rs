@@ -144,7 +144,7 @@ impl File {
                     continue;
                 }
             }
-            match self.fill(&mut prepared, missing).await {
+            match self.acquire_missing(&mut prepared, missing).await {
                 Err(Fault::NoSpace)
                     if sends > 0 && self.send_inline(generation, range.start, bytes).await =>
                 {
@@ -205,7 +205,7 @@ impl File {
                 }
                 missing
             };
-            self.fill(&mut prepared, missing).await?;
+            self.acquire_missing(&mut prepared, missing).await?;
         }
         self.enqueue();
         Ok(())
@@ -221,7 +221,7 @@ impl File {
     }
 
     /// Acquires what is missing.
-    pub(super) async fn fill(
+    pub(super) async fn acquire_missing(
         self: &Rc<Self>,
         prepared: &mut PreparedWrite,
         missing: Missing,
@@ -554,7 +554,7 @@ impl FileState {
     }
 
     /// Is the old content of `block` in memory or fetched?
-    fn at_hand(&self, prepared: &PreparedWrite, block: u64) -> bool {
+    fn is_available(&self, prepared: &PreparedWrite, block: u64) -> bool {
         !matches!(self.old(block), OldContent::Fetch)
             || prepared.content(block).is_some()
             || self.tail.as_ref().is_some_and(|(tail, _)| *tail == block)
@@ -572,9 +572,9 @@ impl FileState {
                 break;
             }
         }
-        let held =
+        let backed =
             from == 0 && need > 0 && self.layout.at(0).is_none() && self.dirty_at(0).is_none();
-        need - if held { self.backing_blocks().min(1) } else { 0 }
+        need - if backed { self.backing_blocks().min(1) } else { 0 }
     }
 
     fn missing_for(&self, prepared: &PreparedWrite, offset: u64, end: u64) -> Missing {
@@ -593,7 +593,7 @@ impl FileState {
         let head = (!offset.is_multiple_of(BLOCK_U64)).then_some(first);
         let tail = (!end.is_multiple_of(BLOCK_U64)).then(|| last - 1);
         for block in head.into_iter().chain(tail).chain(stale_tail) {
-            if !self.at_hand(prepared, block) {
+            if !self.is_available(prepared, block) {
                 return Missing::Content(block);
             }
         }
@@ -608,7 +608,7 @@ impl FileState {
         let need = self.unreserved(block, block + 1);
         if need > prepared.reserved.blocks() {
             Missing::Space(need - prepared.reserved.blocks())
-        } else if self.at_hand(prepared, block) {
+        } else if self.is_available(prepared, block) {
             Missing::Nothing
         } else {
             Missing::Content(block)

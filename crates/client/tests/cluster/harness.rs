@@ -46,7 +46,7 @@ pub struct Cluster {
     pub meta: SimDisk,
     /// The data zone.
     pub data: SimDisk,
-    /// Leases that the next server keeps, if not the usual number.
+    /// Lease limit of the next server; `None`: the default.
     pub leases_max: Rc<Cell<Option<usize>>>,
 }
 
@@ -58,19 +58,19 @@ fn pag_uuid() -> Uuid {
     Uuid([8; 16])
 }
 
-/// Runs `test` on a fresh, formatted cluster whose server runs.
+/// Runs `test` on a newly formatted cluster with a running server.
 pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
     check_with(seed, store::Features::USUAL, test);
 }
 
-/// Added to every seed, to try the tests in other orders of events: `REDBUD_COURSE` in the
-/// environment, else 0. An even number leaves it to each test whether tasks are shuffled.
+/// Added to every seed, to run the tests with other orders of events: `REDBUD_COURSE` of the
+/// environment, or 0. With an even number, each test still decides whether tasks are shuffled.
 fn other_courses() -> u64 {
     let course = std::env::var("REDBUD_COURSE").ok();
     course.map_or(0, |text| text.parse().expect("REDBUD_COURSE is a number"))
 }
 
-/// As [`check`], of a file system with these features.
+/// As [`check`], on a file system with these features.
 pub fn check_with<F: Future<Output = ()>>(
     seed: u64,
     features: store::Features,
@@ -186,29 +186,30 @@ impl Cluster {
     }
 }
 
-/// What the client told the kernel.
+/// A notification from the client to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     Epoch,
     Attr(Ino),
     Pages(Ino, u64, u64),
-    /// Bytes that end there.
+    /// Bytes stored in the page cache, up to this offset.
     Stored(Ino, u64),
 }
 
-/// A kernel that notes what it is told and may hold up invalidations of pages.
+/// A kernel that records notifications and can delay invalidations of pages.
 pub struct TestKernel {
     env: Env,
     pub notices: Rc<RefCell<Vec<Notice>>>,
-    /// It drops unused names when it is asked to. Its inodes are forgotten by the test.
+    /// It drops unused names on request; the test sends the FORGETs.
     pub prunes: Cell<bool>,
-    /// Of which inodes it was asked that.
+    /// The inodes of these requests.
     pub pruned: RefCell<Vec<Ino>>,
     /// Invalidations of pages wait while this is set.
     pub stuck: Rc<Cell<bool>>,
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
     pub locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
-    /// Invalidations of pages are carried out one after the other: those for recalls, and others.
+    /// Invalidations of one kind run one at a time: for recalls, not for recalls, and for pages
+    /// that lack a WRITE.
     queues: Rc<[AsyncMutex; 3]>,
 }
 
@@ -350,7 +351,7 @@ impl Mount {
         read.expect("the file can be read").to_vec()
     }
 
-    /// A READ for pages, whose folios are locked until it is answered.
+    /// A READ that fills pages; their folios are locked until it is answered.
     pub async fn read_page(&self, ino: Ino, handle: Handle, offset: u64) -> Vec<u8> {
         let folio = (ino, offset, offset + 4096);
         self.kernel.locked.borrow_mut().push(folio);
@@ -404,7 +405,7 @@ impl Mount {
         names
     }
 
-    /// Requests sent so far.
+    /// Number of requests sent so far.
     pub fn requests(&self) -> u64 {
         self.client.status().requests
     }

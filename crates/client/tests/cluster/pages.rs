@@ -1,7 +1,7 @@
 //! The kernel's pages of a file that processes of several clients use at once.
 //!
-//! The kernel copies a WRITE into a page that is up to date, unlocks the page, and only then sends
-//! the request. It keeps a page locked that is not up to date until the WRITE is answered.
+//! The kernel copies a WRITE into an up-to-date page, unlocks the page, and only then sends the
+//! request. If the page is not up to date, the kernel keeps it locked until the WRITE is answered.
 
 use client::WriteFlags;
 use types::{Duration, Ino};
@@ -12,7 +12,7 @@ use crate::harness::{Cluster, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check};
 const PAGE: usize = 4096;
 
 impl Mount {
-    /// A WRITE of part of a page that is not up to date: the page is locked until it is answered.
+    /// A WRITE of part of a page that is not up to date: the page stays locked until the answer.
     async fn write_locking(&self, ino: Ino, handle: client::Handle, offset: u64, bytes: &[u8]) {
         let page = offset / PAGE as u64 * PAGE as u64;
         let folio = (ino, page, page + PAGE as u64);
@@ -34,8 +34,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// The kernel of client a had the page, and has dropped it for a write of client b: also if it
-    /// has just copied a WRITE into it.
+    /// The kernel of client a had the page, and has dropped it because client b wrote. It may have
+    /// copied a WRITE into it just before.
     async fn dropped(cluster: &Cluster) -> Shared {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", &[1; PAGE]).await;
@@ -49,16 +49,16 @@ impl Shared {
 
 /// SEMANTICS 1.1.
 #[test]
-fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answered() {
+fn page_filled_before_a_write_is_dropped_before_the_write_is_answered() {
     check(31, |cluster| async move {
         let Shared { a, b, ino, handle, other } = Shared::dropped(&cluster).await;
-        // Its kernel fills the page anew, for another process, and sends the WRITE after that.
+        // Its kernel fills the page again, for another process, and sends the WRITE after that.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
         a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"mine").await;
         let page = Notice::Pages(ino, 0, PAGE as u64);
-        assert!(a.kernel.notices.borrow().contains(&page), "the page lacks the WRITE");
-        // From here on its kernel copies WRITEs into a page that has all of them.
+        assert!(a.kernel.notices.borrow().contains(&page), "the page does not have the WRITE");
+        // From here on, its kernel copies WRITEs into a page that has all of them.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
         a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"more").await;
@@ -68,7 +68,7 @@ fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answere
     });
 }
 
-/// A mapping may have stored into a page that lacks a WRITE: the kernel writes back all of it.
+/// A mapping may have stored into a page without a WRITE: the kernel writes back all of it.
 #[test]
 fn write_back_of_a_page_that_lacks_a_write_leaves_the_bytes_of_the_write() {
     check(32, |cluster| async move {

@@ -1,4 +1,4 @@
-//! The mounted directory while the server is away.
+//! The mounted directory while the server is silent.
 
 use std::future::Future;
 
@@ -6,26 +6,27 @@ use types::{Attr, Duration, Fault, Ino, Instant};
 
 use crate::harness::{Cluster, LEASE, Mount, ROOT, check, name};
 
-/// How long the server says nothing before the mounted directory is told of without it, and a bit.
+/// The client answers for the mounted directory after one second of silence, plus a margin.
 const SILENCE: Duration = Duration::from_millis(1200);
-/// More than any answer from the server takes here.
+/// Longer than any reply of the server takes here.
 const PROMPT: Duration = Duration::from_millis(200);
 
 async fn root_attr(mount: &Mount) -> Attr {
     let answer = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
-    // A restarted server counts versions anew.
+    // A restarted server starts versions again.
     Attr { version: 0, ..answer.0 }
 }
 
-/// Runs `ask`; gives how long it took, too.
+/// Runs `ask`, and measures how long it takes.
 async fn timed<T>(cluster: &Cluster, ask: impl Future<Output = T>) -> (T, Duration) {
     let begin: Instant = cluster.env.now();
     let answer = cluster.env.timeout(LEASE * 2, ask).await;
     (answer.expect("it is answered"), cluster.env.now().since(begin))
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
+fn mounted_directory_is_answered_from_cache_while_the_server_is_silent() {
     for killed in [false, true] {
         check(2, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -35,7 +36,7 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
             } else {
                 cluster.world.isolate("a");
             }
-            // Nothing that is held is good any more.
+            // By now the lease has run out.
             cluster.env.sleep(LEASE * 2).await;
             for _ in 0..300 {
                 let (answer, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
@@ -53,7 +54,7 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
                 let acl = a.client.getxattr(Ino::ROOT, b"system.posix_acl_access");
                 assert_eq!(timed(&cluster, acl).await.0, Err(Fault::NoAttribute));
             }
-            // All else waits.
+            // All other operations wait.
             let text = name("other");
             let other = a.client.lookup(&ROOT, Ino::ROOT, &text);
             assert!(cluster.env.timeout(LEASE, other).await.is_none());
@@ -63,7 +64,7 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
                 b.mkdir(Ino::ROOT, "made").await.unwrap();
                 cluster.world.heal();
             }
-            // Whoever has an answer from the server is told what is.
+            // Once the server has replied, the answers are current.
             let looked = timed(&cluster, a.client.lookup(&ROOT, Ino::ROOT, &name("made"))).await.0;
             assert_eq!(looked.unwrap().is_ok(), !killed);
             let current = root_attr(&b).await;
@@ -74,8 +75,9 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
     }
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn who_waits_already_when_the_server_falls_silent_is_answered_too() {
+fn waiting_getattr_is_answered_when_the_server_falls_silent() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let attr = root_attr(&a).await;
@@ -88,12 +90,13 @@ fn who_waits_already_when_the_server_falls_silent_is_answered_too() {
     });
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn a_server_that_is_only_slow_to_answer_one_request_is_waited_for() {
+fn getattr_waits_for_a_server_that_is_only_slow() {
     check(6, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let before = root_attr(&a).await;
-        // What b makes is not durable, and a is not told of it before it is.
+        // The new directory is not durable yet, so the reply to `a` waits.
         b.mkdir(Ino::ROOT, "made").await.unwrap();
         cluster.meta.stall(true);
         let asking = cluster.env.spawn_join({
