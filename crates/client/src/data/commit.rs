@@ -756,7 +756,7 @@ impl File {
         if no_room { ROOM_TRIES } else { FLUSH_TRIES }
     }
 
-    /// The server has refused a commit for as long as other clients can be retained waiting.
+    /// The server has refused a commit for as long as other clients can be kept waiting.
     pub(super) fn discard_unsent(self: &Rc<Self>) {
         self.discard_uncommitted("the server had no room for its layout");
     }

@@ -3,9 +3,9 @@
 //! Invariants:
 //! - block 0 is inline data, or mapped in the layout, or a hole; a dirty run may hold newer bytes
 //!   of it;
-//! - launching a run turns it into inline data if the client holds the whole file, knows its whole
-//!   layout and that it is empty, and the size is within the room that the server reported or
-//!   within the present inline data. This needs no write to a device, and no flush;
+//! - launching a run turns it into inline data on three conditions. The client holds the whole
+//!   file. It knows that the layout is empty. The size is within the room that the server reported,
+//!   or within the present inline data. This needs no write to a device, and no flush;
 //! - the reported room is a hint: names and attributes may take it at any time. So inline data
 //!   keeps the data block that was reserved for its bytes until the server has it. If the server
 //!   has no room, block 0 becomes dirty again and goes to that block. A dirty run over such inline

@@ -1,10 +1,10 @@
 //! The content of files: layouts, dirty buffers, space, commits.
 //!
 //! Invariants:
-//! - data before metadata: the client sends an edit only after the writes that it refers to have
-//!   completed, and after a flush of their device that began later has succeeded;
-//! - two writes to one block of a file are never in flight at once, and so neither are two writes
-//!   to one block of a device: a write waits for those that an earlier session has in flight;
+//! - data before metadata: the client sends an edit only when the writes that it refers to have
+//!   completed, and a flush of their device that began later has succeeded;
+//! - two writes to one block of a file are never in flight at once. So neither are two writes to
+//!   one block of a device: a write waits for those that an earlier session has in flight;
 //! - when an edit removes a block from a file by truncation or punching, this client has no read or
 //!   write of the block in flight;
 //! - accepted bytes have their blocks reserved in the pool: they cannot fail for space later;

@@ -173,10 +173,7 @@ fn removed_file_can_be_opened_until_the_kernel_forgets_it() {
                 assert_eq!(a.read(opened, 99_000, 4096).await, [7; 1000]);
                 a.close(opened).await;
             }
-            assert!(
-                a.kernel.pruned.borrow().contains(&ino),
-                "the client did not ask to prune its names"
-            );
+            assert!(a.kernel.pruned.borrow().contains(&ino), "its names were not pruned");
             a.client.forget(ino, 1);
             freed(&cluster, ino).await;
         });
@@ -229,7 +226,7 @@ fn constantly_replaced_name_can_always_be_opened_by_both_clients() {
                             let pause = mount.env.random_u64() % 3000;
                             mount.env.sleep(Duration::from_micros(pause)).await;
                             let opened = mount.client.open(&OTHER, ino, RDONLY).await;
-                            let handle = opened.expect("a file just looked up opens").handle;
+                            let handle = opened.expect("it can be opened").handle;
                             mount.close(handle).await;
                             mount.client.forget(ino, 1);
                             count += 1;
@@ -663,7 +660,7 @@ fn pages_of_a_write_served_during_a_recall_are_invalidated_too() {
         b.write(handle, 8192, &[3; 4096]).await;
         b.kernel.stuck.set(false);
         let read = reader.await;
-        assert!(read[8192..12_288] == [3; 4096], "it was served before the right was returned");
+        assert!(read[8192..12_288] == [3; 4096], "served before the recall ended");
         let notices = b.kernel.notices.borrow().clone();
         assert!(notices.contains(&Notice::Pages(ino, 8192, 4096)), "{notices:?}");
     });
@@ -968,8 +965,8 @@ fn file_reopened_after_its_open_right_was_recalled_outlives_its_name() {
     });
 }
 
-/// The reply to a's first request is sent with the log's first group, and mentions `DATA_X`, while
-/// the reply that grants it waits for the second group.
+/// The reply to a's first request is sent with the log's first group, and mentions `DATA_X`. The
+/// reply that grants this right waits for the second group.
 async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u32>>) {
     let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
     let ino = a.put("f", &[1; 5000]).await;
@@ -1083,9 +1080,7 @@ fn syncfs_and_unmount_ignore_dirty_data_of_a_file_removed_elsewhere() {
             let sync = cluster.env.spawn_join(async move {
                 match unmounts {
                     true => assert_eq!(syncer.client.unmount().await, None, "nothing is lost"),
-                    false => {
-                        syncer.client.syncfs().await.expect("everything that exists is durable")
-                    }
+                    false => syncer.client.syncfs().await.expect("all is durable"),
                 }
             });
             cluster.env.sleep(Duration::from_millis(50)).await;
