@@ -143,7 +143,7 @@ impl Client {
         let (session, data) = (self.core.session.clone(), self.core.data().clone());
         let patience = self.patience();
         Box::pin(async move {
-            let _ = first(session.away(patience), data.unanswered(patience)).await;
+            let _ = first(session.away(patience), data.device_silent_for(patience)).await;
         })
     }
 
@@ -242,8 +242,8 @@ impl Client {
             names: core.inodes.names(),
             handles: core.handles.len(),
             dirty_bytes: core.data().dirty_bytes(),
-            pool_blocks: core.data().kept_blocks().0,
-            tainted_blocks: core.data().kept_blocks().1,
+            pool_blocks: core.data().pool_blocks().0,
+            tainted_blocks: core.data().pool_blocks().1,
             recalls: core.recalls.get(),
             ..ClientStatus::default()
         };

@@ -151,7 +151,7 @@ impl Core {
     /// The client is gone.
     pub fn let_data_go(&self) {
         if let Some(data) = self.data.get() {
-            data.let_go();
+            data.release_files();
         }
     }
 
@@ -164,7 +164,7 @@ impl Core {
     pub async fn give_unused(&self) {
         self.hurry().await;
         match self.data.get() {
-            Some(data) => data.give_unused().await,
+            Some(data) => data.return_unused().await,
             None => {
                 let nothing = Op::ReturnSpace { runs: Vec::new() };
                 let _ = self.session.call(Call::reserved(vec![nothing])).await;
@@ -349,7 +349,7 @@ impl Core {
     /// A file's last handle was closed: its content is kept for a while.
     pub fn content_closed(&self, inode: &Rc<Inode>) {
         let Some(content) = inode.content() else { return };
-        content.file.closed();
+        content.file.last_handle_closed();
         let mut closed = self.closed_contents.borrow_mut();
         if !content.queued.replace(true) {
             closed.push_back(inode.clone());
@@ -438,7 +438,7 @@ impl Core {
             content.may_write(self.session.order(), false);
         }
         content.parts.borrow_mut().clear();
-        content.file.acquired(data, &inode.server_attr(), layout);
+        content.file.rights_acquired(data, &inode.server_attr(), layout);
         content.came(self.env.now());
         content.changed.notify_all();
     }
@@ -459,7 +459,7 @@ impl Core {
         }
         for &part in parts {
             content.parts.borrow_mut().insert(part);
-            content.file.acquired_part(attr, part.range, layout);
+            content.file.range_acquired(attr, part.range, layout);
         }
         content.changed.notify_all();
     }
@@ -855,9 +855,9 @@ impl Events for Core {
                 content.shared.set(true);
                 content.file.drop_all(true);
                 if undone.committed.contains(&inode.ino) {
-                    content.file.lost_commit();
+                    content.file.report_lost_commit();
                 }
-                content.file.lost(Rights::empty());
+                content.file.rights_lost(Rights::empty());
                 content.changed.notify_all();
             }
         }
@@ -868,7 +868,7 @@ impl Events for Core {
         self.locks.forget(&undone.made);
         for inode in inodes.iter().filter(|inode| inode.is_lost()) {
             if let Some(content) = inode.content() {
-                content.file.give_up_for_good();
+                content.file.detach();
             }
         }
         let Some(me) = self.me.upgrade() else { return };

@@ -259,7 +259,7 @@ impl Inode {
             }
         };
         if let Some(content) = content {
-            content.file.server_attr(attr);
+            content.file.apply_server_attr(attr);
         }
     }
 

@@ -200,7 +200,7 @@ impl Core {
         if !left.contains(Rights::DATA_S) {
             content.set_loaded(false);
         }
-        content.file.lost(left & Rights::WHOLE);
+        content.file.rights_lost(left & Rights::WHOLE);
         content.end_drain();
     }
 
@@ -239,11 +239,11 @@ impl Core {
                 break;
             }
             content.file.resume();
-            if let Err(fault) = content.file.flush_part(range).await
+            if let Err(fault) = content.file.flush_range(range).await
                 && !content.file.is_settled_in(range)
             {
                 self.log_loss(inode, fault);
-                content.file.forsake();
+                content.file.discard_for_recall();
             }
         }
         if planted(Bug::DataKeptAfterRecall) {
@@ -252,10 +252,10 @@ impl Core {
         }
         content.parts.borrow_mut().remove(range);
         if content.holds_parts() {
-            content.file.lost_part(range);
+            content.file.range_lost(range);
         } else {
             content.may_not_write();
-            content.file.lost(Rights::empty());
+            content.file.rights_lost(Rights::empty());
         }
         content.end_drain();
     }

@@ -281,7 +281,7 @@ impl Content {
     /// loss.
     pub fn refuse_pages(&self) {
         if self.outdated_untold.take() || self.outdated.get() == 0 {
-            self.file.lose_pages();
+            self.file.report_lost_pages();
         }
     }
 

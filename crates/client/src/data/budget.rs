@@ -1,30 +1,30 @@
-//! The bound on dirty bytes. A claim is held by every accepted byte until its
-//! write has ended; writers beyond the bound wait in turn.
+//! The bound on dirty bytes. Every accepted byte is covered by a claim until its write has ended;
+//! writers beyond the bound wait, first come, first served.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
 
-/// The bytes.
+/// The budget of dirty bytes.
 pub(super) struct Budget {
     used: Cell<u64>,
     max: u64,
     waiting: Cell<usize>,
-    turn: AsyncMutex,
+    fifo: AsyncMutex,
     freed: Notify,
 }
 
-/// A part of the bytes; given back when dropped.
+/// A share of the budget; returned when dropped.
 pub(super) struct Claim {
     budget: Rc<Budget>,
     bytes: u64,
 }
 
-/// Counts a waiter for as long as it lives.
-struct Waiting<'a>(&'a Cell<usize>);
+/// Counts a waiter until it is dropped.
+struct Waiter<'a>(&'a Cell<usize>);
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -37,7 +37,7 @@ impl Budget {
             used: Cell::new(0),
             max: max.max(1),
             waiting: Cell::new(0),
-            turn: AsyncMutex::new(),
+            fifo: AsyncMutex::new(),
             freed: Notify::new(),
         })
     }
@@ -48,7 +48,7 @@ impl Budget {
     }
 
     /// Does a writer wait?
-    pub fn pressed(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.waiting.get() > 0
     }
 
@@ -56,40 +56,40 @@ impl Budget {
         self.used.get() == 0 || self.used.get() + bytes <= self.max
     }
 
-    /// Claims `bytes` without waiting, beyond the bound if need be.
+    /// Claims `bytes` without waiting, even beyond the bound.
     pub fn force(self: &Rc<Self>, bytes: u64) -> Claim {
         self.used.set(self.used.get() + bytes);
         Claim { budget: self.clone(), bytes }
     }
 
-    /// Claims `bytes` as soon as there is room; `press` is called before waiting.
-    pub async fn claim(self: &Rc<Self>, bytes: u64, press: impl Fn()) -> Claim {
+    /// Claims `bytes` as soon as there is room; calls `make_room` before it waits.
+    pub async fn claim(self: &Rc<Self>, bytes: u64, make_room: impl Fn()) -> Claim {
         if self.waiting.get() == 0 && self.fits(bytes) {
             return self.force(bytes);
         }
         self.waiting.set(self.waiting.get() + 1);
-        let _waiting = Waiting(&self.waiting);
-        let _turn = self.turn.lock().await;
+        let _waiter = Waiter(&self.waiting);
+        let _turn = self.fifo.lock().await;
         loop {
             let freed = self.freed.notified();
             if self.fits(bytes) {
                 return self.force(bytes);
             }
-            press();
+            make_room();
             freed.await;
         }
     }
 }
 
 impl Claim {
-    /// Takes up to `bytes` out of it.
+    /// Splits off up to `bytes`.
     pub fn split(&mut self, bytes: u64) -> Claim {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Claim { budget: self.budget.clone(), bytes }
     }
 
-    /// Adds `other` to it.
+    /// Adds `other`.
     pub fn merge(&mut self, mut other: Claim) {
         self.bytes += std::mem::take(&mut other.bytes);
     }

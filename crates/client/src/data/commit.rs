@@ -1,16 +1,16 @@
-//! The commit queue: what is dirty is written, made stable and told to the server.
+//! The commit queue: dirty data is written, made stable and committed at the server.
 //!
-//! A commit of one file seals what was accepted so far, waits until the sealed
-//! writes have completed, makes them stable with one flush that all files of a
-//! batch share, and then sends the sealed edits with the size and times of that
-//! moment. Changes that come meanwhile belong to the next commit.
+//! A commit of one file seals what was accepted so far and waits until the sealed writes have
+//! completed. It makes them stable with one flush that all files of a batch share. Then it sends
+//! the sealed edits with the size and times of that moment. Later changes belong to the next
+//! commit.
 //!
 //! Invariants:
-//! - what is committed in the background waits for no device that has nothing of it;
-//! - a file is in at most one commit at a time (`committing`), and at most once in
-//!   the queue (`queued`); every file that is not clean is in `active`;
-//! - an edit leaves the log only to be sent, and returns to its front if the server
-//!   can take it later; one that took effect is not sent again.
+//! - a background commit waits for no device that has nothing of its files;
+//! - a file is in at most one commit at a time (`committing`), and at most once in the queue
+//!   (`queued`); every file that is not clean is in `active`;
+//! - an edit leaves `edits` only to be sent, and returns to the front if the server can take it
+//!   later; an edit that took effect is not sent again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,9 +25,9 @@ use types::{
 };
 
 use super::budget::Budget;
-use super::disks::{DataConfig, Disks, Stable};
-use super::file::{File, Logged};
-use super::inline::{thin_contents, thin_sealed};
+use super::disks::{DataConfig, Disks, Stability};
+use super::file::{File, PendingEdit};
+use super::inline::{drop_superseded, drop_superseded_sealed};
 use super::pool::Pool;
 use super::space::Space;
 use super::sync::{Devices, Syncs};
@@ -35,45 +35,45 @@ use crate::api::{Edited, OnEdit};
 use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
-const AGE: Duration = Duration::from_secs(1);
-/// Until a file that could not be committed is tried again.
+const COMMIT_AGE: Duration = Duration::from_secs(1);
+/// Until a file whose commit failed is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// How often a recall tries a commit that the server cannot take at the moment: 5 s.
+/// Tries of a recall's commit while the server cannot take it: 5 s.
 const FLUSH_TRIES: u32 = 100;
-/// How often if there is no room for what speaks of data on devices, which may use what is kept for
-/// removals: 2 min. There is room when what is being removed is freed, which may wait for a
-/// client's lease to end, and for its quarantine.
+/// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
+/// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
+/// lease to end, and for its quarantine.
 const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
-/// Between two looks at a pool that nobody uses.
-const IDLE: Duration = Duration::from_secs(10);
+/// Between two checks of an unused pool.
+const POOL_CHECK: Duration = Duration::from_secs(10);
 /// Files of one batch.
 const BATCH: usize = 256;
-/// Batches of files whose writes are on the same devices, at a time.
+/// Concurrent batches of files whose writes are on the same devices.
 const BATCHES: usize = 4;
-/// Operations of one compound of commits; the rest is for what the sender adds.
+/// Commits of one compound; the sender adds the other operations.
 pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 
-/// What a commit is for.
+/// The purpose of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Age: only edits that speak of data, and a larger size, need a flush at once; writes in place
-    /// get theirs by age.
+    /// The file is old enough. Only edits that refer to data, and a larger size, need a flush at
+    /// once; writes in place are flushed by age.
     Background,
-    /// A right goes back: the data is stable, the server knows all.
+    /// A right is returned: the data is stable, and the server has all changes.
     Flush,
-    /// fsync: and the server has it on stable storage.
+    /// fsync: as `Flush`, and the server has it in its flushed log.
     Sync,
 }
 
 /// Lowest and highest stamp of completed writes, by device.
 type Stamps = BTreeMap<PagId, (u64, u64)>;
 
-struct Queued {
+struct QueuedFile {
     file: Rc<File>,
     due: Instant,
 }
 
-/// What all files of a client share.
+/// State that all files of a client share.
 pub struct DataContext {
     pub(super) env: Env,
     pub(super) rpc: Rc<dyn Rpc>,
@@ -86,16 +86,16 @@ pub struct DataContext {
     pub(super) flights: Cell<usize>,
     /// Files of which content was lost and no process has heard of it.
     pub(super) unreported_losses: Cell<usize>,
-    /// Sessions lost so far: what was launched in an earlier one is not submitted.
+    /// Number of lost sessions: a write that was launched in an earlier session is not submitted.
     pub(super) session: Cell<u64>,
     dirty_max: u64,
     on_edit: Option<OnEdit>,
-    queue: RefCell<VecDeque<Queued>>,
+    queue: RefCell<VecDeque<QueuedFile>>,
     active: RefCell<BTreeMap<Ino, Rc<File>>>,
-    /// Files of which blocks were given up are being committed for who asks for space.
+    /// [`DataContext::commit_unmapped`] is committing files.
     unmapping: Cell<bool>,
     wake: Notify,
-    /// Batches in the background, by the devices that they wait for.
+    /// Background batches in progress, by the devices that they wait for.
     batches: RefCell<BTreeMap<Devices, usize>>,
 }
 
@@ -105,7 +105,7 @@ impl std::fmt::Debug for DataContext {
     }
 }
 
-/// A file's state at the moment of sealing.
+/// A file's state when it was sealed.
 pub(super) struct Sealed {
     edits_below: u64,
     size: Option<u64>,
@@ -118,7 +118,7 @@ pub(super) struct Sealed {
 }
 
 impl DataContext {
-    /// Opens the data devices and checks their labels; the text says what is wrong with which.
+    /// Opens the data devices and checks their labels; the error names the device and the problem.
     pub async fn open(
         env: Env,
         config: DataConfig,
@@ -151,20 +151,20 @@ impl DataContext {
         Ok(ctx)
     }
 
-    /// Tells who looks on that the content of a file is changed.
-    pub(super) fn edited(&self, ino: Ino, edited: Edited) {
+    /// Reports a change of content to the observer.
+    pub(super) fn report_edit(&self, ino: Ino, edited: Edited) {
         if let Some(on_edit) = self.on_edit {
             on_edit(ino, edited);
         }
     }
 
-    /// The client is gone: files that were to be committed, which hold this, are not any more.
-    pub fn let_go(&self) {
+    /// The client has ended: drops the files in the queue, which hold references to this context.
+    pub fn release_files(&self) {
         let files = (self.queue.take(), self.active.take());
         drop(files);
     }
 
-    /// The session is lost: pool, windows and buffers are gone. The client has a new number.
+    /// The session is lost, and with it pool, windows and buffers. The client has a new number.
     pub fn evicted(self: &Rc<Self>, new_client: ClientId) {
         self.session.set(self.session.get() + 1);
         self.forget_space();
@@ -182,13 +182,13 @@ impl DataContext {
         });
     }
 
-    /// Every dirty file's data is stable and its commits are answered. The first error, if any.
+    /// Makes every dirty file's data stable and commits it. Returns the first error.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
         let mut result = Ok(());
         for batch in files.chunks(BATCH) {
             let mut claimed = Vec::with_capacity(batch.len());
-            // In the order of their numbers, so that two calls cannot wait for each other.
+            // In the order of inode numbers, so that two calls cannot deadlock.
             for file in batch {
                 if !file.is_settled() {
                     file.claim_commit().await;
@@ -205,8 +205,8 @@ impl DataContext {
         result
     }
 
-    /// Commits the files of which blocks were given up that the server does not know of; waits no
-    /// longer than `patience` for that. A file that fails is left to its own commit.
+    /// Commits the files with freed blocks that the server does not know of; waits at most
+    /// `patience`. Errors are left to the files' own commits.
     pub async fn commit_unmapped(self: &Rc<Self>, patience: Duration) {
         let unmaps = |file: &&Rc<File>| file.state.borrow().unmaps();
         let files: Vec<Rc<File>> = self.active.borrow().values().filter(unmaps).cloned().collect();
@@ -228,8 +228,8 @@ impl DataContext {
         self.budget.used()
     }
 
-    /// Blocks of the pool, and of those tainted ones that are to go back.
-    pub fn kept_blocks(&self) -> (u64, u64) {
+    /// Blocks of the pool, and tainted blocks, which are to be returned.
+    pub fn pool_blocks(&self) -> (u64, u64) {
         (self.pool.blocks(), self.pool.tainted())
     }
 
@@ -249,10 +249,10 @@ impl DataContext {
         active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
     }
 
-    /// A writer waits for room: what is dirty is launched, unless writes are under way that will
-    /// make room.
-    pub(super) fn press(&self) {
-        // What lies with inodes leaves room when it is committed.
+    /// A writer waits for budget: launches everything dirty, unless writes in flight will release
+    /// some.
+    pub(super) fn launch_for_room(&self) {
+        // Inline data releases its share when it is committed.
         self.wake.notify_all();
         if self.flights.get() > 0 {
             return;
@@ -263,37 +263,37 @@ impl DataContext {
         }
     }
 
-    /// Nothing of the file is to be committed any more.
-    fn inactive(&self, file: &Rc<File>) {
+    /// The file has nothing to commit any more.
+    fn deactivate(&self, file: &Rc<File>) {
         let mut active = self.active.borrow_mut();
         if active.get(&file.ino).is_some_and(|known| Rc::ptr_eq(known, file)) {
             active.remove(&file.ino);
         }
     }
 
-    /// Nothing of the file is to be committed ever.
+    /// The file will never be committed again.
     pub(super) fn forget_file(&self, file: &Rc<File>) {
-        self.inactive(file);
+        self.deactivate(file);
         self.queue.borrow_mut().retain(|queued| !Rc::ptr_eq(&queued.file, file));
     }
 
     fn push(&self, file: Rc<File>, due: Instant) {
         let mut queue = self.queue.borrow_mut();
         self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
-        queue.push_back(Queued { file, due });
+        queue.push_back(QueuedFile { file, due });
         if queue.len() == 1 {
             self.wake.notify_all();
         }
     }
 
-    /// Takes files out of the queue that are due, each marked as committing.
+    /// Takes due files out of the queue, each marked as committing.
     fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
-        let crowded = self.budget.used() > self.dirty_max / 2;
+        let pressure = self.budget.used() > self.dirty_max / 2;
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
             let mut queue = self.queue.borrow_mut();
-            let due = queue.front().is_some_and(|front| crowded || front.due <= now);
+            let due = queue.front().is_some_and(|front| pressure || front.due <= now);
             if !due {
                 break;
             }
@@ -306,9 +306,9 @@ impl DataContext {
             } else if state.is_settled() {
                 state.queued = false;
                 state.tail = None;
-                state.touched.clear();
+                state.unsettled.clear();
                 drop(state);
-                self.inactive(&file);
+                self.deactivate(&file);
             } else if state.alone && !batch.is_empty() {
                 drop(state);
                 later.push(file);
@@ -323,21 +323,20 @@ impl DataContext {
                 }
             }
         }
-        self.put_off(later, now);
+        self.postpone(later, now);
         batch
     }
 
-    /// Puts files back into the queue, without waking anyone: whoever took them looks at its front
-    /// next.
-    fn put_off(&self, files: Vec<Rc<File>>, now: Instant) {
-        let files = files.into_iter().map(|file| Queued { file, due: now + RETRY });
+    /// Puts files back into the queue. Wakes nobody: the caller checks the front next.
+    fn postpone(&self, files: Vec<Rc<File>>, now: Instant) {
+        let files = files.into_iter().map(|file| QueuedFile { file, due: now + RETRY });
         self.queue.borrow_mut().extend(files);
     }
 
-    /// Begins to commit files that were taken out of the queue, in batches that wait for the same
-    /// devices. Too many of them under way: these files wait in the queue, and no others. What
-    /// cannot be launched yet may go to any device: its file waits in no company, one commit for
-    /// each file whose data waits for room on its device. Says whether none was put off.
+    /// Starts commits of files from the queue, in batches that wait for the same devices. If too
+    /// many such batches are in progress, their files go back to the queue. A file with runs that
+    /// cannot be launched yet may need any device, so it is committed alone. Returns whether no
+    /// file was postponed.
     fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) -> bool {
         let mut all = true;
         let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
@@ -354,16 +353,16 @@ impl DataContext {
             let running = self.batches.borrow().get(&devices).copied().unwrap_or(0);
             if running >= BATCHES {
                 files.iter().for_each(|file| file.unclaim_commit());
-                self.put_off(files, now);
+                self.postpone(files, now);
                 all = false;
                 continue;
             }
             self.batches.borrow_mut().insert(devices.clone(), running + 1);
             let this = self.clone();
             self.env.spawn(async move {
-                // Writes may have come since.
+                // Writes may have been accepted since.
                 let (files, others): (Vec<_>, Vec<_>) =
-                    files.into_iter().partition(|file| file.is_on(&devices));
+                    files.into_iter().partition(|file| file.is_only_on(&devices));
                 others.into_iter().for_each(|file| this.begin_alone(file));
                 this.commit_files(&files, Purpose::Background).await;
                 this.batch_ended(&devices);
@@ -389,19 +388,19 @@ impl DataContext {
         }
     }
 
-    /// Commits files whose `committing` the caller has set; the mark is taken away.
+    /// Commits files that the caller has marked as `committing`, and clears the mark.
     pub(super) async fn commit_files(
         self: &Rc<Self>,
         files: &[Rc<File>],
         purpose: Purpose,
     ) -> Vec<Result<(), Fault>> {
-        let sealed = self.prepare(files, purpose).await;
-        self.tell(files, &sealed, purpose).await
+        let sealed = self.prepare_commit(files, purpose).await;
+        self.finish_commit(files, &sealed, purpose).await
     }
 
-    /// The first half of a commit: what was accepted so far is on the devices, stable if its
-    /// edits speak of data.
-    pub(super) async fn prepare(
+    /// First half of a commit: makes the devices have what was accepted so far, and makes it stable
+    /// if edits refer to it.
+    pub(super) async fn prepare_commit(
         self: &Rc<Self>,
         files: &[Rc<File>],
         purpose: Purpose,
@@ -413,14 +412,14 @@ impl DataContext {
             sealed.push(file.seal(mark, errors).await);
         }
         for file in files {
-            file.landed_below_seal().await;
+            file.sealed_writes_ended().await;
         }
-        self.stabilise(files, &sealed, purpose).await;
+        self.make_stable(files, &sealed, purpose).await;
         sealed
     }
 
-    /// The second half: the server has it.
-    pub(super) async fn tell(
+    /// Second half of a commit: sends it to the server.
+    pub(super) async fn finish_commit(
         self: &Rc<Self>,
         files: &[Rc<File>],
         sealed: &[Option<Sealed>],
@@ -430,15 +429,15 @@ impl DataContext {
         for file in files {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
-            state.content_answered();
+            state.inline_answered();
             let settled = state.is_settled() && !state.queued;
             if settled {
                 state.writes = 0;
-                state.touched.clear();
+                state.unsettled.clear();
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
-                self.inactive(file);
+                self.deactivate(file);
             }
         }
         for file in files {
@@ -450,8 +449,8 @@ impl DataContext {
         results
     }
 
-    /// Flushes the devices that the sealed writes went to. Files whose writes are lost fail.
-    async fn stabilise(
+    /// Flushes the devices of the sealed writes. Fails the files whose writes are lost.
+    async fn make_stable(
         self: &Rc<Self>,
         files: &[Rc<File>],
         sealed: &[Option<Sealed>],
@@ -463,22 +462,21 @@ impl DataContext {
         for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
             let Some(sealed) = sealed else { continue };
             let mut state = file.state.borrow_mut();
-            let speaks_of_data = state
-                .log
+            let refers_to_data = state
+                .edits
                 .iter()
-                .take_while(|logged| logged.seq < sealed.edits_below)
-                .any(|logged| speaks_of_data(&logged.edit));
-            // Behind the old end a block may hold what was never in the file, and zeros written in
-            // place hide that.
+                .take_while(|pending| pending.seq < sealed.edits_below)
+                .any(|pending| refers_to_data(&pending.edit));
+            // A block may hold bytes behind the old end that were never in the file; only zeros
+            // written in place hide them, and these must be stable first.
             let grows = sealed.size.is_some_and(|size| size > state.server_size);
-            // What was written in place is made stable when there is nothing else to tell, or by
-            // age.
-            let young = now.since(state.stamped) < AGE;
-            let waits = purpose == Purpose::Background && !speaks_of_data && !grows;
+            // Writes in place are flushed by age, or when there is nothing else to commit.
+            let young = now.since(state.stamped_since) < COMMIT_AGE;
+            let waits = purpose == Purpose::Background && !refers_to_data && !grows;
             if waits && young && state.has_uncommitted() {
                 continue;
             }
-            if planted(Bug::InPlaceNotFlushed) && !speaks_of_data {
+            if planted(Bug::InPlaceNotFlushed) && !refers_to_data {
                 state.stamps.clear();
             }
             for (&pag, &(low, high)) in &state.stamps {
@@ -503,13 +501,14 @@ impl DataContext {
             let mut state = file.state.borrow_mut();
             let mut lost = false;
             for (pag, stamps) in stamps {
-                let stable = self.disks.get(pag).map_or(Stable::Lost, |disk| disk.stable(stamps));
-                lost |= stable != Stable::Yes;
+                let stable =
+                    self.disks.get(pag).map_or(Stability::Lost, |disk| disk.stability(stamps));
+                lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();
                 match known {
                     Some((_, high)) if high > stamps.1 => {
                         state.stamps.insert(pag, (stamps.1, high));
-                        state.stamped = now;
+                        state.stamped_since = now;
                     }
                     _ => {
                         state.stamps.remove(&pag);
@@ -522,7 +521,7 @@ impl DataContext {
         }
     }
 
-    /// Sends what is sealed, several files to a compound.
+    /// Sends sealed commits, those of several files in one compound.
     async fn send(
         self: &Rc<Self>,
         files: &[Rc<File>],
@@ -552,60 +551,60 @@ impl DataContext {
                 results.iter_mut().filter(|result| result.is_ok()).for_each(|r| *r = Err(fault));
             }
             if sync {
-                unless_lost(files, sealed, &mut results);
+                fail_evicted(files, sealed, &mut results);
             }
             return results;
         }
-        // Edits of a file after one that failed would be out of order: they are kept, too.
-        let mut kept: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
+        // Later edits of a file whose edit failed would be out of order: they are retained as well.
+        let mut retained: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
         let mut answered: Vec<usize> = Vec::new();
-        let mut rest = commits.into_iter().peekable();
-        while rest.peek().is_some() {
-            let group: Vec<(usize, Commit)> = rest.by_ref().take(COMMITS_MAX).collect();
-            let last = rest.peek().is_none();
+        let mut remaining = commits.into_iter().peekable();
+        while remaining.peek().is_some() {
+            let group: Vec<(usize, Commit)> = remaining.by_ref().take(COMMITS_MAX).collect();
+            let last = remaining.peek().is_none();
             let (held, group): (Vec<_>, Vec<_>) =
-                group.into_iter().partition(|(index, _)| kept.contains_key(index));
+                group.into_iter().partition(|(index, _)| retained.contains_key(index));
             for (index, commit) in held {
-                kept.get_mut(&index).expect("partitioned").1.extend(commit.edits);
+                retained.get_mut(&index).expect("partitioned").1.extend(commit.edits);
             }
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
             let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 let sealed = sealed[index].as_ref().expect("it was sent");
-                match (answer, kept.get_mut(&index)) {
+                match (answer, retained.get_mut(&index)) {
                     (_, Some((_, edits))) => edits.extend(commit.edits),
                     (Ok(_), None) => {
-                        files[index].did(sealed, &commit, None);
+                        files[index].record_applied(sealed, &commit, None);
                         answered.push(index);
                     }
                     (Err(Refusal { fault, done }), None) => {
-                        files[index].did(sealed, &commit, Some(done));
-                        kept.insert(index, (fault, files[index].rest(commit, done)));
+                        files[index].record_applied(sealed, &commit, Some(done));
+                        retained.insert(index, (fault, files[index].unapplied_edits(commit, done)));
                     }
                 }
             }
         }
         answered.dedup();
-        let company = files.len() > 1;
+        let batched = files.len() > 1;
         for index in answered {
-            if !kept.contains_key(&index) {
+            if !retained.contains_key(&index) {
                 files[index].committed(sealed[index].as_ref().expect("it was sent"));
             }
         }
-        for (index, (fault, edits)) in kept {
+        for (index, (fault, edits)) in retained {
             let sealed = sealed[index].as_ref().expect("it was sent");
-            results[index] = files[index].refused(sealed, fault, edits, company);
+            results[index] = files[index].refused(sealed, fault, edits, batched);
         }
         if sync {
-            unless_lost(files, sealed, &mut results);
+            fail_evicted(files, sealed, &mut results);
         }
         results
     }
 }
 
-/// What was sealed in a session that is lost since is not durable, whatever was answered.
-fn unless_lost(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Result<(), Fault>]) {
+/// A commit of a lost session is not durable, even if it was answered.
+fn fail_evicted(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Result<(), Fault>]) {
     for ((file, sealed), result) in files.iter().zip(sealed).zip(results) {
         let generation = file.state.borrow().generation;
         if result.is_ok() && sealed.as_ref().is_some_and(|s| s.generation != generation) {
@@ -614,7 +613,7 @@ fn unless_lost(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Res
     }
 }
 
-fn speaks_of_data(edit: &Edit) -> bool {
+fn refers_to_data(edit: &Edit) -> bool {
     match edit {
         Edit::Map { extent } => extent.state == ExtentState::Written,
         Edit::Written { .. } => true,
@@ -623,32 +622,32 @@ fn speaks_of_data(edit: &Edit) -> bool {
 }
 
 /// Can the server take the same commit later?
-pub(super) fn passing(fault: Fault) -> bool {
+pub(super) fn is_transient(fault: Fault) -> bool {
     matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
 }
 
-/// Commits what is old enough, as long as the context lives.
+/// Commits files that are old enough, as long as the context lives.
 async fn drain_queue(env: Env, weak: Weak<DataContext>) {
-    let mut looked = env.now();
+    let mut checked = env.now();
     loop {
         let Some(ctx) = weak.upgrade() else { return };
         let wake = ctx.wake.notified();
         let now = env.now();
-        if now.since(looked) >= IDLE {
-            looked = now;
+        if now.since(checked) >= POOL_CHECK {
+            checked = now;
             ctx.trim_pool().await;
             continue;
         }
         let batch = ctx.take_due(now);
         if batch.is_empty() {
-            let due = ctx.queue.borrow().front().map_or(looked + IDLE, |front| front.due);
+            let due = ctx.queue.borrow().front().map_or(checked + POOL_CHECK, |front| front.due);
             drop(ctx);
-            let wait = due.min(looked + IDLE).since(now).max(Duration::from_millis(1));
+            let wait = due.min(checked + POOL_CHECK).since(now).max(Duration::from_millis(1));
             env.timeout(wait, wake).await;
             continue;
         }
         if !ctx.begin_batches(batch, now) {
-            // Those that were put off would be taken at once again, and nothing else have its turn.
+            // Else the postponed files would be taken again at once, and starve the others.
             drop(ctx);
             env.timeout(RETRY, wake).await;
         }
@@ -658,26 +657,26 @@ async fn drain_queue(env: Env, weak: Weak<DataContext>) {
 impl File {
     /// Puts the file into the commit queue.
     pub(super) fn enqueue(self: &Rc<Self>) {
-        if self.given_up.get() {
+        if self.detached.get() {
             return self.state.borrow_mut().abandon();
         }
         if !std::mem::replace(&mut self.state.borrow_mut().queued, true) {
-            self.ctx.push(self.clone(), self.ctx.env.now() + AGE);
+            self.ctx.push(self.clone(), self.ctx.env.now() + COMMIT_AGE);
         }
     }
 
-    /// Its commit is not put off any longer.
-    pub(super) fn hurry(self: &Rc<Self>) {
+    /// Moves the file to the front of the commit queue.
+    pub(super) fn commit_soon(self: &Rc<Self>) {
         self.enqueue();
         let mut queue = self.ctx.queue.borrow_mut();
         if let Some(at) = queue.iter().position(|queued| Rc::ptr_eq(&queued.file, self)) {
             let queued = queue.remove(at).expect("found");
-            queue.push_front(Queued { due: self.ctx.env.now(), ..queued });
+            queue.push_front(QueuedFile { due: self.ctx.env.now(), ..queued });
             self.ctx.wake.notify_all();
         }
     }
 
-    /// Waits for a commit under way and marks the next one as ours.
+    /// Waits for the current commit to end, and marks the file for the caller's commit.
     pub(super) async fn claim_commit(&self) {
         loop {
             let changed = self.changed.notified();
@@ -692,7 +691,7 @@ impl File {
         }
     }
 
-    /// A commit that was marked is not made now; the file is put into the queue again.
+    /// Clears the mark without a commit, and marks the file as queued again.
     fn unclaim_commit(&self) {
         {
             let mut state = self.state.borrow_mut();
@@ -702,20 +701,20 @@ impl File {
         self.changed.notify_all();
     }
 
-    /// Commits what was accepted so far in no company.
+    /// Commits what was accepted so far, in a batch of its own.
     pub(super) async fn commit_alone(self: &Rc<Self>) -> Result<(), Fault> {
         loop {
             self.claim_commit().await;
             let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
             match outcomes.into_iter().next().unwrap_or(Ok(())) {
-                // Paused meanwhile, or what the server has no room for goes elsewhere: once more.
+                // Paused, or inline data moved to a block for want of room: once more.
                 Err(Fault::Interrupted) => {}
                 outcome => return outcome,
             }
         }
     }
 
-    /// The data is stable and the server knows everything that was accepted.
+    /// Makes the data stable and commits everything that was accepted.
     ///
     /// # Errors
     /// Some of it is lost.
@@ -726,11 +725,11 @@ impl File {
                 break;
             }
             match self.commit_alone().await {
-                Err(fault) if passing(fault) && tries < self.tries_of_flush(fault) => {
+                Err(fault) if is_transient(fault) && tries < self.flush_tries(fault) => {
                     self.ctx.env.sleep(RETRY).await;
                 }
-                Err(fault) if passing(fault) => {
-                    self.give_up_unsent();
+                Err(fault) if is_transient(fault) => {
+                    self.discard_unsent();
                     return result.and(Err(fault));
                 }
                 outcome => result = result.and(outcome),
@@ -739,14 +738,14 @@ impl File {
         result
     }
 
-    /// What was accepted before the call is stable, and the server has size and layout. Unlike
-    /// [`File::flush`] this gives nothing up: what the server does not take now stays dirty.
+    /// Makes what was accepted before the call stable, and commits it. Unlike [`File::flush`] it
+    /// discards nothing: what the server cannot take now stays dirty.
     ///
     /// # Errors
-    /// Some of it is lost, now or before and no process has heard of it; or the server has had no
-    /// room for it for a while.
+    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
+    /// room for it for 5 s.
     pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
-        if self.report_loss() {
+        if self.acknowledge_loss() {
             return Err(Fault::Io);
         }
         for tries in 0.. {
@@ -754,7 +753,7 @@ impl File {
                 break;
             }
             match self.commit_alone().await {
-                Err(fault) if passing(fault) && tries < FLUSH_TRIES => {
+                Err(fault) if is_transient(fault) && tries < FLUSH_TRIES => {
                     self.ctx.env.sleep(RETRY).await;
                 }
                 outcome => return outcome,
@@ -763,19 +762,19 @@ impl File {
         Ok(())
     }
 
-    /// How often a recall tries a commit that fails so.
-    pub(super) fn tries_of_flush(&self, fault: Fault) -> u32 {
-        let lacks_room = fault == Fault::NoSpace && !self.state.borrow().has_logged_content();
-        if lacks_room { ROOM_TRIES } else { FLUSH_TRIES }
+    /// How often a recall retries a commit that fails with `fault`.
+    pub(super) fn flush_tries(&self, fault: Fault) -> u32 {
+        let no_room = fault == Fault::NoSpace && !self.state.borrow().has_pending_inline();
+        if no_room { ROOM_TRIES } else { FLUSH_TRIES }
     }
 
-    /// The server has not taken a commit for as long as others can be kept waiting.
-    pub(super) fn give_up_unsent(self: &Rc<Self>) {
-        self.give_up("the server had no room for its layout");
+    /// The server has refused a commit for as long as other clients can be kept waiting.
+    pub(super) fn discard_unsent(self: &Rc<Self>) {
+        self.discard_uncommitted("the server had no room for its layout");
     }
 
-    /// Waits until everything dirty with a sequence below `mark` is launched, and fixes what
-    /// the commit consists of. `None`: the file was paused.
+    /// Waits until every dirty run with a sequence number below `mark` is launched, and seals the
+    /// commit. `None`: the file is paused.
     async fn seal(&self, mark: u64, errors: u64) -> Option<Sealed> {
         loop {
             let changed = self.changed.notified();
@@ -785,12 +784,12 @@ impl File {
                     return None;
                 }
                 if !state.dirty.values().any(|run| run.seq < mark) {
-                    state.sealed = state.next_edit;
+                    state.sealed_below = state.next_edit;
                     state.sealed_flights = state.next_flight;
                     state.disk_size = state.launched_size();
-                    // Content raises the size where it is not said.
+                    // Inline data raises the size at the server unless the commit states one.
                     let changed =
-                        state.disk_size != state.server_size || state.has_logged_content();
+                        state.disk_size != state.server_size || state.has_pending_inline();
                     return Some(Sealed {
                         edits_below: state.next_edit,
                         size: changed.then_some(state.disk_size),
@@ -808,8 +807,8 @@ impl File {
         }
     }
 
-    /// Waits until the writes launched before the seal have completed.
-    async fn landed_below_seal(&self) {
+    /// Waits until the writes launched before the seal have ended.
+    async fn sealed_writes_ended(&self) {
         loop {
             let changed = self.changed.notified();
             {
@@ -823,18 +822,18 @@ impl File {
         }
     }
 
-    /// Takes the sealed edits out of the log, as commits of bounded size.
+    /// Takes the sealed edits out of `edits`, as commits of bounded size.
     fn take_sealed(&self, sealed: &Sealed) -> Vec<Commit> {
         let mut state = self.state.borrow_mut();
         if state.generation != sealed.generation {
             return Vec::new();
         }
         let mut taken = VecDeque::new();
-        while state.log.front().is_some_and(|logged| logged.seq < sealed.edits_below) {
-            taken.extend(state.log.pop_front());
+        while state.edits.front().is_some_and(|pending| pending.seq < sealed.edits_below) {
+            taken.extend(state.edits.pop_front());
         }
-        thin_sealed(&mut taken);
-        let edits: Vec<Edit> = taken.into_iter().map(|logged| logged.edit).collect();
+        drop_superseded_sealed(&mut taken);
+        let edits: Vec<Edit> = taken.into_iter().map(|pending| pending.edit).collect();
         let times = sealed.mtime.is_some() || sealed.ctime.is_some();
         if edits.is_empty() && sealed.size.is_none() && !times {
             return Vec::new();
@@ -847,43 +846,43 @@ impl File {
                 break;
             }
             let (size, mtime, ctime) = (None, None, None);
-            let (ino, edits, merge) = (self.ino, part, state.in_parts());
+            let (ino, edits, merge) = (self.ino, part, state.holds_ranges());
             parts.push(Commit { ino, edits, size, mtime, ctime, merge, tail_zero: false });
         }
-        // A shorter size comes with the first edits, so that no block in between is missing;
-        // a longer one with the last, when all its blocks are there.
+        // The first part carries a smaller size, so that no block in between is missing; the last
+        // part carries a larger one, when all its blocks are there.
         let at = if sealed.shrinks { 0 } else { parts.len() - 1 };
         parts[at].size = sealed.size;
         let content = |edit: &Edit| matches!(edit, Edit::Content { .. });
         let has_content = parts.iter().any(|part| part.edits.iter().any(content));
         let last = parts.last_mut().expect("at least one");
-        // The size ends what content has raised it to, too.
+        // Inline data may have raised the size: the last part sets it.
         if has_content {
             last.size = sealed.size;
         }
-        // Times that were set explicitly since count.
+        // Times that were set explicitly since the seal take precedence.
         last.mtime = sealed.mtime.filter(|_| state.mtime.is_some());
         last.ctime = sealed.ctime;
         last.tail_zero = sealed.tail_zero && self.errors.get() == sealed.errors;
-        state.content_sent(&parts);
+        state.inline_sent(&parts);
         parts
     }
 
-    /// The server has what was sealed.
+    /// The server has applied all that was sealed.
     fn committed(&self, sealed: &Sealed) {
         let mut state = self.state.borrow_mut();
         if state.generation != sealed.generation {
             return;
         }
         state.alone = false;
-        if state.log.is_empty() {
-            // The server knows every place.
+        if state.edits.is_empty() {
+            // The server knows all mappings.
             state.replaced.clear();
             state.inline.settle();
         }
-        state.content_committed();
+        state.inline_committed();
         if let Some(size) = sealed.size {
-            let least = if state.in_parts() { state.server_size } else { 0 };
+            let least = if state.holds_ranges() { state.server_size } else { 0 };
             state.server_size = size.max(least);
         }
         if state.mtime == sealed.mtime {
@@ -894,16 +893,16 @@ impl File {
         }
     }
 
-    /// The server did all of a commit, or the first `done` edits.
-    fn did(&self, sealed: &Sealed, commit: &Commit, done: Option<usize>) {
+    /// The server applied all of a commit, or the first `done` edits.
+    fn record_applied(&self, sealed: &Sealed, commit: &Commit, done: Option<usize>) {
         let mut state = self.state.borrow_mut();
         if state.generation == sealed.generation {
-            state.content_told(commit, done);
+            state.inline_applied(commit, done);
         }
     }
 
-    /// What of a commit the server did not take, `done` edits of it.
-    fn rest(&self, commit: Commit, done: usize) -> Vec<Edit> {
+    /// The edits of a commit that the server did not apply; it applied the first `done`.
+    fn unapplied_edits(&self, commit: Commit, done: usize) -> Vec<Edit> {
         let Commit { mut edits, size, .. } = commit;
         edits.drain(..done.min(edits.len()));
         if done > 0 {
@@ -913,52 +912,52 @@ impl File {
         edits
     }
 
-    /// The server did not take what was sealed, or not all.
+    /// The server did not apply what was sealed, or only a part.
     ///
-    /// # Errors Why not; `Interrupted`: what it had no room for is dirty again, and the next commit
-    /// needs that room no more.
+    /// # Errors
+    /// The reason; `Interrupted`: inline data without room is dirty again and goes to a block.
     fn refused(
         self: &Rc<Self>,
         sealed: &Sealed,
         fault: Fault,
         edits: Vec<Edit>,
-        company: bool,
+        batched: bool,
     ) -> Result<(), Fault> {
         let mut state = self.state.borrow_mut();
         if state.generation != sealed.generation || fault == Fault::Evicted {
             return Err(fault);
         }
-        if passing(fault) || company {
-            state.alone = company;
+        if is_transient(fault) || batched {
+            state.alone = batched;
             let seq = sealed.edits_below.saturating_sub(1);
             let content = edits.iter().any(|edit| matches!(edit, Edit::Content { .. }));
             for edit in edits.into_iter().rev() {
-                state.log.push_front(Logged { seq, edit });
+                state.edits.push_front(PendingEdit { seq, edit });
             }
-            // Nothing of it is under way now.
-            thin_contents(&mut state.log, 0);
-            let lacks_room = fault == Fault::NoSpace && !company;
-            let again = lacks_room && self.give_place(&mut state, content);
+            // No edit is in progress now.
+            drop_superseded(&mut state.edits, 0);
+            let no_room = fault == Fault::NoSpace && !batched;
+            let again = no_room && self.move_refused_inline(&mut state, content);
             return Err(if again { Fault::Interrupted } else { fault });
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
-            // Without a name and a handle, here as elsewhere: nobody misses the data.
-            let log = std::mem::take(&mut state.log).into_iter().map(|logged| logged.edit);
-            self.reuse(&state, edits.into_iter().chain(log));
+            // The file is deleted, and no handle is left anywhere: the data is not needed.
+            let unsent = std::mem::take(&mut state.edits).into_iter().map(|pending| pending.edit);
+            self.reclaim_unsent(&state, edits.into_iter().chain(unsent));
             state.abandon();
             drop(state);
             self.changed.notify_all();
             return Ok(());
         }
         drop(state);
-        self.give_up(fault.text());
+        self.discard_uncommitted(fault.text());
         Err(fault)
     }
 
-    /// What the server will not take is lost.
-    pub(super) fn give_up(self: &Rc<Self>, why: &str) {
+    /// Drops uncommitted changes that the server will not take, and reports their loss.
+    pub(super) fn discard_uncommitted(self: &Rc<Self>, why: &str) {
         self.state.borrow_mut().abandon();
-        self.tell_loss(0, u64::MAX, why);
+        self.report_loss(0, u64::MAX, why);
         self.changed.notify_all();
     }
 }

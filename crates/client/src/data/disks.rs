@@ -1,11 +1,11 @@
-//! The data devices, and the flushes that make what was written to them stable.
+//! The data devices, and the flushes that make writes to them stable.
 //!
 //! Invariants:
-//! - a device is used only after its label said that it is the data zone expected;
-//! - flushes of a device run one at a time and are numbered; a write that completed
-//!   when `n` flushes had begun is stable when a flush numbered above `n` succeeded;
-//! - a failed flush loses every write that no earlier flush covers, for good;
-//! - every request to a device counts as awaited until the device answers it.
+//! - a device is used only after its label has confirmed that it is the expected data zone;
+//! - flushes of a device run one at a time and are numbered; a write that completed when `n`
+//!   flushes had begun is stable when a flush numbered above `n` has succeeded;
+//! - a failed flush loses, for good, every write that no earlier flush covers;
+//! - every request to a device counts as pending until the device answers it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,39 +21,39 @@ use types::{Bug, ClientId, Duration, Fault, Instant, PagId, Uuid, planted};
 use super::commit::DataContext;
 use crate::api::OnEdit;
 
-/// Writes of one device in flight at most.
+/// Most writes of one device in flight.
 const WRITES_MAX: usize = 128;
-/// Ranges of lost flushes that are told apart; older ones are joined.
+/// Ranges of lost flushes that are kept apart; older ones are joined.
 const LOST_MAX: usize = 64;
 
-/// How data devices are used.
+/// Settings for the data devices.
 #[derive(Clone, Debug)]
 pub struct DataConfig {
-    /// Paths of devices that lie elsewhere here than the server says.
+    /// Paths of devices that differ on this host from those that the server reports.
     pub devices: Vec<(PagId, String)>,
-    /// Dirty bytes before writers wait.
+    /// Dirty bytes beyond which writers wait.
     pub dirty_max: usize,
     /// Devices are opened for reading only.
     pub read_only: bool,
-    /// Who looks on as content changes, if anyone.
+    /// Called whenever content changes.
     pub on_edit: Option<OnEdit>,
 }
 
 /// The flushes of one device.
 #[derive(Default)]
 struct Flushes {
-    /// Flushes begun.
+    /// Number of flushes begun.
     started: u64,
-    /// Number of the last that succeeded.
+    /// Number of the last flush that succeeded.
     good: u64,
     running: bool,
     /// Stamps `[from, to)` whose writes are lost.
     lost: Vec<(u64, u64)>,
 }
 
-/// What is known of the writes with some stamp.
+/// What is known of writes with certain stamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stable {
+pub(super) enum Stability {
     /// They are stable.
     Yes,
     /// No flush has covered them yet.
@@ -63,13 +63,13 @@ pub(super) enum Stable {
 }
 
 impl Flushes {
-    fn state(&self, (low, high): (u64, u64)) -> Stable {
+    fn stability(&self, (low, high): (u64, u64)) -> Stability {
         if self.lost.iter().any(|&(from, to)| from <= high && low < to) {
-            Stable::Lost
+            Stability::Lost
         } else if self.good > high {
-            Stable::Yes
+            Stability::Yes
         } else {
-            Stable::NotYet
+            Stability::NotYet
         }
     }
 
@@ -85,7 +85,7 @@ impl Flushes {
             self.good = number;
             return;
         }
-        // Stamps below `good` are stable; those below `number` were to become so.
+        // Stamps below `good` are stable; this flush was to make those below `number` stable.
         let from = self.lost.last().map_or(self.good, |&(_, to)| to.max(self.good));
         self.lost.push((from, number));
         if self.lost.len() > LOST_MAX {
@@ -95,21 +95,21 @@ impl Flushes {
     }
 }
 
-/// What a device owes.
+/// Requests that a device has not answered.
 #[derive(Clone, Copy, Default)]
-struct Awaited {
+struct PendingRequests {
     requests: usize,
-    /// Its last answer, or the first request after that.
+    /// Time of its last answer, or of the first request after that.
     since: Instant,
 }
 
 /// A request that a device has not answered.
-struct Asked<'a>(&'a DataDisk);
+struct PendingRequest<'a>(&'a DataDisk);
 
-impl Drop for Asked<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        let Awaited { requests, .. } = self.0.awaited.get();
-        self.0.awaited.set(Awaited { requests: requests - 1, since: self.0.env.now() });
+        let PendingRequests { requests, .. } = self.0.pending.get();
+        self.0.pending.set(PendingRequests { requests: requests - 1, since: self.0.env.now() });
     }
 }
 
@@ -117,12 +117,12 @@ impl Drop for Asked<'_> {
 pub(super) struct DataDisk {
     env: Env,
     disk: Disk,
-    awaited: Cell<Awaited>,
+    pending: Cell<PendingRequests>,
     blocks: u64,
     writes: Semaphore,
-    /// Writes in flight, by their first block.
+    /// By their first block.
     in_flight: RefCell<BTreeMap<u64, Flight>>,
-    landed: Notify,
+    write_done: Notify,
     flushes: RefCell<Flushes>,
     flushed: Notify,
 }
@@ -137,17 +137,17 @@ struct Flight {
 }
 
 impl DataDisk {
-    /// A request begins.
-    fn ask(&self) -> Asked<'_> {
-        let Awaited { requests, since } = self.awaited.get();
+    /// Counts a request until the result is dropped.
+    fn begin_request(&self) -> PendingRequest<'_> {
+        let PendingRequests { requests, since } = self.pending.get();
         let since = if requests == 0 { self.env.now() } else { since };
-        self.awaited.set(Awaited { requests: requests + 1, since });
-        Asked(self)
+        self.pending.set(PendingRequests { requests: requests + 1, since });
+        PendingRequest(self)
     }
 
-    /// For how long it has answered nothing although it was asked.
+    /// For how long the device has not answered, although requests are pending.
     pub fn silence(&self) -> Duration {
-        let Awaited { requests, since } = self.awaited.get();
+        let PendingRequests { requests, since } = self.pending.get();
         if requests == 0 { Duration::ZERO } else { self.env.now().since(since) }
     }
 
@@ -158,50 +158,50 @@ impl DataDisk {
 
     /// Reads whole blocks from block `addr` on.
     pub async fn read(&self, addr: u64, buf: IoBuf) -> (Result<(), Fault>, IoBuf) {
-        if !self.holds(addr, buf.len()) {
+        if !self.contains(addr, buf.len()) {
             return (Err(Fault::Corrupt), buf);
         }
-        let _asked = self.ask();
+        let _request = self.begin_request();
         let (result, buf) = self.disk.read(addr * BLOCK_U64, buf).await;
         (result.map_err(|_| Fault::Io), buf)
     }
 
-    /// The right to have one more write in flight.
-    pub async fn slot(&self) -> Permit {
+    /// Permits one more write in flight.
+    pub async fn write_permit(&self) -> Permit {
         self.writes.acquire(1).await
     }
 
-    /// Writes whole blocks from block `addr` on, in a session of the client; the stamp is that of
-    /// its completion. No write of an earlier session may be in flight there.
+    /// Writes whole blocks from block `addr` on, and returns the stamp of completion. No write of
+    /// an earlier session may be in flight there.
     pub async fn write(
         &self,
-        _slot: Permit,
+        _permit: Permit,
         session: u64,
         addr: u64,
         buf: IoBuf,
     ) -> Result<u64, Fault> {
-        if !self.holds(addr, buf.len()) {
+        if !self.contains(addr, buf.len()) {
             return Err(Fault::Corrupt);
         }
         let end = addr + (buf.len() / BLOCK) as u64;
         self.begin_write(session, addr, end);
-        let _asked = self.ask();
+        let _request = self.begin_request();
         let (result, _buf) = self.disk.write(addr * BLOCK_U64, buf).await;
         self.in_flight.borrow_mut().remove(&addr);
-        self.landed.notify_all();
+        self.write_done.notify_all();
         result.map_err(|_| Fault::Io)?;
         Ok(self.flushes.borrow().started)
     }
 
-    /// Waits for writes of earlier sessions that are in flight in `[addr, end)`: a device that
-    /// stood still may hold one for longer than its session, and then its blocks' quarantine, last.
-    pub async fn earlier_landed(&self, session: u64, addr: u64, end: u64) {
+    /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
+    /// may hold one for longer than the session and its blocks' quarantine.
+    pub async fn earlier_writes_done(&self, session: u64, addr: u64, end: u64) {
         loop {
-            let landed = self.landed.notified();
+            let done = self.write_done.notified();
             if !self.is_written_earlier(session, addr, end) {
                 return;
             }
-            landed.await;
+            done.await;
         }
     }
 
@@ -212,49 +212,49 @@ impl DataDisk {
         met.any(|(_, flight)| flight.session != session)
     }
 
-    /// Two writes to one block at a time would leave it to chance which of them stays.
+    /// Of two concurrent writes to one block, either could be the one that stays.
     fn begin_write(&self, session: u64, addr: u64, end: u64) {
         let mut writes = self.in_flight.borrow_mut();
         let before = writes.range(..end).next_back();
         assert!(
             before.is_none_or(|(_, other)| other.end <= addr),
-            "two writes of block {addr} at once"
+            "two writes of block {addr} in flight at once"
         );
         writes.insert(addr, Flight { end, session });
     }
 
     /// Is the range inside the zone, and not its label?
-    fn holds(&self, addr: u64, bytes: usize) -> bool {
+    fn contains(&self, addr: u64, bytes: usize) -> bool {
         let len = (bytes / BLOCK) as u64;
         addr > 0 && addr.checked_add(len).is_some_and(|end| end <= self.blocks)
     }
 
-    /// Are writes that completed with the lowest and highest stamps given stable?
-    pub fn stable(&self, stamps: (u64, u64)) -> Stable {
-        self.flushes.borrow().state(stamps)
+    /// Are writes stable that completed with these lowest and highest stamps?
+    pub fn stability(&self, stamps: (u64, u64)) -> Stability {
+        self.flushes.borrow().stability(stamps)
     }
 
-    /// Makes writes that completed with these stamps stable. Calls at the same time share flushes.
-    pub async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stable {
+    /// Makes writes with these stamps stable. Concurrent calls share flushes.
+    pub async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stability {
         loop {
             let flushed = self.flushed.notified();
-            let state = self.stable(stamps);
-            if state != Stable::NotYet {
+            let state = self.stability(stamps);
+            if state != Stability::NotYet {
                 return state;
             }
             if !self.flushes.borrow().running {
                 let number = self.flushes.borrow_mut().begin();
                 let this = self.clone();
-                // In a task of its own: it ends even if whoever asked for it went away.
+                // In a task of its own, so that it ends even if the caller is cancelled.
                 self.env.spawn(async move {
                     let skipped = planted(Bug::CommitBeforeStable);
-                    let asked = this.ask();
+                    let request = this.begin_request();
                     let begun = this.env.now();
                     let mut good = skipped || this.disk.flush().await.is_ok();
                     if planted(Bug::SlowFlushFailed) {
                         good &= this.env.now().since(begun) < Duration::from_millis(100);
                     }
-                    drop(asked);
+                    drop(request);
                     this.flushes.borrow_mut().end(number, good);
                     this.flushed.notify_all();
                 });
@@ -263,7 +263,7 @@ impl DataDisk {
         }
     }
 
-    /// Shows other processes of this host that `client` lives and may write.
+    /// Shows other processes of this host that `client` is alive and may write.
     pub async fn lock_client(&self, client: ClientId) -> Result<(), String> {
         self.disk.lock_byte(client.0).await.map_err(|error| {
             format!("{}: cannot lock this client's byte: {error}", self.disk.path())
@@ -306,11 +306,11 @@ impl Disks {
             let disk = DataDisk {
                 env: env.clone(),
                 disk,
-                awaited: Cell::default(),
+                pending: Cell::default(),
                 blocks: pag.blocks,
                 writes: Semaphore::new(WRITES_MAX),
                 in_flight: RefCell::default(),
-                landed: Notify::new(),
+                write_done: Notify::new(),
                 flushes: RefCell::default(),
                 flushed: Notify::new(),
             };
@@ -322,39 +322,39 @@ impl Disks {
         Ok(Disks { by_pag })
     }
 
-    /// The zone with this number. Extents that name another are damaged metadata.
+    /// The zone with this number. A segment that names another zone is damaged metadata.
     pub fn get(&self, pag: PagId) -> Result<&Rc<DataDisk>, Fault> {
         self.by_pag.get(&pag).ok_or(Fault::Corrupt)
     }
 
-    /// All of them.
+    /// All zones.
     pub fn iter(&self) -> impl Iterator<Item = &Rc<DataDisk>> {
         self.by_pag.values()
     }
 }
 
 impl DataContext {
-    /// The device that has answered nothing for the longest time although it was asked, and that
-    /// time.
+    /// The device that has been silent for the longest time with requests pending, and that time.
     pub fn most_silent(&self) -> Option<(&str, Duration)> {
         let all = self.disks.iter().map(|disk| (disk.path(), disk.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
     }
 
-    /// Ends when a device has answered nothing for `patience` from now on, although it was asked.
-    pub async fn unanswered(&self, patience: Duration) {
-        const LOOK: Duration = Duration::from_millis(250);
+    /// Returns when a device with pending requests has been silent for `patience`, counted from the
+    /// call.
+    pub async fn device_silent_for(&self, patience: Duration) {
+        const POLL: Duration = Duration::from_millis(250);
         let begin = self.env.now();
         loop {
             let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
             if silence.min(self.env.now().since(begin)) >= patience {
                 return;
             }
-            self.env.sleep(LOOK).await;
+            self.env.sleep(POLL).await;
         }
     }
 
-    /// Writes that were launched and have not ended.
+    /// Number of launched writes that have not ended.
     pub fn writes_in_flight(&self) -> usize {
         self.flights.get()
     }
@@ -394,21 +394,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_stable_only_by_a_flush_that_began_after_it() {
+    fn write_is_stable_only_by_a_flush_that_began_after_it() {
         let mut flushes = Flushes::default();
         let first = flushes.begin();
-        // It completed while the first flush ran.
+        // The write completed while the first flush ran.
         let stamp = flushes.started;
         flushes.end(first, true);
-        assert_eq!(flushes.state((0, 0)), Stable::Yes);
-        assert_eq!(flushes.state((stamp, stamp)), Stable::NotYet);
+        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
+        assert_eq!(flushes.stability((stamp, stamp)), Stability::NotYet);
         let second = flushes.begin();
         flushes.end(second, true);
-        assert_eq!(flushes.state((stamp, stamp)), Stable::Yes);
+        assert_eq!(flushes.stability((stamp, stamp)), Stability::Yes);
     }
 
     #[test]
-    fn a_failed_flush_loses_what_was_not_stable_and_nothing_else() {
+    fn failed_flush_loses_writes_that_were_not_stable_and_no_others() {
         let mut flushes = Flushes::default();
         let number = flushes.begin();
         flushes.end(number, true);
@@ -416,8 +416,8 @@ mod tests {
         flushes.end(number, false);
         let number = flushes.begin();
         flushes.end(number, true);
-        assert_eq!(flushes.state((0, 0)), Stable::Yes);
-        assert_eq!(flushes.state((1, 1)), Stable::Lost);
-        assert_eq!(flushes.state((2, 2)), Stable::Yes);
+        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
+        assert_eq!(flushes.stability((1, 1)), Stability::Lost);
+        assert_eq!(flushes.stability((2, 2)), Stability::Yes);
     }
 }

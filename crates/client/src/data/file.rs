@@ -1,15 +1,14 @@
-//! One regular file: what this client knows of its content, and what it has
-//! accepted but not yet made the server's.
+//! One regular file: what this client knows of its content, and what it has accepted but not yet
+//! committed.
 //!
 //! Invariants:
-//! - `dirty` runs do not overlap, `writing` flights do not overlap; a dirty run may
-//!   overlap a flight and is then launched after it;
-//! - every block of a dirty run either has a place it may be written to, or is
-//!   counted in the run's reservation;
-//! - `log` is the ordered list of layout edits not yet sent; those that speak of
-//!   data carry it in blocks whose write was launched before them;
-//! - `disk_size` is what the size would be if only launched writes had been made:
-//!   it is the size that commits carry;
+//! - `dirty` runs do not overlap, and `writing` flights do not overlap; a dirty run may overlap a
+//!   flight, and is then launched after it;
+//! - every block of a dirty run either has a place that may be overwritten, or is counted in the
+//!   run's reservation;
+//! - `edits` is the ordered list of layout edits that are not yet sent; edits that refer to data
+//!   refer to blocks whose write was launched before;
+//! - `disk_size` is the size if only launched writes had been made: commits carry this size;
 //! - bytes beyond `size` in memory blocks are zero.
 
 use std::cell::{Cell, RefCell};
@@ -25,51 +24,51 @@ use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Ri
 
 use super::budget::Claim;
 use super::commit::DataContext;
-use super::extents::{ExtentMap, from_extent};
-use super::inline::{Inline, thin_contents};
-use super::pool::{Reserved, Run as PoolRun};
+use super::inline::{Inline, drop_superseded};
+use super::pool::{PoolRun, Reservation};
+use super::segments::{SegmentMap, from_wire_extent};
 
-/// Accepted bytes not yet given to a device: whole blocks.
-pub(super) struct Run {
+/// Accepted bytes that no device has been given yet: whole blocks.
+pub(super) struct DirtyRun {
     /// The blocks' bytes.
     pub buf: IoBuf,
     /// Order of acceptance: that of the oldest bytes in it.
     pub seq: u64,
-    /// To be launched as soon as nothing stands in the way.
+    /// The run is to be launched as soon as nothing blocks it.
     pub wanted: bool,
     /// Its share of the dirty budget.
     pub claim: Claim,
-    /// For its blocks that have no place yet.
-    pub reserved: Reserved,
+    /// Covers those of its blocks that have no place yet.
+    pub reserved: Reservation,
 }
 
-impl Run {
-    /// Blocks.
+impl DirtyRun {
+    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         (self.buf.len() / BLOCK) as u64
     }
 }
 
-/// An edit and its place in the order of all edits of this file.
-pub(super) struct Logged {
-    /// Order.
+/// An edit and its position in the order of all edits of this file.
+pub(super) struct PendingEdit {
+    /// Position.
     pub seq: u64,
     /// The edit.
     pub edit: Edit,
 }
 
-/// A block whose old content was read to be completed by a write.
-pub(super) struct Fetched {
-    /// Which.
+/// A block that was read so that a partial write can complete it.
+pub(super) struct FetchedBlock {
+    /// Block of the file.
     pub block: u64,
     /// Its bytes.
     pub buf: IoBuf,
-    /// Set when the block changed meanwhile.
+    /// Set when the block has changed since it was read.
     pub stale: Rc<Cell<bool>>,
 }
 
-/// The mutable part of a file.
-pub(super) struct State {
+/// The mutable state of a file.
+pub(super) struct FileState {
     pub rights: Rights,
     pub size: u64,
     pub disk_size: u64,
@@ -77,76 +76,76 @@ pub(super) struct State {
     pub server_size: u64,
     /// Allocated blocks.
     pub blocks: u64,
-    /// Newer than what the server has.
+    /// Set if newer than what the server has.
     pub mtime: Option<Timestamp>,
     pub ctime: Option<Timestamp>,
-    pub layout: ExtentMap,
-    /// Frozen blocks that a place in `layout` which the server does not know has replaced.
-    pub replaced: ExtentMap,
-    /// What of block 0 lies with the inode.
+    pub layout: SegmentMap,
+    /// Frozen blocks that `layout` already maps elsewhere, while the server does not know that yet.
+    pub replaced: SegmentMap,
+    /// The inline data, if block 0 is kept with the inode.
     pub inline: Inline,
-    /// Blocks below it are in `layout`.
+    /// The mappings of all blocks below it are in `layout`.
     pub loaded_to: u64,
     /// Under `DATA_P`: blocks whose mapping is in `layout`.
-    pub known: HeldRanges,
-    /// Under `DATA_P`: blocks written since all was settled.
-    pub touched: HeldRanges,
-    /// The bytes of the last block beyond the size are known to be zero on the device, too.
+    pub loaded: HeldRanges,
+    /// Under `DATA_P`: blocks written since the file was last settled.
+    pub unsettled: HeldRanges,
+    /// The device, too, has zeros in the last block beyond the size.
     pub tail_zero: bool,
-    /// Content of the last, partial block, as launched last.
+    /// Content of the last, partial block, as last launched.
     pub tail: Option<(u64, IoBuf)>,
-    pub dirty: BTreeMap<u64, Run>,
+    pub dirty: BTreeMap<u64, DirtyRun>,
     pub next_seq: u64,
     /// Writes that a device has not completed: first block, one past the last.
     pub writing: BTreeMap<u64, u64>,
-    /// Their numbers, in the order of launching, and the devices of each.
+    /// The devices of each of these writes, by its number, in the order of launching.
     pub flights: BTreeMap<u64, Vec<PagId>>,
     pub next_flight: u64,
     /// Device reads in flight, by number.
     pub reading: BTreeMap<u64, (u64, u64)>,
     pub next_read: u64,
-    /// Ranges of blocks that are being zeroed in several steps, which nobody reads meanwhile.
+    /// Ranges of blocks that are being zeroed in several steps; reads of them wait.
     pub zeroing: Vec<(u64, u64)>,
-    /// Fetched blocks in use by writes.
+    /// Fetched blocks that writes are using.
     pub fetched: Vec<(u64, Weak<Cell<bool>>)>,
-    pub log: VecDeque<Logged>,
+    pub edits: VecDeque<PendingEdit>,
     pub next_edit: u64,
-    /// Edits below it belong to a commit under way and are not joined with later ones.
-    pub sealed: u64,
-    /// Flights below it belong to a commit under way.
+    /// Edits below it belong to the current commit and are not joined with later ones.
+    pub sealed_below: u64,
+    /// Flights below it belong to the current commit.
     pub sealed_flights: u64,
-    /// Lowest and highest completion stamp per device of writes that are not known to be stable.
+    /// Lowest and highest completion stamp, per device, of writes that may not be stable yet.
     pub stamps: BTreeMap<PagId, (u64, u64)>,
-    /// Since when there are stamps; means nothing while there are none.
-    pub stamped: Instant,
+    /// Since when there are stamps; meaningless while there are none.
+    pub stamped_since: Instant,
     pub committing: bool,
-    /// Writes accepted since the last fsync, or since it was clean.
+    /// Writes accepted since the last fsync, or since the file was clean.
     pub writes: u32,
-    /// A commit in company failed: the next is sent alone, so that its fault is its own.
+    /// A batched commit failed: the next one is sent alone, so that a failure is this file's own.
     pub alone: bool,
     pub paused: bool,
     /// Is it in the commit queue?
     pub queued: bool,
-    /// Raised when everything was dropped or rights went: what began before means nothing now.
+    /// Raised when all state was dropped or rights were lost: invalidates operations begun before.
     pub generation: u64,
-    /// The session was lost, and nothing was accepted since.
-    pub loss_told: bool,
+    /// The loss of the session was reported, and nothing was accepted since.
+    pub loss_reported: bool,
 }
 
 /// The content of one regular file.
 pub struct File {
     pub(super) ctx: Rc<DataContext>,
     pub(super) ino: Ino,
-    pub(super) state: RefCell<State>,
-    /// Something ended: a flight, a read, a commit.
+    pub(super) state: RefCell<FileState>,
+    /// Notified when a flight, a read or a commit ends.
     pub(super) changed: Notify,
     pub(super) append: AsyncMutex,
     pub(super) loading: AsyncMutex,
     pub(super) errors: Cell<u64>,
     /// Content was lost, and neither a descriptor nor a rename has reported it.
     unreported: Cell<bool>,
-    /// The inode is no more, and its number perhaps another one's: nothing goes to the server.
-    pub(super) given_up: Cell<bool>,
+    /// The inode does not exist any more, and another one may have its number: send nothing for it.
+    pub(super) detached: Cell<bool>,
 }
 
 impl std::fmt::Debug for File {
@@ -160,7 +159,7 @@ pub(super) fn blocks_of(from: u64, to: u64) -> (u64, u64) {
     (from / BLOCK_U64, to.div_ceil(BLOCK_U64))
 }
 
-impl State {
+impl FileState {
     /// Is a write to a block of `[from, to)` in flight?
     pub fn is_writing(&self, from: u64, to: u64) -> bool {
         self.writing.range(..to).next_back().is_some_and(|(_, &end)| end > from)
@@ -177,13 +176,13 @@ impl State {
     }
 
     /// The dirty run that holds `block`.
-    pub fn dirty_at(&self, block: u64) -> Option<(u64, &Run)> {
+    pub fn dirty_at(&self, block: u64) -> Option<(u64, &DirtyRun)> {
         let (&start, run) = self.dirty.range(..=block).next_back()?;
         (block < start + run.blocks()).then_some((start, run))
     }
 
     /// The first dirty run that ends after `block`, if it starts before `to`.
-    pub fn dirty_from(&self, block: u64, to: u64) -> Option<(u64, &Run)> {
+    pub fn dirty_from(&self, block: u64, to: u64) -> Option<(u64, &DirtyRun)> {
         if block >= to {
             return None;
         }
@@ -191,7 +190,7 @@ impl State {
             .or_else(|| self.dirty.range(block..to).next().map(|(&start, run)| (start, run)))
     }
 
-    /// Blocks in `[from, to)` changed: what was fetched of them is old.
+    /// Blocks in `[from, to)` changed: marks their fetched copies as stale.
     pub fn mark_stale(&mut self, from: u64, to: u64) {
         self.fetched.retain(|(block, stale)| match stale.upgrade() {
             Some(stale) => {
@@ -207,10 +206,10 @@ impl State {
         }
     }
 
-    /// Appends an edit, joined with the last one where that says the same.
+    /// Appends an edit, or joins it with the last one if a single edit can express both.
     pub fn push_edit(&mut self, edit: Edit) {
-        if let Some(last) = self.log.back_mut()
-            && last.seq >= self.sealed
+        if let Some(last) = self.edits.back_mut()
+            && last.seq >= self.sealed_below
             && join_edits(&mut last.edit, &edit)
         {
             return;
@@ -220,44 +219,42 @@ impl State {
             Edit::Unmap { from, .. } => from.0 == 0,
             Edit::Map { .. } | Edit::Written { .. } => false,
         };
-        self.log.push_back(Logged { seq: self.next_edit, edit });
+        self.edits.push_back(PendingEdit { seq: self.next_edit, edit });
         self.next_edit += 1;
         if whole {
-            thin_contents(&mut self.log, self.sealed);
+            drop_superseded(&mut self.edits, self.sealed_below);
         }
     }
 
-    /// Were blocks given up that the server still counts?
+    /// Do pending edits free blocks that the server still counts as used?
     pub fn unmaps(&self) -> bool {
-        self.log.iter().any(|logged| matches!(logged.edit, Edit::Unmap { .. }))
+        self.edits.iter().any(|pending| matches!(pending.edit, Edit::Unmap { .. }))
     }
 
-    /// Nothing dirty, in flight or uncommitted?
+    /// Is nothing dirty, in flight or uncommitted?
     pub fn is_clean(&self) -> bool {
         !self.committing && !self.has_changes()
     }
 
-    /// Would anything be lost with the session? What a commit tells stays here until that is
-    /// answered.
+    /// Would a loss of the session lose anything? A commit's changes count until it is answered.
     pub fn has_changes(&self) -> bool {
         !self.dirty.is_empty() || !self.writing.is_empty() || self.has_uncommitted()
     }
 
-    /// Clean, and what was written in place is stable, too?
+    /// Is the file clean, and are all writes in place stable?
     pub fn is_settled(&self) -> bool {
         self.is_clean() && self.stamps.is_empty()
     }
 
-    /// Does the server lack something that a commit would tell?
+    /// Is there anything to commit?
     pub fn has_uncommitted(&self) -> bool {
-        !self.log.is_empty()
+        !self.edits.is_empty()
             || self.mtime.is_some()
             || self.ctime.is_some()
             || self.launched_size() != self.server_size
     }
 
-    /// The size if only launched writes had been made: the whole size unless the file ends in a
-    /// dirty run.
+    /// The size if only launched writes had been made: `size`, unless the file ends in a dirty run.
     pub fn launched_size(&self) -> u64 {
         match self.dirty.last_key_value() {
             Some((start, run)) if (start + run.blocks()) * BLOCK_U64 >= self.size => self.disk_size,
@@ -265,29 +262,29 @@ impl State {
         }
     }
 
-    /// The content changed now.
+    /// Records a change of the content at `now`.
     pub fn touch(&mut self, now: Timestamp) {
-        self.loss_told = false;
+        self.loss_reported = false;
         self.mtime = Some(now);
         self.ctime = Some(self.ctime.map_or(now, |ctime| ctime.max(now)));
     }
 
-    /// Takes the dirty blocks of `[from, to)` away; runs that reach beyond keep the rest.
-    /// What they held of the budget and the pool is returned.
-    pub fn cut_dirty(&mut self, from: u64, to: u64) -> Option<(Claim, Reserved)> {
-        let mut taken: Option<(Claim, Reserved)> = None;
+    /// Removes the dirty blocks of `[from, to)`; runs that reach beyond keep their other blocks.
+    /// Returns the budget and the pool blocks that the removed ones held.
+    pub fn cut_dirty(&mut self, from: u64, to: u64) -> Option<(Claim, Reservation)> {
+        let mut taken: Option<(Claim, Reservation)> = None;
         while let Some((start, _)) = self.dirty_from(from, to) {
             let mut run = self.dirty.remove(&start).expect("found");
             let end = start + run.blocks();
             let (cut_from, cut_to) = (start.max(from), end.min(to));
-            let rest = |state: &mut State, first: u64, last: u64, run: &mut Run| {
+            let keep = |state: &mut FileState, first: u64, last: u64, run: &mut DirtyRun| {
                 if first >= last {
                     return;
                 }
                 let at = (first - start) as usize * BLOCK;
                 let bytes = (last - first) as usize * BLOCK;
                 let buf = IoBuf::copy_of(&run.buf[at..at + bytes]);
-                let piece = Run {
+                let piece = DirtyRun {
                     buf,
                     seq: run.seq,
                     wanted: run.wanted,
@@ -296,8 +293,8 @@ impl State {
                 };
                 state.dirty.insert(first, piece);
             };
-            rest(self, start, cut_from, &mut run);
-            rest(self, cut_to, end, &mut run);
+            keep(self, start, cut_from, &mut run);
+            keep(self, cut_to, end, &mut run);
             match &mut taken {
                 Some((claim, reserved)) => {
                     claim.merge(run.claim);
@@ -310,7 +307,7 @@ impl State {
     }
 }
 
-/// Makes `last` say what `next` says, too, if one edit can.
+/// Extends `last` to express `next` as well, if one edit can.
 fn join_edits(last: &mut Edit, next: &Edit) -> bool {
     match (last, next) {
         (Edit::Map { extent: last }, Edit::Map { extent: next }) if last.joins(next) => {
@@ -336,17 +333,17 @@ fn join_edits(last: &mut Edit, next: &Edit) -> bool {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.report_loss();
+        self.acknowledge_loss();
     }
 }
 
 impl File {
-    /// The content of inode `ino`; no layout is known, no right held.
+    /// The content of inode `ino`, with no layout loaded and no right held.
     pub fn new(ctx: &Rc<DataContext>, ino: Ino, attr: &Attr) -> Rc<File> {
         Rc::new(File {
             ctx: ctx.clone(),
             ino,
-            state: RefCell::new(State {
+            state: RefCell::new(FileState {
                 rights: Rights::empty(),
                 size: attr.size,
                 disk_size: attr.size,
@@ -354,12 +351,12 @@ impl File {
                 blocks: attr.blocks,
                 mtime: None,
                 ctime: None,
-                layout: ExtentMap::default(),
-                replaced: ExtentMap::default(),
+                layout: SegmentMap::default(),
+                replaced: SegmentMap::default(),
                 inline: Inline::default(),
                 loaded_to: 0,
-                known: HeldRanges::default(),
-                touched: HeldRanges::default(),
+                loaded: HeldRanges::default(),
+                unsettled: HeldRanges::default(),
                 tail_zero: false,
                 tail: None,
                 dirty: BTreeMap::new(),
@@ -371,26 +368,26 @@ impl File {
                 next_read: 0,
                 zeroing: Vec::new(),
                 fetched: Vec::new(),
-                log: VecDeque::new(),
+                edits: VecDeque::new(),
                 next_edit: 0,
-                sealed: 0,
+                sealed_below: 0,
                 sealed_flights: 0,
                 stamps: BTreeMap::new(),
-                stamped: Instant::default(),
+                stamped_since: Instant::default(),
                 committing: false,
                 writes: 0,
                 alone: false,
                 paused: false,
                 queued: false,
                 generation: 0,
-                loss_told: false,
+                loss_reported: false,
             }),
             changed: Notify::new(),
             append: AsyncMutex::new(),
             loading: AsyncMutex::new(),
             errors: Cell::new(0),
             unreported: Cell::new(false),
-            given_up: Cell::new(false),
+            detached: Cell::new(false),
         })
     }
 
@@ -399,14 +396,14 @@ impl File {
         self.ino
     }
 
-    /// A `DATA` right came; `rights` are all held now. `layout` is the stretch that came with
-    /// it; `None`: what is known of the layout still holds.
-    pub fn acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
+    /// The client acquired a `DATA` right; it holds `rights` now. `layout` is the part of the
+    /// layout that came with it; `None`: the layout known so far still holds.
+    pub fn rights_acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
         let mut state = self.state.borrow_mut();
         let before = state.rights.closed();
         state.rights = rights;
         if !before.contains(Rights::DATA_X) {
-            state.take_attr(attr);
+            state.apply_attr(attr);
             state.tail_zero = attr.size.is_multiple_of(BLOCK_U64);
         }
         if let Some(part) = layout {
@@ -419,15 +416,15 @@ impl File {
         }
     }
 
-    /// Are all of `rights` held, and size and layout known as they came with them?
+    /// Are all of `rights` held, and are size and layout known as of their grant?
     pub fn holds(&self, rights: Rights) -> bool {
         self.state.borrow().rights.closed().contains(rights)
     }
 
-    /// A `DATA` right went. Nothing is dirty by then.
-    pub fn lost(&self, rights_left: Rights) {
+    /// The client lost a `DATA` right. Nothing is dirty by then.
+    pub fn rights_lost(&self, rights_left: Rights) {
         let mut state = self.state.borrow_mut();
-        // What came meanwhile, by another answer, comes with its layout.
+        // A right that another reply granted meanwhile brings its layout along.
         let left = rights_left.closed() & state.rights.closed();
         state.rights = left;
         if !left.contains(Rights::DATA_X) {
@@ -441,35 +438,34 @@ impl File {
             state.replaced.clear();
             state.inline.clear();
             state.loaded_to = 0;
-            state.known.clear();
-            state.touched.clear();
+            state.loaded.clear();
+            state.unsettled.clear();
         }
     }
 
-    /// The server told newer attributes; without `DATA_X` or `DATA_P` they are the truth.
-    pub fn server_attr(&self, attr: &Attr) {
+    /// The server sent newer attributes; they are authoritative without `DATA_X` and `DATA_P`.
+    pub fn apply_server_attr(&self, attr: &Attr) {
         let mut state = self.state.borrow_mut();
         if !state.rights.intersects(Rights::WRITES) {
-            state.take_attr(attr);
+            state.apply_attr(attr);
         }
     }
 
-    /// The time of a change of now: no earlier than what the server has stamped, whose clock may be
-    /// ahead.
-    pub(super) fn stamp(&self) -> Timestamp {
+    /// The timestamp for a change now: not before the server's ctime, whose clock may be ahead.
+    pub(super) fn change_time(&self) -> Timestamp {
         let stamped =
             self.ctx.rpc.attr(self.ino).map_or_else(Timestamp::default, |attr| attr.ctime);
         self.ctx.rpc.time().max(stamped)
     }
 
-    /// Times were set explicitly at the server: earlier writes no longer set them.
-    pub fn times_set(&self) {
+    /// Times were set explicitly at the server: earlier writes no longer set mtime.
+    pub fn clear_write_mtime(&self) {
         self.state.borrow_mut().mtime = None;
     }
 
-    /// Before times are set explicitly at the server: earlier writes no longer set mtime, and no
-    /// commit that does is under way when it ends.
-    pub async fn times_setting(&self) {
+    /// Call before setting times at the server: earlier writes no longer set mtime. Waits until no
+    /// commit that sets it is in progress.
+    pub async fn before_times_set(&self) {
         loop {
             let changed = self.changed.notified();
             if !self.state.borrow().committing {
@@ -477,13 +473,13 @@ impl File {
             }
             changed.await;
         }
-        self.times_set();
+        self.clear_write_mtime();
     }
 
-    /// Puts in what this client knows better.
+    /// Replaces attributes by those that this client knows better.
     pub fn overlay(&self, attr: &mut Attr) {
         let state = self.state.borrow();
-        if state.in_parts() {
+        if state.holds_ranges() {
             attr.size = attr.size.max(state.size);
             attr.blocks = attr.blocks.max(state.allocated());
             attr.mtime = state.mtime.map_or(attr.mtime, |mtime| mtime.max(attr.mtime));
@@ -518,12 +514,12 @@ impl File {
         self.state.borrow().size
     }
 
-    /// Nothing dirty, in flight or uncommitted?
+    /// Is nothing dirty, in flight or uncommitted?
     pub fn is_clean(&self) -> bool {
         self.state.borrow().is_clean()
     }
 
-    /// Clean, and what was written in place is stable, too?
+    /// Is the file clean, and are all writes in place stable?
     pub fn is_settled(&self) -> bool {
         self.state.borrow().is_settled()
     }
@@ -542,7 +538,7 @@ impl File {
     }
 
     /// A process hears now of what was lost, or has replaced it. Was there anything?
-    pub fn report_loss(&self) -> bool {
+    pub fn acknowledge_loss(&self) -> bool {
         let lost = self.unreported.take();
         if lost {
             self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() - 1);
@@ -550,12 +546,12 @@ impl File {
         lost
     }
 
-    /// Rises with every failure of what was accepted before; a handle reports it once per rise.
+    /// Rises whenever something accepted before fails; a handle reports an error once per rise.
     pub fn error_seq(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Nothing new goes to the devices or the server until `resume`; ends when nothing is in
+    /// Sends nothing new to the devices or the server until `resume`. Returns when nothing is in
     /// flight.
     pub async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
@@ -583,69 +579,68 @@ impl File {
         self.enqueue();
     }
 
-    /// Forgets everything: the file is gone, or (`lost`) the session is, which is reported
-    /// as an error if something was not yet the server's.
+    /// Drops all state: the file is gone, or (`lost`) the session is. A lost session counts as an
+    /// error if anything was uncommitted.
     pub fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
-        if lost && !state.loss_told && state.has_changes() {
+        if lost && !state.loss_reported && state.has_changes() {
             self.fail();
             self.ctx.rpc.log(&format!(
-                "{}: the session was lost; what was written and not yet committed is lost",
+                "{}: the session was lost; written data that was not yet committed is lost",
                 self.ctx.rpc.describe(self.ino)
             ));
         }
-        let log = std::mem::take(&mut state.log);
+        let edits = std::mem::take(&mut state.edits);
         if !lost {
-            self.reuse(&state, log.into_iter().map(|logged| logged.edit));
+            self.reclaim_unsent(&state, edits.into_iter().map(|pending| pending.edit));
             self.ctx.pool.release_window(self.ino);
         }
         let unflushed = std::mem::take(&mut state.stamps);
         state.abandon();
         if lost {
-            // Written in place and no more than that: the next fsync flushes it.
+            // Written in place and committed, but not flushed: the next fsync flushes it.
             state.stamps = unflushed;
         }
-        // What is still in flight belongs to the same loss.
-        state.loss_told = lost;
+        // Writes that are still in flight belong to the same loss.
+        state.loss_reported = lost;
         state.rights = Rights::empty();
         state.paused = false;
         drop(state);
         self.changed.notify_all();
     }
 
-    /// The inode's making was lost with the session, after [`File::drop_all`].
-    pub fn give_up_for_good(self: &Rc<Self>) {
-        self.given_up.set(true);
+    /// The creation of the inode was lost with the session. Called after [`File::drop_all`].
+    pub fn detach(self: &Rc<Self>) {
+        self.detached.set(true);
         self.state.borrow_mut().abandon();
         self.ctx.forget_file(self);
         self.changed.notify_all();
     }
 
-    /// A commit that the server had answered went with that server and the session.
-    pub fn lost_commit(&self) {
-        let told = self.state.borrow().loss_told;
+    /// The server acknowledged a commit and lost it in a crash, and the session is lost as well.
+    pub fn report_lost_commit(&self) {
+        let reported = self.state.borrow().loss_reported;
         self.fail();
-        if !told {
+        if !reported {
             self.ctx.rpc.log(&format!(
-                "{}: the session was lost; what was committed last is lost with the server's restart",
+                "{}: the session was lost; the last commits are lost with the server's restart",
                 self.ctx.rpc.describe(self.ino)
             ));
         }
     }
 
-    /// What the kernel had yet to write back, under a right that went with its session, is not
-    /// taken.
-    pub fn lose_pages(&self) {
+    /// The session was lost, and the client refuses pages that the kernel dirtied under its right.
+    pub fn report_lost_pages(&self) {
         self.fail();
         self.ctx.rpc.log(&format!(
-            "{}: the session was lost; what was stored into a mapping and not yet written back is lost",
+            "{}: the session was lost; pages stored into a mapping and not yet written back are lost",
             self.ctx.rpc.describe(self.ino)
         ));
     }
 
-    /// Blocks that edits mapped of which the server will never hear are the pool's again, also
-    /// those that were unmapped since.
-    pub(super) fn reuse(&self, state: &State, edits: impl Iterator<Item = Edit>) {
+    /// Returns blocks to the pool that were mapped by edits which will never be sent, even if a
+    /// later edit unmapped them.
+    pub(super) fn reclaim_unsent(&self, state: &FileState, edits: impl Iterator<Item = Edit>) {
         let idle = state.writing.is_empty();
         for edit in edits {
             let Edit::Map { extent } = edit else { continue };
@@ -653,13 +648,13 @@ impl File {
             if idle {
                 self.ctx.pool.give_back(run);
             } else {
-                self.ctx.pool.taint(run);
+                self.ctx.pool.add_tainted(run);
             }
         }
     }
 
-    /// The last handle was closed: blocks held ready for further writes are given back.
-    pub fn closed(self: &Rc<Self>) {
+    /// The last handle was closed: returns the blocks of the file's window.
+    pub fn last_handle_closed(self: &Rc<Self>) {
         self.ctx.pool.release_window(self.ino);
     }
 
@@ -688,7 +683,7 @@ impl File {
             if state.generation != generation {
                 return Err(Fault::Evicted);
             }
-            // Who asks began under a right of a session that was lost before.
+            // The caller's right belonged to a session that was lost.
             let part = part.map_err(|fault| match fault {
                 Fault::NotHeld => Fault::Evicted,
                 fault => fault,
@@ -703,7 +698,7 @@ impl File {
     }
 
     /// Waits until no write or read of a block of `[from, to)` is in flight.
-    pub(super) async fn settled(&self, from: u64, to: u64) {
+    pub(super) async fn wait_for_io(&self, from: u64, to: u64) {
         loop {
             let changed = self.changed.notified();
             {
@@ -716,16 +711,18 @@ impl File {
         }
     }
 
-    /// Writes to `[from, to)` are lost: the edits that speak of their data are taken back.
-    pub(super) fn fail_range(&self, state: &mut State, from: u64, to: u64, why: &str) {
-        self.tell_loss(from, to, why);
-        let log = std::mem::take(&mut state.log);
-        for Logged { seq, edit } in log {
+    /// Writes to `[from, to)` are lost: removes the edits that refer to their data.
+    pub(super) fn fail_range(&self, state: &mut FileState, from: u64, to: u64, why: &str) {
+        self.report_loss(from, to, why);
+        let edits = std::mem::take(&mut state.edits);
+        for PendingEdit { seq, edit } in edits {
             match edit {
                 Edit::Map { extent } if extent.state == ExtentState::Written => {
                     for (a, b) in [(extent.file.0, from), (to, extent.end())] {
                         if let Some(kept) = extent.slice(a, b) {
-                            state.log.push_back(Logged { seq, edit: Edit::Map { extent: kept } });
+                            state
+                                .edits
+                                .push_back(PendingEdit { seq, edit: Edit::Map { extent: kept } });
                         }
                     }
                     if let Some(gone) = extent.slice(from, to) {
@@ -737,7 +734,7 @@ impl File {
                     for (a, b) in [(start.0, end.min(from)), (start.0.max(to), end)] {
                         if a < b {
                             let edit = Edit::Written { from: FileBlock(a), len: b - a };
-                            state.log.push_back(Logged { seq, edit });
+                            state.edits.push_back(PendingEdit { seq, edit });
                         }
                     }
                     let (a, b) = (start.0.max(from), end.min(to));
@@ -745,22 +742,22 @@ impl File {
                         state.layout.set_written(a, b, false);
                     }
                 }
-                other => state.log.push_back(Logged { seq, edit: other }),
+                other => state.edits.push_back(PendingEdit { seq, edit: other }),
             }
         }
         self.reserve_again(state, from, to);
-        self.log_unconfirmed(state);
+        self.resend_unconfirmed(state);
         state.mark_stale(from, to);
         state.tail = None;
-        // What lay behind the size before may lie there still.
+        // The device may still hold old bytes behind the size.
         if (from..to).contains(&(state.size / BLOCK_U64)) {
             state.tail_zero = false;
         }
     }
 
-    /// Data of blocks `[from, to)` is lost: who has the file open is told, and so is the log, and
-    /// the kernel shows it no longer.
-    pub(super) fn tell_loss(&self, from: u64, to: u64, why: &str) {
+    /// Data of blocks `[from, to)` is lost: reports it to all handles and to the client's log, and
+    /// drops the kernel's pages.
+    pub(super) fn report_loss(&self, from: u64, to: u64, why: &str) {
         self.fail();
         let who = self.ctx.rpc.describe(self.ino);
         self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
@@ -768,17 +765,17 @@ impl File {
         self.ctx.rpc.void_pages(self.ino, byte(from), byte(to));
     }
 
-    /// Blocks that lost their place may be dirty anew, by writes that found them placed:
-    /// they need another place. Without space for it they are lost with the rest.
-    fn reserve_again(&self, state: &mut State, from: u64, to: u64) {
+    /// A write may have dirtied blocks again that had a place then and have lost it now: reserves
+    /// new ones. Without space, these bytes are lost as well.
+    fn reserve_again(&self, state: &mut FileState, from: u64, to: u64) {
         let mut at = from;
         while let Some((start, run)) = state.dirty_from(at, to) {
             at = start + run.blocks();
-            let lack = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
-            if lack == 0 {
+            let missing = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
+            if missing == 0 {
                 continue;
             }
-            match self.ctx.pool.reserve(lack) {
+            match self.ctx.pool.reserve(missing) {
                 Some(more) => {
                     let run = state.dirty.get_mut(&start).expect("found");
                     run.reserved.merge(more);
@@ -788,15 +785,15 @@ impl File {
         }
     }
 
-    fn unmap_failed(&self, state: &mut State, gone: &Extent) {
-        self.ctx.pool.taint(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
+    fn unmap_failed(&self, state: &mut FileState, gone: &Extent) {
+        self.ctx.pool.add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
         for piece in state.layout.pieces(gone.file.0, gone.end()) {
             let addr = gone.addr.0 + (piece.from - gone.file.0);
             if piece.mapped.is_some_and(|now| now.pag == gone.pag && now.addr == addr) {
                 let removed = state.layout.remove(piece.from, piece.to);
                 let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
                 state.blocks = state.blocks.saturating_sub(blocks);
-                // Frozen blocks whose place it took are the file's still.
+                // The frozen blocks that it had replaced belong to the file again.
                 for (at, old) in state.replaced.remove(piece.from, piece.to) {
                     state.layout.insert(at, old);
                     state.blocks += old.len;
@@ -809,50 +806,50 @@ impl File {
     }
 }
 
-impl State {
-    /// Forgets what is not the server's, after it refused it; what is known comes from there again.
+impl FileState {
+    /// Drops everything uncommitted after the server refused it, and all cached state.
     pub fn abandon(&mut self) {
         self.mark_stale(0, u64::MAX);
         self.dirty.clear();
-        self.log.clear();
+        self.edits.clear();
         self.layout.clear();
         self.replaced.clear();
         self.inline.clear();
         self.loaded_to = 0;
-        self.known.clear();
-        self.touched.clear();
+        self.loaded.clear();
+        self.unsettled.clear();
         self.stamps.clear();
         self.mtime = None;
         self.ctime = None;
         self.size = self.server_size;
         self.disk_size = self.server_size;
-        self.tail_zero = self.in_parts();
+        self.tail_zero = self.holds_ranges();
         self.generation += 1;
     }
 
-    pub(super) fn take_attr(&mut self, attr: &Attr) {
+    pub(super) fn apply_attr(&mut self, attr: &Attr) {
         self.size = attr.size;
         self.disk_size = attr.size;
         self.server_size = attr.size;
         self.blocks = attr.blocks;
     }
 
-    /// Blocks in use, those of accepted bytes without a place included.
+    /// Blocks in use, including accepted bytes that have no place yet.
     fn allocated(&self) -> u64 {
         let twice = if self.dirty_at(0).is_some() { self.inline_blocks() } else { 0 };
         self.blocks - twice.min(self.blocks) + self.dirty_blocks()
     }
 
-    /// Takes a stretch of the layout in.
+    /// Adds a part of the layout.
     fn load(&mut self, part: &LayoutSlice) {
         if self.loaded_to == 0 && part.from.0 == 0 && part.to > 0 {
             self.inline.load(part);
-            // Nothing lies behind it on a device.
+            // Inline data has no bytes behind it on a device.
             self.tail_zero |= self.is_inline(0) && self.size <= BLOCK_U64;
         }
         for extent in &part.extents {
             if let Some(extent) = extent.slice(self.loaded_to.max(part.from.0), part.to) {
-                self.layout.insert(extent.file.0, from_extent(&extent, part.frozen));
+                self.layout.insert(extent.file.0, from_wire_extent(&extent, part.frozen));
             }
         }
         if part.from.0 <= self.loaded_to {

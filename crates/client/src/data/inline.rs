@@ -1,27 +1,27 @@
-//! Content that lies with the inode instead of in a data block: block 0 of a small file.
+//! Inline data: block 0 of a small file, kept with the inode instead of in a data block.
 //!
 //! Invariants:
-//! - block 0 is content, or mapped in the layout, or a hole; bytes accepted since lie over it in a
-//!   dirty run;
-//! - a run becomes content when it is launched: the file is held whole, its whole layout is known
-//!   and empty, and its size is within what the server said fits the slot, or within what lies with
-//!   the inode already. There is no write to a device then, and no flush;
-//! - how much fits is a hint: names and attributes may take the room at any time. So content keeps
-//!   the data block that was reserved for its bytes until the server has it. If the server has no
-//!   room, block 0 is dirty again, and goes there. A run of block 0 that is dirty over such content
-//!   takes that block over: none is reserved twice;
-//! - as much content as the server has, by its own answers, has room there for certain, also after
-//!   a truncation that it has not heard of: new content takes the place of that. What is within it
-//!   needs no block;
-//! - where no block is to be had, what is written may become content all the same: the server has
-//!   it before the write is answered;
-//! - content that the server does not have holds its share of the dirty budget, too;
-//! - content at rest, which is not dirty, is changed where it is as long as it has room for
-//!   certain;
-//! - content leaves by the first launch of block 0 that does not fit: the edit is the mapping, by
-//!   which the server drops it. If that write fails, what was there before holds again;
-//! - of content in the log only the newest matters: what stands before it, or before a hole of
-//!   block 0, is taken out unless it belongs to a commit under way. A commit has one at most.
+//! - block 0 is inline data, or mapped in the layout, or a hole; a dirty run may hold newer bytes
+//!   of it;
+//! - launching a run turns it into inline data on three conditions. The client holds the whole
+//!   file. It knows that the layout is empty. The size is within the room that the server reported,
+//!   or within the present inline data. This needs no write to a device, and no flush;
+//! - the reported room is a hint: names and attributes may take it at any time. So inline data
+//!   keeps the data block that was reserved for its bytes until the server has it. If the server
+//!   has no room, block 0 becomes dirty again and goes to that block. A dirty run over such inline
+//!   data takes over the block: none is reserved twice;
+//! - inline data as long as what the server has acknowledged certainly has room there, even after a
+//!   truncation that the server does not know: new inline data replaces the old one. Up to that
+//!   length it needs no block;
+//! - where no block is available, a write may still become inline data: the server has it before
+//!   the write is answered;
+//! - inline data that the server does not have holds its share of the dirty budget, too;
+//! - clean inline data, over which nothing is dirty, is changed in memory as long as it certainly
+//!   has room;
+//! - inline data ends at the first launch of block 0 that does not fit: the server drops it when it
+//!   applies the mapping. If that write fails, the old inline data is valid again;
+//! - only the newest inline data among pending edits matters: older ones are removed, as are those
+//!   before a hole of block 0, unless they belong to the current commit. A commit has one at most.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -34,78 +34,78 @@ use types::{Bug, Fault, FileBlock, Rights, planted};
 
 use super::budget::Claim;
 use super::commit::Purpose;
-use super::file::{File, Logged, Run, State};
-use super::pool::Reserved;
-use super::write::{Lack, Means};
+use super::file::{DirtyRun, File, FileState, PendingEdit};
+use super::pool::Reservation;
+use super::write::{Missing, PreparedWrite};
 use crate::boundary::Commit;
 
-/// How often what a file has to tell is committed before content is sent on its own.
+/// How often the file's other changes are committed before inline data is sent on its own.
 const SEND_TRIES: u32 = 4;
 
-/// What lies with the inode of one file.
+/// The inline data of one file.
 #[derive(Default)]
 pub(super) struct Inline {
-    /// Block 0 as launched last; zeros follow it.
-    content: Option<Vec<u8>>,
-    /// Content that a place in the layout which the server does not know has replaced.
+    /// Block 0 as last launched; zeros follow it.
+    data: Option<Vec<u8>>,
+    /// Inline data that `layout` already maps to a block, while the server does not know that yet.
     replaced: Option<Vec<u8>>,
-    /// So many bytes fit the slot; 0: none, or block 0 is to have a place.
+    /// Room in the slot, in bytes; 0: there is none, or block 0 is to be mapped.
     max: u64,
-    /// Bytes of content that the server has, as it said last.
-    at_server: usize,
-    /// The least that it may have when a commit under way has been answered.
-    under_way: Option<usize>,
-    /// The server has just `content`, or `replaced` if that is there.
+    /// Bytes of inline data that the server has acknowledged.
+    server_len: usize,
+    /// The least number of bytes that it may have when the current commit has been answered.
+    in_flight_len: Option<usize>,
+    /// The server has exactly `data`, or `replaced` if that is set.
     confirmed: bool,
-    /// The file system knows content.
-    able: bool,
-    /// Of content that the server does not have.
-    held: Option<Held>,
+    /// The file system supports inline data.
+    capable: bool,
+    /// Set for inline data that the server does not have.
+    backing: Option<Backing>,
 }
 
-/// What content holds until the server has it.
-pub(super) struct Held {
-    /// Share of the dirty budget.
+/// What inline data holds until the server has it.
+pub(super) struct Backing {
+    /// Its share of the dirty budget.
     pub claim: Claim,
-    /// The block that it goes to if the server has no room for it; none if it lay there before, as
-    /// long.
-    pub place: Reserved,
+    /// The block that takes the data if the server has no room. None if the server had inline data
+    /// of that length before.
+    pub block: Reservation,
 }
 
 impl Inline {
-    /// Takes in what came with the layout of block 0.
+    /// Takes what came with the layout of block 0.
     pub fn load(&mut self, part: &LayoutSlice) {
         self.set(&part.content);
         self.max = u64::from(part.inline_max);
-        self.able |= self.max > 0;
+        self.capable |= self.max > 0;
     }
 
-    /// The server has these bytes, and nothing else is known.
+    /// The server has these bytes; all other state is unknown.
     fn set(&mut self, content: &Bytes) {
-        self.content = (!content.0.is_empty()).then(|| content.0.clone());
-        self.at_server = content.0.len();
+        self.data = (!content.0.is_empty()).then(|| content.0.clone());
+        self.server_len = content.0.len();
         self.confirmed = true;
-        self.able = self.content.is_some();
+        self.capable = self.data.is_some();
     }
 
-    /// Nothing is known.
+    /// Forgets all state.
     pub fn clear(&mut self) {
         *self = Inline::default();
     }
 
-    /// The server knows every place.
+    /// The server knows all mappings: what they replaced cannot come back.
     pub fn settle(&mut self) {
         self.replaced = None;
     }
 
-    /// What a commit leaves of the content that the server has, of which it does the first `done`
-    /// edits, or all that it says: so much in the end, so little in between.
+    /// How many bytes of the server's inline data are left after the first `done` edits of a
+    /// commit, or after all of it. Returns the final number, and the lowest one in between.
     fn left_by(&self, commit: &Commit, done: Option<usize>) -> (usize, usize) {
-        let (mut left, mut least) = (self.at_server, self.at_server);
+        let (mut left, mut least) = (self.server_len, self.server_len);
         for edit in &commit.edits[..done.unwrap_or(commit.edits.len())] {
             match edit {
                 Edit::Content { bytes } => left = bytes.0.len(),
-                edit if drops_content(edit) => left = 0,
+                edit if drops_inline(edit) => left = 0,
                 _ => {}
             }
             least = least.min(left);
@@ -117,8 +117,8 @@ impl Inline {
     }
 }
 
-/// Does the server drop content at this edit, which is another one?
-fn drops_content(edit: &Edit) -> bool {
+/// Does this edit, which is not inline data itself, make the server drop inline data?
+fn drops_inline(edit: &Edit) -> bool {
     match edit {
         Edit::Map { extent } => extent.file.0 == 0,
         Edit::Unmap { from, to } => from.0 == 0 && *to > 0,
@@ -126,34 +126,42 @@ fn drops_content(edit: &Edit) -> bool {
     }
 }
 
-/// Takes content out of the log that later edits leave nothing of, and what empties block 0 before
-/// content that replaces it, but for what belongs to a commit under way.
-pub(super) fn thin_contents(log: &mut VecDeque<Logged>, sealed: u64) {
-    thin(log, sealed, |_| false);
+/// Removes inline data that later edits replace, and holes of block 0 before inline data that
+/// replaces them. Edits of the current commit stay.
+pub(super) fn drop_superseded(edits: &mut VecDeque<PendingEdit>, sealed: u64) {
+    drop_superseded_where(edits, sealed, |_| false);
 }
 
-/// As [`thin_contents`], of the edits of one commit: the data of what they map is stable, and
-/// nothing takes it back.
-pub(super) fn thin_sealed(edits: &mut VecDeque<Logged>) {
-    thin(edits, 0, |edit| matches!(edit, Edit::Map { extent } if extent.file.0 == 0));
+/// As [`drop_superseded`], for the edits of one commit: the data of their mappings is stable, so no
+/// failure brings inline data back.
+pub(super) fn drop_superseded_sealed(edits: &mut VecDeque<PendingEdit>) {
+    drop_superseded_where(
+        edits,
+        0,
+        |edit| matches!(edit, Edit::Map { extent } if extent.file.0 == 0),
+    );
 }
 
-fn thin(log: &mut VecDeque<Logged>, sealed: u64, covers: impl Fn(&Edit) -> bool) {
+fn drop_superseded_where(
+    edits: &mut VecDeque<PendingEdit>,
+    sealed: u64,
+    covers: impl Fn(&Edit) -> bool,
+) {
     let (mut covered, mut replaced) = (false, false);
-    let mut at = log.len();
+    let mut at = edits.len();
     while at > 0 {
         at -= 1;
-        let open = log[at].seq >= sealed;
-        match &mut log[at].edit {
+        let open = edits[at].seq >= sealed;
+        match &mut edits[at].edit {
             Edit::Content { .. } if covered && open => {
-                log.remove(at);
+                edits.remove(at);
             }
             Edit::Content { .. } => (covered, replaced) = (true, true),
             Edit::Unmap { from, to } if from.0 == 0 && *to > 0 => {
                 covered = true;
-                // The server would give the room away for a moment.
+                // The server would give the room to others in between.
                 if replaced && open && *to == 1 {
-                    log.remove(at);
+                    edits.remove(at);
                 } else if replaced && open {
                     from.0 = 1;
                 }
@@ -163,308 +171,315 @@ fn thin(log: &mut VecDeque<Logged>, sealed: u64, covers: impl Fn(&Edit) -> bool)
     }
 }
 
-impl State {
-    /// Bytes that lie with the inode, if any do.
-    pub fn content_len(&self) -> Option<usize> {
-        self.inline.content.as_ref().map(Vec::len)
+impl FileState {
+    /// Length of the inline data, if there is any.
+    pub fn inline_bytes(&self) -> Option<usize> {
+        self.inline.data.as_ref().map(Vec::len)
     }
 
-    /// Does `block` lie with the inode, but for what is dirty?
+    /// Is `block` inline data, apart from dirty bytes?
     pub fn is_inline(&self, block: u64) -> bool {
-        block == 0 && self.inline.content.is_some()
+        block == 0 && self.inline.data.is_some()
     }
 
-    /// Is what lies with the inode, if that is `block`, zero from byte `from` of it on?
+    /// If `block` is inline data: does it have only zeros from byte `from` on?
     pub fn ends_inline(&self, block: u64, from: u64) -> bool {
         block == 0
             && self.dirty_at(0).is_none()
-            && self.content_len().is_some_and(|len| len as u64 <= from)
+            && self.inline_bytes().is_some_and(|len| len as u64 <= from)
     }
 
-    /// Block 0, which lies with the inode.
+    /// Block 0, from the inline data.
     pub fn inline_block(&self, env: &Env) -> IoBuf {
         let mut out = env.buffer(BLOCK);
-        if let Some(content) = &self.inline.content {
+        if let Some(content) = &self.inline.data {
             out[..content.len()].copy_from_slice(content);
         }
         out
     }
 
-    /// 1 if a block lies with the inode: it counts as one of the file's.
+    /// 1 if there is inline data: it counts as one block of the file.
     pub fn inline_blocks(&self) -> u64 {
-        u64::from(self.inline.content.is_some())
+        u64::from(self.inline.data.is_some())
     }
 
-    /// Block 0 is no longer what lies with the inode, and never will be again; the edit that says
-    /// so follows.
+    /// Drops the inline data for good; the caller appends the edit for it.
     pub fn drop_inline(&mut self) -> bool {
         self.inline.settle();
         self.inline.confirmed = false;
-        self.inline.held = None;
-        let had = self.inline.content.take().is_some();
+        self.inline.backing = None;
+        let had = self.inline.data.take().is_some();
         self.blocks = self.blocks.saturating_sub(u64::from(had));
         had
     }
 
-    /// Block 0 gets a place, or had one that its device did not take the data for.
+    /// Block 0 got a place. The old inline data is kept in case the write there fails.
     pub fn replace_inline(&mut self) {
-        let content = self.inline.content.take();
+        let content = self.inline.data.take();
         self.blocks = self.blocks.saturating_sub(u64::from(content.is_some()));
         self.inline.replaced = content;
     }
 
-    /// The place that block 0 got is not one: what was there before holds, up to the size that the
-    /// file has now.
+    /// The write of block 0 to its new place failed: the old inline data is valid again, cut at the
+    /// current size.
     pub fn restore_inline(&mut self) {
         if let Some(mut content) = self.inline.replaced.take() {
             let size = usize::try_from(self.size).unwrap_or(usize::MAX);
             self.inline.confirmed &= content.len() <= size;
             content.truncate(size);
             if !content.is_empty() {
-                self.inline.content = Some(content);
+                self.inline.data = Some(content);
                 self.blocks += 1;
             }
         }
     }
 
-    /// The part of block 0 that came or went.
-    pub fn set_inline_part(&mut self, content: &Bytes) {
+    /// The client acquired or lost the range with block 0.
+    pub fn load_inline(&mut self, content: &Bytes) {
         self.inline.clear();
         self.inline.set(content);
     }
 
-    /// Is content in the log?
-    pub fn has_logged_content(&self) -> bool {
-        self.inline.held.is_some()
-            && self.log.iter().any(|logged| matches!(logged.edit, Edit::Content { .. }))
+    /// Is inline data among the pending edits?
+    pub fn has_pending_inline(&self) -> bool {
+        self.inline.backing.is_some()
+            && self.edits.iter().any(|pending| matches!(pending.edit, Edit::Content { .. }))
     }
 
     /// These commits are about to be sent.
-    pub fn content_sent(&mut self, commits: &[Commit]) {
+    pub fn inline_sent(&mut self, commits: &[Commit]) {
         let least = commits.iter().map(|commit| self.inline.left_by(commit, None).1).min();
-        self.inline.under_way = least;
+        self.inline.in_flight_len = least;
     }
 
-    /// The server did what a commit says, or the first `done` edits of it.
-    pub fn content_told(&mut self, commit: &Commit, done: Option<usize>) {
-        self.inline.at_server = self.inline.left_by(commit, done).0;
+    /// The server applied a commit, or its first `done` edits.
+    pub fn inline_applied(&mut self, commit: &Commit, done: Option<usize>) {
+        self.inline.server_len = self.inline.left_by(commit, done).0;
         let did = &commit.edits[..done.unwrap_or(commit.edits.len())];
-        let of_block_0 = |edit: &&Edit| matches!(edit, Edit::Content { .. }) || drops_content(edit);
-        if let Some(last) = did.iter().rev().find(of_block_0) {
+        let changes_block_0 =
+            |edit: &&Edit| matches!(edit, Edit::Content { .. }) || drops_inline(edit);
+        if let Some(last) = did.iter().rev().find(changes_block_0) {
             self.inline.confirmed =
-                matches!(last, Edit::Content { .. }) && !self.has_logged_content();
+                matches!(last, Edit::Content { .. }) && !self.has_pending_inline();
         }
     }
 
-    /// No commit is under way.
-    pub fn content_answered(&mut self) {
-        self.inline.under_way = None;
+    /// No commit is in progress.
+    pub fn inline_answered(&mut self) {
+        self.inline.in_flight_len = None;
     }
 
-    /// So many bytes of content have room at the server, whatever others take, when all has taken
-    /// effect that was logged.
-    fn sure_room(&self) -> usize {
-        let mut room = self.inline.at_server.min(self.inline.under_way.unwrap_or(usize::MAX));
+    /// How many bytes of inline data certainly have room at the server once it has applied all
+    /// pending edits, whatever room names and attributes take.
+    fn guaranteed_room(&self) -> usize {
+        let mut room = self.inline.server_len.min(self.inline.in_flight_len.unwrap_or(usize::MAX));
         if room == 0 {
             return 0;
         }
-        for Logged { seq, edit } in &self.log {
-            let sealed = *seq < self.sealed;
+        for PendingEdit { seq, edit } in &self.edits {
+            let sealed = *seq < self.sealed_below;
             match edit {
                 Edit::Content { bytes } if sealed => room = room.min(bytes.0.len()),
-                // New content takes the place of what is logged of these, and is not committed yet.
+                // New inline data replaces pending ones that no commit contains yet.
                 Edit::Content { .. } => {}
                 Edit::Unmap { .. } if !sealed => {}
-                other if drops_content(other) => return 0,
+                other if drops_inline(other) => return 0,
                 _ => {}
             }
         }
         room
     }
 
-    /// The server took a commit: content that it has holds nothing.
-    pub fn content_committed(&mut self) {
-        if !self.has_logged_content() {
-            self.inline.held = None;
+    /// The server took a commit: inline data that it has needs no backing.
+    pub fn inline_committed(&mut self) {
+        if !self.has_pending_inline() {
+            self.inline.backing = None;
         }
     }
 
-    /// Would block 0 become content if it were launched when the file has `size` bytes?
+    /// Would block 0 become inline data if it were launched at this file size?
     pub fn fits_inline(&self, size: u64) -> bool {
-        let most = self.inline.max.max(self.content_len().unwrap_or(0) as u64);
+        let most = self.inline.max.max(self.inline_bytes().unwrap_or(0) as u64);
         self.inline.max > 0
             && (1..=most).contains(&size)
             && self.loaded_to == u64::MAX
             && self.layout.blocks() == 0
-            && !self.in_parts()
+            && !self.holds_ranges()
     }
 
-    /// Is `block` clean content, which can be changed where it is as long as it gets no longer?
-    pub fn is_at_rest_inline(&self, block: u64) -> bool {
-        self.is_inline(block) && self.dirty_at(block).is_none() && !self.in_parts()
+    /// Is `block` clean inline data, which can be changed in memory as long as it does not grow?
+    pub fn is_clean_inline(&self, block: u64) -> bool {
+        self.is_inline(block) && self.dirty_at(block).is_none() && !self.holds_ranges()
     }
 
-    /// Have the bytes before `end` room with the inode for certain, as content at rest or instead
-    /// of a hole?
-    pub fn has_room_inline(&self, end: u64) -> bool {
+    /// Does inline data up to `end` certainly have room, instead of clean inline data or of a hole?
+    pub fn has_inline_room(&self, end: u64) -> bool {
         if end > CONTENT_MAX as u64 || !self.can_be_inline() {
             return false;
         }
-        let there = self.content_len().unwrap_or(0);
-        let placed = self.held_place() > 0 && end <= there as u64;
-        placed || there.max(end as usize) <= self.sure_room()
+        let there = self.inline_bytes().unwrap_or(0);
+        let placed = self.backing_blocks() > 0 && end <= there as u64;
+        placed || there.max(end as usize) <= self.guaranteed_room()
     }
 
-    /// Is block 0 content at rest, or a hole?
+    /// Is block 0 clean inline data, or a hole?
     fn can_be_inline(&self) -> bool {
-        !self.in_parts()
+        !self.holds_ranges()
             && self.loaded_to > 0
             && self.dirty_at(0).is_none()
             && self.layout.at(0).is_none()
     }
 
-    /// Could the server be asked to take block 0 as content up to `end`, with the whole file held?
+    /// May the client ask the server to take block 0 as inline data up to `end`?
     fn could_be_sent(&self, end: u64) -> bool {
         end <= CONTENT_MAX as u64
-            && self.inline.able
+            && self.inline.capable
             && self.rights.contains(Rights::DATA_X)
             && self.loaded_to == u64::MAX
             && self.layout.blocks() == 0
             && self.can_be_inline()
     }
 
-    /// Blocks that are kept for content which the server may have no room for.
-    pub fn held_place(&self) -> u64 {
-        let held = self.inline.held.as_ref().filter(|held| held.place.is_valid());
-        held.map_or(0, |held| held.place.blocks())
+    /// Blocks reserved in case the server has no room for inline data.
+    pub fn backing_blocks(&self) -> u64 {
+        let backing = self.inline.backing.as_ref().filter(|backing| backing.block.is_valid());
+        backing.map_or(0, |backing| backing.block.blocks())
     }
 
-    /// The block that is kept for content goes to a run that is dirty over it.
-    pub fn take_held_place(&mut self) -> Option<Reserved> {
-        let blocks = if self.layout.at(0).is_none() { self.held_place() } else { 0 };
-        self.inline.held.as_mut().filter(|_| blocks > 0).map(|held| held.place.split(blocks))
+    /// Takes the block that backs the inline data, for a run that is dirty over it.
+    pub fn take_backing_block(&mut self) -> Option<Reservation> {
+        let blocks = if self.layout.at(0).is_none() { self.backing_blocks() } else { 0 };
+        self.inline
+            .backing
+            .as_mut()
+            .filter(|_| blocks > 0)
+            .map(|backing| backing.block.split(blocks))
     }
 
-    /// Blocks of dirty runs that count as the file's beside those that it has.
+    /// Reserved blocks of dirty runs, which count as the file's in addition to its mapped ones.
     pub fn dirty_blocks(&self) -> u64 {
         self.dirty.values().map(|run| run.reserved.blocks()).sum()
     }
 
-    /// Block 0 is to hold these bytes, and nothing else; the server is told with the next commit.
-    fn log_content(&mut self, bytes: Vec<u8>, held: Held) {
+    /// Sets the inline data; the next commit sends it.
+    fn set_inline(&mut self, bytes: Vec<u8>, backing: Backing) {
         self.blocks += 1 - self.inline_blocks();
-        self.inline.content = Some(bytes.clone());
+        self.inline.data = Some(bytes.clone());
         self.inline.settle();
         self.inline.confirmed = false;
-        match &mut self.inline.held {
-            Some(before) if before.place.blocks() > 0 => {}
-            Some(before) => before.place.merge(held.place),
-            None => self.inline.held = Some(held),
+        match &mut self.inline.backing {
+            Some(before) if before.block.blocks() > 0 => {}
+            Some(before) => before.block.merge(backing.block),
+            None => self.inline.backing = Some(backing),
         }
         self.push_edit(Edit::Content { bytes: Bytes(bytes) });
     }
 
-    /// Bytes from `at` on are content at rest, or get a part of it; zeros lie before them where
-    /// there was none.
-    pub fn put_at_rest(&mut self, at: usize, data: &[u8], held: Held) {
-        self.log_content(self.content_with(at, data), held);
+    /// Writes bytes at `at` into clean inline data or a hole; a gap before them is filled with
+    /// zeros.
+    pub fn put_inline(&mut self, at: usize, data: &[u8], backing: Backing) {
+        self.set_inline(self.inline_with(at, data), backing);
     }
 
-    /// The content with bytes from `at` on replaced.
-    fn content_with(&self, at: usize, data: &[u8]) -> Vec<u8> {
-        let mut bytes = self.inline.content.clone().unwrap_or_default();
+    /// The inline data with bytes from `at` on replaced.
+    fn inline_with(&self, at: usize, data: &[u8]) -> Vec<u8> {
+        let mut bytes = self.inline.data.clone().unwrap_or_default();
         bytes.resize(bytes.len().max(at + data.len()), 0);
         bytes[at..at + data.len()].copy_from_slice(data);
         bytes
     }
 
-    /// Bytes `[from, to)` of content at rest are zero, and none is behind the size.
-    pub fn zero_inline(&mut self, from: usize, to: usize, held: Held) {
-        let mut bytes = self.inline.content.clone().expect("it is at rest");
+    /// Zeroes bytes `[from, to)` of clean inline data, and cuts it at the size.
+    pub fn zero_inline(&mut self, from: usize, to: usize, backing: Backing) {
+        let mut bytes = self.inline.data.clone().expect("the inline data is clean");
         if planted(Bug::ContentNotCut) {
             return;
         }
         let end = to.min(bytes.len());
         bytes[from.min(end)..end].fill(0);
         bytes.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
-        self.log_content(bytes, held);
+        self.set_inline(bytes, backing);
     }
 }
 
 impl File {
-    /// One block of the budget, and none of the pool: content at rest has its place.
-    pub(super) fn held_at_rest(&self, claim: Claim) -> Held {
-        Held { claim, place: self.ctx.pool.nothing() }
+    /// A block's share of the budget and no block of the pool: the server certainly has room.
+    pub(super) fn backing_without_block(&self, claim: Claim) -> Backing {
+        Backing { claim, block: self.ctx.pool.no_blocks() }
     }
 
-    /// Launches the run `[start, end)` as content, if that is what it is to be.
-    pub(super) fn launch_inline(&self, state: &mut State, start: u64, end: u64) -> bool {
+    /// Turns the run `[start, end)` into inline data, if it may be.
+    pub(super) fn launch_inline(&self, state: &mut FileState, start: u64, end: u64) -> bool {
         if (start, end) != (0, 1) || !state.fits_inline(state.size) {
             return false;
         }
-        let Run { buf, claim, reserved, .. } = state.dirty.remove(&start).expect("given");
+        let DirtyRun { buf, claim, reserved, .. } = state.dirty.remove(&start).expect("given");
         let bytes = buf[..state.size as usize].to_vec();
-        state.log_content(bytes, Held { claim, place: reserved });
+        state.set_inline(bytes, Backing { claim, block: reserved });
         state.disk_size = state.disk_size.max(state.size);
         state.tail_zero = true;
         state.tail = None;
         true
     }
 
-    /// The server had no room for content: block 0 is to go to the block that is kept for it,
-    /// unless it has another place by now. `false`: there is none, or the server lacked room for
-    /// something else: content was `refused` or not.
-    pub(super) fn give_place(&self, state: &mut State, refused: bool) -> bool {
-        if !state.has_logged_content() {
-            // Later edits leave nothing of it.
+    /// The server had no room: moves inline data to its reserved block, unless block 0 is mapped by
+    /// now. `refused`: the refused commit contained inline data. Returns `false` if there is no
+    /// block, or if the server had no room for something else.
+    pub(super) fn move_refused_inline(&self, state: &mut FileState, refused: bool) -> bool {
+        if !state.has_pending_inline() {
+            // A later edit has replaced it.
             return refused;
         }
-        let at_rest = state.is_at_rest_inline(0);
-        let mut held = state.inline.held.take().expect("content is logged");
-        if at_rest && held.place.blocks() == 0 {
-            let long = state.content_len().is_some_and(|len| len > state.inline.at_server);
+        let clean = state.is_clean_inline(0);
+        let mut backing = state.inline.backing.take().expect("inline data is pending");
+        if clean && backing.block.blocks() == 0 {
+            let long = state.inline_bytes().is_some_and(|len| len > state.inline.server_len);
             match long.then(|| self.ctx.pool.reserve(1)).flatten() {
-                Some(place) => held.place.merge(place),
+                Some(block) => backing.block.merge(block),
                 None => {
-                    state.inline.held = Some(held);
+                    state.inline.backing = Some(backing);
                     return false;
                 }
             }
         }
-        state.log.retain(|logged| !matches!(logged.edit, Edit::Content { .. }));
+        state.edits.retain(|pending| !matches!(pending.edit, Edit::Content { .. }));
         state.inline.max = 0;
-        // What is launched behind block 0, or is to be in place of the content, is on its device.
+        // Runs launched behind block 0, or instead of the inline data, count for the size.
         if state.disk_size <= BLOCK_U64 && state.layout.at(0).is_none() {
             state.disk_size = state.disk_size.min(state.server_size);
         }
-        if at_rest {
-            let Held { claim, place } = held;
-            self.put_out(state, Means { claim, reserved: place, fetched: Vec::new() });
+        if clean {
+            let Backing { claim, block } = backing;
+            self.make_inline_dirty(
+                state,
+                PreparedWrite { claim, reserved: block, fetched: Vec::new() },
+            );
         }
         true
     }
 
-    /// What was to replace content is lost: that holds again, also if the server does not have it.
-    pub(super) fn log_unconfirmed(&self, state: &mut State) {
-        let sent = state.inline.confirmed || state.has_logged_content();
-        if sent || !state.is_at_rest_inline(0) {
+    /// A write that was to replace inline data failed: the old one is sent again if the server may
+    /// not have it.
+    pub(super) fn resend_unconfirmed(&self, state: &mut FileState) {
+        let sent = state.inline.confirmed || state.has_pending_inline();
+        if sent || !state.is_clean_inline(0) {
             return;
         }
-        let bytes = state.inline.content.clone().expect("it is at rest");
-        let mut held = self.held_at_rest(self.ctx.budget.force(BLOCK_U64));
-        if bytes.len() > state.sure_room()
-            && state.held_place() == 0
-            && let Some(place) = self.ctx.pool.reserve(1)
+        let bytes = state.inline.data.clone().expect("the inline data is clean");
+        let mut backing = self.backing_without_block(self.ctx.budget.force(BLOCK_U64));
+        if bytes.len() > state.guaranteed_room()
+            && state.backing_blocks() == 0
+            && let Some(block) = self.ctx.pool.reserve(1)
         {
-            held.place.merge(place);
+            backing.block.merge(block);
         }
-        state.log_content(bytes, held);
+        state.set_inline(bytes, backing);
     }
 
-    /// Where no block is to be had: the server gets block 0 as content, with the first `len` bytes
-    /// of `data` at `offset`. `true`: it has them, so that there is room for a write of them for
-    /// certain. They are not in the file here yet.
-    pub(super) async fn send_content(
+    /// Used where no block is available. Sends block 0 as inline data to the server, with `data` at
+    /// `offset`. `true`: the server has it, so a write of these bytes certainly has room. The file
+    /// in memory does not have them yet.
+    pub(super) async fn send_inline(
         self: &Rc<Self>,
         generation: u64,
         offset: u64,
@@ -478,12 +493,12 @@ impl File {
             self.claim_commit().await;
             let commit = {
                 let state = self.state.borrow();
-                let goes = state.generation == generation && state.could_be_sent(end);
-                // What was accepted before is told before.
-                let told = state.log.is_empty() && state.dirty.is_empty();
-                (goes && told && state.size == state.server_size).then(|| {
+                let may_send = state.generation == generation && state.could_be_sent(end);
+                // Commit what was accepted earlier first.
+                let nothing_pending = state.edits.is_empty() && state.dirty.is_empty();
+                (may_send && nothing_pending && state.size == state.server_size).then(|| {
                     let size = state.size.max(end);
-                    self.commit_of_content(state.content_with(offset as usize, data), size)
+                    self.inline_commit(state.inline_with(offset as usize, data), size)
                 })
             };
             let Some(commit) = commit else {
@@ -496,8 +511,8 @@ impl File {
                 let mut state = self.state.borrow_mut();
                 state.committing = false;
                 if taken && state.generation == generation {
-                    state.content_told(&commit, None);
-                    // What is here is older.
+                    state.inline_applied(&commit, None);
+                    // The data in memory is older than the server's.
                     state.inline.confirmed = false;
                     state.server_size = commit.size.unwrap_or(state.server_size);
                 }
@@ -509,11 +524,12 @@ impl File {
         false
     }
 
-    /// What was sent so is not to be there after all: the server is to have what is here.
-    pub(super) fn unsend_content(self: &Rc<Self>) {
+    /// The write failed after [`File::send_inline`]: the server is to have the data in memory
+    /// again.
+    pub(super) fn revert_sent_inline(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
-        if state.is_at_rest_inline(0) {
-            self.log_unconfirmed(&mut state);
+        if state.is_clean_inline(0) {
+            self.resend_unconfirmed(&mut state);
         } else if state.can_be_inline() {
             state.push_edit(Edit::Unmap { from: FileBlock(0), to: 1 });
         }
@@ -521,8 +537,8 @@ impl File {
         self.enqueue();
     }
 
-    fn commit_of_content(&self, bytes: Vec<u8>, size: u64) -> Commit {
-        let now = self.stamp();
+    fn inline_commit(&self, bytes: Vec<u8>, size: u64) -> Commit {
+        let now = self.change_time();
         Commit {
             ino: self.ino,
             edits: vec![Edit::Content { bytes: Bytes(bytes) }],
@@ -534,50 +550,50 @@ impl File {
         }
     }
 
-    /// Block 0 is to have a place on a device from now on, as allocated blocks have.
-    pub(super) async fn move_out(self: &Rc<Self>) -> Result<(), Fault> {
-        let mut means = self.no_means();
+    /// From now on block 0 is to be mapped to a data block, like preallocated blocks.
+    pub(super) async fn move_inline_to_block(self: &Rc<Self>) -> Result<(), Fault> {
+        let mut prepared = self.prepare_one_block();
         loop {
             self.ensure_loaded(1).await?;
             {
                 let mut state = self.state.borrow_mut();
-                if !means.reserved.is_valid() {
+                if !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                if !state.is_at_rest_inline(0) {
+                if !state.is_clean_inline(0) {
                     state.inline.max = 0;
                     return Ok(());
                 }
-                if means.reserved.blocks() == 0
-                    && let Some(place) = state.take_held_place()
+                if prepared.reserved.blocks() == 0
+                    && let Some(block) = state.take_backing_block()
                 {
-                    means.reserved.merge(place);
+                    prepared.reserved.merge(block);
                 }
-                if means.reserved.blocks() > 0 {
+                if prepared.reserved.blocks() > 0 {
                     state.inline.max = 0;
-                    self.put_out(&mut state, means);
+                    self.make_inline_dirty(&mut state, prepared);
                     break;
                 }
             }
-            self.fill(&mut means, Lack::Space(1)).await?;
+            self.acquire_missing(&mut prepared, Missing::Space(1)).await?;
         }
         self.enqueue();
         Ok(())
     }
 
-    /// Content at rest is dirty, with a block reserved.
-    fn put_out(&self, state: &mut State, mut means: Means) {
+    /// Makes clean inline data dirty, with a block reserved.
+    fn make_inline_dirty(&self, state: &mut FileState, mut prepared: PreparedWrite) {
         let buf = state.inline_block(&self.ctx.env);
-        self.insert_run(state, &mut means, 0, buf);
+        self.insert_run(state, &mut prepared, 0, buf);
         state.mark_stale(0, 1);
     }
 
-    /// Bytes of the file that lie with its inode.
+    /// Length of the file's inline data in bytes.
     ///
     /// # Errors
     /// As [`File::layout`].
     pub async fn inline_len(self: &Rc<Self>) -> Result<usize, Fault> {
         self.ensure_loaded(1).await?;
-        Ok(self.state.borrow().content_len().unwrap_or(0))
+        Ok(self.state.borrow().inline_bytes().unwrap_or(0))
     }
 }

@@ -1,9 +1,8 @@
 //! From dirty runs to writes on the devices.
 //!
-//! Invariants: a run is launched only when no write to one of its blocks is in
-//! flight; it finds its place in the same step, so that the edits of the log are
-//! in the order of the launches; a launched write always ends, and whoever waits
-//! for it is woken.
+//! Invariants: a run is launched only when no write to one of its blocks is in flight; launching
+//! allocates its place in the same step, so that pending edits are in the order of the launches; a
+//! launched write always ends, and then wakes those who wait for it.
 
 use std::rc::Rc;
 
@@ -14,14 +13,14 @@ use types::{Fault, FileBlock, Instant, PagId};
 
 use super::budget::Claim;
 use super::commit::DataContext;
-use super::extents::{Mapped, Piece, to_extent};
-use super::file::{File, Run, State};
+use super::file::{DirtyRun, File, FileState};
+use super::segments::{Mapped, Piece, to_wire_extent};
 
-/// Blocks from which on a run is launched without waiting for more.
+/// A run of at least so many blocks is launched without waiting for more.
 pub(super) const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_U64;
 
-/// A piece of a run with its place on a device.
-struct Placed {
+/// A piece of a run and its place on a device.
+struct PlacedPiece {
     pag: PagId,
     addr: u64,
     /// Byte range in the run's buffer.
@@ -30,8 +29,8 @@ struct Placed {
 }
 
 impl File {
-    /// Marks every dirty run to be launched and launches those that can be; the
-    /// sequence below which nothing is dirty once all are launched.
+    /// Requests the launch of every dirty run, and launches those that can be. Returns a sequence
+    /// number; nothing below it is dirty once all these runs are launched.
     pub(super) fn launch_all(self: &Rc<Self>) -> u64 {
         let mut state = self.state.borrow_mut();
         for run in state.dirty.values_mut() {
@@ -41,8 +40,8 @@ impl File {
         state.next_seq
     }
 
-    /// Launches the wanted runs that touch `[from, to)` and can be launched.
-    pub(super) fn launch_wanted(self: &Rc<Self>, state: &mut State, from: u64, to: u64) {
+    /// Launches the wanted runs that touch `[from, to)`, if nothing blocks them.
+    pub(super) fn launch_wanted(self: &Rc<Self>, state: &mut FileState, from: u64, to: u64) {
         let mut at = from;
         while let Some((start, run)) = state.dirty_from(at, to) {
             let end = start + run.blocks();
@@ -56,8 +55,8 @@ impl File {
         }
     }
 
-    /// Joins small wanted runs that follow each other into one write.
-    fn join_next(&self, state: &mut State, start: u64) {
+    /// Joins small wanted runs that are adjacent into one write.
+    fn join_next(&self, state: &mut FileState, start: u64) {
         let mut len = state.dirty[&start].blocks();
         let first = len;
         let mut parts = Vec::new();
@@ -86,13 +85,13 @@ impl File {
         }
     }
 
-    /// Gives the run at `start` to the devices, unless a write to one of its blocks is in flight.
-    pub(super) fn launch(self: &Rc<Self>, state: &mut State, start: u64) -> bool {
+    /// Submits the run at `start` to the devices, unless a write to one of its blocks is in flight.
+    pub(super) fn launch(self: &Rc<Self>, state: &mut FileState, start: u64) -> bool {
         let end = start + state.dirty[&start].blocks();
         if state.paused || state.is_writing(start, end) {
             return false;
         }
-        // Frozen blocks are about to leave the file: reads of them end first.
+        // The launch replaces frozen blocks: reads of them must end first.
         let frozen = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.frozen);
         if state.is_reading(start, end) && state.layout.pieces(start, end).iter().any(frozen) {
             return false;
@@ -101,28 +100,34 @@ impl File {
             return true;
         }
         let mut run = state.dirty.remove(&start).expect("given");
-        let placed = self.place(state, start, end, &mut run);
+        let placed = self.place_run(state, start, end, &mut run);
         state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
         self.keep_tail(state, start, end, &run);
         let id = state.next_flight;
         state.next_flight += 1;
         state.writing.insert(start, end);
         state.flights.insert(id, placed.iter().map(|piece| piece.pag).collect());
-        let Run { buf, claim, .. } = run;
+        let DirtyRun { buf, claim, .. } = run;
         let generation = state.generation;
         let session = self.ctx.session.get();
         self.ctx.flights.set(self.ctx.flights.get() + 1);
         let this = self.clone();
         self.ctx.env.spawn(async move {
             let result = write_placed(&this.ctx, session, placed, buf).await;
-            this.landed(start, end, id, generation, result, claim);
+            this.write_ended(start, end, id, generation, result, claim);
         });
         true
     }
 
-    /// Finds the place of every block of the run, and logs the edits that say so.
-    fn place(&self, state: &mut State, start: u64, end: u64, run: &mut Run) -> Vec<Placed> {
-        let mut placed: Vec<Placed> = Vec::new();
+    /// Finds a place for every block of the run, and appends the edits for it.
+    fn place_run(
+        &self,
+        state: &mut FileState,
+        start: u64,
+        end: u64,
+        run: &mut DirtyRun,
+    ) -> Vec<PlacedPiece> {
+        let mut placed: Vec<PlacedPiece> = Vec::new();
         let mut push = |pag: PagId, addr: u64, from: u64, to: u64| {
             let (from, to) = ((from - start) as usize * BLOCK, (to - start) as usize * BLOCK);
             match placed.last_mut() {
@@ -132,7 +137,7 @@ impl File {
                 {
                     last.to = to;
                 }
-                _ => placed.push(Placed { pag, addr, from, to }),
+                _ => placed.push(PlacedPiece { pag, addr, from, to }),
             }
         };
         for piece in state.layout.pieces(start, end) {
@@ -163,7 +168,7 @@ impl File {
                         };
                         state.layout.insert(at, mapped);
                         state.replaced.remove(at, at + new.len);
-                        state.push_edit(Edit::Map { extent: to_extent(at, &mapped) });
+                        state.push_edit(Edit::Map { extent: to_wire_extent(at, &mapped) });
                         at += new.len;
                     }
                     match before {
@@ -176,8 +181,8 @@ impl File {
         placed
     }
 
-    /// Keeps the last, partial block, so that an append needs no read.
-    fn keep_tail(&self, state: &mut State, start: u64, end: u64, run: &Run) {
+    /// Keeps a copy of the last, partial block, so that an append needs no read.
+    fn keep_tail(&self, state: &mut FileState, start: u64, end: u64, run: &DirtyRun) {
         let last = state.size / BLOCK_U64;
         if state.size.is_multiple_of(BLOCK_U64) || !(start..end).contains(&last) {
             return;
@@ -187,13 +192,13 @@ impl File {
     }
 
     /// A launched write ended.
-    fn landed(
+    fn write_ended(
         self: &Rc<Self>,
         start: u64,
         end: u64,
         id: u64,
         generation: u64,
-        (stamps, result): Written,
+        (stamps, result): WriteOutcome,
         claim: Claim,
     ) {
         {
@@ -201,10 +206,10 @@ impl File {
             state.writing.remove(&start);
             state.flights.remove(&id);
             if state.generation == generation {
-                // Of a write that failed in part the rest is on its device, in place perhaps, and
-                // to be made stable before others rely on it.
+                // Pieces of a write that failed in part may have reached their device, perhaps in
+                // place. They must become stable before other clients rely on them.
                 if state.stamps.is_empty() {
-                    state.stamped = self.ctx.env.now();
+                    state.stamped_since = self.ctx.env.now();
                 }
                 for (pag, stamp) in stamps {
                     let known = state.stamps.entry(pag).or_insert((stamp, stamp));
@@ -224,17 +229,16 @@ impl File {
     }
 }
 
-/// What became of a launched write: the stamps of the pieces that completed, and why others did
-/// not.
-type Written = (Vec<(PagId, u64)>, Result<(), Fault>);
+/// The outcome of a launched write: the stamps of the pieces that completed, and the first error.
+type WriteOutcome = (Vec<(PagId, u64)>, Result<(), Fault>);
 
 /// Writes all pieces.
 async fn write_placed(
     ctx: &Rc<DataContext>,
     session: u64,
-    placed: Vec<Placed>,
+    placed: Vec<PlacedPiece>,
     buf: IoBuf,
-) -> Written {
+) -> WriteOutcome {
     if let [one] = &placed[..] {
         return match ctx.write_blocks(session, one.pag, one.addr, buf).await {
             Ok(stamp) => (vec![(one.pag, stamp)], Ok(())),
@@ -250,7 +254,7 @@ async fn write_placed(
             Ok((piece.pag, stamp))
         }));
     }
-    // All of them end before the run counts as ended, whatever becomes of the first.
+    // The run ends only when all pieces have ended, even if the first one fails.
     let (mut stamps, mut all) = (Vec::new(), Ok(()));
     for write in writes {
         match write.await {
@@ -262,8 +266,8 @@ async fn write_placed(
 }
 
 impl DataContext {
-    /// Writes whole blocks, if the lease is good at the moment of submission and the session
-    /// still that of the launch.
+    /// Writes whole blocks, provided that at submission the lease is valid and the session is still
+    /// that of the launch.
     async fn write_blocks(
         &self,
         session: u64,
@@ -274,20 +278,20 @@ impl DataContext {
         let disk = self.disks.get(pag)?;
         let end = addr + (buf.len() / BLOCK) as u64;
         loop {
-            self.lease().await?;
-            disk.earlier_landed(session, addr, end).await;
-            let slot = disk.slot().await;
+            self.wait_for_lease().await?;
+            disk.earlier_writes_done(session, addr, end).await;
+            let permit = disk.write_permit().await;
             if self.session.get() != session {
                 return Err(Fault::Evicted);
             }
             if !self.expired() && !disk.is_written_earlier(session, addr, end) {
-                return disk.write(slot, session, addr, buf).await;
+                return disk.write(permit, session, addr, buf).await;
             }
         }
     }
 
-    /// Waits until the session's lease allows to touch the devices.
-    pub(super) async fn lease(&self) -> Result<(), Fault> {
+    /// Waits until the session's lease permits using the devices.
+    pub(super) async fn wait_for_lease(&self) -> Result<(), Fault> {
         while self.expired() {
             self.rpc.wait_lease().await?;
         }

@@ -1,10 +1,10 @@
-//! Blocks that the server gave to this client, not yet part of a file.
+//! Blocks that the server gave to this client and that belong to no file yet.
 //!
 //! Invariants:
 //! - every block of the pool is in one free run or in one file's window;
 //! - `reserved` never exceeds the blocks of the pool: accepted bytes have a place;
-//! - blocks that may still be written by a request of ours are *tainted*: they go
-//!   back to the server once nothing of ours is in flight, never to another file.
+//! - *tainted* blocks may still be written by a request of this client: they return to the server
+//!   once no write is in flight, and never go to another file.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use proto::mds::PagRun;
 use types::limits::GRANT_BLOCKS;
 use types::{Ino, PagBlock, PagId};
 
-/// Largest window that one file has for itself.
+/// Largest window of a file.
 const WINDOW_MAX: u64 = GRANT_BLOCKS;
-/// Free runs that are looked at for a good fit.
+/// Free runs that are examined for a good fit.
 const SCAN_MAX: usize = 64;
 
-/// A run of blocks.
+/// A contiguous run of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    /// Zone.
+pub(super) struct PoolRun {
+    /// Data zone.
     pub pag: PagId,
     /// First block.
     pub addr: u64,
@@ -30,58 +30,58 @@ pub(super) struct Run {
     pub len: u64,
 }
 
-/// Blocks that one file continues in.
+/// Blocks where the next blocks of one file go.
 struct Window {
-    run: Run,
-    /// Length that it began with; the next is twice as long.
+    run: PoolRun,
+    /// Length at its creation; the next window is twice as long.
     size: u64,
 }
 
 #[derive(Default)]
-struct Inner {
+struct PoolState {
     free: BTreeMap<(PagId, u64), u64>,
     windows: BTreeMap<Ino, Window>,
     /// Blocks in free runs and windows.
     blocks: u64,
     reserved: u64,
-    tainted: Vec<Run>,
-    /// Raised by an eviction: reservations of before mean nothing.
+    tainted: Vec<PoolRun>,
+    /// Raised by an eviction: invalidates earlier reservations.
     generation: u64,
 }
 
 /// The pool of one client.
 #[derive(Default)]
 pub(super) struct Pool {
-    inner: RefCell<Inner>,
+    inner: RefCell<PoolState>,
 }
 
-/// A number of blocks that the pool keeps for its holder; given back when dropped.
-pub(super) struct Reserved {
+/// A number of blocks that the pool keeps for the holder; returned when dropped.
+pub(super) struct Reservation {
     pool: Rc<Pool>,
     blocks: u64,
     generation: u64,
 }
 
-impl Reserved {
-    /// Blocks held.
+impl Reservation {
+    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Is it of the present session?
+    /// Does it belong to the current session?
     pub fn is_valid(&self) -> bool {
         self.blocks == 0 || self.generation == self.pool.inner.borrow().generation
     }
 
-    /// Takes up to `blocks` out of it.
-    pub fn split(&mut self, blocks: u64) -> Reserved {
+    /// Splits off up to `blocks`.
+    pub fn split(&mut self, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        Reserved { pool: self.pool.clone(), blocks, generation: self.generation }
+        Reservation { pool: self.pool.clone(), blocks, generation: self.generation }
     }
 
-    /// Adds `other` to it.
-    pub fn merge(&mut self, mut other: Reserved) {
+    /// Adds `other`.
+    pub fn merge(&mut self, mut other: Reservation) {
         if self.blocks == 0 {
             self.generation = other.generation;
         }
@@ -91,7 +91,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut inner = self.pool.inner.borrow_mut();
         if inner.generation == self.generation {
@@ -101,74 +101,74 @@ impl Drop for Reserved {
 }
 
 impl Pool {
-    /// Blocks that are neither reserved nor in a file.
+    /// Blocks of the pool that are not reserved.
     pub fn available(&self) -> u64 {
         let inner = self.inner.borrow();
         inner.blocks - inner.reserved
     }
 
-    /// Blocks in all.
+    /// Blocks of the pool.
     pub fn blocks(&self) -> u64 {
         self.inner.borrow().blocks
     }
 
-    /// Blocks that are tainted.
+    /// Tainted blocks.
     pub fn tainted(&self) -> u64 {
         self.inner.borrow().tainted.iter().map(|run| run.len).sum()
     }
 
-    /// A reservation of nothing.
-    pub fn nothing(self: &Rc<Self>) -> Reserved {
-        Reserved { pool: self.clone(), blocks: 0, generation: self.inner.borrow().generation }
+    /// A reservation of no blocks.
+    pub fn no_blocks(self: &Rc<Self>) -> Reservation {
+        Reservation { pool: self.clone(), blocks: 0, generation: self.inner.borrow().generation }
     }
 
-    /// Reserves `blocks` if there are so many.
-    pub fn reserve(self: &Rc<Self>, blocks: u64) -> Option<Reserved> {
+    /// Reserves `blocks` if the pool has so many.
+    pub fn reserve(self: &Rc<Self>, blocks: u64) -> Option<Reservation> {
         let mut inner = self.inner.borrow_mut();
         if inner.blocks - inner.reserved < blocks {
             return None;
         }
         inner.reserved += blocks;
-        Some(Reserved { pool: self.clone(), blocks, generation: inner.generation })
+        Some(Reservation { pool: self.clone(), blocks, generation: inner.generation })
     }
 
-    /// Adds what the server granted.
+    /// Adds blocks that the server granted.
     pub fn grant(&self, runs: &[PagRun]) {
         let mut inner = self.inner.borrow_mut();
         for run in runs {
             inner.blocks += run.len;
-            inner.put(Run { pag: run.pag, addr: run.addr.0, len: run.len });
+            inner.put(PoolRun { pag: run.pag, addr: run.addr.0, len: run.len });
         }
     }
 
-    /// Takes back blocks that were allocated, but became part of no file, and that
-    /// nothing can write any more.
-    pub fn give_back(&self, run: Run) {
+    /// Takes back allocated blocks that became part of no file and that no write in flight can
+    /// reach.
+    pub fn give_back(&self, run: PoolRun) {
         let mut inner = self.inner.borrow_mut();
         inner.blocks += run.len;
         inner.put(run);
     }
 
-    /// Keeps blocks apart until they are returned.
-    pub fn taint(&self, run: Run) {
+    /// Sets blocks aside until they are returned to the server.
+    pub fn add_tainted(&self, run: PoolRun) {
         self.inner.borrow_mut().tainted.push(run);
     }
 
-    /// Allocates `need` blocks out of `reserved` for a file that would best go on at `after`.
+    /// Allocates `need` blocks out of `reserved`, for a file that would best continue at `after`.
     pub fn allocate(
         &self,
         ino: Ino,
         need: u64,
         after: Option<(PagId, u64)>,
-        reserved: &mut Reserved,
-    ) -> Vec<Run> {
+        reserved: &mut Reservation,
+    ) -> Vec<PoolRun> {
         assert!(need <= reserved.blocks, "allocating {need} of {} reserved", reserved.blocks);
         let mut inner = self.inner.borrow_mut();
         assert_eq!(inner.generation, reserved.generation, "a reservation of a lost session");
         reserved.blocks -= need;
         inner.reserved -= need;
         inner.blocks -= need;
-        let mut out: Vec<Run> = Vec::new();
+        let mut out: Vec<PoolRun> = Vec::new();
         let mut left = need;
         while left > 0 {
             let run = inner.take(ino, left, after);
@@ -183,7 +183,7 @@ impl Pool {
         out
     }
 
-    /// The file writes no more: its window is free for others.
+    /// The file is not written any more: frees its window for other files.
     pub fn release_window(&self, ino: Ino) {
         let mut inner = self.inner.borrow_mut();
         if let Some(window) = inner.windows.remove(&ino) {
@@ -191,9 +191,9 @@ impl Pool {
         }
     }
 
-    /// Takes out what is not reserved beyond `keep` blocks, to be returned to the server;
-    /// with `keep` 0 also windows and tainted blocks.
-    pub fn drain(&self, keep: u64) -> Vec<Run> {
+    /// Removes unreserved blocks, beyond `keep` of them, to be returned to the server; with `keep`
+    /// 0 also windows and tainted blocks.
+    pub fn drain(&self, keep: u64) -> Vec<PoolRun> {
         let mut inner = self.inner.borrow_mut();
         let mut out = Vec::new();
         if keep == 0 {
@@ -204,13 +204,13 @@ impl Pool {
         out
     }
 
-    /// Takes out the tainted blocks, to be returned: nothing is in flight.
-    pub fn drain_tainted(&self) -> Vec<Run> {
+    /// Removes the tainted blocks, to be returned. No write may be in flight.
+    pub fn drain_tainted(&self) -> Vec<PoolRun> {
         std::mem::take(&mut self.inner.borrow_mut().tainted)
     }
 
-    /// Takes out what is not reserved, windows too, while requests go on: tainted blocks stay.
-    pub fn drain_unused(&self) -> Vec<Run> {
+    /// Removes unreserved blocks, including windows, while requests go on: tainted blocks stay.
+    pub fn drain_unused(&self) -> Vec<PoolRun> {
         let mut inner = self.inner.borrow_mut();
         if inner.blocks > inner.reserved {
             inner.close_windows();
@@ -220,29 +220,29 @@ impl Pool {
         out
     }
 
-    /// The session is lost and its blocks with it.
+    /// The session is lost, and its blocks with it.
     pub fn forget(&self) {
         let mut inner = self.inner.borrow_mut();
         let generation = inner.generation + 1;
-        *inner = Inner { generation, ..Inner::default() };
+        *inner = PoolState { generation, ..PoolState::default() };
     }
 }
 
-/// As the wire has them.
-pub(super) fn to_wire(runs: &[Run]) -> Vec<PagRun> {
+/// Converts to the wire's form.
+pub(super) fn to_wire(runs: &[PoolRun]) -> Vec<PagRun> {
     runs.iter().map(|r| PagRun { pag: r.pag, addr: PagBlock(r.addr), len: r.len }).collect()
 }
 
-impl Inner {
-    /// What files hold in their windows is free for all.
+impl PoolState {
+    /// Turns all windows into free runs.
     fn close_windows(&mut self) {
         for window in std::mem::take(&mut self.windows).into_values() {
             self.put(window.run);
         }
     }
 
-    /// Takes free runs beyond `keep` blocks that are not reserved.
-    fn surplus(&mut self, keep: u64, out: &mut Vec<Run>) {
+    /// Removes unreserved free runs beyond `keep` blocks.
+    fn surplus(&mut self, keep: u64, out: &mut Vec<PoolRun>) {
         let mut surplus = (self.blocks - self.reserved).saturating_sub(keep);
         while surplus > 0 {
             let Some((&(pag, addr), &len)) = self.free.last_key_value() else { break };
@@ -253,12 +253,12 @@ impl Inner {
             }
             self.blocks -= len_out;
             surplus -= len_out;
-            out.push(Run { pag, addr: addr + (len - len_out), len: len_out });
+            out.push(PoolRun { pag, addr: addr + (len - len_out), len: len_out });
         }
     }
 
-    /// Adds a free run, joined with its neighbours. `blocks` is counted by the caller.
-    fn put(&mut self, run: Run) {
+    /// Adds a free run, joined with its neighbours. The caller adds to `blocks`.
+    fn put(&mut self, run: PoolRun) {
         if run.len == 0 {
             return;
         }
@@ -279,16 +279,16 @@ impl Inner {
     }
 
     /// Cuts up to `len` blocks off the front of the free run at `key`.
-    fn cut(&mut self, key: (PagId, u64), len: u64) -> Run {
+    fn cut(&mut self, key: (PagId, u64), len: u64) -> PoolRun {
         let have = self.free.remove(&key).expect("a free run");
         let len = len.min(have);
         if have > len {
             self.free.insert((key.0, key.1 + len), have - len);
         }
-        Run { pag: key.0, addr: key.1, len }
+        PoolRun { pag: key.0, addr: key.1, len }
     }
 
-    /// The best free run for `len` blocks: the first that is long enough, else the longest.
+    /// The best free run for `len` blocks: the first that is long enough, or else the longest.
     fn fit(&self, len: u64) -> Option<(PagId, u64)> {
         let mut best: Option<((PagId, u64), u64)> = None;
         for (&key, &have) in self.free.iter().take(SCAN_MAX) {
@@ -302,19 +302,19 @@ impl Inner {
         best.map(|(key, _)| key)
     }
 
-    /// Up to `need` blocks for a file, at least one. The caller has counted them out.
-    fn take(&mut self, ino: Ino, need: u64, after: Option<(PagId, u64)>) -> Run {
+    /// Takes up to `need` blocks for a file, at least one. The caller subtracts from `blocks`.
+    fn take(&mut self, ino: Ino, need: u64, after: Option<(PagId, u64)>) -> PoolRun {
         if let Some(window) = self.windows.get_mut(&ino)
             && window.run.len > 0
         {
             let len = need.min(window.run.len);
-            let run = Run { len, ..window.run };
+            let run = PoolRun { len, ..window.run };
             window.run.addr += len;
             window.run.len -= len;
             return run;
         }
-        // A file that is written on gets a window of its own, so that streams do not mix; the
-        // first blocks of a file lie next to those of the file before.
+        // A file that continues gets a window of its own, so that streams do not mix; the first
+        // blocks of a file lie next to those of the previous file.
         if let Some(after) = after {
             let last = self.windows.get(&ino).map_or(need, |window| window.size);
             let size = (last * 2).clamp(need.min(WINDOW_MAX), WINDOW_MAX).max(need);
@@ -322,14 +322,14 @@ impl Inner {
             if let Some(key) = key {
                 let run = self.cut(key, size);
                 let len = need.min(run.len);
-                let rest = Run { addr: run.addr + len, len: run.len - len, ..run };
-                self.windows.insert(ino, Window { run: rest, size: size.min(WINDOW_MAX) });
-                return Run { len, ..run };
+                let remainder = PoolRun { addr: run.addr + len, len: run.len - len, ..run };
+                self.windows.insert(ino, Window { run: remainder, size: size.min(WINDOW_MAX) });
+                return PoolRun { len, ..run };
             }
         } else if let Some(key) = self.fit(need) {
             return self.cut(key, need);
         }
-        // Nothing is free: what other files hold in their windows is.
+        // No run is free: take from the largest window of another file.
         let (&owner, _) = self
             .windows
             .iter()
@@ -338,7 +338,7 @@ impl Inner {
         let mut window = self.windows.remove(&owner).expect("found above");
         let len = need.min(window.run.len);
         assert!(len > 0, "reserved blocks are in free runs or windows");
-        let run = Run { len, ..window.run };
+        let run = PoolRun { len, ..window.run };
         window.run.addr += len;
         window.run.len -= len;
         self.put(window.run);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reserved_block_can_be_allocated_whoever_has_windows() {
+    fn reserved_blocks_can_be_allocated_from_other_files_windows() {
         let pool = granted(64);
         let mut a = pool.reserve(2).unwrap();
         let first = pool.allocate(Ino(1), 1, None, &mut a);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn two_streams_do_not_mix() {
+    fn interleaved_streams_stay_contiguous() {
         let pool = granted(4096);
         let mut ends = [None, None];
         for _ in 0..6 {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_reservations_and_drained_blocks_leave_nothing() {
+    fn pool_is_empty_after_dropped_reservations_are_drained() {
         let pool = granted(100);
         let reserved = pool.reserve(40).unwrap();
         assert_eq!(pool.available(), 60);

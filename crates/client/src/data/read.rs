@@ -1,8 +1,8 @@
-//! Reading: dirty runs from memory, holes and unwritten blocks as zeros, the rest
-//! from the devices, each stretch straight into the buffer that is handed out.
+//! Reading: dirty runs come from memory, holes and unwritten blocks are zeros, and the devices fill
+//! everything else, straight into the returned buffers.
 //!
-//! Invariants: a read sees every write that was acknowledged before it began; it
-//! holds its blocks (`reading`) so that none leaves the file while a device reads it.
+//! Invariants: a read sees every write that was acknowledged before it began; it registers its
+//! blocks (`reading`), so that none leaves the file while a device reads it.
 
 use std::rc::Rc;
 
@@ -10,10 +10,10 @@ use env::IoBuf;
 use types::Fault;
 use types::limits::{BLOCK, BLOCK_U64};
 
-use super::file::{File, State, blocks_of};
+use super::file::{File, FileState, blocks_of};
 use crate::api::{ReadData, ReadPart, Whence};
 
-/// Holds a range of blocks for as long as a device reads them.
+/// Registers a range of blocks for as long as a device reads them.
 pub(super) struct ReadGuard {
     file: Rc<File>,
     number: u64,
@@ -31,7 +31,7 @@ impl Drop for ReadGuard {
     }
 }
 
-/// Holds a range of blocks for as long as it is zeroed in several steps.
+/// Registers a range of blocks for as long as it is zeroed in several steps.
 pub(super) struct ZeroGuard {
     file: Rc<File>,
     range: (u64, u64),
@@ -48,24 +48,29 @@ impl Drop for ZeroGuard {
     }
 }
 
-/// A stretch of what was asked for, in blocks.
-enum Part {
+/// Where a stretch of blocks comes from.
+enum Source {
     /// Copied out of memory, or zeros.
     Memory(IoBuf),
-    /// To be read.
+    /// To be read from a device.
     Device { pag: types::PagId, addr: u64, blocks: u64 },
 }
 
 impl File {
     /// Registers a device read of `[from, to)`.
-    pub(super) fn begin_read(self: &Rc<Self>, state: &mut State, from: u64, to: u64) -> ReadGuard {
+    pub(super) fn begin_read(
+        self: &Rc<Self>,
+        state: &mut FileState,
+        from: u64,
+        to: u64,
+    ) -> ReadGuard {
         let number = state.next_read;
         state.next_read += 1;
         state.reading.insert(number, (from, to));
         ReadGuard { file: self.clone(), number }
     }
 
-    /// From here on nobody reads of blocks `[from, to)`, until what is returned is dropped.
+    /// Makes reads of blocks `[from, to)` wait until the guard is dropped.
     pub(super) fn begin_zeroing(self: &Rc<Self>, from: u64, to: u64) -> ZeroGuard {
         self.state.borrow_mut().zeroing.push((from, to));
         ZeroGuard { file: self.clone(), range: (from, to) }
@@ -98,7 +103,7 @@ impl File {
             changed.await;
         };
         let (first, _) = blocks_of(offset, end);
-        let buffers = self.gather(parts).await?;
+        let buffers = self.read_sources(parts).await?;
         drop(guard);
         let mut out = ReadData { parts: Vec::with_capacity(buffers.len()), filling: None };
         let mut at = first * BLOCK_U64;
@@ -116,22 +121,22 @@ impl File {
         Ok(out)
     }
 
-    /// Where blocks `[first, last)` come from; `None` if a write in flight has to end first.
-    fn plan(&self, state: &State, first: u64, last: u64) -> Option<Vec<Part>> {
+    /// The sources of blocks `[first, last)`; `None` if a write in flight has to end first.
+    fn plan(&self, state: &FileState, first: u64, last: u64) -> Option<Vec<Source>> {
         let env = &self.ctx.env;
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<Source> = Vec::new();
         let mut at = first;
         while at < last {
             if let Some((start, run)) = state.dirty_at(at) {
                 let to = (start + run.blocks()).min(last);
                 let from = (at - start) as usize * BLOCK;
                 let bytes = (to - at) as usize * BLOCK;
-                parts.push(Part::Memory(IoBuf::copy_of(&run.buf[from..from + bytes])));
+                parts.push(Source::Memory(IoBuf::copy_of(&run.buf[from..from + bytes])));
                 at = to;
                 continue;
             }
             if state.is_inline(at) {
-                parts.push(Part::Memory(state.inline_block(env)));
+                parts.push(Source::Memory(state.inline_block(env)));
                 at += 1;
                 continue;
             }
@@ -143,28 +148,28 @@ impl File {
             let blocks = piece.to - at;
             match piece.mapped {
                 Some(mapped) if mapped.written => {
-                    parts.push(Part::Device { pag: mapped.pag, addr: mapped.addr, blocks });
+                    parts.push(Source::Device { pag: mapped.pag, addr: mapped.addr, blocks });
                 }
-                _ => parts.push(Part::Memory(env.buffer(blocks as usize * BLOCK))),
+                _ => parts.push(Source::Memory(env.buffer(blocks as usize * BLOCK))),
             }
             at = piece.to;
         }
         Some(parts)
     }
 
-    /// Reads what has to be read, all at once.
-    async fn gather(&self, parts: Vec<Part>) -> Result<Vec<IoBuf>, Fault> {
+    /// Reads from all devices at once.
+    async fn read_sources(&self, parts: Vec<Source>) -> Result<Vec<IoBuf>, Fault> {
         let env = &self.ctx.env;
-        if parts.iter().any(|part| matches!(part, Part::Device { .. })) {
-            self.ctx.lease().await?;
+        if parts.iter().any(|part| matches!(part, Source::Device { .. })) {
+            self.ctx.wait_for_lease().await?;
         }
-        let devices = parts.iter().filter(|part| matches!(part, Part::Device { .. })).count();
+        let devices = parts.iter().filter(|part| matches!(part, Source::Device { .. })).count();
         let mut out = Vec::with_capacity(parts.len());
         let mut reads = Vec::new();
         for part in parts {
             match part {
-                Part::Memory(buf) => out.push(Some(buf)),
-                Part::Device { pag, addr, blocks } => {
+                Source::Memory(buf) => out.push(Some(buf)),
+                Source::Device { pag, addr, blocks } => {
                     let disk = self.ctx.disks.get(pag)?.clone();
                     let buf = IoBuf::unspecified(blocks as usize * BLOCK);
                     if devices == 1 {
@@ -215,8 +220,9 @@ impl File {
     }
 }
 
-impl State {
-    /// Does `block` hold data, and up to where (at most `to`) is that known to go on?
+impl FileState {
+    /// Does `block` hold data, and up to which block (at most `to`) is the answer known to be the
+    /// same?
     fn data_at(&self, block: u64, to: u64) -> (bool, u64) {
         if let Some((start, run)) = self.dirty_at(block) {
             return (true, (start + run.blocks()).min(to));

@@ -1,15 +1,16 @@
-//! Changes of size and layout that carry no bytes: truncation, fallocate.
+//! Changes of size and layout that carry no bytes: truncation and fallocate.
 //!
 //! Invariants:
 //! - blocks leave a file only when no read or write of them is in flight;
 //! - bytes behind the size in the last block are zero before the size passes them;
-//! - a file is cut off and zeroed behind its new end in one step, which no reader sees in part;
-//! - what is allocated ahead reads as zeros;
-//! - a range is zeroed, and the size that the file gets by it set, while nobody reads it: no
-//!   process of this host sees the one without the other;
-//! - no append comes between the zeroing of a range and the size that the file gets by it: the
-//!   kernel keeps appends from it only as long as the appending process lives;
-//! - what waited while its session was lost changes nothing in the next one.
+//! - a truncation cuts the file and zeroes the last block behind its new end in one step: no reader
+//!   sees a part of it;
+//! - preallocated blocks read as zeros;
+//! - nobody reads a range from before it is zeroed until the resulting size is set: no process of
+//!   this host sees one without the other;
+//! - no append comes between the zeroing of a range and the setting of the resulting size; the
+//!   kernel serializes them only as long as the appending process lives;
+//! - an operation that waited while its session was lost changes nothing in the next session.
 
 use std::rc::Rc;
 
@@ -17,9 +18,10 @@ use proto::mds::Edit;
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Fault, FileBlock, planted};
 
-use super::extents::{Mapped, to_extent};
-use super::file::{File, State};
-use super::write::Lack;
+use super::file::{File, FileState};
+use super::pool::Reservation;
+use super::segments::{Mapped, to_wire_extent};
+use super::write::Missing;
 use crate::api::Edited;
 
 /// `FALLOC_FL_KEEP_SIZE`.
@@ -28,24 +30,24 @@ const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 /// `FALLOC_FL_ZERO_RANGE`.
 const ZERO_RANGE: u32 = 16;
-/// Blocks allocated ahead in one step: 256 MiB.
-const STEP: u64 = 65_536;
-/// Edits not yet sent from which on the commit is not put off.
-const LOG_MANY: usize = 4096;
+/// Blocks preallocated in one step: 256 MiB.
+const ALLOCATE_STEP: u64 = 65_536;
+/// Number of pending edits from which on the commit is due at once.
+const EDITS_MANY: usize = 4096;
 
 impl File {
-    /// Sets the size. Waits for devices only; never for the server, unless a block of a frozen
-    /// file has to be copied.
+    /// Sets the size. Waits for devices only, not for the server, unless a block of a frozen file
+    /// has to be copied.
     pub async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
         if size == 0 {
             // Nothing of what was lost would be there.
-            self.report_loss();
+            self.acknowledge_loss();
         }
         let generation = self.state.borrow().generation;
-        // Something else may change the size between the steps: then the step is chosen anew.
+        // Another operation may change the size between the steps: then choose again.
         loop {
             let done = if size < self.size() {
                 self.shrink(size, generation).await?
@@ -57,24 +59,24 @@ impl File {
                 break;
             }
         }
-        self.state.borrow_mut().touch(self.stamp());
+        self.state.borrow_mut().touch(self.change_time());
         self.enqueue();
         Ok(())
     }
 
-    /// Makes the file shorter; `false` if it was not longer any more. Its last block is zeroed
-    /// behind the new size in the same step, so that nobody sees the one without the other.
+    /// Makes the file shorter; `false` if it is no longer than `size` any more. Zeroes the last
+    /// block behind the new size in the same step, so that no reader sees one without the other.
     async fn shrink(self: &Rc<Self>, size: u64, generation: u64) -> Result<bool, Fault> {
         let from = size.div_ceil(BLOCK_U64);
         let cut = !size.is_multiple_of(BLOCK_U64) && !planted(Bug::TailNotZeroed);
-        let mut means = self.no_means();
+        let mut prepared = self.prepare_one_block();
         loop {
             self.ensure_loaded(from).await?;
-            self.settled(from, u64::MAX).await;
-            let lack = {
+            self.wait_for_io(from, u64::MAX).await;
+            let missing = {
                 let mut state = self.state.borrow_mut();
-                state.goes_on(generation)?;
-                if !means.reserved.is_valid() {
+                state.check_generation(generation)?;
+                if !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
                 if state.is_writing(from, u64::MAX) || state.is_reading(from, u64::MAX) {
@@ -86,22 +88,23 @@ impl File {
                 let zero =
                     |last| !state.has_content(last) || state.ends_inline(last, size % BLOCK_U64);
                 let last = from.checked_sub(1).filter(|&last| cut && !zero(last));
-                let lack = last.map_or(Lack::Nothing, |last| state.lacks_block(&means, last));
-                if matches!(lack, Lack::Nothing) {
+                let missing =
+                    last.map_or(Missing::Nothing, |last| state.missing_for_block(&prepared, last));
+                if matches!(missing, Missing::Nothing) {
                     state.size = size;
                     state.disk_size = state.disk_size.min(size);
                     state.tail_zero = true;
                     if let Some(last) = last {
                         let base = last * BLOCK_U64;
-                        self.put_zeros(&mut state, means, base, size, base + BLOCK_U64);
+                        self.put_zeros(&mut state, prepared, base, size, base + BLOCK_U64);
                     }
                     self.unmap(&mut state, from, u64::MAX);
-                    self.ctx.edited(self.ino, Edited::Size(size));
+                    self.ctx.report_edit(self.ino, Edited::Size(size));
                     return Ok(true);
                 }
-                lack
+                missing
             };
-            self.fill(&mut means, lack).await?;
+            self.acquire_missing(&mut prepared, missing).await?;
         }
     }
 
@@ -109,7 +112,7 @@ impl File {
         loop {
             let tail = {
                 let mut state = self.state.borrow_mut();
-                state.goes_on(generation)?;
+                state.check_generation(generation)?;
                 let old = state.size;
                 if size <= old {
                     return Ok(());
@@ -120,7 +123,7 @@ impl File {
                     state.size = size;
                     state.disk_size = size;
                     state.tail_zero = true;
-                    self.ctx.edited(self.ino, Edited::Size(size));
+                    self.ctx.report_edit(self.ino, Edited::Size(size));
                     return Ok(());
                 }
                 old
@@ -133,8 +136,8 @@ impl File {
         }
     }
 
-    /// Makes blocks `[from, to)` a hole. Nothing may be in flight there.
-    fn unmap(self: &Rc<Self>, state: &mut State, from: u64, to: u64) {
+    /// Makes blocks `[from, to)` a hole. No I/O may be in flight there.
+    fn unmap(self: &Rc<Self>, state: &mut FileState, from: u64, to: u64) {
         if from >= to {
             return;
         }
@@ -159,8 +162,8 @@ impl File {
         }
     }
 
-    /// fallocate(2): allocate, punch a hole, zero a range. What fails may have done a part of it.
-    /// Fails `NotSupported` for other modes, before anything is done.
+    /// fallocate(2): allocate, punch a hole, zero a range. A failed call may have done a part.
+    /// Fails with `NotSupported` for other modes, before it changes anything.
     pub async fn fallocate(self: &Rc<Self>, mode: u32, offset: u64, len: u64) -> Result<(), Fault> {
         let Some(end) = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX) else {
             return Err(Fault::FileTooBig);
@@ -170,8 +173,8 @@ impl File {
         }
         let keep = mode & KEEP_SIZE != 0;
         let generation = self.state.borrow().generation;
-        // An append comes before the range is zeroed, or goes to the end that the file gets.
-        let _turn = if keep { None } else { Some(self.append.lock().await) };
+        // An append comes before the range is zeroed, or goes to the end that results.
+        let _append = if keep { None } else { Some(self.append.lock().await) };
         let (first, behind) = (offset / BLOCK_U64, end.div_ceil(BLOCK_U64));
         let zeroes = matches!(mode & !KEEP_SIZE, PUNCH_HOLE | ZERO_RANGE);
         let _unread = zeroes.then(|| self.begin_zeroing(first, behind));
@@ -187,28 +190,28 @@ impl File {
         if !keep && done.is_ok() {
             done = self.extend(end, generation).await;
         }
-        // What was done before it failed stays.
-        if self.state.borrow().goes_on(generation).is_ok() {
-            self.state.borrow_mut().touch(self.stamp());
+        // What was done before the error stays.
+        if self.state.borrow().check_generation(generation).is_ok() {
+            self.state.borrow_mut().touch(self.change_time());
             self.enqueue();
         }
         done
     }
 
-    /// Bytes `[from, to)` read as zeros, and whole blocks among them are free.
+    /// Zeroes bytes `[from, to)` and frees the whole blocks among them.
     async fn punch(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
         while !self.try_punch(from, to, generation).await? {}
         Ok(())
     }
 
-    /// As [`File::punch`]; `false`: the file grew meanwhile beyond what was taken for its end.
+    /// As [`File::punch`]; `false`: the file has grown beyond what was taken for its end.
     async fn try_punch(
         self: &Rc<Self>,
         from: u64,
         end: u64,
         generation: u64,
     ) -> Result<bool, Fault> {
-        // Behind the size there are only zeros: the last block may go whole.
+        // There are only zeros behind the size: the last block may be freed whole.
         let to = if end >= self.size() { end.next_multiple_of(BLOCK_U64) } else { end };
         let first = from.div_ceil(BLOCK_U64);
         let last = to / BLOCK_U64;
@@ -216,7 +219,7 @@ impl File {
             return self.zero_in_block(from, to).await.map(|()| true);
         }
         if from < first * BLOCK_U64 {
-            // What is behind `end` may be appended meanwhile.
+            // Another process may append behind `end` meanwhile.
             self.zero_in_block(from, end.min(first * BLOCK_U64)).await?;
         }
         if last * BLOCK_U64 < to {
@@ -227,68 +230,62 @@ impl File {
         }
         self.ensure_loaded(last).await?;
         loop {
-            self.settled(first, last).await;
+            self.wait_for_io(first, last).await;
             let mut state = self.state.borrow_mut();
-            state.goes_on(generation)?;
+            state.check_generation(generation)?;
             if to > end && state.size > end {
                 return Ok(false);
             }
             if !state.is_writing(first, last) && !state.is_reading(first, last) {
                 self.unmap(&mut state, first, last);
                 let (from, to) = (first * BLOCK_U64, last * BLOCK_U64);
-                self.ctx.edited(self.ino, Edited::Bytes { from, to });
+                self.ctx.report_edit(self.ino, Edited::Bytes { from, to });
                 return Ok(true);
             }
         }
     }
 
-    /// Gives the holes among blocks `[from, to)` unwritten blocks. What was allocated before
-    /// space ran out stays.
+    /// Maps the holes among blocks `[from, to)` to unwritten blocks. On `NoSpace`, blocks allocated
+    /// before stay.
     async fn allocate(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
         let mut at = from;
-        let mut reserved = self.ctx.pool.nothing();
+        let mut reserved = self.ctx.pool.no_blocks();
         if from == 0 && to > 0 {
-            self.move_out().await?;
+            self.move_inline_to_block().await?;
         }
         while at < to {
-            let step = to.min(at + STEP);
+            let step = to.min(at + ALLOCATE_STEP);
             self.ensure_loaded(step).await?;
-            let lack = {
+            let missing = {
                 let mut state = self.state.borrow_mut();
-                state.goes_on(generation)?;
+                state.check_generation(generation)?;
                 if !reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
                 let holes = state.holes(at, step);
                 let need: u64 = holes.iter().map(|(from, to)| to - from).sum();
-                let lack = need.saturating_sub(reserved.blocks());
-                if lack == 0 {
+                let missing = need.saturating_sub(reserved.blocks());
+                if missing == 0 {
                     for (from, to) in holes {
                         self.map_unwritten(&mut state, from, to, &mut reserved);
                     }
                 }
-                lack
+                missing
             };
-            if lack > 0 {
-                let more = self.ctx.reserve(lack).await?;
+            if missing > 0 {
+                let more = self.ctx.reserve(missing).await?;
                 reserved.merge(more);
                 continue;
             }
             at = step;
-            if self.state.borrow().log.len() >= LOG_MANY {
-                self.hurry();
+            if self.state.borrow().edits.len() >= EDITS_MANY {
+                self.commit_soon();
             }
         }
         Ok(())
     }
 
-    fn map_unwritten(
-        &self,
-        state: &mut State,
-        from: u64,
-        to: u64,
-        reserved: &mut super::pool::Reserved,
-    ) {
+    fn map_unwritten(&self, state: &mut FileState, from: u64, to: u64, reserved: &mut Reservation) {
         let after = state.layout.end_before(from);
         let mut at = from;
         for run in self.ctx.pool.allocate(self.ino, to - from, after, reserved) {
@@ -300,20 +297,20 @@ impl File {
                 frozen: false,
             };
             state.layout.insert(at, mapped);
-            state.push_edit(Edit::Map { extent: to_extent(at, &mapped) });
+            state.push_edit(Edit::Map { extent: to_wire_extent(at, &mapped) });
             at += run.len;
         }
         state.blocks += to - from;
     }
 }
 
-impl State {
-    /// Is this the session in which it began?
-    fn goes_on(&self, generation: u64) -> Result<(), Fault> {
+impl FileState {
+    /// Fails if the operation began in a session that is lost.
+    fn check_generation(&self, generation: u64) -> Result<(), Fault> {
         if self.generation == generation { Ok(()) } else { Err(Fault::Evicted) }
     }
 
-    /// The holes among `[from, to)` that no dirty run is about to fill.
+    /// The holes among `[from, to)`, without those that a dirty run is about to fill.
     fn holes(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         let mut at = from;

@@ -1,10 +1,11 @@
-//! Space for accepted bytes: reservations out of the pool, and the pool's grants.
+//! Space for accepted bytes: reservations from the pool, and grants of the server to the pool.
 //!
-//! Invariants: one grant is asked for at a time; writers that wait are served in
-//! turn; a grant that arrives is kept even if whoever asked is gone; before a
-//! writer hears `NoSpace`, everything of this client that would free blocks has
-//! been committed. What others need is given to them when the server asks, but for what a
-//! writer here waits to complete: so of two that wait neither takes from the other for ever.
+//! Invariants:
+//! - the client asks for one grant at a time; waiting writers are served first come, first served;
+//! - a grant that arrives is kept even if the caller that asked for it is gone;
+//! - before a writer gets `NoSpace`, the client has committed everything that would free blocks;
+//! - when the server asks for space, the client returns what it does not need, but not what a
+//!   waiting writer needs: so no two waiting writers take blocks from each other for ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,86 +15,86 @@ use types::limits::GRANT_BLOCKS;
 use types::{Duration, Fault, Instant};
 
 use super::commit::DataContext;
-use super::pool::{Reserved, Run, to_wire};
+use super::pool::{PoolRun, Reservation, to_wire};
 
-/// Largest number of blocks asked for ahead: 256 MiB.
-const ASK_MAX: u64 = 16 * GRANT_BLOCKS;
-/// How often the server is asked before a writer hears `NoSpace`.
+/// Largest number of blocks asked for in advance: 256 MiB.
+const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
+/// How often the client asks the server before a writer gets `NoSpace`.
 const TRIES: u32 = 4;
-/// Between two of these: the server frees blocks in the background.
-const PAUSE: Duration = Duration::from_millis(50);
-/// After `NoSpace`, for so long the server is asked less often before the next.
+/// Pause between two tries: the server frees blocks in the background.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// For so long after a `NoSpace`, the next writer asks less often before it gets one, too.
 const SCARCE: Duration = Duration::from_millis(500);
 
-/// How the pool is filled.
+/// State of the pool's grants.
 pub(super) struct Space {
-    turn: AsyncMutex,
+    fifo: AsyncMutex,
     waiting: Cell<usize>,
     refilling: Cell<bool>,
     granted: Notify,
-    /// Blocks asked for at a time; doubles when a writer had to wait.
-    ask: Cell<u64>,
-    /// A writer heard `NoSpace` lately.
+    /// Blocks to ask for at a time; doubles when a writer had to wait.
+    grant_size: Cell<u64>,
+    /// A writer got `NoSpace` recently.
     scarce_until: Cell<Instant>,
-    /// Nothing is asked for ahead.
+    /// Until then, the client asks for no grant in advance.
     quiet_until: Cell<Instant>,
-    /// Reservations since the last look.
+    /// Were blocks reserved since the last check?
     used: Cell<bool>,
-    /// How often blocks are on their way between the server and the pool now, and how often that
-    /// has begun or ended.
-    moving: Cell<usize>,
-    moves: Cell<u64>,
-    at_rest: Notify,
+    /// Transfers of blocks between server and pool: how many are in progress, and how often one has
+    /// begun or ended.
+    transfers: Cell<usize>,
+    transfer_changes: Cell<u64>,
+    transfers_done: Notify,
 }
 
-/// Blocks are on their way between the server and the pool.
-struct Moving<'a>(&'a Space);
+/// A transfer of blocks between server and pool.
+struct Transfer<'a>(&'a Space);
 
-impl Moving<'_> {
-    fn begin(space: &Space) -> Moving<'_> {
-        space.moving.set(space.moving.get() + 1);
-        space.moves.set(space.moves.get() + 1);
-        Moving(space)
+impl Transfer<'_> {
+    fn begin(space: &Space) -> Transfer<'_> {
+        space.transfers.set(space.transfers.get() + 1);
+        space.transfer_changes.set(space.transfer_changes.get() + 1);
+        Transfer(space)
     }
 }
 
-impl Drop for Moving<'_> {
+impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        self.0.moving.set(self.0.moving.get() - 1);
-        self.0.moves.set(self.0.moves.get() + 1);
-        self.0.at_rest.notify_all();
+        self.0.transfers.set(self.0.transfers.get() - 1);
+        self.0.transfer_changes.set(self.0.transfer_changes.get() + 1);
+        self.0.transfers_done.notify_all();
     }
 }
 
 impl Default for Space {
     fn default() -> Space {
         Space {
-            turn: AsyncMutex::new(),
+            fifo: AsyncMutex::new(),
             waiting: Cell::new(0),
             refilling: Cell::new(false),
             granted: Notify::new(),
-            ask: Cell::new(GRANT_BLOCKS),
+            grant_size: Cell::new(GRANT_BLOCKS),
             scarce_until: Cell::new(Instant::default()),
             quiet_until: Cell::new(Instant::default()),
             used: Cell::new(false),
-            moving: Cell::new(0),
-            moves: Cell::new(0),
-            at_rest: Notify::new(),
+            transfers: Cell::new(0),
+            transfer_changes: Cell::new(0),
+            transfers_done: Notify::new(),
         }
     }
 }
 
-struct Waiting<'a>(&'a Cell<usize>);
+struct Waiter<'a>(&'a Cell<usize>);
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
 impl DataContext {
-    /// Reserves `blocks` of the pool. Fails `NoSpace`, `Evicted`.
-    pub(super) async fn reserve(self: &Rc<Self>, blocks: u64) -> Result<Reserved, Fault> {
+    /// Reserves `blocks` of the pool. Fails with `NoSpace`, `Evicted`.
+    pub(super) async fn reserve(self: &Rc<Self>, blocks: u64) -> Result<Reservation, Fault> {
         let space = &self.space;
         if space.waiting.get() == 0
             && let Some(reserved) = self.pool.reserve(blocks)
@@ -103,8 +104,8 @@ impl DataContext {
             return Ok(reserved);
         }
         space.waiting.set(space.waiting.get() + 1);
-        let _waiting = Waiting(&space.waiting);
-        let _turn = space.turn.lock().await;
+        let _waiter = Waiter(&space.waiting);
+        let _turn = space.fifo.lock().await;
         let mut tries = 0;
         loop {
             let granted = space.granted.notified();
@@ -117,10 +118,10 @@ impl DataContext {
                 granted.await;
                 continue;
             }
-            let lack = blocks.saturating_sub(self.pool.available());
-            let ask = if tries == 0 { space.ask.get().max(lack) } else { lack };
+            let missing = blocks.saturating_sub(self.pool.available());
+            let ask = if tries == 0 { space.grant_size.get().max(missing) } else { missing };
             if tries == 0 && space.used.get() {
-                space.ask.set((space.ask.get() * 2).min(ASK_MAX));
+                space.grant_size.set((space.grant_size.get() * 2).min(GRANT_MAX));
             }
             let this = self.clone();
             let refill = self.env.spawn_join(async move { this.refill(ask).await });
@@ -133,25 +134,25 @@ impl DataContext {
                         space.scarce_until.set(self.env.now() + SCARCE);
                         return Err(Fault::NoSpace);
                     }
-                    self.relieve(tries).await;
+                    self.free_own_space(tries).await;
                 }
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    /// Has a writer heard lately that there is no block, and are there none here?
+    /// Did a writer get `NoSpace` recently, and is the pool empty?
     pub(super) fn is_scarce(&self) -> bool {
         self.pool.available() == 0 && self.env.now() < self.space.scarce_until.get()
     }
 
-    /// Asks for a grant ahead if the pool runs low.
+    /// Asks for a grant in advance if the pool runs low.
     fn prefetch(self: &Rc<Self>) {
         let space = &self.space;
-        let low = self.pool.available() < space.ask.get();
+        let low = self.pool.available() < space.grant_size.get();
         if low && !space.refilling.get() && self.env.now() >= space.quiet_until.get() {
             let this = self.clone();
-            let ask = space.ask.get();
+            let ask = space.grant_size.get();
             space.refilling.set(true);
             self.env.spawn(async move {
                 if this.refill(ask).await == Err(Fault::NoSpace) {
@@ -163,89 +164,88 @@ impl DataContext {
 
     async fn refill(self: &Rc<Self>, blocks: u64) -> Result<(), Fault> {
         self.space.refilling.set(true);
-        let moving = Moving::begin(&self.space);
+        let transfer = Transfer::begin(&self.space);
         let result = self.rpc.space(None, blocks).await;
         self.space.refilling.set(false);
         let result = result.and_then(|runs| {
             let granted: u64 = runs.iter().map(|run| run.len).sum();
             self.pool.grant(&runs);
-            // The server gives less when space is scarce: then less is kept here too.
+            // The server grants less when space is scarce: then keep less here, too.
             if granted < blocks {
-                self.space.ask.set(self.space.ask.get().min(granted.max(1)));
+                self.space.grant_size.set(self.space.grant_size.get().min(granted.max(1)));
             }
             if granted == 0 { Err(Fault::NoSpace) } else { Ok(()) }
         });
-        drop(moving);
+        drop(transfer);
         self.space.granted.notify_all();
         result
     }
 
-    /// Frees what this client can: its own truncations take effect.
-    async fn relieve(self: &Rc<Self>, tries: u32) {
+    /// Frees what this client can free: commits its truncations.
+    async fn free_own_space(self: &Rc<Self>, tries: u32) {
         if tries == 1 {
-            // Their own errors reach those who wrote; here only the space counts.
+            // Each file reports its own errors; only the space matters here.
             let _ = self.sync_all().await;
-            self.return_runs(self.harmless()).await;
+            self.return_runs(self.returnable_tainted()).await;
             let _ = self.rpc.commit(Vec::new(), true).await;
         } else {
-            self.env.sleep(PAUSE * tries).await;
+            self.env.sleep(RETRY_PAUSE * tries).await;
         }
     }
 
-    /// Tainted blocks that no write of ours can reach any more.
-    fn harmless(&self) -> Vec<Run> {
+    /// Tainted blocks that no write of this client can reach any more.
+    fn returnable_tainted(&self) -> Vec<PoolRun> {
         if self.writes_in_flight() > 0 { Vec::new() } else { self.pool.drain_tainted() }
     }
 
-    async fn return_runs(&self, runs: Vec<Run>) {
-        let _moving = (!runs.is_empty()).then(|| Moving::begin(&self.space));
+    async fn return_runs(&self, runs: Vec<PoolRun>) {
+        let _transfer = (!runs.is_empty()).then(|| Transfer::begin(&self.space));
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
-            self.rpc.log(&format!("unused space could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return unused space to the server: {fault}"));
         }
     }
 
-    /// Blocks that the server has given to this client, and that it keeps neither in a file nor for
-    /// accepted bytes.
+    /// Blocks given to this client that are neither in a file nor reserved for accepted bytes.
     pub fn unused_blocks(&self) -> u64 {
         self.pool.available() + self.pool.tainted()
     }
 
-    /// Is no block on its way between the server and the pool?
-    pub fn is_pool_at_rest(&self) -> bool {
-        self.space.moving.get() == 0
+    /// Is no transfer of blocks in progress?
+    pub fn is_pool_idle(&self) -> bool {
+        self.space.transfers.get() == 0
     }
 
-    /// Rises whenever blocks begin or end their way between the server and the pool.
-    pub fn pool_moves(&self) -> u64 {
-        self.space.moves.get()
+    /// Rises whenever a transfer of blocks begins or ends.
+    pub fn pool_transfers(&self) -> u64 {
+        self.space.transfer_changes.get()
     }
 
-    /// Ends when no block is on its way between the server and the pool.
-    pub async fn pool_at_rest(&self) {
+    /// Waits until no transfer of blocks is in progress.
+    pub async fn pool_idle(&self) {
         loop {
-            let notified = self.space.at_rest.notified();
-            if self.is_pool_at_rest() {
+            let notified = self.space.transfers_done.notified();
+            if self.is_pool_idle() {
                 return;
             }
             notified.await;
         }
     }
 
-    /// The session is lost: what was granted is gone.
+    /// The session is lost, and all granted blocks with it.
     pub(super) fn forget_space(&self) {
-        self.space.moves.set(self.space.moves.get() + 1);
+        self.space.transfer_changes.set(self.space.transfer_changes.get() + 1);
         self.pool.forget();
-        self.space.ask.set(GRANT_BLOCKS);
+        self.space.grant_size.set(GRANT_BLOCKS);
         self.space.scarce_until.set(Instant::default());
         self.space.quiet_until.set(Instant::default());
         self.space.granted.notify_all();
     }
 
-    /// Gives the pool back (unmount, idle). Blocks reserved for accepted bytes stay.
+    /// Returns the pool (unmount, idle). Blocks reserved for accepted bytes stay.
     pub async fn return_pool(&self) {
-        // A grant under way would come to a pool that nobody returns.
+        // A grant in progress would arrive in a pool that nobody returns.
         loop {
             let granted = self.space.granted.notified();
             if !self.space.refilling.get() {
@@ -253,43 +253,42 @@ impl DataContext {
             }
             granted.await;
         }
-        let _moving = Moving::begin(&self.space);
+        let _transfer = Transfer::begin(&self.space);
         let runs = self.pool.drain(0);
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
-            self.rpc.log(&format!("the space pool could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return the space pool to the server: {fault}"));
         }
     }
 
-    /// The server has no space left for another client: it gets what is neither reserved nor waited
-    /// for.
-    pub async fn give_unused(&self) {
-        self.space.ask.set(1);
+    /// The server has no space for another client: returns what is neither reserved nor waited for.
+    pub async fn return_unused(&self) {
+        self.space.grant_size.set(1);
         self.space.quiet_until.set(self.env.now() + SCARCE);
-        let mut runs = self.harmless();
+        let mut runs = self.returnable_tainted();
         if self.space.waiting.get() == 0 {
             runs.extend(self.pool.drain_unused());
         }
-        let _moving = Moving::begin(&self.space);
+        let _transfer = Transfer::begin(&self.space);
         if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
-            self.rpc.log(&format!("space that others need could not be given back: {fault}"));
+            self.rpc.log(&format!("cannot return space that other clients need: {fault}"));
         }
     }
 
-    /// Called now and then: a client that writes nothing keeps no more than one grant,
-    /// one that writes no more than two of those it asks for now.
+    /// Called regularly: an idle client keeps at most one grant, one that writes keeps two grants
+    /// of its current size.
     pub(super) async fn trim_pool(&self) {
         if self.space.refilling.get() {
             return;
         }
         let keep = if self.space.used.replace(false) {
-            2 * self.space.ask.get()
+            2 * self.space.grant_size.get()
         } else {
-            self.space.ask.set(GRANT_BLOCKS);
+            self.space.grant_size.set(GRANT_BLOCKS);
             GRANT_BLOCKS
         };
-        let mut runs = self.harmless();
+        let mut runs = self.returnable_tainted();
         if self.pool.available() > keep {
             runs.extend(self.pool.drain(keep));
         }

@@ -1,19 +1,20 @@
-//! fsync: all who wait share the way.
+//! fsync: group commit of all waiting callers.
 //!
-//! An fsync gives what is dirty to the devices at once. Then its file joins a batch of files
-//! whose writes are on the same devices: they wait for their writes together, for one flush of
-//! each device, and for one request to the server. One batch is made stable while the server
-//! takes others into its log; those who come meanwhile gather for the next, so that the slower
-//! a device flushes, the more files has each flush.
+//! An fsync submits dirty data to the devices at once. Then its file joins a batch of files whose
+//! writes are on the same devices. These wait together for their writes, for one flush of each
+//! device, and for one request to the server. One batch becomes stable while the server logs
+//! others; callers that come meanwhile form the next batch. So the slower a device flushes, the
+//! more files share a flush.
 //!
 //! Invariants:
 //! - a file that waits here is marked as committing: nobody else commits it;
-//! - nobody waits for a device that has nothing of its file: not in a batch, nor for one;
-//! - a batch begins as soon as it may, and takes all who wait for its devices: nobody waits for
-//!   more than the batches of these that were under way when it came, and its own;
-//! - a file with much to write goes alone: no other waits for its writes; so does one of which
-//!   something cannot be launched yet: on which device that will be is not known;
-//! - a file whose commit fails in company goes once more alone, and its fault is its own.
+//! - no caller waits for a device that has nothing of its file, neither in a batch nor for one;
+//! - a batch begins as soon as it may, and takes all callers that wait for its devices: a caller
+//!   waits for the batches of these devices that were in progress when it came, and for its own;
+//! - a file with much to write is committed alone, so that no other waits for its writes; so is a
+//!   file with runs that cannot be launched yet, because their devices are not known;
+//! - a file whose commit fails in a batch is committed once more alone, so that the error is its
+//!   own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,26 +24,26 @@ use env::sync::{OneSender, oneshot};
 use types::{Fault, PagId};
 
 use super::commit::{COMMITS_MAX, DataContext, Purpose};
-use super::file::{File, State};
+use super::file::{File, FileState};
 use super::launch::RUN_BLOCKS;
 
-/// Batches of the same devices at a time.
+/// Concurrent batches of the same devices.
 const BATCHES: usize = 2;
-/// Writes that are launched in the expectation of an fsync before the next fsync comes.
+/// Writes that may be launched early, in expectation of an fsync, before the next fsync comes.
 const CREDIT: u32 = 16;
-/// What one fsync of the expected kind adds.
+/// Credit for one fsync of the expected kind.
 const CREDIT_STEP: u32 = 4;
 
 type Outcome = Result<(), Fault>;
 
-/// The devices that the writes of a file are on, in their order.
+/// The devices that have writes of a file, sorted.
 pub(super) type Devices = Vec<PagId>;
 
-/// The fsyncs that concern the same devices.
+/// The fsyncs that wait for the same devices.
 #[derive(Default)]
-struct Group {
+struct SyncGroup {
     waiting: VecDeque<(Rc<File>, OneSender<Outcome>)>,
-    /// Batches under way.
+    /// Batches in progress.
     running: usize,
     /// One of them waits for its devices.
     preparing: bool,
@@ -51,29 +52,29 @@ struct Group {
 /// The fsyncs of one client.
 #[derive(Default)]
 pub(super) struct Syncs {
-    /// Those in which someone waits or a batch is under way.
-    groups: RefCell<BTreeMap<Devices, Group>>,
-    /// Lately each fsync followed a single write: so many writes are launched at once.
+    /// Groups with waiting callers or a batch in progress.
+    groups: RefCell<BTreeMap<Devices, SyncGroup>>,
+    /// Positive if each recent fsync followed a single write: so many writes are launched at once.
     credit: Cell<u32>,
 }
 
 impl File {
-    /// Everything accepted before the call is durable when it ends. `true`: a synchronous
-    /// compound was answered during the call.
+    /// Makes everything accepted before the call durable. `true`: the server answered a synchronous
+    /// compound during the call.
     pub async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {
-        self.learn();
+        self.update_prediction();
         loop {
             self.claim_commit().await;
             self.launch_all();
-            let alone = self.state.borrow().goes_alone() || !self.is_launched();
+            let alone = self.state.borrow().must_sync_alone() || !self.is_launched();
             let outcome = if alone {
                 let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Sync);
                 outcomes.await.into_iter().next().unwrap_or(Ok(()))
             } else {
-                self.ctx.share(self).await
+                self.ctx.fsync_in_batch(self).await
             };
             match outcome {
-                // Paused meanwhile: once more.
+                // The file was paused: once more.
                 Err(Fault::Interrupted) => {}
                 Err(_) if !alone && self.state.borrow().alone => {}
                 outcome => return outcome.map(|()| true),
@@ -81,20 +82,20 @@ impl File {
         }
     }
 
-    /// Is nothing dirty that is not launched? After `launch_all` that is what waits for writes or
-    /// reads of the same blocks to end.
+    /// Is every dirty run launched? Runs that are left after `launch_all` wait for reads or writes
+    /// of the same blocks to end.
     pub(super) fn is_launched(&self) -> bool {
         self.state.borrow().dirty.is_empty()
     }
 
-    /// Launches what is dirty; is all that is not stable on just these devices?
-    pub(super) fn is_on(self: &Rc<Self>, devices: &Devices) -> bool {
+    /// Launches dirty runs; is everything that is not stable on exactly these devices?
+    pub(super) fn is_only_on(self: &Rc<Self>, devices: &Devices) -> bool {
         self.launch_all();
         self.is_launched() && self.state.borrow().devices() == *devices
     }
 
-    /// Was it worth while, or would it have been, to launch the write before this fsync at once?
-    fn learn(&self) {
+    /// Learns from this fsync whether launching the write before it at once pays off.
+    fn update_prediction(&self) {
         let credit = &self.ctx.syncs.credit;
         match std::mem::take(&mut self.state.borrow_mut().writes) {
             0 => {}
@@ -103,9 +104,9 @@ impl File {
         }
     }
 
-    /// Shall a write that was just accepted go to the device at once, because an fsync seems to
-    /// follow? Only if none is under way: more of them come in one.
-    pub(super) fn fsync_expected(&self, state: &State) -> bool {
+    /// Should a write that was just accepted be launched at once, because an fsync will probably
+    /// follow? Not if one is in flight: several writes are better launched together.
+    pub(super) fn fsync_expected(&self, state: &FileState) -> bool {
         let credit = &self.ctx.syncs.credit;
         let expected = credit.get() > 0 && state.writes == 1 && state.writing.is_empty();
         if expected {
@@ -115,21 +116,21 @@ impl File {
     }
 }
 
-impl State {
-    /// Those that it waits for to become stable.
+impl FileState {
+    /// The devices with writes of this file that are not stable.
     pub(super) fn devices(&self) -> Devices {
-        let flying = self.flights.values().flatten();
-        let mut devices: Devices = self.stamps.keys().chain(flying).copied().collect();
+        let in_flight = self.flights.values().flatten();
+        let mut devices: Devices = self.stamps.keys().chain(in_flight).copied().collect();
         devices.sort_unstable();
         devices.dedup();
         devices
     }
 
-    /// Would others wait long for its writes, or for its commit in vain?
-    fn goes_alone(&self) -> bool {
+    /// Would others in a batch wait long for this file's writes, or for a commit that fails?
+    fn must_sync_alone(&self) -> bool {
         let dirty = self.dirty.values().map(|run| run.blocks());
-        let flying = self.writing.iter().map(|(start, end)| end - start);
-        let much = dirty.chain(flying).scan(0, |sum, blocks| {
+        let in_flight = self.writing.iter().map(|(start, end)| end - start);
+        let much = dirty.chain(in_flight).scan(0, |sum, blocks| {
             *sum += blocks;
             Some(*sum)
         });
@@ -138,14 +139,14 @@ impl State {
 }
 
 impl DataContext {
-    /// Commits a file that is marked as committing along with others that come at the same time.
-    async fn share(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
+    /// Commits a file that is marked as committing together with others.
+    async fn fsync_in_batch(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
         let (sender, outcome) = oneshot();
-        self.gather(file.clone(), sender);
+        self.join_group(file.clone(), sender);
         outcome.await.unwrap_or(Err(Fault::Unreachable))
     }
 
-    fn gather(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
+    fn join_group(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
         let devices = file.state.borrow().devices();
         let mut groups = self.syncs.groups.borrow_mut();
         groups.entry(devices.clone()).or_default().waiting.push_back((file, sender));
@@ -153,7 +154,7 @@ impl DataContext {
         self.begin_batch(devices);
     }
 
-    /// Begins a batch if someone waits for these devices and one may begin.
+    /// Begins a batch if callers wait for these devices and another batch may run.
     fn begin_batch(self: &Rc<Self>, devices: Devices) {
         let mut groups = self.syncs.groups.borrow_mut();
         let Some(group) = groups.get_mut(&devices) else { return };
@@ -169,8 +170,8 @@ impl DataContext {
         }
     }
 
-    /// A batch got further; the next may begin.
-    fn batch_did(self: &Rc<Self>, devices: &Devices, step: impl FnOnce(&mut Group)) {
+    /// A batch has made progress; the next one may begin.
+    fn batch_progress(self: &Rc<Self>, devices: &Devices, step: impl FnOnce(&mut SyncGroup)) {
         if let Some(group) = self.syncs.groups.borrow_mut().get_mut(devices) {
             step(group);
         }
@@ -180,32 +181,32 @@ impl DataContext {
     async fn run_batch(self: Rc<Self>, devices: Devices) {
         let (files, senders) = self.take_batch(&devices);
         if files.is_empty() {
-            return self.batch_did(&devices, |group| {
+            return self.batch_progress(&devices, |group| {
                 group.preparing = false;
                 group.running -= 1;
             });
         }
-        let sealed = self.prepare(&files, Purpose::Sync).await;
-        self.batch_did(&devices, |group| group.preparing = false);
-        let outcomes = self.tell(&files, &sealed, Purpose::Sync).await;
+        let sealed = self.prepare_commit(&files, Purpose::Sync).await;
+        self.batch_progress(&devices, |group| group.preparing = false);
+        let outcomes = self.finish_commit(&files, &sealed, Purpose::Sync).await;
         for (sender, outcome) in senders.into_iter().zip(outcomes) {
             sender.send(outcome);
         }
-        self.batch_did(&devices, |group| group.running -= 1);
+        self.batch_progress(&devices, |group| group.running -= 1);
     }
 
-    /// Who waits for these devices and has come to no other one since.
+    /// The waiting callers whose files still have writes on exactly these devices.
     fn take_batch(self: &Rc<Self>, devices: &Devices) -> (Vec<Rc<File>>, Vec<OneSender<Outcome>>) {
         let mut groups = self.syncs.groups.borrow_mut();
-        let waiting = &mut groups.get_mut(devices).expect("a batch is under way").waiting;
+        let waiting = &mut groups.get_mut(devices).expect("a batch is in progress").waiting;
         let count = waiting.len().min(COMMITS_MAX);
         let waiting: Vec<_> = waiting.drain(..count).collect();
         drop(groups);
         let (stays, leaves): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|(file, _)| file.is_on(devices));
+            waiting.into_iter().partition(|(file, _)| file.is_only_on(devices));
         for (file, sender) in leaves {
             if file.is_launched() {
-                self.gather(file, sender);
+                self.join_group(file, sender);
             } else {
                 self.sync_alone(file, sender);
             }

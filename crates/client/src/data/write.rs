@@ -1,15 +1,13 @@
 //! Accepting writes.
 //!
-//! A write first gets everything that may have to be waited for (its share of the
-//! dirty budget, blocks of the pool, the old content of blocks that it covers in
-//! part); then, without waiting, it checks that nothing of this changed and puts
-//! its bytes into the dirty runs. What changed is got anew. So is the end of the
-//! file, for an append: the kernel keeps a truncation of the same client from an
-//! append only as long as the appending process lives.
+//! A write first acquires everything that it may have to wait for: its share of the dirty budget,
+//! blocks of the pool, and the old content of partially covered blocks. Then, without waiting, it
+//! checks that nothing of this has changed, and copies its bytes into the dirty runs. It acquires
+//! again what has changed, and for an append it takes the end of the file again: the kernel
+//! serializes an append and a truncation of one client only as long as the appending process lives.
 //!
-//! Invariants: after acceptance a write cannot fail for space or memory; the
-//! blocks of dirty runs are whole: what the write did not give is the old content,
-//! or zeros.
+//! Invariants: an accepted write cannot fail for space or memory; the blocks of dirty runs are
+//! whole: bytes that the write did not supply are the old content, or zeros.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,33 +17,33 @@ use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Fault, planted};
 
 use super::budget::Claim;
-use super::file::{Fetched, File, Run, State, blocks_of};
+use super::file::{DirtyRun, FetchedBlock, File, FileState, blocks_of};
 use super::launch::RUN_BLOCKS;
-use super::pool::Reserved;
+use super::pool::Reservation;
 use crate::api::Edited;
 
 /// A write of at least so many bytes goes to the device at once, without a copy.
 const DIRECT_MIN: usize = 128 << 10;
-/// A write of fewer bytes is copied behind the run that it continues.
+/// A write of fewer bytes is appended, by a copy, to the run that it continues.
 const APPEND_MAX: usize = 64 << 10;
-/// How often a write is sent as content, for want of a block, before it fails.
+/// How often a write that got no block is sent as inline data before it fails.
 const SENDS: u32 = 4;
 
-/// Where the old content of a block is.
-enum Old {
-    /// In a dirty run: it need not be brought in.
+/// Where to find the old content of a block.
+enum OldContent {
+    /// In a dirty run: nothing has to be read.
     Dirty,
     /// There is none: zeros.
     Zero,
-    /// With the inode: it is known.
+    /// In memory, as inline data.
     Inline,
     /// On the device.
     Fetch,
 }
 
-/// Where the bytes of a write go.
+/// The range of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct WriteRange {
     /// The first byte, and the byte behind the last.
     start: u64,
     end: u64,
@@ -54,30 +52,30 @@ struct Place {
     last: u64,
 }
 
-impl Place {
+impl WriteRange {
     fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 }
 
-/// What a write needs before it can be put in.
-pub(super) enum Lack {
+/// What a write still needs before it can be accepted.
+pub(super) enum Missing {
     Nothing,
     Space(u64),
     Content(u64),
 }
 
-/// What a write brought together.
-pub(super) struct Means {
-    /// Share of the dirty budget.
+/// What a write has acquired before it is accepted.
+pub(super) struct PreparedWrite {
+    /// Its share of the dirty budget.
     pub claim: Claim,
-    /// Blocks.
-    pub reserved: Reserved,
-    /// Old contents.
-    pub fetched: Vec<Fetched>,
+    /// Blocks of the pool.
+    pub reserved: Reservation,
+    /// Old content of partially covered blocks.
+    pub fetched: Vec<FetchedBlock>,
 }
 
-impl Means {
+impl PreparedWrite {
     fn content(&self, block: u64) -> Option<&IoBuf> {
         self.fetched
             .iter()
@@ -87,171 +85,174 @@ impl Means {
 }
 
 impl File {
-    /// Writes the first `len` bytes of `data` at `offset`, or at the end; where they
-    /// went, and how many. Fails with `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
+    /// Writes the first `len` bytes of `data` at `offset`, or at the end of the file. Returns the
+    /// offset and the number of bytes. Fails with `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
     pub async fn write(
         self: &Rc<Self>,
         offset: Option<u64>,
         data: IoBuf,
         len: usize,
     ) -> Result<(u64, u32), Fault> {
-        // From here on it waits: what is lost meanwhile takes it along.
+        // If the session is lost while this call waits, the call fails.
         let generation = self.state.borrow().generation;
-        let _turn = match offset {
+        let _append = match offset {
             None => Some(self.append.lock().await),
             Some(_) => None,
         };
         let len = len.min(data.len());
-        let place = self.state.borrow().place(offset, len)?;
+        let range = self.state.borrow().write_range(offset, len)?;
         if len == 0 {
-            return Ok((place.start, 0));
+            return Ok((range.start, 0));
         }
-        // One block more: the old last block may have to be zeroed behind the old size. An append
-        // may come to begin anywhere in a block.
+        // One more: the old last block may have to be zeroed, and an append may start in mid-block.
         let blocks = match offset {
             None => (len as u64).div_ceil(BLOCK_U64) + 1,
-            Some(_) => place.last - place.first + 1,
+            Some(_) => range.last - range.first + 1,
         };
-        let claim = self.ctx.budget.claim(blocks * BLOCK_U64, || self.ctx.press()).await;
-        let mut means = Means { claim, reserved: self.ctx.pool.nothing(), fetched: Vec::new() };
+        let claim = self.ctx.budget.claim(blocks * BLOCK_U64, || self.ctx.launch_for_room()).await;
+        let reserved = self.ctx.pool.no_blocks();
+        let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new() };
         let mut data = Some(data);
         let (mut sends, mut sent) = (SENDS, false);
-        let place = loop {
+        let range = loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
             }
-            let place = self.state.borrow().place(offset, len)?;
-            self.ensure_known(place.first, place.last).await?;
-            let lack = {
+            let range = self.state.borrow().write_range(offset, len)?;
+            self.ensure_known(range.first, range.last).await?;
+            let missing = {
                 let mut state = self.state.borrow_mut();
-                if state.generation != generation || !means.reserved.is_valid() {
+                if state.generation != generation || !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                if state.place(offset, len)? != place {
+                if state.write_range(offset, len)? != range {
                     continue;
                 }
-                let lack = state.lacks(&means, place.start, place.end);
-                if matches!(lack, Lack::Nothing) {
+                let missing = state.missing_for(&prepared, range.start, range.end);
+                if matches!(missing, Missing::Nothing) {
                     let data = data.take().expect("put in once");
-                    self.put(&mut state, means, place.start, data, place.len());
-                    break place;
+                    self.put(&mut state, prepared, range.start, data, range.len());
+                    break range;
                 }
-                lack
+                missing
             };
-            let bytes = &data.as_ref().expect("not put in yet")[..place.len()];
-            if matches!(lack, Lack::Space(_)) && sends > 0 && self.ctx.is_scarce() {
+            let bytes = &data.as_ref().expect("not put in yet")[..range.len()];
+            if matches!(missing, Missing::Space(_)) && sends > 0 && self.ctx.is_scarce() {
                 sends -= 1;
-                if self.send_content(generation, place.start, bytes).await {
+                if self.send_inline(generation, range.start, bytes).await {
                     sent = true;
                     continue;
                 }
             }
-            match self.fill(&mut means, lack).await {
+            match self.acquire_missing(&mut prepared, missing).await {
                 Err(Fault::NoSpace)
-                    if sends > 0 && self.send_content(generation, place.start, bytes).await =>
+                    if sends > 0 && self.send_inline(generation, range.start, bytes).await =>
                 {
                     sends -= 1;
                     sent = true;
                 }
                 Err(Fault::NoSpace) if sent => {
-                    self.unsend_content();
+                    self.revert_sent_inline();
                     return Err(Fault::NoSpace);
                 }
                 other => other?,
             }
         };
         self.enqueue();
-        Ok((place.start, place.len() as u32))
+        Ok((range.start, range.len() as u32))
     }
 
-    /// Makes the bytes `[from, to)` zero where they are not, and, if `to` is beyond the size,
-    /// nothing: for edges of punched ranges and the last block. Both lie in one block.
+    /// Zeroes the bytes `[from, to)`, which lie in one block, unless they are zero already. Used
+    /// for the edges of punched ranges and for the last block. The size stays as it is.
     pub(super) async fn zero_in_block(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Fault> {
         self.zero_while(from, to, |_| true).await
     }
 
-    /// Makes what the last block holds behind `size` zero, as long as that is the size: what others
-    /// append meanwhile stays.
+    /// Zeroes what the last block holds behind `size`, while that is the size: bytes that others
+    /// append meanwhile stay.
     pub(super) async fn zero_behind(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
         let end = size.next_multiple_of(BLOCK_U64);
         self.zero_while(size, end, |state| state.size == size).await
     }
 
-    /// As [`File::zero_in_block`], unless `holds` no longer.
+    /// As [`File::zero_in_block`], but stops when `holds` is false.
     async fn zero_while(
         self: &Rc<Self>,
         from: u64,
         to: u64,
-        holds: impl Fn(&State) -> bool,
+        holds: impl Fn(&FileState) -> bool,
     ) -> Result<(), Fault> {
         let block = from / BLOCK_U64;
         debug_assert!(to <= (block + 1) * BLOCK_U64 && from < to);
-        let mut means = self.no_means();
+        let mut prepared = self.prepare_one_block();
         loop {
             self.ensure_loaded(block + 1).await?;
-            let lack = {
+            let missing = {
                 let mut state = self.state.borrow_mut();
                 let zero = !state.has_content(block) || state.ends_inline(block, from % BLOCK_U64);
                 if zero || !holds(&state) {
                     return Ok(());
                 }
-                if !means.reserved.is_valid() {
+                if !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
                 }
-                let lack = state.lacks_block(&means, block);
-                if matches!(lack, Lack::Nothing) {
+                let missing = state.missing_for_block(&prepared, block);
+                if matches!(missing, Missing::Nothing) {
                     let at = (block * BLOCK_U64, from, to);
-                    self.put_zeros(&mut state, means, at.0, at.1, at.2);
-                    self.ctx.edited(self.ino, Edited::Bytes { from, to });
+                    self.put_zeros(&mut state, prepared, at.0, at.1, at.2);
+                    self.ctx.report_edit(self.ino, Edited::Bytes { from, to });
                     break;
                 }
-                lack
+                missing
             };
-            self.fill(&mut means, lack).await?;
+            self.acquire_missing(&mut prepared, missing).await?;
         }
         self.enqueue();
         Ok(())
     }
 
-    /// Nothing yet, with one block of the budget beyond its bound.
-    pub(super) fn no_means(self: &Rc<Self>) -> Means {
-        Means {
+    /// Prepares a write of one block, whose share of the budget may exceed the bound.
+    pub(super) fn prepare_one_block(self: &Rc<Self>) -> PreparedWrite {
+        PreparedWrite {
             claim: self.ctx.budget.force(BLOCK_U64),
-            reserved: self.ctx.pool.nothing(),
+            reserved: self.ctx.pool.no_blocks(),
             fetched: Vec::new(),
         }
     }
 
-    /// Gets what is lacking.
-    pub(super) async fn fill(self: &Rc<Self>, means: &mut Means, lack: Lack) -> Result<(), Fault> {
-        match lack {
-            Lack::Nothing => {}
-            Lack::Space(blocks) => {
+    /// Acquires what is missing.
+    pub(super) async fn acquire_missing(
+        self: &Rc<Self>,
+        prepared: &mut PreparedWrite,
+        missing: Missing,
+    ) -> Result<(), Fault> {
+        match missing {
+            Missing::Nothing => {}
+            Missing::Space(blocks) => {
                 let more = self.ctx.reserve(blocks).await?;
-                means.reserved.merge(more);
+                prepared.reserved.merge(more);
             }
-            Lack::Content(block) => {
-                means.fetched.retain(|fetched| fetched.block != block);
+            Missing::Content(block) => {
+                prepared.fetched.retain(|fetched| fetched.block != block);
                 let fetched = self.fetch(block).await?;
-                means.fetched.push(fetched);
+                prepared.fetched.push(fetched);
             }
         }
         Ok(())
     }
 
-    /// Reads a block as it is on the device, after writes to it that are in flight. If the
-    /// block changes until the result is dropped, that is marked.
-    async fn fetch(self: &Rc<Self>, block: u64) -> Result<Fetched, Fault> {
+    /// Reads a block from its device, after any write to it that is in flight. The result is marked
+    /// stale if the block changes.
+    async fn fetch(self: &Rc<Self>, block: u64) -> Result<FetchedBlock, Fault> {
         let stale = Rc::new(Cell::new(false));
         let (piece, guard) = loop {
             let changed = self.changed.notified();
             {
                 let mut state = self.state.borrow_mut();
                 if state.dirty_at(block).is_some() {
-                    // Another write came meanwhile: what is on the device is not what the block
-                    // holds.
+                    // Another write dirtied the block meanwhile: the content on the device is old.
                     stale.set(true);
-                    return Ok(Fetched { block, buf: self.ctx.env.buffer(0), stale });
+                    return Ok(FetchedBlock { block, buf: self.ctx.env.buffer(0), stale });
                 }
                 if !state.is_writing(block, block + 1) {
                     state.fetched.push((block, Rc::downgrade(&stale)));
@@ -265,7 +266,7 @@ impl File {
         let buf = self.ctx.env.buffer(BLOCK);
         let mut buf = match piece {
             Some(mapped) if mapped.written => {
-                self.ctx.lease().await?;
+                self.ctx.wait_for_lease().await?;
                 let disk = self.ctx.disks.get(mapped.pag)?.clone();
                 let (result, buf) = disk.read(mapped.addr, buf).await;
                 result?;
@@ -274,28 +275,28 @@ impl File {
             _ => buf,
         };
         drop(guard);
-        // What an interrupted write may have left behind the size is not content.
+        // An interrupted write may have left bytes behind the size: they are not content.
         let size = self.size().saturating_sub(block * BLOCK_U64);
         if size < BLOCK_U64 {
             buf[size as usize..].fill(0);
         }
-        Ok(Fetched { block, buf, stale })
+        Ok(FetchedBlock { block, buf, stale })
     }
 
-    /// Puts the bytes of a write into the dirty runs. Everything needed is there.
+    /// Copies the bytes of a write into the dirty runs. Nothing is missing any more.
     fn put(
         self: &Rc<Self>,
-        state: &mut State,
-        mut means: Means,
+        state: &mut FileState,
+        mut prepared: PreparedWrite,
         offset: u64,
         mut data: IoBuf,
         len: usize,
     ) {
         let end = offset + len as u64;
-        self.ctx.edited(self.ino, Edited::Bytes { from: offset, to: end });
-        if state.has_room_inline(end) {
-            let held = self.held_at_rest(means.claim.split(BLOCK_U64));
-            state.put_at_rest(offset as usize, &data[..len], held);
+        self.ctx.report_edit(self.ino, Edited::Bytes { from: offset, to: end });
+        if state.has_inline_room(end) {
+            let backing = self.backing_without_block(prepared.claim.split(BLOCK_U64));
+            state.put_inline(offset as usize, &data[..len], backing);
             state.mark_stale(0, 1);
             self.grow(state, end);
             state.disk_size = state.disk_size.max(end);
@@ -303,10 +304,10 @@ impl File {
         }
         if let Some(block) = state.stale_tail(offset) {
             let old = state.size;
-            let (claim, reserved) = (means.claim.split(BLOCK_U64), self.ctx.pool.nothing());
-            let mut sub = Means { claim, reserved, fetched: Vec::new() };
-            sub.reserved.merge(means.reserved.split(state.layout.unplaced(block, block + 1)));
-            sub.fetched = means.fetched.extract_if(.., |f| f.block == block).collect();
+            let (claim, reserved) = (prepared.claim.split(BLOCK_U64), self.ctx.pool.no_blocks());
+            let mut sub = PreparedWrite { claim, reserved, fetched: Vec::new() };
+            sub.reserved.merge(prepared.reserved.split(state.layout.unplaced(block, block + 1)));
+            sub.fetched = prepared.fetched.extract_if(.., |f| f.block == block).collect();
             self.put_zeros(state, sub, block * BLOCK_U64, old, (block + 1) * BLOCK_U64);
         }
         let (first, last) = blocks_of(offset, end);
@@ -318,10 +319,10 @@ impl File {
             && (len >= APPEND_MAX || state.dirty_from(first, last).is_none());
         let joins = state.run_to_join(first, last).filter(|_| !adopt || len < APPEND_MAX);
         let start = if let Some(start) = joins {
-            self.put_into(state, &mut means, start, offset, &data[..len]);
+            self.put_into(state, &mut prepared, start, offset, &data[..len]);
             start
         } else {
-            let last_old = (tail > 0).then(|| state.old_copy(&self.ctx.env, &means, last - 1));
+            let last_old = (tail > 0).then(|| state.old_copy(&self.ctx.env, &prepared, last - 1));
             let bytes = len + head + tail;
             let buf = if adopt {
                 data.set_len(bytes);
@@ -329,7 +330,7 @@ impl File {
             } else {
                 let mut buf = self.ctx.env.buffer(bytes);
                 if head > 0 {
-                    let old = state.old_copy(&self.ctx.env, &means, first);
+                    let old = state.old_copy(&self.ctx.env, &prepared, first);
                     buf[..head].copy_from_slice(&old[..head]);
                 }
                 buf[head..head + len].copy_from_slice(&data[..len]);
@@ -339,39 +340,47 @@ impl File {
             if let Some(old) = last_old {
                 buf[bytes - tail..].copy_from_slice(&old[BLOCK - tail..]);
             }
-            self.insert_run(state, &mut means, first, buf);
+            self.insert_run(state, &mut prepared, first, buf);
             first
         };
         state.mark_stale(first, last);
-        state.touch_blocks(first, last);
+        state.mark_unsettled(first, last);
         self.grow(state, end);
         self.accepted(state);
         let soon = self.fsync_expected(state);
         let run = state.dirty.get_mut(&start).expect("put in above");
         let large = run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN);
-        if large || soon || self.ctx.budget.pressed() {
+        if large || soon || self.ctx.budget.has_waiters() {
             run.wanted = true;
             self.launch(state, start);
         }
     }
 
-    /// A write was put in.
-    fn accepted(&self, state: &mut State) {
-        state.touch(self.stamp());
+    /// Records an accepted write.
+    fn accepted(&self, state: &mut FileState) {
+        state.touch(self.change_time());
         state.writes = state.writes.saturating_add(1);
     }
 
-    /// Puts bytes into the run at `start`, which they overlap or continue; the run grows as needed.
-    fn put_into(&self, state: &mut State, means: &mut Means, start: u64, offset: u64, data: &[u8]) {
+    /// Copies bytes into the run at `start`, which they overlap or continue; the run grows as
+    /// needed.
+    fn put_into(
+        &self,
+        state: &mut FileState,
+        prepared: &mut PreparedWrite,
+        start: u64,
+        offset: u64,
+        data: &[u8],
+    ) {
         let end = offset + data.len() as u64;
         let (first, last) = blocks_of(offset, end);
         let run_end = start + state.dirty[&start].blocks();
         if last > run_end {
-            // Old contents of the edges that lie outside the run.
+            // Old content of the edge blocks outside the run.
             let head = first >= run_end && !offset.is_multiple_of(BLOCK_U64);
-            let head = head.then(|| state.old_copy(&self.ctx.env, means, first));
+            let head = head.then(|| state.old_copy(&self.ctx.env, prepared, first));
             let whole = end.is_multiple_of(BLOCK_U64) || (head.is_some() && last - 1 == first);
-            let tail = (!whole).then(|| state.old_copy(&self.ctx.env, means, last - 1));
+            let tail = (!whole).then(|| state.old_copy(&self.ctx.env, prepared, last - 1));
             let cut = state.cut_dirty(run_end, last);
             let added = (last - run_end) * BLOCK_U64;
             let mut run = state.dirty.remove(&start).expect("given");
@@ -392,36 +401,42 @@ impl File {
                 run.buf[len - BLOCK..].copy_from_slice(&tail);
             }
             if let Some((claim, reserved)) = cut {
-                means.claim.merge(claim);
-                means.reserved.merge(reserved);
+                prepared.claim.merge(claim);
+                prepared.reserved.merge(reserved);
             }
-            run.claim.merge(means.claim.split(added));
+            run.claim.merge(prepared.claim.split(added));
             state.dirty.insert(start, run);
         }
         let run = state.dirty.get_mut(&start).expect("given");
         let places = state.layout.unplaced(start, start + run.blocks());
-        run.reserved.merge(means.reserved.split(places.saturating_sub(run.reserved.blocks())));
+        run.reserved.merge(prepared.reserved.split(places.saturating_sub(run.reserved.blocks())));
         let at = (offset - start * BLOCK_U64) as usize;
         run.buf[at..at + data.len()].copy_from_slice(data);
     }
 
-    /// Inserts whole blocks as a run of their own, over what was dirty there.
-    pub(super) fn insert_run(&self, state: &mut State, means: &mut Means, first: u64, buf: IoBuf) {
+    /// Inserts whole blocks as a new run, replacing dirty blocks there.
+    pub(super) fn insert_run(
+        &self,
+        state: &mut FileState,
+        prepared: &mut PreparedWrite,
+        first: u64,
+        buf: IoBuf,
+    ) {
         let last = first + (buf.len() / BLOCK) as u64;
         if let Some((claim, reserved)) = state.cut_dirty(first, last) {
-            means.claim.merge(claim);
-            means.reserved.merge(reserved);
+            prepared.claim.merge(claim);
+            prepared.reserved.merge(reserved);
         }
         if first == 0
-            && let Some(place) = state.take_held_place()
+            && let Some(block) = state.take_backing_block()
         {
-            means.reserved.merge(place);
+            prepared.reserved.merge(block);
         }
         let seq = state.next_seq;
         state.next_seq += 1;
-        let run = Run {
-            claim: means.claim.split(buf.len() as u64),
-            reserved: means.reserved.split(state.layout.unplaced(first, last)),
+        let run = DirtyRun {
+            claim: prepared.claim.split(buf.len() as u64),
+            reserved: prepared.reserved.split(state.layout.unplaced(first, last)),
             buf,
             seq,
             wanted: false,
@@ -429,12 +444,12 @@ impl File {
         state.dirty.insert(first, run);
     }
 
-    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`. What lies with the inode
-    /// ends at the size.
+    /// Zeroes bytes `[from, to)` of the block that starts at byte `base`. Inline data is cut at the
+    /// size.
     pub(super) fn put_zeros(
         self: &Rc<Self>,
-        state: &mut State,
-        mut means: Means,
+        state: &mut FileState,
+        mut prepared: PreparedWrite,
         base: u64,
         from: u64,
         to: u64,
@@ -445,18 +460,18 @@ impl File {
             let at = (block - start) as usize * BLOCK;
             let run = state.dirty.get_mut(&start).expect("found");
             run.buf[at + a..at + b].fill(0);
-        } else if state.is_at_rest_inline(block) {
-            state.zero_inline(a, b, self.held_at_rest(means.claim));
+        } else if state.is_clean_inline(block) {
+            state.zero_inline(a, b, self.backing_without_block(prepared.claim));
         } else {
-            let mut buf = state.old_copy(&self.ctx.env, &means, block);
+            let mut buf = state.old_copy(&self.ctx.env, &prepared, block);
             buf[a..b].fill(0);
-            self.insert_run(state, &mut means, block, buf);
+            self.insert_run(state, &mut prepared, block, buf);
         }
         state.mark_stale(block, block + 1);
     }
 
-    /// The size is at least `end`: bytes up to there were just accepted.
-    fn grow(&self, state: &mut State, end: u64) {
+    /// Raises the size to `end`, after bytes up to there were accepted.
+    fn grow(&self, state: &mut FileState, end: u64) {
         if end > state.size {
             state.size = end;
             state.tail_zero = true;
@@ -464,9 +479,9 @@ impl File {
     }
 }
 
-impl State {
-    /// The old last block, if bytes behind the size in it may not be zero on the device and
-    /// something at `offset`, beyond that block, is about to move the size past them.
+impl FileState {
+    /// The old last block, if `offset` lies beyond it, and the device may hold other bytes than
+    /// zeros in it behind the size.
     pub(super) fn stale_tail(&self, offset: u64) -> Option<u64> {
         let block = self.size / BLOCK_U64;
         let stale = !self.tail_zero
@@ -477,7 +492,7 @@ impl State {
         stale.then_some(block)
     }
 
-    /// Might the block hold other bytes than zeros?
+    /// May the block hold other bytes than zeros?
     pub(super) fn has_content(&self, block: u64) -> bool {
         self.dirty_at(block).is_some()
             || self.is_writing(block, block + 1)
@@ -485,9 +500,9 @@ impl State {
             || self.layout.at(block).is_some_and(|mapped| mapped.written)
     }
 
-    /// Where `len` bytes at `offset` go, or at the end as it is now: as many of them as a file
-    /// holds. Fails with `FileTooBig`, if that is none.
-    fn place(&self, offset: Option<u64>, len: usize) -> Result<Place, Fault> {
+    /// The range of `len` bytes at `offset`, or at the current end, cut at the largest file size.
+    /// Fails with `FileTooBig` if nothing is left.
+    fn write_range(&self, offset: Option<u64>, len: usize) -> Result<WriteRange, Fault> {
         let old_end = planted(Bug::AppendAtOldEnd);
         let start = offset.unwrap_or(if old_end { self.server_size } else { self.size });
         if start >= FILE_SIZE_MAX && len > 0 {
@@ -495,53 +510,53 @@ impl State {
         }
         let end = start.saturating_add(len as u64).min(FILE_SIZE_MAX);
         let (first, last) = blocks_of(start, end);
-        Ok(Place { start, end, first, last })
+        Ok(WriteRange { start, end, first, last })
     }
 
-    fn old(&self, block: u64) -> Old {
+    fn old(&self, block: u64) -> OldContent {
         if self.dirty_at(block).is_some() {
-            return Old::Dirty;
+            return OldContent::Dirty;
         }
         if block * BLOCK_U64 >= self.size {
-            return Old::Zero;
+            return OldContent::Zero;
         }
         if self.is_inline(block) {
-            return Old::Inline;
+            return OldContent::Inline;
         }
         match self.layout.at(block) {
-            Some(mapped) if mapped.written => Old::Fetch,
-            _ => Old::Zero,
+            Some(mapped) if mapped.written => OldContent::Fetch,
+            _ => OldContent::Zero,
         }
     }
 
-    /// What `block` holds now: it need not be fetched, or was.
-    fn old_copy(&self, env: &env::Env, means: &Means, block: u64) -> IoBuf {
+    /// The current content of `block`, which is in memory or has been fetched.
+    fn old_copy(&self, env: &env::Env, prepared: &PreparedWrite, block: u64) -> IoBuf {
         let mut out = env.buffer(BLOCK);
         match self.old(block) {
-            Old::Dirty => {
+            OldContent::Dirty => {
                 let (start, run) = self.dirty_at(block).expect("dirty");
                 let at = (block - start) as usize * BLOCK;
                 out.copy_from_slice(&run.buf[at..at + BLOCK]);
             }
-            Old::Zero => {}
-            Old::Inline => out = self.inline_block(env),
-            Old::Fetch => {
-                if let Some(content) = means.content(block) {
+            OldContent::Zero => {}
+            OldContent::Inline => out = self.inline_block(env),
+            OldContent::Fetch => {
+                if let Some(content) = prepared.content(block) {
                     out.copy_from_slice(content);
                 } else if let Some((_, tail)) = self.tail.as_ref().filter(|(b, _)| *b == block) {
                     out.copy_from_slice(tail);
                 } else {
-                    unreachable!("checked by `lacks`");
+                    unreachable!("`missing_for` has checked it");
                 }
             }
         }
         out
     }
 
-    /// Is the old content of `block` at hand?
-    fn at_hand(&self, means: &Means, block: u64) -> bool {
-        !matches!(self.old(block), Old::Fetch)
-            || means.content(block).is_some()
+    /// Is the old content of `block` in memory or fetched?
+    fn is_available(&self, prepared: &PreparedWrite, block: u64) -> bool {
+        !matches!(self.old(block), OldContent::Fetch)
+            || prepared.content(block).is_some()
             || self.tail.as_ref().is_some_and(|(tail, _)| *tail == block)
     }
 
@@ -557,14 +572,14 @@ impl State {
                 break;
             }
         }
-        let held =
+        let backed =
             from == 0 && need > 0 && self.layout.at(0).is_none() && self.dirty_at(0).is_none();
-        need - if held { self.held_place().min(1) } else { 0 }
+        need - if backed { self.backing_blocks().min(1) } else { 0 }
     }
 
-    fn lacks(&self, means: &Means, offset: u64, end: u64) -> Lack {
-        if self.has_room_inline(end) {
-            return Lack::Nothing;
+    fn missing_for(&self, prepared: &PreparedWrite, offset: u64, end: u64) -> Missing {
+        if self.has_inline_room(end) {
+            return Missing::Nothing;
         }
         let (first, last) = blocks_of(offset, end);
         let mut need = self.unreserved(first, last);
@@ -572,36 +587,36 @@ impl State {
         if let Some(block) = stale_tail {
             need += self.unreserved(block, block + 1);
         }
-        if need > means.reserved.blocks() {
-            return Lack::Space(need - means.reserved.blocks());
+        if need > prepared.reserved.blocks() {
+            return Missing::Space(need - prepared.reserved.blocks());
         }
         let head = (!offset.is_multiple_of(BLOCK_U64)).then_some(first);
         let tail = (!end.is_multiple_of(BLOCK_U64)).then(|| last - 1);
         for block in head.into_iter().chain(tail).chain(stale_tail) {
-            if !self.at_hand(means, block) {
-                return Lack::Content(block);
+            if !self.is_available(prepared, block) {
+                return Missing::Content(block);
             }
         }
-        Lack::Nothing
+        Missing::Nothing
     }
 
-    /// What zeroing a part of `block` lacks.
-    pub(super) fn lacks_block(&self, means: &Means, block: u64) -> Lack {
-        if self.dirty_at(block).is_some() || self.is_at_rest_inline(block) {
-            return Lack::Nothing;
+    /// What is missing for zeroing a part of `block`.
+    pub(super) fn missing_for_block(&self, prepared: &PreparedWrite, block: u64) -> Missing {
+        if self.dirty_at(block).is_some() || self.is_clean_inline(block) {
+            return Missing::Nothing;
         }
         let need = self.unreserved(block, block + 1);
-        if need > means.reserved.blocks() {
-            Lack::Space(need - means.reserved.blocks())
-        } else if self.at_hand(means, block) {
-            Lack::Nothing
+        if need > prepared.reserved.blocks() {
+            Missing::Space(need - prepared.reserved.blocks())
+        } else if self.is_available(prepared, block) {
+            Missing::Nothing
         } else {
-            Lack::Content(block)
+            Missing::Content(block)
         }
     }
 
-    /// The dirty run into which blocks `[first, last)` can be put: it holds the first of them
-    /// or ends there, and does not become too long.
+    /// The dirty run that can take blocks `[first, last)`: it holds the first of them or ends
+    /// there, and does not become too long.
     fn run_to_join(&self, first: u64, last: u64) -> Option<u64> {
         let (&start, run) = self.dirty.range(..=first).next_back()?;
         let end = start + run.blocks();

@@ -35,7 +35,7 @@ impl OpenFile {
         let Some(content) = self.inode.content() else { return Ok(()) };
         let failures = content.file.error_seq();
         if failures > self.reported.replace(failures) {
-            content.file.report_loss();
+            content.file.acknowledge_loss();
             return Err(Fault::Io);
         }
         Ok(())

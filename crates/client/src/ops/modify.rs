@@ -228,7 +228,7 @@ impl Removal {
         {
             content.forget();
             content.file.drop_all(false);
-            content.file.lost(Rights::empty());
+            content.file.rights_lost(Rights::empty());
         }
     }
 }

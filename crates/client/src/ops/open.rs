@@ -371,7 +371,7 @@ impl Core {
             }
             content.forget();
             content.file.drop_all(false);
-            content.file.lost(Rights::empty());
+            content.file.rights_lost(Rights::empty());
             content.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));

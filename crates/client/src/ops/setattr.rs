@@ -125,7 +125,7 @@ impl Core {
         {
             // What was written before no longer sets the time, also not by a commit that is sent
             // again after a restart; what is written from now on does.
-            content.file.times_setting().await;
+            content.file.before_times_set().await;
         }
         if inode.is_lost() {
             return Err(Fault::Stale);

@@ -33,12 +33,12 @@ impl Client {
         data.commit_unmapped(PENDING).await;
         let mut tries = TRIES;
         loop {
-            core.env.timeout(PENDING, data.pool_at_rest()).await;
-            let moves = data.pool_moves();
+            core.env.timeout(PENDING, data.pool_idle()).await;
+            let moves = data.pool_transfers();
             let statfs = self.statfs_of_server().await?;
             tries -= 1;
             // What the server gives to the pool is free no more there, and not yet free here.
-            if data.pool_moves() == moves && data.is_pool_at_rest() || tries == 0 {
+            if data.pool_transfers() == moves && data.is_pool_idle() || tries == 0 {
                 return Ok(self.with_pool(statfs));
             }
         }

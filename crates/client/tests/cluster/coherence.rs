@@ -1,4 +1,4 @@
-//! Several clients see each other's changes at once, and the kernel is told.
+//! Several clients see each other's changes at once, and their kernels are notified.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,18 +6,19 @@ use std::rc::Rc;
 use client::{Caller, NodeSpec, OpenFlags, Place, SetAttrRequest, TimeSpec};
 use types::{Duration, Fault, FileKind, Ino, Timestamp};
 
-use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name};
+use crate::harness::{Cluster, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged, name};
 
+/// SEMANTICS 1.1.
 #[test]
 fn names_made_and_removed_by_one_client_are_seen_by_another() {
     check(1, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         assert!(b.find(Ino::ROOT, "f").await.is_none());
         let ino = a.put("f", b"x").await;
-        let entry = b.find(Ino::ROOT, "f").await.expect("made by the other");
+        let entry = b.find(Ino::ROOT, "f").await.expect("the other client made it");
         assert_eq!(entry.attr.ino, ino);
         assert!(
-            b.kernel.told.borrow().contains(&Told::Epoch),
+            b.kernel.notices.borrow().contains(&Notice::Epoch),
             "the kernel cached that it was missing"
         );
         b.unlink(Ino::ROOT, "f").await.unwrap();
@@ -35,7 +36,7 @@ fn names_made_and_removed_by_one_client_are_seen_by_another() {
 }
 
 #[test]
-fn what_others_have_seen_is_told_here_though_the_answer_to_the_change_is_on_its_way() {
+fn change_that_others_have_seen_is_visible_before_its_reply_arrives() {
     check(2, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
@@ -66,18 +67,18 @@ fn what_others_have_seen_is_told_here_though_the_answer_to_the_change_is_on_its_
         cluster.env.sleep(Duration::from_millis(50)).await;
         cluster.world.heal();
         let (found, attr) = seen.await;
-        assert!(!found, "another client was told that it is gone");
-        assert_eq!(attr.expect("it is there").0.mode, 0o600, "another client was told");
+        assert!(!found, "another client saw that it is gone");
+        assert_eq!(attr.expect("it is there").0.mode, 0o600, "another client saw it");
         assert!(removal.await.is_ok() && chmod.await.is_ok());
         let requests = a.requests();
         assert!(a.find(Ino::ROOT, "e").await.is_none() && a.find(Ino::ROOT, "d").await.is_some());
-        assert_eq!(a.requests(), requests, "what was answered is known here");
+        assert_eq!(a.requests(), requests, "the reply is cached");
     });
 }
 
-/// Its kernel counts the links down of the file that it found under the name.
+/// The kernel decrements `nlink` of the file that it had found under the name. SEMANTICS 1.1.
 #[test]
-fn who_removes_a_file_that_another_client_moved_under_a_name_shows_its_links_as_they_are() {
+fn nlink_is_right_after_unlink_of_a_name_that_another_client_replaced() {
     check(20, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (old, new) = (b.put("f", b"old").await, b.put("g", b"new").await);
@@ -87,22 +88,22 @@ fn who_removes_a_file_that_another_client_moved_under_a_name_shows_its_links_as_
         let place = |name| Place { dir: Ino::ROOT, name };
         b.client.rename(&ROOT, place(&from), place(&to), 0).await.unwrap();
         assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 1);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.unlink(Ino::ROOT, "f").await.unwrap();
-        assert!(a.kernel.told.borrow().contains(&Told::Attr(new)));
+        assert!(a.kernel.notices.borrow().contains(&Notice::Attr(new)));
         assert_eq!(a.client.getattr(new).await.unwrap().0.nlink, 0);
         a.close(opened).await;
 
         let own = a.put("h", b"x").await;
         assert_eq!(a.ino("h").await, own);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.unlink(Ino::ROOT, "h").await.unwrap();
-        assert!(a.kernel.told.borrow().is_empty(), "a kernel that meant it knows");
+        assert!(a.kernel.notices.borrow().is_empty(), "the kernel already knows");
     });
 }
 
 #[test]
-fn what_was_just_found_can_be_opened_though_another_client_removes_it() {
+fn just_looked_up_file_can_be_opened_after_another_client_removes_it() {
     check(21, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let free = a.client.statfs().await.unwrap().blocks_free;
@@ -140,9 +141,9 @@ async fn find_as(mount: &Mount, caller: &Caller, text: &str) -> Ino {
     mount.client.lookup(caller, Ino::ROOT, &name(text)).await.unwrap().unwrap().attr.ino
 }
 
-/// Ends when nobody has the inode any more.
+/// Waits until no client uses the inode any more.
 async fn freed(cluster: &Cluster, ino: Ino) {
-    let mount = cluster.mount("who never heard of it").await;
+    let mount = cluster.mount("fresh").await;
     for _ in 0..100 {
         if mount.client.getattr(ino).await == Err(Fault::Stale) {
             return;
@@ -153,15 +154,14 @@ async fn freed(cluster: &Cluster, ino: Ino) {
 }
 
 #[test]
-fn what_the_kernel_knows_can_be_opened_until_it_forgets_it_whoever_removes_it() {
+fn removed_file_can_be_opened_until_the_kernel_forgets_it() {
     for remover in 0..2 {
         check(23 + remover, |cluster| async move {
             let mounts = [cluster.mount("a").await, cluster.mount("b").await];
             let (a, other) = (&mounts[0], cluster.mount("c").await);
             a.kernel.prunes.set(true);
             let ino = other.put("f", &[7; 100_000]).await;
-            // A descriptor that no OPEN tells of; another thread of the same mount removes the
-            // file.
+            // A descriptor without an OPEN; another thread of the same mount removes the file.
             assert_eq!(find_as(a, &OTHER, "f").await, ino);
             if remover == 1 {
                 cluster.env.sleep(Duration::from_secs(3)).await;
@@ -173,7 +173,7 @@ fn what_the_kernel_knows_can_be_opened_until_it_forgets_it_whoever_removes_it() 
                 assert_eq!(a.read(opened, 99_000, 4096).await, [7; 1000]);
                 a.close(opened).await;
             }
-            assert!(a.kernel.pruned.borrow().contains(&ino), "nobody asked for its names");
+            assert!(a.kernel.pruned.borrow().contains(&ino), "its names were not pruned");
             a.client.forget(ino, 1);
             freed(&cluster, ino).await;
         });
@@ -181,7 +181,7 @@ fn what_the_kernel_knows_can_be_opened_until_it_forgets_it_whoever_removes_it() 
 }
 
 #[test]
-fn what_the_kernel_forgets_when_asked_is_removed_by_another_client_without_more_messages() {
+fn unlink_of_a_file_that_a_kernel_prunes_takes_few_messages() {
     check(25, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.kernel.prunes.set(true);
@@ -198,15 +198,16 @@ fn what_the_kernel_forgets_when_asked_is_removed_by_another_client_without_more_
         });
         b.unlink(Ino::ROOT, "f").await.unwrap();
         cluster.env.sleep(Duration::from_millis(100)).await;
-        // One answer each for the directory and the file, which is asked for twice.
+        // One request for the directory, and two recalls of the file.
         assert!(a.requests() - before <= 3, "{} messages", a.requests() - before);
         let c = cluster.mount("c").await;
-        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it went with its name");
+        assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed with its name");
     });
 }
 
+/// SEMANTICS 1.8.
 #[test]
-fn a_name_that_is_replaced_all_the_time_is_found_and_opened_by_both_clients() {
+fn constantly_replaced_name_can_always_be_opened_by_both_clients() {
     for seed in 0..6 {
         check(26 + seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -225,7 +226,7 @@ fn a_name_that_is_replaced_all_the_time_is_found_and_opened_by_both_clients() {
                             let pause = mount.env.random_u64() % 3000;
                             mount.env.sleep(Duration::from_micros(pause)).await;
                             let opened = mount.client.open(&OTHER, ino, RDONLY).await;
-                            let handle = opened.expect("what was found opens").handle;
+                            let handle = opened.expect("it can be opened").handle;
                             mount.close(handle).await;
                             mount.client.forget(ino, 1);
                             count += 1;
@@ -252,8 +253,9 @@ fn a_name_that_is_replaced_all_the_time_is_found_and_opened_by_both_clients() {
     }
 }
 
+/// SEMANTICS 4.9.
 #[test]
-fn a_directory_that_another_client_removed_has_no_names_and_takes_none() {
+fn removed_directory_has_no_names_and_takes_none() {
     check(34, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
@@ -292,7 +294,7 @@ fn a_directory_that_another_client_removed_has_no_names_and_takes_none() {
 }
 
 #[test]
-fn who_opens_a_file_while_its_writer_removes_it_reads_all_of_it() {
+fn file_opened_during_its_removal_is_read_whole() {
     check(22, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (a, b) = (Rc::new(a), Rc::new(b));
@@ -319,6 +321,7 @@ fn who_opens_a_file_while_its_writer_removes_it_reads_all_of_it() {
     });
 }
 
+/// SEMANTICS 1.1.
 #[test]
 fn data_written_by_one_client_is_read_by_another_at_once() {
     check(2, |cluster| async move {
@@ -345,7 +348,7 @@ fn data_written_by_one_client_is_read_by_another_at_once() {
 }
 
 #[test]
-fn the_size_of_a_file_being_written_is_glimpsed_without_taking_it_away() {
+fn glimpse_returns_the_writers_size_without_recalling_its_rights() {
     check(3, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
@@ -355,7 +358,7 @@ fn the_size_of_a_file_being_written_is_glimpsed_without_taking_it_away() {
         a.write(opened.handle, 5000, &[1; 5000]).await;
         let (attr, ttl) = b.client.getattr(entry.attr.ino).await.unwrap();
         assert_eq!((attr.size, ttl), (10_000, Duration::ZERO));
-        assert!(a.client.status().recalls <= recalls + 1, "at most the names were asked for");
+        assert!(a.client.status().recalls <= recalls + 1, "at most NAMES was recalled");
         a.close(opened.handle).await;
         let before = a.requests();
         let (_, again) = {
@@ -378,7 +381,7 @@ fn attributes_set_by_one_client_are_seen_by_another_that_cached_them() {
         a.client.setattr(&ROOT, ino, set).await.unwrap();
         assert_eq!(b.client.getattr(ino).await.unwrap().0.mode, 0o4711);
         if entry.attr_ttl > Duration::ZERO {
-            assert!(b.kernel.told.borrow().contains(&Told::Attr(ino)));
+            assert!(b.kernel.notices.borrow().contains(&Notice::Attr(ino)));
         }
         a.client.setxattr(&ROOT, ino, b"user.k", b"v1", 0, false).await.unwrap();
         assert_eq!(b.client.getxattr(ino, b"user.k").await.unwrap(), b"v1");
@@ -414,7 +417,7 @@ fn allocation_clears_set_id_bits_that_another_client_set() {
 }
 
 #[test]
-fn a_create_opens_what_exists_only_for_who_plainly_may() {
+fn create_opens_an_existing_file_only_if_the_mode_plainly_permits() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("secret", b"x").await;
@@ -437,7 +440,7 @@ fn a_create_opens_what_exists_only_for_who_plainly_may() {
             }
         };
         assert_eq!(create(7, "secret").await, Ok(ino));
-        // Behind a mount that maps ids user 0 may be anybody: the kernel looks again, and judges.
+        // On a mount with mapped ids, user 0 may be anybody: the kernel looks up again and decides.
         assert_eq!(create(0, "secret").await, Err(Fault::Stale));
         assert_eq!(create(8, "secret").await, Err(Fault::Stale));
         assert_eq!(create(0, "dir").await, Err(Fault::Stale));
@@ -445,13 +448,13 @@ fn a_create_opens_what_exists_only_for_who_plainly_may() {
 }
 
 #[test]
-fn who_makes_a_file_while_another_removes_it_keeps_it_open() {
+fn created_file_stays_open_when_another_client_removes_it_at_once() {
     check(27, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let b = Rc::new(b);
         for round in 0..100u64 {
-            // The answer to the creation waits until this is durable, and what is recalled waits
-            // for the answer.
+            // The reply to the creation waits until this is durable, and the recall waits for that
+            // reply.
             b.mkdir(Ino::ROOT, "f").await.unwrap();
             b.client.rmdir(&ROOT, Place { dir: Ino::ROOT, name: &name("f") }).await.unwrap();
             let (remover, env) = (b.clone(), cluster.env.clone());
@@ -471,7 +474,7 @@ fn who_makes_a_file_while_another_removes_it_keeps_it_open() {
 }
 
 #[test]
-fn a_file_that_is_made_is_held_open_however_many_leases_there_are() {
+fn created_files_stay_open_beyond_the_servers_lease_limit() {
     check(25, |cluster| async move {
         cluster.leases_max.set(Some(64));
         cluster.restart_server().await;
@@ -493,7 +496,7 @@ fn a_file_that_is_made_is_held_open_however_many_leases_there_are() {
 }
 
 #[test]
-fn a_file_made_without_opening_it_is_freed_with_its_name() {
+fn file_made_by_mknod_is_freed_with_its_name() {
     check(28, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let node = NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
@@ -507,7 +510,7 @@ fn a_file_made_without_opening_it_is_freed_with_its_name() {
 }
 
 #[test]
-fn a_file_that_another_client_has_open_outlives_its_name() {
+fn file_that_another_client_has_open_outlives_its_name() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("f", &[3; 20_000]).await;
@@ -518,13 +521,14 @@ fn a_file_that_another_client_has_open_outlives_its_name() {
         assert!(b.read(handle, 10_000, 20_000).await == [3; 10_000]);
         assert_eq!(b.client.getattr(ino).await.unwrap().0.nlink, 0);
         b.close(handle).await;
-        // Nothing holds it any more: it is freed in the background.
+        // No client uses it any more: the server frees it in the background.
         cluster.env.sleep(Duration::from_secs(5)).await;
         let gone = b.client.open(&ROOT, ino, RDONLY).await;
         assert!(gone.is_err(), "{gone:?}");
     });
 }
 
+/// SEMANTICS 1.3.
 #[test]
 fn appends_of_two_clients_never_overwrite_each_other() {
     check(6, |cluster| async move {
@@ -553,10 +557,9 @@ fn appends_of_two_clients_never_overwrite_each_other() {
     });
 }
 
-/// Else the kernel drops the page that carries it, reads it anew from before the write, and keeps
-/// that.
+/// Else the kernel drops the page with the write, reads the old bytes, and keeps them.
 #[test]
-fn who_opens_a_file_while_a_write_through_pages_waits_leaves_its_pages() {
+fn open_during_a_buffered_write_keeps_the_page_cache() {
     check(23, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = b.put("f", &[1; 4096]).await;
@@ -580,7 +583,7 @@ fn who_opens_a_file_while_a_write_through_pages_waits_leaves_its_pages() {
 }
 
 #[test]
-fn a_recall_waits_for_no_invalidation_that_no_recall_needs() {
+fn recall_does_not_wait_for_invalidations_that_no_recall_needs() {
     check(12, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (one, other) = (a.put("one", &[1; 4096]).await, a.put("other", &[1; 4096]).await);
@@ -588,7 +591,7 @@ fn a_recall_waits_for_no_invalidation_that_no_recall_needs() {
             let handle = a.open(ino, RDONLY).await;
             a.read_page(ino, handle, 0).await;
         }
-        // A READ for the one that waits for another client's rights keeps this locked.
+        // A READ that waits for another client's rights keeps this folio locked.
         a.kernel.locked.borrow_mut().push((one, 0, 4096));
         let writer = a.clone();
         let mut past_pages = cluster.env.spawn_join(async move {
@@ -609,13 +612,13 @@ fn a_recall_waits_for_no_invalidation_that_no_recall_needs() {
 }
 
 #[test]
-fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
+fn recall_does_not_deadlock_with_a_read_that_locks_pages() {
     check(7, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("f", &[1; 64 << 10]).await;
         let ino = b.ino("f").await;
         let handle = b.open(ino, RDONLY).await;
-        // The kernel has pages, and its invalidation hangs on a page that a READ keeps locked.
+        // The kernel has pages, and its invalidation waits for a page that a READ keeps locked.
         b.client.read(handle, 0, 4096, true).await.unwrap();
         b.kernel.stuck.set(true);
         let writer = {
@@ -627,22 +630,21 @@ fn a_recall_does_not_wait_for_a_read_whose_pages_are_locked() {
             })
         };
         cluster.env.sleep(Duration::from_millis(50)).await;
-        // While the whole file is being invalidated, READs are served.
+        // READs are served while the whole file is being invalidated.
         b.client.read(handle, 8192, 4096, true).await.unwrap();
-        // The READ that held the page is answered: the invalidation goes on.
+        // The READ that held the page is answered: the invalidation continues.
         b.kernel.stuck.set(false);
         writer.await;
-        let told = b.kernel.told.borrow().clone();
-        assert!(told.contains(&Told::Pages(ino, 0, 0)), "{told:?}");
-        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "the noted range too: {told:?}");
+        let seen = b.kernel.notices.borrow().clone();
+        assert!(seen.contains(&Notice::Pages(ino, 0, 0)), "{seen:?}");
+        assert!(seen.contains(&Notice::Pages(ino, 8192, 4096)), "the noted range too: {seen:?}");
         assert_eq!(b.read(handle, 0, 4096).await, [2; 4096]);
     });
 }
 
-/// A WRITE has put its bytes into the kernel's pages before it comes here, perhaps after an
-/// invalidation passed them.
+/// The kernel copies a WRITE into its pages before it sends it, perhaps after an invalidation.
 #[test]
-fn pages_of_a_write_that_is_served_while_the_right_drains_are_invalidated_too() {
+fn pages_of_a_write_served_during_a_recall_are_invalidated_too() {
     check(9, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("f", &[1; 64 << 10]).await;
@@ -658,14 +660,14 @@ fn pages_of_a_write_that_is_served_while_the_right_drains_are_invalidated_too() 
         b.write(handle, 8192, &[3; 4096]).await;
         b.kernel.stuck.set(false);
         let read = reader.await;
-        assert!(read[8192..12_288] == [3; 4096], "it was served before the right went");
-        let told = b.kernel.told.borrow().clone();
-        assert!(told.contains(&Told::Pages(ino, 8192, 4096)), "{told:?}");
+        assert!(read[8192..12_288] == [3; 4096], "served before the recall ended");
+        let notices = b.kernel.notices.borrow().clone();
+        assert!(notices.contains(&Notice::Pages(ino, 8192, 4096)), "{notices:?}");
     });
 }
 
 #[test]
-fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
+fn blocked_reads_are_served_when_an_invalidation_waits_for_them() {
     check(8, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("f", &[1; 64 << 10]).await;
@@ -680,8 +682,7 @@ fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
         });
         env.sleep(Duration::from_millis(20)).await;
         b.client.read(handle, 4096, 4096, true).await.unwrap();
-        // The first round ends; the second one, for the noted range, hangs until READs that come
-        // now are answered.
+        // The first round ends; the second, for the noted range, waits for READs that come now.
         b.kernel.stuck.set(false);
         env.sleep(Duration::from_micros(100)).await;
         b.kernel.stuck.set(true);
@@ -697,18 +698,17 @@ fn parked_reads_are_released_when_an_invalidation_waits_for_them() {
     });
 }
 
-/// Who may map a file writable reads pages under `DATA_X` only. A READ that waits for that right
-/// keeps its folio locked, and the right waits for a client whose invalidation must not wait for
-/// the folio.
+/// On an `O_RDWR` handle, READs of pages need `DATA_X`. Such a READ keeps its folio locked while it
+/// waits, and the right's holder must not wait for that folio.
 #[test]
-fn a_recall_does_not_wait_for_a_read_that_waits_for_the_right_to_write() {
+fn recall_does_not_wait_for_a_read_that_waits_for_data_x() {
     for seed in 60..90 {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
             let ino = a.put("f", &[1; 64 << 10]).await;
             let handle = a.open(ino, RDWR).await;
             a.read_page(ino, handle, 0).await;
-            // Another reads: the right to write drains, while READs go on.
+            // Another client reads: `DATA_X` is recalled, and READs are served meanwhile.
             a.kernel.stuck.set(true);
             let reader = {
                 let b = b.clone();
@@ -737,29 +737,27 @@ fn a_recall_does_not_wait_for_a_read_that_waits_for_the_right_to_write() {
     }
 }
 
-/// Pages that a reader had are gone when the file may be mapped writable, unless they are under the
-/// right to write: stores into them make no request.
+/// Stores into a mapping make no request, so only pages under `DATA_X` may be mapped writable.
 #[test]
-fn a_file_is_opened_for_mapping_without_pages_under_the_right_to_read() {
+fn pages_cached_under_data_s_are_dropped_by_an_open_that_may_map() {
     check(91, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = b.put("f", &[1; 64 << 10]).await;
         let reading = a.open(ino, RDONLY).await;
         a.read_page(ino, reading, 0).await;
-        let told = |told| a.kernel.told.borrow().contains(&told);
-        assert!(!told(Told::Pages(ino, 0, 0)));
-        // O_APPEND bypasses the pages, and takes no right to write when it is opened; O_RDWR may
-        // map.
+        let notified = |notice| a.kernel.notices.borrow().contains(&notice);
+        assert!(!notified(Notice::Pages(ino, 0, 0)));
+        // O_APPEND bypasses the pages and takes no `DATA_X` at open; O_RDWR may map.
         let appending = a.open(ino, OpenFlags(2 | OpenFlags::APPEND)).await;
-        assert!(told(Told::Pages(ino, 0, 0)));
-        // The server knows that the right to read is gone: it can be had again.
+        assert!(notified(Notice::Pages(ino, 0, 0)));
+        // The server knows that `DATA_S` was returned, and can grant it again.
         let read = cluster.env.timeout(Duration::from_secs(2), a.read(appending, 0, 4096)).await;
         assert_eq!(read.as_deref(), Some(&[1; 4096][..]));
     });
 }
 
 #[test]
-fn truncation_is_served_while_the_right_drains() {
+fn truncation_is_served_during_a_recall() {
     check(9, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = b.create(Ino::ROOT, "f", RDWR).await;
@@ -783,7 +781,7 @@ fn truncation_is_served_while_the_right_drains() {
     });
 }
 
-/// What one process does in directories that others change too.
+/// The operations of one process in directories that others change too.
 async fn work(mount: Mount, worker: u8, dirs: [Ino; 2]) {
     for _ in 0..80 {
         let random = mount.env.random_u64();
@@ -872,21 +870,21 @@ fn work_together(seed: u64, disturb: bool) {
 }
 
 #[test]
-fn two_clients_that_work_in_the_same_directories_agree_in_the_end() {
+fn two_clients_working_in_the_same_directories_agree_in_the_end() {
     for seed in 10..40 {
         work_together(seed, false);
     }
 }
 
 #[test]
-fn they_agree_also_when_the_server_restarts_and_a_third_client_dies() {
+fn two_clients_agree_after_server_restarts_and_a_third_clients_death() {
     for seed in 20..32 {
         work_together(seed, true);
     }
 }
 
 #[test]
-fn an_orphan_is_freed_although_a_grant_crossed_the_return_of_its_last_user() {
+fn orphan_is_freed_although_a_grant_crosses_its_last_close() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -895,25 +893,25 @@ fn an_orphan_is_freed_although_a_grant_crossed_the_return_of_its_last_user() {
         a.client.fsync(opened.handle, false).await.unwrap();
         let other = b.open(b.ino("f").await, RDWR).await;
         a.unlink(Ino::ROOT, "f").await.unwrap();
-        // Takes ATTR from the first client: its next question brings the right back.
+        // Recalls ATTR from the first client: its next request acquires the right again.
         let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
         b.client.setattr(&ROOT, ino, set).await.unwrap();
         b.close(other).await;
         let asker = a.clone();
         let asked = cluster.env.spawn_join(async move { asker.client.getattr(ino).await });
-        // The question has left, its answer has not come.
+        // The request is sent, its reply has not arrived.
         cluster.env.sleep(Duration::from_micros(1)).await;
         a.close(opened.handle).await;
         asked.await.unwrap();
         cluster.env.sleep(Duration::from_secs(5)).await;
-        // Nobody has it open: a client that never knew it finds nothing.
+        // It is freed: a client that never knew it finds nothing.
         let c = cluster.mount("c").await;
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale));
     });
 }
 
 #[test]
-fn a_directory_is_freed_when_one_who_has_found_it_removes_it() {
+fn directory_is_freed_when_a_client_that_looked_it_up_removes_it() {
     for (seed, by_rename) in [(7, false), (8, true)] {
         check(seed, move |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -929,7 +927,7 @@ fn a_directory_is_freed_when_one_who_has_found_it_removes_it() {
                 b.client.rmdir(&ROOT, to).await.unwrap();
             }
             cluster.env.sleep(Duration::from_secs(5)).await;
-            // A client that never knew it asks the server.
+            // A client that never knew it has to ask the server.
             let c = cluster.mount("c").await;
             assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale));
         });
@@ -937,7 +935,7 @@ fn a_directory_is_freed_when_one_who_has_found_it_removes_it() {
 }
 
 #[test]
-fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
+fn file_reopened_after_its_open_right_was_recalled_outlives_its_name() {
     check(6, |cluster| async move {
         cluster.leases_max.set(Some(64));
         cluster.restart_server().await;
@@ -945,12 +943,12 @@ fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
         let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
         let ino = entry.attr.ino;
         a.write(opened.handle, 0, &[1; 5000]).await;
-        // So many leases make the server ask for the oldest, which is in use.
+        // So many leases make the server recall the oldest, which is in use.
         for index in 0..80 {
             a.put(&format!("g{index}"), b"x").await;
         }
         cluster.env.sleep(Duration::from_secs(4)).await;
-        // The right to write comes back, and stays when the file is closed; `OPEN` goes.
+        // `DATA_X` comes back, and stays when the file is closed; `OPEN` is gone.
         a.write(opened.handle, 0, &[2; 5000]).await;
         a.close(opened.handle).await;
         let again = a.open(ino, WRONLY).await;
@@ -967,8 +965,8 @@ fn a_file_opened_again_after_its_open_was_returned_outlives_its_name() {
     });
 }
 
-/// What A asked for first is answered when the log has its first group, and tells of `DATA_X`,
-/// whose own answer waits for the second.
+/// The reply to a's first request is sent with the log's first group, and mentions `DATA_X`. The
+/// reply that grants this right waits for the second group.
 async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u32>>) {
     let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
     let ino = a.put("f", &[1; 5000]).await;
@@ -982,13 +980,13 @@ async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u3
     cluster.meta.stall(true);
     let pause = || cluster.env.sleep(Duration::from_millis(20));
     let renamed = Rc::new(Cell::new(false));
-    let (mover, told) = (a.clone(), renamed.clone());
+    let (mover, done) = (a.clone(), renamed.clone());
     let rename = cluster.env.spawn_join(async move {
         let (from, to) = (name("f"), name("g"));
         let from = Place { dir: Ino::ROOT, name: &from };
         let to = Place { dir: Ino::ROOT, name: &to };
         mover.client.rename(&ROOT, from, to, 0).await.unwrap();
-        told.set(true);
+        done.set(true);
     });
     pause().await;
     let owner = b.clone();
@@ -998,10 +996,10 @@ async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u3
     });
     pause().await;
     let written = Rc::new(Cell::new(false));
-    let (writer, told) = (a.clone(), written.clone());
+    let (writer, done) = (a.clone(), written.clone());
     let one = cluster.env.spawn_join(async move {
         writer.write(first, 0, &[2; 100]).await;
-        told.set(true);
+        done.set(true);
     });
     pause().await;
     assert!(!renamed.get() && !written.get());
@@ -1028,7 +1026,7 @@ async fn write_beside_an_overtaken_grant(cluster: Cluster, overtaken: Rc<Cell<u3
 }
 
 #[test]
-fn a_right_that_another_answer_tells_of_serves_no_write_before_its_size_is_here() {
+fn data_x_reported_by_another_reply_serves_no_write_before_its_size() {
     let overtaken = Rc::new(Cell::new(0));
     for seed in 40..60 {
         let count = overtaken.clone();
@@ -1038,12 +1036,12 @@ fn a_right_that_another_answer_tells_of_serves_no_write_before_its_size_is_here(
 }
 
 #[test]
-fn who_opens_a_removed_file_while_its_last_close_still_saves_keeps_it() {
+fn orphan_opened_while_its_last_close_flushes_is_kept() {
     check(61, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", WRONLY).await;
         let ino = entry.attr.ino;
-        assert_eq!(b.ino("f").await, ino, "it is known to others");
+        assert_eq!(b.ino("f").await, ino, "another client knows it");
         b.unlink(Ino::ROOT, "f").await.unwrap();
         a.write(opened.handle, 0, &[7; 9000]).await;
         cluster.data.stall(true);
@@ -1064,14 +1062,14 @@ fn who_opens_a_removed_file_while_its_last_close_still_saves_keeps_it() {
 }
 
 #[test]
-fn what_is_unsynced_of_a_file_that_another_client_removes_fails_no_syncfs_and_no_unmount() {
+fn syncfs_and_unmount_ignore_dirty_data_of_a_file_removed_elsewhere() {
     for (seed, unmounts) in [(64, false), (65, true)] {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
             let ino = a.put("f", &[6; 9000]).await;
             a.client.syncfs().await.unwrap();
             let opened = b.open(ino, RDONLY).await;
-            // By then nobody is about to open what he has found.
+            // By then the OPEN that a lookup keeps for a while is returned.
             cluster.env.sleep(Duration::from_secs(2)).await;
             let own = a.open(ino, WRONLY).await;
             a.write(own, 0, &[7; 9000]).await;
@@ -1082,7 +1080,7 @@ fn what_is_unsynced_of_a_file_that_another_client_removes_fails_no_syncfs_and_no
             let sync = cluster.env.spawn_join(async move {
                 match unmounts {
                     true => assert_eq!(syncer.client.unmount().await, None, "nothing is lost"),
-                    false => syncer.client.syncfs().await.expect("what is there is durable"),
+                    false => syncer.client.syncfs().await.expect("all is durable"),
                 }
             });
             cluster.env.sleep(Duration::from_millis(50)).await;
@@ -1098,7 +1096,7 @@ fn what_is_unsynced_of_a_file_that_another_client_removes_fails_no_syncfs_and_no
 }
 
 #[test]
-fn a_write_takes_the_capability_away_and_costs_nothing_where_there_is_none() {
+fn write_removes_the_capability_and_costs_nothing_without_one() {
     check(62, |cluster| async move {
         const CAPABILITY: &[u8] = b"security.capability";
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -1108,7 +1106,7 @@ fn a_write_takes_the_capability_away_and_costs_nothing_where_there_is_none() {
         for at in 0..20 {
             a.write(own.handle, at * 100, &[1; 100]).await;
         }
-        assert!(a.requests() - before <= 1, "space, and no more");
+        assert!(a.requests() - before <= 1, "at most a space grant");
         let lasts = |mount: &Mount| {
             let mount = mount.clone();
             async move { mount.client.getxattr(ino, CAPABILITY).await.is_ok() }
@@ -1133,11 +1131,11 @@ fn a_write_takes_the_capability_away_and_costs_nothing_where_there_is_none() {
     });
 }
 
-/// The ways in which content is changed, but for writes past the kernel's pages.
+/// The ways in which content changes, except writes that bypass the page cache.
 const CHANGES: [&str; 8] =
     ["pages", "write-back", "ftruncate", "truncate", "grow", "allocate", "punch", "copy"];
 
-/// Changes the content of `ino`, of which `handle` is a buffered handle, in one of [`CHANGES`].
+/// Changes the content of `ino` in one of [`CHANGES`], through the buffered handle `handle`.
 async fn change(mount: &Mount, ino: Ino, handle: client::Handle, how: &str) {
     let resize = |size, handle| SetAttrRequest { size: Some(size), handle, ..Default::default() };
     let client = &mount.client;
@@ -1156,8 +1154,9 @@ async fn change(mount: &Mount, ino: Ino, handle: client::Handle, how: &str) {
     }
 }
 
+/// SEMANTICS 4.13.
 #[test]
-fn every_change_of_content_takes_the_capability_away_whoever_set_it() {
+fn capability_is_removed_by_every_change_of_content() {
     check(66, |cluster| async move {
         const CAPABILITY: &[u8] = b"security.capability";
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -1165,14 +1164,14 @@ fn every_change_of_content_takes_the_capability_away_whoever_set_it() {
         for (setter, writer) in [(&a, &a), (&b, &a), (&b, &b), (&a, &b)] {
             let handle = writer.open(ino, RDWR).await;
             for how in CHANGES {
-                // Whoever has written before knew that there was none.
+                // A previous write has cached that there is no capability.
                 for before in [false, true] {
                     if before {
                         writer.write(handle, 0, &[1; 100]).await;
                     }
                     let set = setter.client.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false);
                     set.await.unwrap();
-                    // To read and to open for writing changes nothing.
+                    // Reading and opening for writing change nothing.
                     let other = writer.open(ino, RDWR).await;
                     writer.client.read(other, 0, 4096, true).await.unwrap();
                     writer.close(other).await;
@@ -1184,7 +1183,7 @@ fn every_change_of_content_takes_the_capability_away_whoever_set_it() {
                     }
                     let requests = writer.requests();
                     change(writer, ino, handle, how).await;
-                    assert!(writer.requests() - requests <= 1, "space, and no more: {how}");
+                    assert!(writer.requests() - requests <= 1, "at most a space grant: {how}");
                 }
             }
             writer.close(handle).await;
@@ -1192,9 +1191,9 @@ fn every_change_of_content_takes_the_capability_away_whoever_set_it() {
     });
 }
 
-/// The kernel has the folio locked that the write changes, and the recall waits for it.
+/// The kernel has locked the folio that the write changes, and the recall waits for it.
 #[test]
-fn a_write_that_takes_the_capability_away_is_not_waited_for_by_the_recall_that_it_waits_for() {
+fn write_that_removes_a_capability_does_not_deadlock_with_a_recall() {
     for seed in 240..264 {
         check(seed, |cluster| async move {
             const CAPABILITY: &[u8] = b"security.capability";
@@ -1228,7 +1227,7 @@ fn a_write_that_takes_the_capability_away_is_not_waited_for_by_the_recall_that_i
 }
 
 #[test]
-fn the_capability_goes_with_a_write_into_a_part() {
+fn capability_is_removed_by_a_write_into_a_held_range() {
     check(63, |cluster| async move {
         const CAPABILITY: &[u8] = b"security.capability";
         let mounts = [cluster.mount("a").await, cluster.mount("b").await];
@@ -1245,14 +1244,14 @@ fn the_capability_goes_with_a_write_into_a_part() {
                 setter.setxattr(&ROOT, ino, CAPABILITY, b"x", 0, false).await.unwrap();
             }
             mounts[at].write(handles[at], offset + 4096 * (round % 64), &[2; 4096]).await;
-            let told = mounts[1 - at].client.getxattr(ino, CAPABILITY).await;
-            assert_eq!(told, Err(Fault::NoAttribute), "round {round}");
+            let value = mounts[1 - at].client.getxattr(ino, CAPABILITY).await;
+            assert_eq!(value, Err(Fault::NoAttribute), "round {round}");
         }
     });
 }
 
 #[test]
-fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
+fn directory_removed_during_a_lookup_is_not_shown_as_linked() {
     for seed in [65, 67, 69, 71] {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -1276,10 +1275,10 @@ fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
                 }
                 for (found, removed) in found.into_iter().zip(removed) {
                     removed.await.unwrap();
-                    let found = found.await.expect("it was asked for first");
-                    let told = a.client.getattr(found.attr.ino).await;
-                    let gone = told.is_err() || told.is_ok_and(|(attr, _)| attr.nlink == 0);
-                    assert!(gone, "{seed}, {round}: {told:?}");
+                    let found = found.await.expect("it was requested first");
+                    let answer = a.client.getattr(found.attr.ino).await;
+                    let gone = answer.is_err() || answer.is_ok_and(|(attr, _)| attr.nlink == 0);
+                    assert!(gone, "{seed}, {round}: {answer:?}");
                 }
             }
         });
@@ -1287,28 +1286,28 @@ fn what_is_removed_while_it_is_found_is_not_shown_as_it_was() {
 }
 
 #[test]
-fn a_name_that_is_moved_to_where_others_may_change_names_unheard_is_kept_by_no_kernel() {
+fn name_moved_out_of_held_directories_is_dropped_by_the_kernel() {
     check(73, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
-        let mut told = Vec::new();
+        let mut dropped = Vec::new();
         for (held, to) in [("inside", dir), ("outside", Ino::ROOT)] {
             for text in [held, "f"] {
                 let (_, opened) = a.create(dir, text, WRONLY).await;
                 a.close(opened.handle).await;
             }
-            // The names of the root are this client's no more, and those of the directory are.
+            // The client lost NAMES of the root, and holds those of the directory.
             b.put(held, b"x").await;
             b.list(Ino::ROOT, false).await;
             a.list(dir, false).await;
             let entry = a.find(dir, "f").await.unwrap();
             assert!(!entry.entry_ttl.is_zero(), "{held}");
             let (old, new) = (name("f"), name("g"));
-            a.kernel.told.borrow_mut().clear();
+            a.kernel.notices.borrow_mut().clear();
             let (from, to) = (Place { dir, name: &old }, Place { dir: to, name: &new });
             a.client.rename(&ROOT, from, to, 0).await.unwrap();
-            told.push(a.kernel.told.borrow().contains(&Told::Epoch));
+            dropped.push(a.kernel.notices.borrow().contains(&Notice::Epoch));
         }
-        assert_eq!(told, [false, true]);
+        assert_eq!(dropped, [false, true]);
     });
 }

@@ -1,4 +1,4 @@
-//! A client that is silent for too long loses its session, and says so.
+//! A client that is silent for too long loses its session, and reports the loss.
 
 use client::{LockRequest, OpenFlags, SetAttrRequest};
 use env::DiskOptions;
@@ -6,10 +6,11 @@ use env::sim::{DiskAction, DiskFault};
 use types::limits::EVICTION_FLUSH;
 use types::{Duration, Fault, Ino, LockOwner};
 
-use crate::harness::{LEASE, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged};
+use crate::harness::{LEASE, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged};
 
+/// SEMANTICS 3.4.
 #[test]
-fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
+fn evicted_client_reports_its_lost_data_once_and_works_on() {
     check(1, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -30,16 +31,17 @@ fn a_client_that_was_cut_off_reports_its_lost_data_once_and_goes_on() {
         ];
         assert_eq!(reports, [Err(Fault::Io), Ok(())], "once");
         let named = format!("inode {} ", entry.attr.ino);
-        let told = logged().iter().filter(|line| line.contains(&named)).count();
-        assert_eq!(told, 1, "the file is named, once: {:?}", logged());
+        let lines = logged().iter().filter(|line| line.contains(&named)).count();
+        assert_eq!(lines, 1, "the file is named, once: {:?}", logged());
         assert_eq!(a.read(opened.handle, 0, 10).await, b"next");
         a.write(opened.handle, 4, b"!").await;
         assert_eq!(b.read(handle, 0, 10).await, b"next!");
     });
 }
 
+/// SEMANTICS 3.3.
 #[test]
-fn a_suspended_client_that_nobody_waited_for_loses_nothing() {
+fn suspended_client_that_nobody_waited_for_loses_nothing() {
     check(2, |cluster| async move {
         let a = cluster.mount("a").await;
         let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -54,7 +56,7 @@ fn a_suspended_client_that_nobody_waited_for_loses_nothing() {
 }
 
 #[test]
-fn nothing_is_answered_from_memory_after_the_lease_has_run_out() {
+fn cached_attributes_are_not_served_after_the_lease_has_run_out() {
     check(3, |cluster| async move {
         let a = cluster.mount("a").await;
         let ino = a.put("f", b"x").await;
@@ -71,15 +73,15 @@ fn nothing_is_answered_from_memory_after_the_lease_has_run_out() {
 }
 
 #[test]
-fn an_answer_to_what_was_sent_before_a_client_stood_still_gives_it_no_lease_back() {
+fn reply_to_a_request_sent_before_a_pause_does_not_renew_the_lease() {
     check(6, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         for mount in [&a, &b] {
             assert!(mount.find(Ino::ROOT, "new").await.is_none());
         }
-        // The server reads the request when it goes on, and asks b for its right first. By then
-        // there is another connection, over which the answer comes, and a stands still before it
-        // has heard of that.
+        // The server resumes, reads the request, and first recalls b's right. Meanwhile a has
+        // opened another connection, which carries the reply, and is paused before it learns of the
+        // eviction.
         cluster.world.pause("mds");
         let client = a.client.clone();
         cluster.env.spawn(async move {
@@ -96,14 +98,15 @@ fn an_answer_to_what_was_sent_before_a_client_stood_still_gives_it_no_lease_back
             assert_eq!(a.client.lease_left(), Duration::ZERO);
             cluster.env.sleep(Duration::from_micros(10)).await;
         }
-        assert_eq!(a.client.status().evictions, 0, "it has not heard of it yet");
+        assert_eq!(a.client.status().evictions, 0, "it does not know of the eviction yet");
         cluster.world.heal();
         assert!(a.find(Ino::ROOT, "new").await.is_some());
     });
 }
 
+/// SEMANTICS 3.3.
 #[test]
-fn a_dead_client_does_not_keep_others_out_for_longer_than_its_lease() {
+fn dead_client_blocks_others_for_its_lease_at_most() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -119,7 +122,7 @@ fn a_dead_client_does_not_keep_others_out_for_longer_than_its_lease() {
 }
 
 #[test]
-fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
+fn fsync_fails_if_an_eviction_lost_acknowledged_changes() {
     let mut lost = 0;
     for step in 0..24u64 {
         check(5, |cluster| {
@@ -132,7 +135,7 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
                 let root = a.client.opendir(Ino::ROOT).await.unwrap();
                 a.write(opened.handle, 0, b"new and more").await;
                 a.mkdir(Ino::ROOT, "d").await.unwrap();
-                // The commit is under way, answered, or durable: anything may be.
+                // The commit may be in flight, answered, or durable.
                 cluster.env.sleep(Duration::from_millis(step * 125)).await;
                 cluster.world.kill("mds");
                 cluster.world.isolate("a");
@@ -148,7 +151,7 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
                 *lost += usize::from(content == b"old") + usize::from(made.is_none());
                 assert!(file.is_err() || content == b"new and more", "{step}: {content:?}");
                 assert!(dir.is_err() || made.is_some(), "{step}");
-                // The server knows what had become durable unheard of: of that no loss is told.
+                // No loss may be reported of what became durable without an acknowledgement.
                 let whole = content == b"new and more" && made.is_some();
                 assert!(dir.is_ok() || !whole, "{step}: {dir:?}");
                 a.client.fsync(opened.handle, false).await.unwrap();
@@ -160,7 +163,7 @@ fn what_an_answer_promised_and_an_eviction_lost_is_not_called_durable() {
 }
 
 #[test]
-fn a_descriptor_of_a_lost_file_changes_nothing_of_a_directory_that_gets_its_number() {
+fn descriptor_of_a_lost_file_cannot_change_a_directory_with_its_number() {
     check(8, |cluster| async move {
         let a = cluster.mount("a").await;
         a.put("kept", b"x").await;
@@ -172,7 +175,7 @@ fn a_descriptor_of_a_lost_file_changes_nothing_of_a_directory_that_gets_its_numb
         cluster.start_server().await;
         let b = cluster.mount("b").await;
         let made = b.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
-        assert_eq!(made, lost.attr.ino, "the number comes again");
+        assert_eq!(made, lost.attr.ino, "the number is reused");
         cluster.world.heal();
         cluster.env.sleep(LEASE).await;
         assert_eq!(a.find(Ino::ROOT, "d").await.map(|found| found.attr.ino), Some(made));
@@ -186,8 +189,9 @@ fn a_descriptor_of_a_lost_file_changes_nothing_of_a_directory_that_gets_its_numb
     });
 }
 
+/// SEMANTICS 3.4.
 #[test]
-fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number() {
+fn descriptor_of_a_lost_file_never_reaches_the_file_with_its_number() {
     check(7, |cluster| async move {
         let a = cluster.mount("a").await;
         a.put("kept", b"x").await;
@@ -209,7 +213,7 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
         cluster.start_server().await;
         let b = cluster.mount("b").await;
         let (made, other) = b.create(Ino::ROOT, "g", RDWR).await;
-        assert_eq!(made.attr.ino, lost.attr.ino, "the number comes again");
+        assert_eq!(made.attr.ino, lost.attr.ino, "the number is reused");
         b.write(other.handle, 0, b"other").await;
         b.client.fsync(other.handle, false).await.unwrap();
         cluster.world.heal();
@@ -232,19 +236,19 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
             let read = a.client.read(opened.handle, 0, 9, true).await;
             assert_eq!(read.err(), stale, "{what}");
         };
-        // What the kernel asks by the number means the lost file …
-        refused("before the number is told anew").await;
+        // Requests of the kernel with this number mean the lost file …
+        refused("before a lookup returns the number").await;
         assert_eq!(a.client.getattr(ino).await.err(), stale);
         assert_eq!(a.client.open(&ROOT, ino, RDWR).await.err(), stale);
         assert_eq!(a.client.setattr(&ROOT, ino, size).await.err(), stale);
-        // … until a name has led it to the other one, which it can tell from that.
-        let found = a.find(Ino::ROOT, "g").await.expect("made by the other");
+        // … until a lookup returns it with another generation.
+        let found = a.find(Ino::ROOT, "g").await.expect("the other client made it");
         assert_eq!((found.attr.ino, found.attr.size), (ino, 5));
         assert_ne!(found.generation, lost.generation);
         assert!(a.find(Ino::ROOT, "f").await.is_none());
         refused("after that").await;
         assert_eq!(a.get("g").await, b"other");
-        // Who had the lost one locked counts on no lock of the other one but those that it takes.
+        // The locks of the lost file do not count for the other one.
         let mine = a.open(ino, RDWR).await;
         assert_eq!(a.client.setlk(mine, lock, false).await, Ok(()));
         assert_eq!(a.try_write(mine, 5, b"!").await, Ok(1));
@@ -260,8 +264,9 @@ fn a_descriptor_of_a_file_whose_making_was_lost_never_meets_what_gets_its_number
     });
 }
 
+/// SEMANTICS 3.5.
 #[test]
-fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_what_that_means() {
+fn eviction_waits_for_a_stalled_data_device_in_bounds_and_logs_it() {
     check(6, |cluster| async move {
         let count = |text: &str| logged().iter().filter(|line| line.contains(text)).count();
         let b = cluster.mount("b").await;
@@ -281,12 +286,15 @@ fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_w
             let set = SetAttrRequest { mode: Some(0o600), ..SetAttrRequest::default() };
             let change = b.client.setattr(&ROOT, *ino, set);
             let changed = cluster.env.timeout(LEASE * 4, change).await;
-            assert!(changed.is_some_and(|changed| changed.is_ok()), "{name} holds it up");
+            assert!(changed.is_some_and(|changed| changed.is_ok()), "{name} blocks it");
             took.push(cluster.env.now().since(begin));
             assert_eq!(count("may be lost in a power cut"), index + 1);
         }
         assert!(took[0] > LEASE / 2 + EVICTION_FLUSH && took[0] < LEASE * 2 + EVICTION_FLUSH);
-        assert!(took[1] < LEASE * 3 / 2, "who still owes a flush is not waited for: {took:?}");
+        assert!(
+            took[1] < LEASE * 3 / 2,
+            "it does not wait for a device that owes a flush: {took:?}"
+        );
         cluster.data.stall(false);
         cluster.world.heal();
         cluster.env.sleep(Duration::from_secs(1)).await;
@@ -296,7 +304,7 @@ fn an_eviction_waits_in_bounds_for_a_data_device_that_answers_nothing_and_says_w
 }
 
 #[test]
-fn what_a_device_carried_out_late_for_an_evicted_client_is_stable_when_its_quarantine_ends() {
+fn late_write_of_an_evicted_client_is_stable_after_its_quarantine() {
     check(6, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"kept").await;
@@ -318,7 +326,7 @@ fn what_a_device_carried_out_late_for_an_evicted_client_is_stable_when_its_quara
 }
 
 #[test]
-fn who_is_evicted_amid_its_recovery_is_told_of_what_was_not_replayed() {
+fn client_evicted_during_recovery_reports_changes_not_replayed() {
     let (mut bad, mut lost) = (Vec::new(), 0);
     for step in 0..30u64 {
         check(500 + step, |cluster| {
@@ -363,8 +371,9 @@ fn who_is_evicted_amid_its_recovery_is_told_of_what_was_not_replayed() {
     assert!(lost > 2, "{lost}");
 }
 
+/// SEMANTICS 2.6.
 #[test]
-fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
+fn kernel_drops_the_pages_of_data_that_a_device_lost() {
     check(10, |cluster| async move {
         let a = cluster.mount("a").await;
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -374,18 +383,18 @@ fn the_kernel_forgets_the_pages_of_data_that_a_device_lost() {
         a.read_page(ino, handle, 4096).await;
         cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
         a.write(handle, 4096, &[2; 4096]).await;
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         assert_eq!(a.client.fsync(handle, false).await, Err(Fault::Io));
         cluster.env.sleep(Duration::from_millis(1)).await;
-        assert_eq!(*a.kernel.told.borrow(), [Told::Pages(ino, 4096, 4096)]);
+        assert_eq!(*a.kernel.notices.borrow(), [Notice::Pages(ino, 4096, 4096)]);
         assert_eq!(a.read_page(ino, handle, 4096).await, [1; 4096]);
     });
 }
 
-/// The recall waits for the kernel, which waits for the folio of a READ; that waits for the right,
-/// which can only be asked for anew when the recall has ended.
+/// The recall waits for the kernel, which waits for a READ's folio. The READ waits for the right,
+/// which can be requested only when the recall has ended.
 #[test]
-fn a_recall_that_waits_for_a_read_ends_when_the_session_is_lost() {
+fn recall_that_waits_for_a_read_ends_when_the_session_is_lost() {
     check(12, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("f", &[1; 8192]).await;
@@ -413,12 +422,12 @@ fn a_recall_that_waits_for_a_read_ends_when_the_session_is_lost() {
 }
 
 #[test]
-fn who_has_a_file_open_that_went_with_its_session_is_told_so_and_nothing_old() {
+fn open_file_that_was_freed_with_its_session_is_stale() {
     check(13, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = b.put("f", &[1; 100]).await;
         let handle = a.open(ino, RDONLY).await;
-        // Somebody else will wait for what it holds.
+        // Another client will wait for what it holds.
         let other = a.put("g", b"x").await;
         b.unlink(Ino::ROOT, "f").await.unwrap();
         assert_eq!(a.client.getattr(ino).await.unwrap().0.nlink, 0);
@@ -433,8 +442,9 @@ fn who_has_a_file_open_that_went_with_its_session_is_told_so_and_nothing_old() {
     });
 }
 
+/// SEMANTICS 3.4.
 #[test]
-fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wrote() {
+fn pages_mapped_under_a_lost_session_do_not_overwrite_others_writes() {
     check(11, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -443,13 +453,13 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
         a.client.fsync(handle, false).await.unwrap();
         a.read_page(ino, handle, 0).await;
         let other = a.open(ino, RDWR).await;
-        // The page is stored into, and the client is silent.
+        // A mapping stores into the page, and the client falls silent.
         cluster.world.isolate("a");
         let theirs = b.open(ino, RDWR).await;
         b.write(theirs, 0, &[2; 4096]).await;
         b.client.fsync(theirs, false).await.unwrap();
         cluster.env.sleep(LEASE).await;
-        // Its kernel drops the page when it hears of the eviction, and writes it back before.
+        // Its kernel drops the page because of the eviction, and writes it back first.
         a.kernel.stuck.set(true);
         cluster.world.heal();
         cluster.env.sleep(LEASE).await;
@@ -458,11 +468,10 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
         for handle in [handle, other] {
             let reports =
                 [a.client.fsync(handle, false).await, a.client.fsync(handle, false).await];
-            assert_eq!(reports, [Err(Fault::Io), Ok(())], "every descriptor tells, once");
+            assert_eq!(reports, [Err(Fault::Io), Ok(())], "every descriptor reports it once");
         }
         assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));
-        // A page that is filled anew meanwhile was not there before: what is stored into that
-        // arrives.
+        // A page that is filled after the eviction is a new one: stores into it are written back.
         a.read_page(ino, handle, 0).await;
         assert_eq!(a.write_back(handle, 0, &[5; 4096]).await, Ok(4096));
         assert_eq!(a.write_back(handle, 4096, &[3; 4096]).await, Err(Fault::Io));
@@ -470,11 +479,11 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
         cluster.env.sleep(LEASE).await;
         assert_eq!(b.read(theirs, 0, 4096).await, [5; 4096]);
         for handle in [handle, other] {
-            assert_eq!(a.client.fsync(handle, false).await, Ok(()), "of all pages together");
+            assert_eq!(a.client.fsync(handle, false).await, Ok(()), "one report for all pages");
         }
         let lines = logged().iter().filter(|line| line.contains("stored into a mapping")).count();
         assert_eq!(lines, 1);
-        // What is stored from now on is written back.
+        // From now on, stores are written back.
         a.read_page(ino, handle, 0).await;
         assert_eq!(a.write_back(handle, 0, &[4; 4096]).await, Ok(4096));
         assert_eq!(b.read(theirs, 0, 4096).await, [4; 4096]);
@@ -482,7 +491,7 @@ fn what_mappings_stored_under_a_lost_session_is_not_written_over_what_others_wro
 }
 
 #[test]
-fn the_kernel_writes_back_by_a_descriptor_that_has_a_loss_to_tell_and_takes_nothing_from_it() {
+fn write_back_through_a_descriptor_does_not_consume_its_error() {
     check(12, |cluster| async move {
         let a = cluster.mount("a").await;
         let through = OpenFlags(RDWR.0 | OpenFlags::DSYNC);
@@ -501,7 +510,7 @@ fn the_kernel_writes_back_by_a_descriptor_that_has_a_loss_to_tell_and_takes_noth
 }
 
 #[test]
-fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
+fn write_that_waits_for_the_dirty_budget_is_lost_with_the_session() {
     for by_kernel in [true, false] {
         check(12, |cluster| async move {
             const BIG: usize = 900 << 10;
@@ -526,7 +535,7 @@ fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
                 cluster.env.sleep(Duration::from_millis(1)).await;
             }
             cluster.data.stall(true);
-            // The second goes to the device after the first: by then the lease is over.
+            // The next write is submitted when this one has ended: by then the lease has run out.
             a.write(big.handle, 0, &[8; 4096]).await;
             let filler = a.client.clone();
             let mut data = a.env.buffer(BIG);
@@ -556,13 +565,13 @@ fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
             let refused = if by_kernel { Fault::Io } else { Fault::Evicted };
             assert_eq!(waits.await, Err(refused));
             assert_eq!(b.read(theirs, 0, 8192).await, [2; 8192]);
-            // Who wrote knows it; of what was stored into a mapping every descriptor tells.
-            let told = if by_kernel { Err(Fault::Io) } else { Ok(()) };
+            // A writer gets its own error; every descriptor reports the loss of mapped pages.
+            let reported = if by_kernel { Err(Fault::Io) } else { Ok(()) };
             for handle in [handle, other] {
-                assert_eq!(a.client.fsync(handle, false).await, told);
+                assert_eq!(a.client.fsync(handle, false).await, reported);
                 assert_eq!(a.client.fsync(handle, false).await, Ok(()));
             }
-            let line = "(/f): the session was lost; what was stored into a mapping";
+            let line = "(/f): the session was lost; pages stored into a mapping";
             assert_eq!(logged().iter().any(|logged| logged.contains(line)), by_kernel);
             assert_eq!(a.read(handle, 0, 8192).await, [2; 8192]);
         });
@@ -570,11 +579,11 @@ fn what_waits_for_the_bound_on_dirty_bytes_is_lost_with_the_session_and_told() {
 }
 
 #[test]
-fn a_removed_file_that_is_closed_while_it_is_opened_anew_after_an_eviction_is_freed() {
-    let mut anew = 0;
+fn orphan_closed_while_reopened_after_an_eviction_is_freed() {
+    let mut reopened = 0;
     for step in 0..60u64 {
         check(9, |cluster| {
-            let anew = &mut anew;
+            let reopened = &mut reopened;
             async move {
                 let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
                 let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -589,7 +598,7 @@ fn a_removed_file_that_is_closed_while_it_is_opened_anew_after_an_eviction_is_fr
                 }
                 let before = a.requests();
                 cluster.env.sleep(Duration::from_micros(25 * step)).await;
-                *anew += usize::from(a.requests() > before);
+                *reopened += usize::from(a.requests() > before);
                 a.close(opened.handle).await;
                 cluster.env.sleep(LEASE).await;
                 b.close(other).await;
@@ -600,5 +609,5 @@ fn a_removed_file_that_is_closed_while_it_is_opened_anew_after_an_eviction_is_fr
             }
         });
     }
-    assert!(anew > 4, "it was opened anew before {anew} of the closes");
+    assert!(reopened > 4, "it was reopened before {reopened} of the closes");
 }

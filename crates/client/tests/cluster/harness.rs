@@ -46,7 +46,7 @@ pub struct Cluster {
     pub meta: SimDisk,
     /// The data zone.
     pub data: SimDisk,
-    /// Leases that the next server keeps, if not the usual number.
+    /// Lease limit of the next server; `None`: the default.
     pub leases_max: Rc<Cell<Option<usize>>>,
 }
 
@@ -58,19 +58,19 @@ fn pag_uuid() -> Uuid {
     Uuid([8; 16])
 }
 
-/// Runs `test` on a fresh, formatted cluster whose server runs.
+/// Runs `test` on a newly formatted cluster with a running server.
 pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
     check_with(seed, store::Features::USUAL, test);
 }
 
-/// Added to every seed, to try the tests in other orders of events: `REDBUD_COURSE` in the
-/// environment, else 0. An even number leaves it to each test whether tasks are shuffled.
+/// Added to every seed, to run the tests with other orders of events: `REDBUD_COURSE` of the
+/// environment, or 0. With an even number, each test still decides whether tasks are shuffled.
 fn other_courses() -> u64 {
     let course = std::env::var("REDBUD_COURSE").ok();
     course.map_or(0, |text| text.parse().expect("REDBUD_COURSE is a number"))
 }
 
-/// As [`check`], of a file system with these features.
+/// As [`check`], on a file system with these features.
 pub fn check_with<F: Future<Output = ()>>(
     seed: u64,
     features: store::Features,
@@ -186,51 +186,52 @@ impl Cluster {
     }
 }
 
-/// What the client told the kernel.
+/// A notification from the client to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Notice {
     Epoch,
     Attr(Ino),
     Pages(Ino, u64, u64),
-    /// Bytes that end there.
+    /// Bytes stored in the page cache, up to this offset.
     Stored(Ino, u64),
 }
 
-/// A kernel that notes what it is told and may hold up invalidations of pages.
+/// A kernel that records notifications and can delay invalidations of pages.
 pub struct TestKernel {
     env: Env,
-    pub told: Rc<RefCell<Vec<Told>>>,
-    /// It drops unused names when it is asked to. Its inodes are forgotten by the test.
+    pub notices: Rc<RefCell<Vec<Notice>>>,
+    /// It drops unused names on request; the test sends the FORGETs.
     pub prunes: Cell<bool>,
-    /// Of which inodes it was asked that.
+    /// The inodes of these requests.
     pub pruned: RefCell<Vec<Ino>>,
     /// Invalidations of pages wait while this is set.
     pub stuck: Rc<Cell<bool>>,
     /// Bytes whose folios are locked until a READ is answered: their invalidation waits.
     pub locked: Rc<RefCell<Vec<(Ino, u64, u64)>>>,
-    /// Invalidations of pages are carried out one after the other: those for recalls, and others.
-    lanes: Rc<[AsyncMutex; 3]>,
+    /// Invalidations of one kind run one at a time: for recalls, not for recalls, and for pages
+    /// that lack a WRITE.
+    queues: Rc<[AsyncMutex; 3]>,
 }
 
 impl TestKernel {
     fn new(env: Env) -> TestKernel {
-        let (told, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
+        let (notices, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
         let (prunes, pruned) = (Cell::default(), RefCell::default());
-        TestKernel { env, told, prunes, pruned, stuck, locked, lanes: Rc::default() }
+        TestKernel { env, notices, prunes, pruned, stuck, locked, queues: Rc::default() }
     }
 
-    fn tell(&self, told: Told) -> LocalFuture<'static, ()> {
-        self.tell_on(0, told)
+    fn notify(&self, notice: Notice) -> LocalFuture<'static, ()> {
+        self.notify_on(0, notice)
     }
 
-    fn tell_on(&self, lane: usize, told: Told) -> LocalFuture<'static, ()> {
-        self.told.borrow_mut().push(told);
-        let lanes = self.lanes.clone();
+    fn notify_on(&self, queue: usize, notice: Notice) -> LocalFuture<'static, ()> {
+        self.notices.borrow_mut().push(notice);
+        let queues = self.queues.clone();
         let (env, stuck, locked) = (self.env.clone(), self.stuck.clone(), self.locked.clone());
         Box::pin(async move {
             env.sleep(Duration::from_micros(30)).await;
-            let Told::Pages(ino, start, len) = told else { return };
-            let _turn = lanes[lane].lock().await;
+            let Notice::Pages(ino, start, len) = notice else { return };
+            let _queue = queues[queue].lock().await;
             let end = if len == 0 { u64::MAX } else { start + len };
             let hangs =
                 |&(file, from, to): &(Ino, u64, u64)| file == ino && from < end && start < to;
@@ -243,22 +244,22 @@ impl TestKernel {
 
 impl Kernel for TestKernel {
     fn inc_epoch(&self) -> LocalFuture<'static, ()> {
-        self.tell(Told::Epoch)
+        self.notify(Notice::Epoch)
     }
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()> {
-        self.tell(Told::Attr(ino))
+        self.notify(Notice::Attr(ino))
     }
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell(Told::Pages(ino, offset, len))
+        self.notify(Notice::Pages(ino, offset, len))
     }
     fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell_on(1, Told::Pages(ino, offset, len))
+        self.notify_on(1, Notice::Pages(ino, offset, len))
     }
     fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
-        self.tell_on(2, Told::Pages(ino, offset, len))
+        self.notify_on(2, Notice::Pages(ino, offset, len))
     }
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {
-        self.tell(Told::Stored(ino, offset + bytes.len() as u64))
+        self.notify(Notice::Stored(ino, offset + bytes.len() as u64))
     }
     fn prunes(&self) -> bool {
         self.prunes.get()
@@ -350,7 +351,7 @@ impl Mount {
         read.expect("the file can be read").to_vec()
     }
 
-    /// A READ for pages, whose folios are locked until it is answered.
+    /// A READ that fills pages; their folios are locked until it is answered.
     pub async fn read_page(&self, ino: Ino, handle: Handle, offset: u64) -> Vec<u8> {
         let folio = (ino, offset, offset + 4096);
         self.kernel.locked.borrow_mut().push(folio);
@@ -404,7 +405,7 @@ impl Mount {
         names
     }
 
-    /// Requests sent so far.
+    /// Number of requests sent so far.
     pub fn requests(&self) -> u64 {
         self.client.status().requests
     }

@@ -1,4 +1,4 @@
-//! Small files that lie with their inodes, between clients and through crashes.
+//! Inline data of small files, between clients and through crashes.
 
 use client::{Handle, NodeSpec, Place, SetAttrRequest};
 use store::{Feature, Features, SlotSize};
@@ -22,7 +22,7 @@ async fn shorten(mount: &Mount, text: &str) {
 }
 
 #[test]
-fn small_files_are_synced_and_read_by_another_client_without_the_data_device() {
+fn inline_files_are_shared_by_clients_without_the_data_device() {
     for seed in [1, 2] {
         check_with(seed, features(), |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -41,7 +41,7 @@ fn small_files_are_synced_and_read_by_another_client_without_the_data_device() {
                 );
             }
             assert_eq!(accesses(&cluster), before);
-            // One grows out of its slot under the other's hand.
+            // One file outgrows its slot by a write of the other client.
             let handle = b.open(b.ino("f3").await, RDWR).await;
             b.write(handle, 91, &[200; 2000]).await;
             assert_eq!(a.get("f3").await, [vec![3; 91], vec![200; 2000]].concat());
@@ -55,14 +55,14 @@ fn small_files_are_synced_and_read_by_another_client_without_the_data_device() {
 }
 
 #[test]
-fn a_crash_of_the_server_or_the_client_leaves_content_whole() {
+fn inline_data_survives_crashes_of_server_and_client_whole() {
     for seed in [3, 4] {
         check_with(seed, features(), |cluster| async move {
             let a = cluster.mount("a").await;
             for index in 0..30u8 {
                 a.put(&format!("f{index}"), &[index + 1; 300]).await;
             }
-            // Committed, answered, and not durable: replayed to the next server.
+            // Committed and answered, but not durable: the client replays it to the next server.
             cluster.env.sleep(Duration::from_millis(1500)).await;
             for index in 0..10 {
                 let handle = a.open(a.ino(&format!("f{index}")).await, RDWR).await;
@@ -77,7 +77,7 @@ fn a_crash_of_the_server_or_the_client_leaves_content_whole() {
                 }
                 assert_eq!(b.get(&format!("f{index}")).await, want, "f{index}");
             }
-            // What was synced outlives its client.
+            // Synced content survives the client's death.
             let (_, opened) = a.create(Ino::ROOT, "synced", RDWR).await;
             a.write(opened.handle, 0, b"there").await;
             a.client.fsync(opened.handle, false).await.unwrap();
@@ -88,13 +88,13 @@ fn a_crash_of_the_server_or_the_client_leaves_content_whole() {
     }
 }
 
-/// A client that has blocks of the data zone: getting some takes metadata.
+/// Gives a client blocks of the data zone, since a grant needs metadata.
 async fn with_space(mount: Mount) -> Mount {
     mount.put("large", &[1; 4096]).await;
     mount
 }
 
-/// Leaves not one block of metadata but what is kept for removals.
+/// Uses up all metadata blocks except the reserve for removals.
 async fn fill_metadata(mount: &Mount) {
     let node = NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
     for (index, len) in [60_000, 8000, 3000].into_iter().enumerate() {
@@ -123,10 +123,10 @@ async fn set_xattr(mount: &Mount, ino: Ino, len: usize) -> Result<(), Fault> {
     mount.client.setxattr(&ROOT, ino, b"user.y", &vec![8; len], 0, false).await
 }
 
-/// Longer names and attributes for files whose content is on its way: 800 bytes, where slots have
-/// room for 878. Who takes the room is not refused: the content goes to the data zone.
+/// Files with 800 bytes of uncommitted inline data, in slots with room for 878, get longer names
+/// and attributes. Those are not refused: the inline data goes to the data zone.
 #[test]
-fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
+fn inline_data_whose_room_shrinks_survives_a_full_metadata_zone() {
     for seed in [5, 6] {
         check_with(seed, features(), |cluster| async move {
             let (a, b) = (with_space(cluster.mount("a").await).await, cluster.mount("b").await);
@@ -141,7 +141,8 @@ fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
                 a.write(*handle, 0, &[(index % 250) as u8 + 1; 800]).await;
                 let by = if index % 2 == 0 { &a } else { &b };
                 if index % 3 == 0 {
-                    // Who sets an attribute takes the right to write: the content is there first.
+                    // Setting an attribute recalls the right to write, which commits the inline
+                    // data first.
                     let set = set_xattr(by, by.ino(text).await, 150).await;
                     match set {
                         Ok(()) => took += 1,
@@ -166,18 +167,15 @@ fn with_a_full_metadata_zone_nothing_is_lost_of_content_whose_room_shrinks() {
             }
             let before = accesses(&cluster);
             let placed = check_all_there(&a, &b, handles, &names).await;
-            assert_eq!(
-                placed, took,
-                "content whose room went has a block of the data zone, all other is where it was"
-            );
+            assert_eq!(placed, took, "exactly the files that lost their room have a data block");
             assert!(took > 0 && refused > 0, "{took} got room, {refused} did not");
-            assert!(accesses(&cluster).1 > before.1, "some content has a block of the data zone");
+            assert!(accesses(&cluster).1 > before.1, "some files have a data block");
         });
     }
 }
 
-/// What files hold that were each written with 800 bytes, here and for another client; and that
-/// nothing was told as lost. How many have a block of the data zone, the others being content.
+/// Checks files that were each written with 800 bytes, on both clients, and that no loss was
+/// reported. Returns how many have a data block; the others have inline data.
 async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[String]) -> usize {
     let mut placed = 0;
     for (index, (handle, text)) in handles.into_iter().zip(names).enumerate() {
@@ -191,16 +189,16 @@ async fn check_all_there(a: &Mount, b: &Mount, handles: Vec<Handle>, names: &[St
     }
     let lost = logged().into_iter().find(|line| line.contains("lost"));
     assert_eq!(lost, None);
-    // And there is still what removals need.
+    // The reserve for removals is still there.
     for text in names {
         a.unlink(Ino::ROOT, text).await.unwrap();
     }
     placed
 }
 
-/// The room was told with a lease that the names and attributes that take it do not end.
+/// The server reported the room with a lease that changes of names and attributes do not end.
 #[test]
-fn with_a_full_metadata_zone_room_that_was_told_long_ago_is_counted_on_and_nothing_lost() {
+fn inline_data_within_outdated_room_survives_a_full_metadata_zone() {
     for seed in [8, 9] {
         check_with(seed, features(), |cluster| async move {
             let (a, b) = (with_space(cluster.mount("a").await).await, cluster.mount("b").await);
@@ -208,13 +206,13 @@ fn with_a_full_metadata_zone_room_that_was_told_long_ago_is_counted_on_and_nothi
             let mut handles = Vec::new();
             for (index, text) in names.iter_mut().enumerate() {
                 let (entry, opened) = a.create(Ino::ROOT, text, RDWR).await;
-                // The right to write goes to a reader, that to read stays.
+                // `DATA_X` is recalled for a reader, `DATA_S` stays.
                 assert_eq!(b.get(text).await, Vec::<u8>::new());
                 let ino = entry.attr.ino;
                 match index % 4 {
                     0 => set_xattr(&b, ino, 150).await.unwrap(),
                     1 => {
-                        // Out of the way for now, and back with an attribute less.
+                        // Makes the inline data move out, and back when the attribute is smaller.
                         set_xattr(&b, ino, 3000).await.unwrap();
                         a.get(text).await;
                         set_xattr(&b, ino, 150).await.unwrap();
@@ -225,7 +223,7 @@ fn with_a_full_metadata_zone_room_that_was_told_long_ago_is_counted_on_and_nothi
                         *text = longer;
                     }
                     _ => {
-                        // Its first name goes, and a longer one comes.
+                        // Replaces its name by a longer one.
                         let longer = format!("{text}{}", "l".repeat(200));
                         linked(&b, ino, &longer).await.unwrap();
                         b.unlink(Ino::ROOT, text).await.unwrap();
@@ -240,8 +238,8 @@ fn with_a_full_metadata_zone_room_that_was_told_long_ago_is_counted_on_and_nothi
             }
             let before = accesses(&cluster);
             let placed = check_all_there(&a, &b, handles, &names).await;
-            assert_eq!(placed, names.len() / 4, "that whose only name got longer");
-            assert!(accesses(&cluster).1 > before.1, "some content has a block of the data zone");
+            assert_eq!(placed, names.len() / 4, "those whose only name got longer");
+            assert!(accesses(&cluster).1 > before.1, "some files have a data block");
         });
     }
 }
@@ -252,7 +250,7 @@ async fn linked(mount: &Mount, ino: Ino, text: &str) -> Result<(), Fault> {
 }
 
 #[test]
-fn content_that_a_longer_name_leaves_no_room_for_lies_apart() {
+fn inline_data_that_a_longer_name_displaces_goes_to_a_blob() {
     check_with(7, features(), |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;

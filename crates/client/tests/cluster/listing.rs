@@ -1,4 +1,4 @@
-//! Listings of many parts, of which the next is asked for ahead.
+//! Directory listings in several parts, with prefetching of the next one.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::harness::{Cluster, Mount, WRONLY, check};
 
 /// More than two parts.
 const FILES: usize = 2500;
-/// Bytes of an answer: some twenty entries.
+/// Bytes of one reply: about twenty entries.
 const PAGE: usize = 4096;
 
-/// A directory whose files nobody has open.
+/// A directory of files that no client has open.
 async fn filled(cluster: &Cluster) -> Ino {
     let mount = cluster.mount("maker").await;
     let dir = mount.mkdir(Ino::ROOT, "dir").await.unwrap().attr.ino;
@@ -32,8 +32,8 @@ async fn page(mount: &Mount, handle: Handle, cookie: u64) -> Vec<Listed> {
     mount.client.readdir(handle, cookie, PAGE, true).await.expect("the directory can be listed")
 }
 
-/// Pages from `cookie` on, with a while between them.
-async fn rest(mount: &Mount, handle: Handle, mut cookie: u64) -> Vec<Listed> {
+/// Lists from `cookie` on, with a pause after each page.
+async fn list_from(mount: &Mount, handle: Handle, mut cookie: u64) -> Vec<Listed> {
     let mut all = Vec::new();
     loop {
         let part = page(mount, handle, cookie).await;
@@ -49,7 +49,7 @@ fn names(listed: &[Listed]) -> Vec<String> {
     listed.iter().map(text).filter(|name| name != "." && name != "..").collect()
 }
 
-/// Lists until what follows the first part is on its way, or here.
+/// Lists until the second part is requested or has arrived.
 async fn begin(mount: &Mount, dir: Ino) -> (Handle, Vec<Listed>) {
     let handle = mount.client.opendir(dir).await.unwrap();
     let mut listed = page(mount, handle, 0).await;
@@ -59,7 +59,7 @@ async fn begin(mount: &Mount, dir: Ino) -> (Handle, Vec<Listed>) {
 }
 
 #[test]
-fn who_lists_on_waits_for_the_first_part_only() {
+fn listing_waits_for_the_server_only_at_its_first_part() {
     check(71, |cluster| async move {
         let dir = filled(&cluster).await;
         let b = cluster.mount("b").await;
@@ -76,19 +76,19 @@ fn who_lists_on_waits_for_the_first_part_only() {
             b.env.sleep(Duration::from_millis(1)).await;
             slept += Duration::from_millis(1);
         }
-        assert_eq!(b.env.now().since(before), slept, "nothing but the sleeping took time");
+        assert_eq!(b.env.now().since(before), slept, "only the sleeps took time");
         assert_eq!(names(&all), (0..FILES).map(file).collect::<Vec<_>>());
     });
 }
 
 #[test]
-fn what_went_since_it_was_asked_for_ahead_is_not_told_as_there() {
+fn listing_drops_prefetched_names_that_were_removed() {
     check(72, |cluster| async move {
         let dir = filled(&cluster).await;
         let a = cluster.mount("a").await;
         let b = cluster.mount("b").await;
         let (handle, mut all) = begin(&b, dir).await;
-        // One that is in the part that is here already, and not told.
+        // A name in the part that is prefetched and not yet returned.
         b.unlink(dir, &file(1200)).await.unwrap();
         let cookie = all.last().unwrap().cookie;
         all.extend(page(&b, handle, cookie).await);
@@ -98,14 +98,14 @@ fn what_went_since_it_was_asked_for_ahead_is_not_told_as_there() {
         }
         assert!(all.iter().skip(2).all(|listed| listed.entry.is_some()));
         assert!(!names(&all).contains(&file(1200)));
-        // Another client takes one away: names may be told, but none as if it held.
+        // Another client removes one: names may be listed, but without attributes.
         a.unlink(dir, &file(2000)).await.unwrap();
         let cookie = all.last().unwrap().cookie;
         let next = page(&b, handle, cookie).await;
         assert!(!next.is_empty() && next.iter().all(|listed| listed.entry.is_none()));
         let cookie = next.last().unwrap().cookie;
         all.extend(next);
-        let later = rest(&b, handle, cookie).await;
+        let later = list_from(&b, handle, cookie).await;
         let gone = later.iter().find(|listed| listed.name == file(2000).as_bytes());
         assert!(gone.is_none_or(|gone| gone.entry.is_none()));
         all.extend(later);
@@ -117,7 +117,7 @@ fn what_went_since_it_was_asked_for_ahead_is_not_told_as_there() {
 }
 
 #[test]
-fn a_listing_that_begins_anew_uses_nothing_of_before() {
+fn rewound_listing_uses_no_prefetched_names() {
     check(73, |cluster| async move {
         let dir = filled(&cluster).await;
         let a = cluster.mount("a").await;
@@ -128,7 +128,7 @@ fn a_listing_that_begins_anew_uses_nothing_of_before() {
         }
         let (_, opened) = a.create(dir, "new", WRONLY).await;
         a.close(opened.handle).await;
-        let listed: BTreeSet<String> = names(&rest(&b, handle, 0).await).into_iter().collect();
+        let listed: BTreeSet<String> = names(&list_from(&b, handle, 0).await).into_iter().collect();
         let there = (0..FILES).filter(|index| ![1100, 1900].contains(index)).map(file);
         assert_eq!(listed, there.chain(["new".to_owned()]).collect());
     });

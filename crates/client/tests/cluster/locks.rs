@@ -16,8 +16,9 @@ fn flock(owner: u64, exclusive: Option<bool>) -> LockRequest {
     LockRequest { flock: true, ..lock(owner, exclusive, 0, u64::MAX) }
 }
 
+/// SEMANTICS 1.6.
 #[test]
-fn a_lock_of_one_client_keeps_another_out_until_it_is_freed() {
+fn lock_of_one_client_excludes_another_until_it_is_freed() {
     check(1, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
@@ -44,7 +45,7 @@ fn a_lock_of_one_client_keeps_another_out_until_it_is_freed() {
 }
 
 #[test]
-fn waiting_can_be_given_up_and_releasing_frees_flocks() {
+fn lock_wait_can_be_abandoned_and_release_frees_flocks() {
     check(2, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
@@ -54,7 +55,7 @@ fn waiting_can_be_given_up_and_releasing_frees_flocks() {
         assert!(cluster.env.timeout(Duration::from_millis(300), wait).await.is_none());
         cluster.env.sleep(Duration::from_millis(100)).await;
         a.client.release(mine, Some(LockOwner(5))).await;
-        // The wait that was given up does not hold the lock now.
+        // The abandoned wait does not hold the lock now.
         let again = a.open(ino, RDWR).await;
         a.client.setlk(again, flock(7, Some(true)), false).await.unwrap();
         a.client.setlk(again, flock(7, None), false).await.unwrap();
@@ -62,6 +63,7 @@ fn waiting_can_be_given_up_and_releasing_frees_flocks() {
     });
 }
 
+/// SEMANTICS 1.6.
 #[test]
 fn locks_survive_a_restart_of_the_server() {
     check(3, |cluster| async move {
@@ -78,7 +80,7 @@ fn locks_survive_a_restart_of_the_server() {
 }
 
 #[test]
-fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
+fn abandoned_lock_request_restores_the_previous_lock() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
@@ -93,10 +95,10 @@ fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
                 false => lock(1, Some(false), 10, 19),
             };
             a.client.setlk(mine, held, false).await.unwrap();
-            // The request has left when its caller gets a signal, and is granted.
+            // The request was sent before its caller got a signal, and is granted.
             let upgrade = a.client.setlk(mine, request(flock, Some(true)), true);
-            let given_up = cluster.env.timeout(Duration::from_micros(1), upgrade).await;
-            assert!(given_up.is_none());
+            let abandoned = cluster.env.timeout(Duration::from_micros(1), upgrade).await;
+            assert!(abandoned.is_none());
             cluster.env.sleep(Duration::from_secs(1)).await;
             let refused = b.client.setlk(theirs, request(flock, Some(true)), false).await;
             assert_eq!(refused, Err(Fault::WouldBlock), "flock {flock}: the shared lock is held");
@@ -107,7 +109,7 @@ fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
                 b.client.setlk(theirs, lock(1, Some(true), 20, 99), false).await.unwrap();
                 b.client.setlk(theirs, request(flock, None), false).await.unwrap();
             }
-            // What the process does next comes after that, also at once.
+            // The next request of the process comes after that, even if it follows at once.
             let upgrade = a.client.setlk(mine, request(flock, Some(true)), true);
             assert!(cluster.env.timeout(Duration::from_micros(1), upgrade).await.is_none());
             a.client.setlk(mine, request(flock, None), false).await.unwrap();
@@ -119,16 +121,16 @@ fn a_lock_that_is_given_up_while_it_is_granted_leaves_what_was_held_before() {
 }
 
 #[test]
-fn who_gave_a_lock_up_while_it_was_granted_does_not_rely_on_it_when_the_session_is_lost() {
+fn abandoned_lock_request_counts_as_no_lost_lock_after_an_eviction() {
     check(7, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
         let (mine, theirs) = (a.open(ino, RDWR).await, b.open(ino, RDWR).await);
         for micros in (0..1200).step_by(20) {
             let wanted = a.client.setlk(mine, lock(1, Some(true), 0, 99), true);
-            let given_up = cluster.env.timeout(Duration::from_micros(1), wanted).await;
-            assert!(given_up.is_none());
-            // At some of these moments the grant is known, and the release cannot be told.
+            let abandoned = cluster.env.timeout(Duration::from_micros(1), wanted).await;
+            assert!(abandoned.is_none());
+            // At some of these moments the grant has arrived, and the unlock cannot be sent.
             cluster.env.sleep(Duration::from_micros(micros)).await;
             cluster.world.isolate("a");
             b.client.setlk(theirs, lock(2, Some(true), 0, 99), true).await.unwrap();
@@ -139,13 +141,14 @@ fn who_gave_a_lock_up_while_it_was_granted_does_not_rely_on_it_when_the_session_
             a.client.fsync(mine, false).await.unwrap();
             b.client.setlk(theirs, lock(2, None, 0, 99), false).await.unwrap();
         }
-        let told = logged();
-        assert!(!told.iter().any(|line| line.contains("locks of processes")), "{told:?}");
+        let lines = logged();
+        assert!(!lines.iter().any(|line| line.contains("locks of processes")), "{lines:?}");
     });
 }
 
+/// SEMANTICS 3.4.
 #[test]
-fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
+fn descriptor_of_a_lost_lock_fails_until_its_owner_unlocks() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"as it was").await;
@@ -158,7 +161,7 @@ fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
         let theirs = b.open(ino, RDWR).await;
         b.client.setlk(theirs, flock(3, Some(true)), true).await.unwrap();
         b.client.setlk(theirs, lock(4, Some(true), 0, 99), true).await.unwrap();
-        // It comes back while a write waits for it, and knows of the loss before it goes on.
+        // The client reconnects while a write waits, and learns of the loss first.
         let (waiting, handle) = (a.clone(), flocked);
         let write =
             cluster.env.spawn_join(async move { waiting.try_write(handle, 0, b"unlocked!").await });
@@ -182,14 +185,13 @@ fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
         }
         assert_eq!(b.read(theirs, 0, 100).await, b"as it was");
         let named = format!("inode {ino} (/f): the session was lost; locks of processes are lost");
-        let told: Vec<_> = logged().into_iter().filter(|line| line.contains(&named)).collect();
-        assert_eq!(told.len(), 1, "{:?}", logged());
-        assert!(told[0].ends_with(": 1, 2"), "{told:?}");
-        // Who did not lock it has lost nothing.
+        let lines: Vec<_> = logged().into_iter().filter(|line| line.contains(&named)).collect();
+        assert_eq!(lines.len(), 1, "{:?}", logged());
+        assert!(lines[0].ends_with(": 1, 2"), "{lines:?}");
+        // A descriptor without a lock has lost nothing.
         a.write(free, 0, b"as").await;
         a.client.fsync(free, false).await.unwrap();
-        // Half of the range is given up, then all; a lock taken anew does not hide that one was
-        // lost.
+        // Unlocks half of the range, then all. A new lock does not hide that one was lost.
         a.client.setlk(ranged, lock(2, None, 0, 49), false).await.unwrap();
         assert_eq!(a.try_write(ranged, 0, b"x").await, Err(Fault::Io));
         b.client.setlk(theirs, lock(4, None, 0, 99), false).await.unwrap();
@@ -208,7 +210,7 @@ fn who_relies_on_a_lock_that_an_eviction_took_is_told_until_it_gives_it_up() {
 }
 
 #[test]
-fn closing_a_descriptor_ends_the_report_of_its_owners_lost_range() {
+fn close_ends_the_errors_of_its_owners_lost_range_lock() {
     check(6, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"").await;
@@ -222,7 +224,11 @@ fn closing_a_descriptor_ends_the_report_of_its_owners_lost_range() {
         cluster.env.sleep(LEASE).await;
         assert_eq!(a.try_write(mine, 0, b"x").await, Err(Fault::Io));
         a.client.flush(mine, LockOwner(1)).await.unwrap();
-        assert_eq!(a.try_write(mine, 0, b"x").await, Err(Fault::Io), "one has it open still");
+        assert_eq!(
+            a.try_write(mine, 0, b"x").await,
+            Err(Fault::Io),
+            "the other owner has not closed it"
+        );
         a.client.flush(mine, LockOwner(2)).await.unwrap();
         a.write(mine, 0, b"x").await;
     });

@@ -1,12 +1,11 @@
 //! Clients against a real metadata server, in simulated worlds.
 //!
-//! Each test runs in virtual time with real disks' semantics; nothing depends on
-//! the speed of the machine.
+//! The tests run in virtual time, on disks that lose unflushed writes as real ones do. Nothing
+//! depends on the speed of the machine.
 #![allow(missing_docs)]
 
 extern crate redbud_client as client;
 
-mod away;
 mod coherence;
 mod eviction;
 mod harness;
@@ -16,7 +15,8 @@ mod locks;
 mod model;
 mod namespace;
 mod pages;
-mod parts;
+mod ranges;
 mod recovery;
 mod replace;
+mod server_silent;
 mod space;

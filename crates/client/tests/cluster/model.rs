@@ -1,5 +1,5 @@
-//! Random operations of two clients, one after the other, against a model in memory;
-//! connections break and the server restarts meanwhile.
+//! Random operations of two clients, one after the other, against a model in memory, while
+//! connections break and the server restarts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ enum Node {
     File(Vec<u8>),
 }
 
-/// What the file system should be.
+/// The expected file system.
 struct Model {
     nodes: BTreeMap<Ino, Node>,
     links: BTreeMap<Ino, u32>,
@@ -87,13 +87,13 @@ impl Model {
     }
 }
 
-struct Run {
+struct ModelRun {
     cluster: Cluster,
     mounts: [Mount; 2],
     model: Model,
 }
 
-impl Run {
+impl ModelRun {
     fn random(&self, n: usize) -> usize {
         (self.cluster.env.random_u64() % n as u64) as usize
     }
@@ -140,7 +140,7 @@ impl Run {
             Some(_) => assert_eq!(made.err(), Some(Fault::Exists), "{text}"),
             None => {
                 let ino = made.expect("a file can be made").attr.ino;
-                assert!(!self.model.nodes.contains_key(&ino), "a number comes again");
+                assert!(!self.model.nodes.contains_key(&ino), "a number is reused");
                 self.model.add(dir, text, ino, Some(Node::File(Vec::new())));
             }
         }
@@ -183,7 +183,7 @@ impl Run {
         let inside = is_dir && self.model.is_inside(to, ino);
         let over_dir = over.is_some_and(|over| self.model.is_dir(over));
         if inside {
-            // A directory that moves onto itself stays where it is.
+            // A rename of a directory onto itself changes nothing.
             assert!(renamed.is_err() || over == Some(ino));
             return;
         }
@@ -195,7 +195,7 @@ impl Run {
             _ => Ok(()),
         };
         if over_dir && over.is_some_and(|over| over != ino && self.model.is_inside(dir, over)) {
-            assert!(renamed.is_err(), "the target holds the source");
+            assert!(renamed.is_err(), "the target contains the source");
             return;
         }
         assert_eq!(renamed, expected, "{text} to {target}");
@@ -272,7 +272,7 @@ impl Run {
         }
     }
 
-    /// A fresh client finds what the model says.
+    /// Checks with a new client.
     async fn verify(&mut self) {
         let fresh = self.cluster.mount("fresh").await;
         let mut walk = vec![Ino::ROOT];
@@ -293,7 +293,7 @@ impl Run {
 fn run(seed: u64, disturb: bool) {
     check(seed, |cluster| async move {
         let mounts = [cluster.mount("a").await, cluster.mount("b").await];
-        let mut run = Run { cluster: cluster.clone(), mounts, model: Model::new() };
+        let mut run = ModelRun { cluster: cluster.clone(), mounts, model: Model::new() };
         for step in 0..400 {
             if disturb && step % 40 == 39 {
                 match run.random(3) {
@@ -319,7 +319,7 @@ fn two_clients_and_a_model_agree_on_random_operations() {
 }
 
 #[test]
-fn two_clients_and_a_model_agree_while_connections_break_and_the_server_restarts() {
+fn two_clients_and_a_model_agree_through_cuts_and_server_restarts() {
     for seed in 200..208 {
         run(seed, true);
     }

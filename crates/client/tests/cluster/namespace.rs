@@ -6,7 +6,7 @@ use types::{Duration, Fault, FileKind, Ino, Timestamp};
 use crate::harness::{RDONLY, RDWR, ROOT, WRONLY, check, name};
 
 #[test]
-fn what_is_made_is_found_listed_renamed_and_removed() {
+fn created_names_are_found_listed_renamed_and_removed() {
     check(2, |cluster| async move {
         let a = cluster.mount("a").await;
         let dir = a.mkdir(Ino::ROOT, "dir").await.unwrap().attr;
@@ -52,7 +52,7 @@ fn what_is_made_is_found_listed_renamed_and_removed() {
 }
 
 #[test]
-fn attributes_change_and_last() {
+fn changed_attributes_last() {
     check(3, |cluster| async move {
         let a = cluster.mount("a").await;
         let ino = a.put("f", b"0123456789").await;
@@ -80,14 +80,14 @@ fn attributes_change_and_last() {
 }
 
 #[test]
-fn extended_attributes_come_and_go_and_absence_is_remembered() {
+fn extended_attributes_are_set_and_removed_and_absence_is_cached() {
     check(4, |cluster| async move {
         let a = cluster.mount("a").await;
         let ino = a.put("f", b"").await;
         let before = a.requests();
         let missing = a.client.getxattr(ino, b"security.capability").await;
         assert_eq!(missing, Err(Fault::NoAttribute));
-        assert_eq!(a.requests(), before, "a file made here has none");
+        assert_eq!(a.requests(), before, "the client knows that a new file has none");
         a.client.setxattr(&ROOT, ino, b"user.a", b"1", 0, false).await.unwrap();
         a.client.setxattr(&ROOT, ino, b"user.b", b"22", 1, false).await.unwrap();
         let again = a.client.setxattr(&ROOT, ino, b"user.b", b"3", 1, false).await;
@@ -104,14 +104,14 @@ fn extended_attributes_come_and_go_and_absence_is_remembered() {
 }
 
 #[test]
-fn a_create_and_an_unlink_in_a_known_directory_take_one_request_each() {
+fn create_and_unlink_in_a_cached_directory_take_one_request_each() {
     check(6, |cluster| async move {
         let a = cluster.mount("a").await;
         let dir = a.mkdir(Ino::ROOT, "dir").await.unwrap().attr.ino;
         let before = a.requests();
         for index in 0..50 {
             let text = format!("f{index}");
-            assert!(a.find(dir, &text).await.is_none(), "the kernel asks before it creates");
+            assert!(a.find(dir, &text).await.is_none(), "the kernel looks up before it creates");
             let (_, opened) = a.create(dir, &text, WRONLY).await;
             a.close(opened.handle).await;
         }
@@ -127,7 +127,7 @@ fn a_create_and_an_unlink_in_a_known_directory_take_one_request_each() {
 }
 
 #[test]
-fn a_fresh_mount_fetches_a_directory_whose_names_are_asked_one_by_one() {
+fn fresh_mount_prefetches_a_directory_after_single_lookups() {
     check(8, |cluster| async move {
         let a = cluster.mount("a").await;
         let dir = a.mkdir(Ino::ROOT, "dir").await.unwrap().attr.ino;
@@ -164,7 +164,7 @@ fn a_fresh_mount_fetches_a_directory_whose_names_are_asked_one_by_one() {
 }
 
 #[test]
-fn an_unlinked_file_lives_until_its_last_close() {
+fn orphan_lives_until_its_last_close() {
     check(10, |cluster| async move {
         let a = cluster.mount("a").await;
         let free = a.client.statfs().await.unwrap().blocks_free;
@@ -190,7 +190,7 @@ fn an_unlinked_file_lives_until_its_last_close() {
 }
 
 #[test]
-fn a_nameless_file_can_be_given_a_name() {
+fn tmpfile_can_be_linked() {
     check(12, |cluster| async move {
         let a = cluster.mount("a").await;
         let (entry, opened) = a.client.tmpfile(&ROOT, Ino::ROOT, 0o600, 0, RDWR).await.unwrap();
@@ -207,7 +207,7 @@ fn a_nameless_file_can_be_given_a_name() {
 }
 
 #[test]
-fn opening_what_exists_by_create_obeys_the_flags() {
+fn create_of_an_existing_file_obeys_the_open_flags() {
     check(14, |cluster| async move {
         let a = cluster.mount("a").await;
         a.put("f", b"old").await;
@@ -229,7 +229,7 @@ fn opening_what_exists_by_create_obeys_the_flags() {
 }
 
 #[test]
-fn copies_and_seeks_see_holes_and_data() {
+fn copy_and_seek_see_holes_and_data() {
     check(16, |cluster| async move {
         let a = cluster.mount("a").await;
         let (_, from) = a.create(Ino::ROOT, "from", RDWR).await;
@@ -257,7 +257,7 @@ fn copies_and_seeks_see_holes_and_data() {
 }
 
 #[test]
-fn a_rename_between_two_names_of_one_file_forgets_neither() {
+fn rename_between_two_names_of_one_file_keeps_both() {
     check(3, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("one", b"x").await;
@@ -277,7 +277,7 @@ fn a_rename_between_two_names_of_one_file_forgets_neither() {
 }
 
 #[test]
-fn a_file_that_lost_its_last_name_gets_no_new_one() {
+fn orphan_cannot_be_linked_again() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", b"x").await;
@@ -285,7 +285,7 @@ fn a_file_that_lost_its_last_name_gets_no_new_one() {
         a.unlink(Ino::ROOT, "f").await.unwrap();
         let back = name("back");
         let place = Place { dir: Ino::ROOT, name: &back };
-        // Its kernel may not know yet that the file has lost its name.
+        // Its kernel may not know yet that the file is an orphan.
         assert_eq!(b.client.link(&ROOT, ino, place).await.err(), Some(Fault::NotFound));
         b.close(handle).await;
         let flags = OpenFlags(OpenFlags::READ_WRITE);

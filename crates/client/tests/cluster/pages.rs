@@ -1,18 +1,18 @@
 //! The kernel's pages of a file that processes of several clients use at once.
 //!
-//! The kernel copies a WRITE into a page that is up to date, unlocks the page, and only then sends
-//! the request. It keeps a page locked that is not up to date until the WRITE is answered.
+//! The kernel copies a WRITE into an up-to-date page, unlocks the page, and only then sends the
+//! request. If the page is not up to date, the kernel keeps it locked until the WRITE is answered.
 
 use client::WriteFlags;
 use types::{Duration, Ino};
 
-use crate::harness::{Cluster, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
+use crate::harness::{Cluster, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
 impl Mount {
-    /// A WRITE of part of a page that is not up to date: the page is locked until it is answered.
+    /// A WRITE of part of a page that is not up to date: the page stays locked until the answer.
     async fn write_locking(&self, ino: Ino, handle: client::Handle, offset: u64, bytes: &[u8]) {
         let page = offset / PAGE as u64 * PAGE as u64;
         let folio = (ino, page, page + PAGE as u64);
@@ -34,8 +34,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// The kernel of client a had the page, and has dropped it for a write of client b: also if it
-    /// has just copied a WRITE into it.
+    /// The kernel of client a had the page, and has dropped it because client b wrote. It may have
+    /// copied a WRITE into it just before.
     async fn dropped(cluster: &Cluster) -> Shared {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = a.put("f", &[1; PAGE]).await;
@@ -49,26 +49,26 @@ impl Shared {
 
 /// SEMANTICS 1.1.
 #[test]
-fn page_that_a_read_filled_before_a_write_is_dropped_before_the_write_is_answered() {
+fn page_filled_before_a_write_is_dropped_before_the_write_is_answered() {
     check(31, |cluster| async move {
         let Shared { a, b, ino, handle, other } = Shared::dropped(&cluster).await;
-        // Its kernel fills the page anew, for another process, and sends the WRITE after that.
+        // Its kernel fills the page again, for another process, and sends the WRITE after that.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"mine").await;
-        let page = Told::Pages(ino, 0, PAGE as u64);
-        assert!(a.kernel.told.borrow().contains(&page), "the page lacks the WRITE");
-        // From here on its kernel copies WRITEs into a page that has all of them.
+        let page = Notice::Pages(ino, 0, PAGE as u64);
+        assert!(a.kernel.notices.borrow().contains(&page), "the page does not have the WRITE");
+        // From here on, its kernel copies WRITEs into a page that has all of them.
         a.client.read(handle, 0, PAGE as u32, true).await.unwrap();
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         a.write(handle, 8, b"more").await;
-        assert_eq!(*a.kernel.told.borrow(), [], "nothing was dropped since the last WRITE");
+        assert_eq!(*a.kernel.notices.borrow(), [], "nothing was dropped since the last WRITE");
         a.close(handle).await;
         b.close(other).await;
     });
 }
 
-/// A mapping may have stored into a page that lacks a WRITE: the kernel writes back all of it.
+/// A mapping may have stored into a page without a WRITE: the kernel writes back all of it.
 #[test]
 fn write_back_of_a_page_that_lacks_a_write_leaves_the_bytes_of_the_write() {
     check(32, |cluster| async move {
@@ -154,18 +154,20 @@ fn read_at_the_end_stores_the_last_byte_where_the_file_grows_elsewhere() {
         let reader = b.open(b.ino("f").await, RDONLY).await;
         b.client.read(reader, 0, PAGE as u32, true).await.unwrap();
         a.write(writer, 100, &[2; 50]).await;
-        b.kernel.told.borrow_mut().clear();
+        b.kernel.notices.borrow_mut().clear();
         let (attr, _) = b.client.getattr_to_read(ino, reader).await.unwrap();
         assert_eq!(attr.size, 150);
-        assert!(b.kernel.told.borrow().contains(&Told::Stored(ino, 150)));
+        assert!(b.kernel.notices.borrow().contains(&Notice::Stored(ino, 150)));
         // A WRITE through pages may be on its way where a process may write: its bytes are not
         // touched.
         let both = b.open(ino, RDWR).await;
         a.write(writer, 150, &[3; 50]).await;
-        b.kernel.told.borrow_mut().clear();
+        b.kernel.notices.borrow_mut().clear();
         let (attr, _) = b.client.getattr_to_read(ino, reader).await.unwrap();
         assert_eq!(attr.size, 200);
-        assert!(!b.kernel.told.borrow().iter().any(|told| matches!(told, Told::Stored(..))));
+        assert!(
+            !b.kernel.notices.borrow().iter().any(|notice| matches!(notice, Notice::Stored(..)))
+        );
         let flags = WriteFlags::default();
         let data = b.env.buffer(4);
         assert_eq!(b.client.write(&ROOT, both, 196, data, 4, flags).await, Ok(4));

@@ -1,4 +1,4 @@
-//! Connections break and servers restart; the applications notice nothing.
+//! Connections break and servers restart; applications notice nothing.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -9,11 +9,12 @@ use client::{ClientConfig, NodeSpec, Place};
 use types::{Duration, Fault, FileKind, Ino, PagId};
 
 use crate::harness::{
-    Cluster, LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check, logged, name,
+    Cluster, LEASE, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check, logged, name,
 };
 
+/// SEMANTICS 3.2.
 #[test]
-fn what_was_not_durable_is_replayed_after_a_restart() {
+fn changes_that_were_not_durable_are_replayed_after_a_restart() {
     check(1, |cluster| async move {
         let a = cluster.mount("a").await;
         let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
@@ -25,7 +26,7 @@ fn what_was_not_durable_is_replayed_after_a_restart() {
             made.push(entry.attr.ino);
         }
         a.unlink(dir, "f7").await.unwrap();
-        assert!(a.client.status().replay > 0, "the server has not written everything yet");
+        assert!(a.client.status().replay > 0, "the server has not made everything durable yet");
         cluster.restart_server().await;
         for index in (0..40).filter(|index| *index != 7) {
             let entry = a.find(dir, &format!("f{index}")).await.expect("replayed");
@@ -45,7 +46,7 @@ fn what_was_not_durable_is_replayed_after_a_restart() {
 }
 
 #[test]
-fn a_whiteout_that_was_not_durable_comes_back_under_its_number() {
+fn whiteout_that_was_not_durable_is_replayed_under_its_number() {
     const WHITEOUT: u32 = 4;
     for seed in [8, 9] {
         check(seed, |cluster| async move {
@@ -61,11 +62,11 @@ fn a_whiteout_that_was_not_durable_comes_back_under_its_number() {
                 a.create(from, &format!("f{index}"), WRONLY).await;
                 let (old, new) = (Place { dir: from, name: &text }, Place { dir: to, name: &text });
                 a.client.rename(&ROOT, old, new, WHITEOUT).await.unwrap();
-                // What the old name leads to is known without asking.
+                // The client knows the whiteout under the old name without asking.
                 left.push(a.find(from, &format!("f{index}")).await.unwrap().attr);
             }
             assert_eq!(a.requests() - requests, 40, "one request for each change");
-            assert!(a.client.status().replay > 0, "the server has not written everything yet");
+            assert!(a.client.status().replay > 0, "the server has not made everything durable yet");
             cluster.restart_server().await;
             for mount in [&a, &b] {
                 for (index, left) in left.iter().enumerate() {
@@ -81,7 +82,7 @@ fn a_whiteout_that_was_not_durable_comes_back_under_its_number() {
 }
 
 #[test]
-fn requests_under_way_are_executed_once_through_cuts_and_restarts() {
+fn requests_in_flight_are_executed_once_through_cuts_and_restarts() {
     for seed in [2, 3, 4, 5] {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -97,7 +98,7 @@ fn requests_under_way_are_executed_once_through_cuts_and_restarts() {
                         let place = Place { dir, name: &text };
                         let node =
                             NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
-                        // Executed twice it would fail with `Exists`.
+                        // Executed twice, it would fail with `Exists`.
                         mount.client.mknod(&ROOT, place, node).await.unwrap();
                         if index % 3 == 0 {
                             mount.client.unlink(&ROOT, place).await.unwrap();
@@ -138,12 +139,13 @@ fn cached_rights_survive_a_restart_and_are_still_recalled() {
         let handle = b.open(entry.attr.ino, RDWR).await;
         assert_eq!(b.read(handle, 0, 100).await, b"behind");
         a.put("g", b"").await;
-        assert!(b.find(Ino::ROOT, "g").await.is_some(), "what b knew was recalled");
+        assert!(b.find(Ino::ROOT, "g").await.is_some(), "b's cached names were recalled");
     });
 }
 
+/// SEMANTICS 2.1.
 #[test]
-fn what_fsync_acknowledged_survives_the_death_of_everything() {
+fn fsynced_files_survive_the_death_of_client_and_server() {
     check(7, |cluster| async move {
         let a = cluster.mount("a").await;
         for index in 0..10u8 {
@@ -162,7 +164,7 @@ fn what_fsync_acknowledged_survives_the_death_of_everything() {
 }
 
 #[test]
-fn an_fsync_that_finds_nothing_to_commit_still_waits_for_the_log() {
+fn fsync_with_nothing_to_commit_still_waits_for_the_log() {
     check(14, |cluster| async move {
         let a = cluster.mount("a").await;
         let (_, empty) = a.create(Ino::ROOT, "empty", WRONLY).await;
@@ -171,21 +173,21 @@ fn an_fsync_that_finds_nothing_to_commit_still_waits_for_the_log() {
         cluster.restart_server().await;
         let b = cluster.mount("b").await;
         assert_eq!(b.get("empty").await, []);
-        let (_, told) = b.create(Ino::ROOT, "told", WRONLY).await;
-        b.write(told.handle, 0, &[1; 9000]).await;
-        // The commit is answered, and not yet in the log.
+        let (_, full) = b.create(Ino::ROOT, "full", WRONLY).await;
+        b.write(full.handle, 0, &[1; 9000]).await;
+        // The commit is answered, but not yet in the flushed log.
         cluster.env.sleep(Duration::from_millis(1200)).await;
         assert_eq!(b.client.status().dirty_bytes, 0);
-        b.client.fsync(told.handle, false).await.unwrap();
+        b.client.fsync(full.handle, false).await.unwrap();
         cluster.world.kill("b");
         cluster.restart_server().await;
         let c = cluster.mount("c").await;
-        assert_eq!(c.get("told").await, [1; 9000]);
+        assert_eq!(c.get("full").await, [1; 9000]);
     });
 }
 
 #[test]
-fn an_open_file_without_a_name_survives_a_restart_of_the_server() {
+fn open_orphan_survives_a_server_restart() {
     check(8, |cluster| async move {
         let a = cluster.mount("a").await;
         let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
@@ -201,7 +203,7 @@ fn an_open_file_without_a_name_survives_a_restart_of_the_server() {
 }
 
 #[test]
-fn a_mount_that_is_refused_says_goodbye_and_does_not_come_back() {
+fn refused_mount_ends_its_session_and_does_not_reconnect() {
     check(21, |cluster| async move {
         let devices = vec![(PagId(0), "none".to_owned())];
         let config = ClientConfig { devices, ..ClientConfig::default() };
@@ -210,7 +212,10 @@ fn a_mount_that_is_refused_says_goodbye_and_does_not_come_back() {
         let devices = vec![(PagId(7), "data0".to_owned())];
         let config = ClientConfig { devices, ..ClientConfig::default() };
         let refused = cluster.try_mount("b", config).await;
-        assert!(refused.is_err_and(|error| error.text.contains("data zone 7")), "there is none");
+        assert!(
+            refused.is_err_and(|error| error.text.contains("data zone 7")),
+            "there is no such zone"
+        );
         cluster.env.sleep(Duration::from_secs(3)).await;
         let came = logged().iter().filter(|line| line.contains("has connected")).count();
         assert_eq!(came, 2, "{:?}", logged());
@@ -225,14 +230,14 @@ async fn operation<T>(mount: &Mount, number: u64, work: impl Future<Output = T>)
 }
 
 #[test]
-fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_the_kernel() {
+fn abandoned_operation_is_not_sent_or_runs_once_and_notifies_the_kernel() {
     for (seed, sent) in [(22, false), (23, true), (24, false), (25, true)] {
         check(seed, |cluster| async move {
             let a = cluster.mount("a").await;
             let dir = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
             a.client.syncfs().await.unwrap();
             if sent {
-                // It leaves, and its answer does not come.
+                // The request is sent, and its reply is lost.
                 cluster.world.isolate("mds");
             } else {
                 cluster.world.kill("mds");
@@ -246,7 +251,7 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
                 operation(&worker, 7, worker.client.mknod(&ROOT, place, node)).await.map(|_| ())
             });
             cluster.env.sleep(Duration::from_millis(20)).await;
-            a.kernel.told.borrow_mut().clear();
+            a.kernel.notices.borrow_mut().clear();
             a.client.give_up(7);
             if sent {
                 cluster.world.heal();
@@ -256,21 +261,22 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
             let result = made.await;
             a.client.over(7);
             assert_eq!(result, if sent { Ok(()) } else { Err(Fault::Interrupted) });
-            // The slot is as good as any, and the session goes on.
+            // The session's slot is usable, and the session continues.
             for index in 0..20 {
                 a.put(&format!("g{index}"), b"x").await;
             }
             a.client.syncfs().await.unwrap();
             assert_eq!(a.find(dir, "f").await.is_some(), sent);
-            let told = a.kernel.told.borrow().clone();
-            let kernel_knows = told.contains(&Told::Epoch) && told.contains(&Told::Attr(dir));
-            assert_eq!(kernel_knows, sent, "{told:?}");
+            let notices = a.kernel.notices.borrow().clone();
+            let kernel_knows =
+                notices.contains(&Notice::Epoch) && notices.contains(&Notice::Attr(dir));
+            assert_eq!(kernel_knows, sent, "{notices:?}");
         });
     }
 }
 
 #[test]
-fn an_open_that_is_given_up_keeps_no_removed_file() {
+fn abandoned_open_keeps_no_orphan() {
     check(26, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let ino = b.put("f", &[1; 5000]).await;
@@ -286,7 +292,7 @@ fn an_open_that_is_given_up_keeps_no_removed_file() {
             operation(&worker, 7, worker.client.open(&ROOT, ino, RDWR)).await.map(|_| ())
         });
         cluster.env.sleep(Duration::from_millis(20)).await;
-        // The open that waits for the server is the last that is left; then it is given up.
+        // The waiting open is the last use of the file; then it is abandoned.
         a.close(first).await;
         a.client.give_up(7);
         cluster.env.sleep(Duration::from_millis(20)).await;
@@ -299,9 +305,10 @@ fn an_open_that_is_given_up_keeps_no_removed_file() {
     });
 }
 
+/// SEMANTICS 3.8.
 #[test]
-fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
-    let given_up_in_all = Cell::new(0);
+fn abandoned_operations_run_once_or_not_at_all() {
+    let abandoned_in_all = Cell::new(0);
     for seed in 30..38 {
         check(seed, async |cluster| {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -312,7 +319,7 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
                 let env = cluster.env.clone();
                 tasks.push(cluster.env.spawn_join(async move {
                     let mut expected = Vec::new();
-                    let mut given_up = 0;
+                    let mut abandoned = 0;
                     for index in 0..80u64 {
                         let text = format!("w{worker}-{index}");
                         let number = 1000 * (worker as u64 + 1) + index;
@@ -329,13 +336,13 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
                         let work = mount.client.mknod(&ROOT, place, node);
                         match operation(&mount, number, work).await {
                             Ok(_) => expected.push(text),
-                            Err(Fault::Interrupted) => given_up += 1,
+                            Err(Fault::Interrupted) => abandoned += 1,
                             Err(fault) => panic!("{text}: {fault}"),
                         }
                         killer.await;
                         mount.client.over(number);
                     }
-                    (expected, given_up)
+                    (expected, abandoned)
                 }));
             }
             for round in 0..6 {
@@ -346,14 +353,14 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
                     _ => cluster.restart_server().await,
                 }
             }
-            let (mut expected, mut given_up) = (Vec::new(), 0);
+            let (mut expected, mut abandoned) = (Vec::new(), 0);
             for task in tasks {
                 let ended = cluster.env.timeout(Duration::from_secs(120), task).await;
                 let (names, number) = ended.expect("no worker is stuck");
                 expected.extend(names);
-                given_up += number;
+                abandoned += number;
             }
-            given_up_in_all.set(given_up_in_all.get() + given_up);
+            abandoned_in_all.set(abandoned_in_all.get() + abandoned);
             assert!(!expected.is_empty());
             expected.sort();
             for mount in [&a, &b] {
@@ -368,16 +375,16 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
             assert!(!logged().iter().any(|line| line.contains("could not be repeated")));
         });
     }
-    assert!(given_up_in_all.get() > 0);
+    assert!(abandoned_in_all.get() > 0);
 }
 
 #[test]
-fn clients_stay_while_the_servers_disk_stands_still_and_everything_waits_for_it() {
+fn clients_keep_their_sessions_while_the_metadata_device_stalls() {
     check(6, |cluster| async move {
         let a = cluster.mount("a").await;
         cluster.meta.stall(true);
         let (entry, _) = a.create(Ino::ROOT, "f", RDWR).await;
-        // More that wait for the log than there are slots.
+        // More waiters for the log than there are slots.
         let mut waiting = Vec::new();
         for _ in 0..100 {
             let a = a.clone();
@@ -396,8 +403,9 @@ fn clients_stay_while_the_servers_disk_stands_still_and_everything_waits_for_it(
     });
 }
 
+/// SEMANTICS 3.9.
 #[test]
-fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
+fn unmount_waits_for_a_stalled_device_in_bounds_and_names_it() {
     check(27, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         a.put("kept", &[1; 5000]).await;
@@ -411,7 +419,8 @@ fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
         assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
         assert!(said.contains("data0") && said.contains("precious"), "{said}");
         assert!(!said.contains("kept") && logged().contains(&said), "{said}");
-        // The write may still come: no goodbye may free its blocks for others.
+        // The write may still arrive: the client must not end its session, which would free its
+        // blocks.
         cluster.env.sleep(Duration::from_secs(1)).await;
         assert!(!logged().iter().any(|line| line.contains("has left")), "{:?}", logged());
         cluster.data.stall(false);
@@ -420,13 +429,13 @@ fn an_unmount_waits_for_a_device_that_answers_nothing_in_bounds_and_names_it() {
     });
 }
 
-/// The server dies twice; after the first time the connection breaks `late` after the client came
-/// back. True if the server took the recovery for done, and the client did not hear so.
+/// The server dies twice; after its first restart the connection breaks `late` after the client
+/// reconnected. True if the server had finished the recovery, but the client did not learn that.
 async fn dies_again(cluster: Cluster, late: Duration) -> bool {
     let count = |text: &str| logged().iter().filter(|line| line.contains(text)).count();
     let a = cluster.mount("a").await;
     let ino = a.put("f", b"").await;
-    assert!(a.client.status().replay > 0, "the server has not written it");
+    assert!(a.client.status().replay > 0, "it is not durable yet");
     cluster.world.kill("mds");
     cluster.env.sleep(Duration::from_millis(20)).await;
     let (world, env) = (cluster.world.clone(), cluster.env.clone());
@@ -439,33 +448,33 @@ async fn dies_again(cluster: Cluster, late: Duration) -> bool {
     });
     cluster.start_server().await;
     cut.await;
-    // Any answer tells how far the log is.
+    // Any reply says how far the log is flushed.
     assert!(a.find(Ino::ROOT, "g").await.is_none());
-    let unheard =
+    let missed_end =
         count("connected to the metadata server again") == 2 && count("was replayed") == 0;
     cluster.restart_server().await;
     let b = cluster.mount("b").await;
     let found = b.find(Ino::ROOT, "f").await.map(|entry| entry.attr.ino);
-    assert_eq!(found, Some(ino), "{unheard}");
-    unheard
+    assert_eq!(found, Some(ino), "{missed_end}");
+    missed_end
 }
 
 #[test]
-fn what_was_replayed_is_replayed_again_though_the_end_of_the_first_recovery_was_not_heard() {
-    let unheard = Rc::new(Cell::new(0));
+fn replay_is_repeated_if_the_client_missed_the_end_of_recovery() {
+    let missed_end = Rc::new(Cell::new(0));
     for step in 0..120 {
-        let count = unheard.clone();
+        let count = missed_end.clone();
         check(200 + step, |cluster| async move {
             let late = Duration::from_micros(25 * step);
             let hit = dies_again(cluster, late).await;
             count.set(count.get() + u32::from(hit));
         });
     }
-    assert!(unheard.get() > 3, "{}", unheard.get());
+    assert!(missed_end.get() > 3, "{}", missed_end.get());
 }
 
 #[test]
-fn an_orphan_whose_creation_is_replayed_is_freed() {
+fn orphan_whose_creation_is_replayed_is_freed() {
     check(600, |cluster| async move {
         let a = cluster.mount("a").await;
         let (entry, opened) = a.create(Ino::ROOT, "f", RDWR).await;

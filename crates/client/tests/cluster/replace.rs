@@ -1,5 +1,5 @@
-//! Renames over a name: whatever happens to the client, the name leads to the old content or the
-//! new.
+//! Renames over a name: even if the client dies, the name leads to the old or the new content,
+//! whole.
 
 use client::Place;
 use env::sim::{DiskAction, DiskFault};
@@ -8,7 +8,7 @@ use types::{Duration, Fault, Ino};
 use crate::harness::{Cluster, LEASE, Mount, RDWR, ROOT, check, name};
 
 const EXCHANGE: u32 = 2;
-/// Beside the inode, some blocks, and many.
+/// Empty, less than a block, some blocks, and many.
 const LENGTHS: [usize; 4] = [0, 100, 20_000, 900_000];
 
 async fn rename(mount: &Mount, from: &str, to: &str, flags: u32) -> Result<(), Fault> {
@@ -29,8 +29,9 @@ fn flushes(cluster: &Cluster) -> u64 {
     cluster.data.counts().flushes
 }
 
+/// SEMANTICS 2.4.
 #[test]
-fn a_replaced_name_leads_to_the_new_content_if_the_client_dies_at_once() {
+fn replaced_name_leads_to_whole_new_content_if_the_client_dies_at_once() {
     for (index, len) in LENGTHS.into_iter().enumerate() {
         for flags in [0, EXCHANGE] {
             check(300 + 10 * index as u64 + u64::from(flags), |cluster| async move {
@@ -41,7 +42,7 @@ fn a_replaced_name_leads_to_the_new_content_if_the_client_dies_at_once() {
                 a.put("u", &both).await;
                 rename(&a, "t", "f", flags).await.unwrap();
                 if flags == EXCHANGE {
-                    // Each of the two is what gets a name.
+                    // Both files get a new name.
                     rename(&a, "g", "u", flags).await.unwrap();
                 } else {
                     rename(&a, "u", "g", flags).await.unwrap();
@@ -54,8 +55,9 @@ fn a_replaced_name_leads_to_the_new_content_if_the_client_dies_at_once() {
     }
 }
 
+/// SEMANTICS 2.4.
 #[test]
-fn what_another_client_has_dirty_is_committed_before_its_file_replaces_a_name() {
+fn dirty_data_of_another_client_is_committed_before_a_replacing_rename() {
     for (index, len) in LENGTHS.into_iter().enumerate() {
         check(340 + index as u64, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -63,7 +65,7 @@ fn what_another_client_has_dirty_is_committed_before_its_file_replaces_a_name() 
             let new = vec![2; len];
             for (text, to) in [("t", "f"), ("u", "g")] {
                 a.put(text, &new).await;
-                // The one knows the name, the other does not.
+                // One client knows the first name, but not the second.
                 if text == "t" {
                     b.ino(text).await;
                 }
@@ -78,8 +80,9 @@ fn what_another_client_has_dirty_is_committed_before_its_file_replaces_a_name() 
     }
 }
 
+/// SEMANTICS 2.4.
 #[test]
-fn a_replacement_takes_a_flush_and_two_messages_more_and_none_if_the_file_is_committed() {
+fn replacing_rename_adds_one_flush_and_two_messages_or_none_if_committed() {
     check(350, |cluster| async move {
         let a = cluster.mount("a").await;
         put_durably(&cluster, &a, &["f", "other"], &[1; 20_000]).await;
@@ -91,7 +94,7 @@ fn a_replacement_takes_a_flush_and_two_messages_more_and_none_if_the_file_is_com
             rename(&a, "t", "f", 0).await.unwrap();
             assert!(a.requests() - requests <= 3, "{len}: {}", a.requests() - requests);
             assert!(flushes(&cluster) - before <= 1, "{len}: {}", flushes(&cluster) - before);
-            // Nothing is left to be done later.
+            // Nothing is flushed later.
             cluster.env.sleep(Duration::from_secs(5)).await;
             assert!(flushes(&cluster) - before <= 1, "{len}");
 
@@ -100,7 +103,7 @@ fn a_replacement_takes_a_flush_and_two_messages_more_and_none_if_the_file_is_com
             rename(&a, "t", "f", 0).await.unwrap();
             assert_eq!((a.requests() - requests, flushes(&cluster) - before), (1, 0), "{len}");
 
-            // Nothing is replaced: nothing is waited for.
+            // This replaces nothing, so it waits for nothing.
             a.put("t", &vec![4; len]).await;
             let (requests, before) = (a.requests(), flushes(&cluster));
             rename(&a, "t", "fresh", 0).await.unwrap();
@@ -111,7 +114,7 @@ fn a_replacement_takes_a_flush_and_two_messages_more_and_none_if_the_file_is_com
 }
 
 #[test]
-fn replacements_at_the_same_time_share_flushes() {
+fn concurrent_replacing_renames_share_flushes() {
     check(351, |cluster| async move {
         const FILES: usize = 100;
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -143,7 +146,7 @@ fn replacements_at_the_same_time_share_flushes() {
 }
 
 #[test]
-fn a_name_that_another_client_makes_meanwhile_is_replaced_by_whole_content_only() {
+fn name_made_by_another_client_meanwhile_is_replaced_by_whole_content() {
     for seed in 360..384 {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -177,8 +180,9 @@ fn a_name_that_another_client_makes_meanwhile_is_replaced_by_whole_content_only(
     }
 }
 
+/// SEMANTICS 2.4.
 #[test]
-fn a_rename_fails_and_the_old_content_stays_if_the_device_does_not_take_the_new() {
+fn replacing_rename_fails_and_keeps_the_old_content_if_the_device_fails() {
     for action in [DiskAction::Write, DiskAction::Flush] {
         check(352, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -188,7 +192,7 @@ fn a_rename_fails_and_the_old_content_stays_if_the_device_does_not_take_the_new(
             assert_eq!(rename(&a, "t", "f", EXCHANGE).await, Err(Fault::Io));
             a.put("t", &[4; 20_000]).await;
             assert_eq!(rename(&a, "t", "f", 0).await, Err(Fault::Io));
-            // Nothing is replaced, so nothing needs the device.
+            // This replaces nothing, so it does not need the device.
             a.put("t", &[5; 20_000]).await;
             rename(&a, "t", "fresh", 0).await.unwrap();
             assert_eq!(rename(&a, "fresh", "missing", EXCHANGE).await, Err(Fault::NotFound));
@@ -204,7 +208,7 @@ fn a_rename_fails_and_the_old_content_stays_if_the_device_does_not_take_the_new(
 
 /// SEMANTICS 2.4. The data went with the client's session, after the last close.
 #[test]
-fn rename_of_a_file_whose_content_was_lost_unheard_fails_once() {
+fn rename_of_a_file_whose_lost_content_nobody_heard_of_fails_once() {
     for flags in [0, EXCHANGE] {
         check(353, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -234,9 +238,9 @@ fn rename_of_a_file_whose_content_was_lost_unheard_fails_once() {
     }
 }
 
-/// A recall of the file, and others of its directory, come while the rename waits for the commit.
+/// Recalls of the file and of its directory arrive while the rename waits for the commit.
 #[test]
-fn a_replacement_waits_for_nobody_who_waits_for_it() {
+fn replacing_rename_does_not_deadlock_with_recalls() {
     for seed in 390..410 {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);

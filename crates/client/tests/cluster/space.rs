@@ -1,8 +1,8 @@
-//! The last space is shared: what one client does not need, another can have.
+//! Scarce space is shared: a client returns what it does not need.
 
 use types::{Fault, Ino};
 
-use crate::harness::{LEASE, Mount, RDONLY, RDWR, ROOT, Told, WRONLY, check};
+use crate::harness::{LEASE, Mount, Notice, RDONLY, RDWR, ROOT, WRONLY, check};
 
 const MIB: u64 = 1 << 20;
 
@@ -12,6 +12,7 @@ async fn used(mount: &Mount) -> (u64, u64) {
     (space.blocks - space.blocks_free, space.inodes - space.inodes_free)
 }
 
+/// SEMANTICS 4.18.
 #[test]
 fn space_that_another_client_has_synced_counts_at_once() {
     check(5, |cluster| async move {
@@ -29,8 +30,9 @@ fn space_that_another_client_has_synced_counts_at_once() {
     });
 }
 
+/// SEMANTICS 4.18.
 #[test]
-fn what_a_client_did_itself_counts_at_once_and_exactly() {
+fn space_that_a_client_uses_itself_counts_at_once_and_exactly() {
     for seed in [2, 3, 4] {
         check(seed, |cluster| async move {
             let a = cluster.mount("a").await;
@@ -60,7 +62,7 @@ fn what_a_client_did_itself_counts_at_once_and_exactly() {
 }
 
 #[test]
-fn a_file_of_many_pieces_that_was_removed_counts_as_free_at_once() {
+fn removed_file_of_many_segments_counts_as_free_at_once() {
     check(8, |cluster| async move {
         let a = cluster.mount("a").await;
         let before = used(&a).await;
@@ -76,7 +78,7 @@ fn a_file_of_many_pieces_that_was_removed_counts_as_free_at_once() {
     });
 }
 
-/// Allocates in steps of a MiB until there is no room; gives how many MiB there were.
+/// Allocates 1 MiB at a time until there is no space; returns the number of MiB.
 async fn fill(mount: &Mount, text: &str) -> u64 {
     let (_, opened) = mount.create(Ino::ROOT, text, WRONLY).await;
     let mut done = 0;
@@ -93,7 +95,7 @@ async fn fill(mount: &Mount, text: &str) -> u64 {
 }
 
 #[test]
-fn what_a_client_at_rest_keeps_does_not_fill_the_device_for_another() {
+fn pool_of_an_idle_client_does_not_fill_the_device_for_another() {
     check(1, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let capacity = a.client.statfs().await.unwrap().blocks * 4096 / MIB;
@@ -107,7 +109,7 @@ fn what_a_client_at_rest_keeps_does_not_fill_the_device_for_another() {
 }
 
 #[test]
-fn two_that_fill_the_device_together_come_to_an_end_and_use_all_of_it() {
+fn two_clients_that_fill_the_device_together_use_all_of_it() {
     for seed in [1, 2, 3] {
         check(seed, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -129,7 +131,7 @@ fn two_that_fill_the_device_together_come_to_an_end_and_use_all_of_it() {
 }
 
 #[test]
-fn the_kernel_forgets_the_pages_of_a_range_that_was_zeroed_for_want_of_space_in_part() {
+fn kernel_drops_the_pages_of_a_range_that_was_only_partly_zeroed() {
     check(6, |cluster| async move {
         let a = cluster.mount("a").await;
         let capacity = a.client.statfs().await.unwrap().blocks * 4096;
@@ -138,22 +140,22 @@ fn the_kernel_forgets_the_pages_of_a_range_that_was_zeroed_for_want_of_space_in_
         a.write(handle, 0, &[1; 8192]).await;
         a.client.fsync(handle, false).await.unwrap();
         assert_eq!(a.read_page(ino, handle, 0).await, [1; 4096]);
-        a.kernel.told.borrow_mut().clear();
+        a.kernel.notices.borrow_mut().clear();
         let zero_keeping_size = 16 | 1;
         let zeroed = a.client.fallocate(&ROOT, handle, zero_keeping_size, 0, 2 * capacity).await;
         assert_eq!(zeroed, Err(Fault::NoSpace));
-        let told = [Told::Attr(ino), Told::Pages(ino, 0, 2 * capacity)];
-        assert_eq!(*a.kernel.told.borrow(), told);
+        let notices = [Notice::Attr(ino), Notice::Pages(ino, 0, 2 * capacity)];
+        assert_eq!(*a.kernel.notices.borrow(), notices);
         assert_eq!(a.read_page(ino, handle, 0).await, [0; 4096]);
-        // Of a mode that is not known nothing is done.
-        a.kernel.told.borrow_mut().clear();
+        // An unknown mode changes nothing.
+        a.kernel.notices.borrow_mut().clear();
         assert_eq!(a.client.fallocate(&ROOT, handle, 8, 0, 4096).await, Err(Fault::NotSupported));
-        assert_eq!(*a.kernel.told.borrow(), []);
+        assert_eq!(*a.kernel.notices.borrow(), []);
     });
 }
 
 #[test]
-fn a_removed_file_that_only_a_silent_client_has_open_does_not_fill_the_device() {
+fn orphan_that_only_a_silent_client_has_open_does_not_fill_the_device() {
     check(5, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let capacity = a.client.statfs().await.unwrap().blocks * 4096 / MIB;
@@ -169,7 +171,7 @@ fn a_removed_file_that_only_a_silent_client_has_open_does_not_fill_the_device() 
         cluster.env.sleep(LEASE * 2).await;
         fill(&a, "first").await;
         a.unlink(Ino::ROOT, "first").await.unwrap();
-        // The quarantine of who was put out.
+        // The quarantine of the evicted client.
         cluster.env.sleep(LEASE * 2).await;
         let filled = fill(&a, "second").await;
         assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");

@@ -1,5 +1,5 @@
-//! Power cuts at random moments: what fsync promised is there, and what is there
-//! was written, by this file, at some time since.
+//! Power cuts at random moments: what fsync acknowledged is there, and every byte that is there was
+//! written to this file at some time since.
 
 use super::model::{Model, Player};
 use super::*;
@@ -9,7 +9,7 @@ fn check_after_cut(player: &mut Player) {
     let seed = player.rng.next_u64();
     let disks: Vec<SimDisk> =
         server.disks.iter().map(|disk| disk.after_power_cut(&mut SimRng::new(seed))).collect();
-    // The server may or may not have got the rest to its log.
+    // The server's later changes may or may not have reached its log.
     for state in [&server.durable, &server.now] {
         let state = state.borrow();
         for (file, model) in &player.files {
@@ -19,8 +19,9 @@ fn check_after_cut(player: &mut Player) {
     }
 }
 
+/// SEMANTICS 2.1 and 2.4.
 #[test]
-fn a_power_cut_leaves_what_was_promised_and_nothing_foreign() {
+fn fsynced_content_survives_a_power_cut_and_nothing_foreign_appears() {
     for seed in 200..240 {
         let inline_max = if seed < 225 { 0 } else { 3000 };
         run(seed, Setup { inline_max, ..Setup::default() }, |rig| async move {
@@ -33,9 +34,9 @@ fn a_power_cut_leaves_what_was_promised_and_nothing_foreign() {
     }
 }
 
-/// A background commit of bytes written in place tells the server a time and nothing else.
+/// A background commit of bytes written in place carries only times.
 #[test]
-fn bytes_written_in_place_are_stable_after_a_sync_of_everything_a_recall_or_a_while() {
+fn bytes_written_in_place_are_stable_after_sync_all_a_recall_or_a_while() {
     for seed in 230..236 {
         run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
             let file = rig.file(1);
@@ -58,7 +59,7 @@ fn bytes_written_in_place_are_stable_after_a_sync_of_everything_a_recall_or_a_wh
 }
 
 #[test]
-fn bytes_written_in_place_are_stable_after_a_while_although_their_writer_makes_no_pause() {
+fn bytes_written_in_place_get_stable_though_their_writer_never_pauses() {
     for seed in 240..244 {
         run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
             let file = rig.file(1);
@@ -83,10 +84,10 @@ fn bytes_written_in_place_are_stable_after_a_while_although_their_writer_makes_n
     }
 }
 
-/// Behind the end lies what a client wrote that is dead: zeros take its place in the block, and the
-/// size says nothing that only they make true.
+/// A dead client left bytes behind the end. The client overwrites them with zeros in place, and
+/// must not commit a size that relies on zeros which are not stable.
 #[test]
-fn a_file_that_grows_over_what_lies_behind_its_end_shows_none_of_that_after_a_power_cut() {
+fn grown_file_shows_no_stale_bytes_behind_its_old_end_after_a_power_cut() {
     for seed in 250..256 {
         run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
             let file = rig.file(1);
@@ -112,7 +113,7 @@ fn a_file_that_grows_over_what_lies_behind_its_end_shows_none_of_that_after_a_po
             let left = [rig.server.disks[0].stable_only()];
             let content = Server::content(&rig.server.now.borrow(), &left, Ino(1));
             assert!(content[..63] == [1; 63]);
-            assert!(!content[63..].contains(&1), "what was never in the file");
+            assert!(!content[63..].contains(&1), "stale bytes in the file");
         });
     }
 }

@@ -4,14 +4,15 @@ use env::sim::{DiskAction, DiskFault};
 
 use super::*;
 use crate::boundary::Refusal;
-use crate::data::extents::Mapped;
+use crate::data::segments::Mapped;
 
 fn one_disk(blocks: u64) -> Setup {
     Setup { disks: 1, blocks, ..Setup::default() }
 }
 
+/// SEMANTICS 2.6.
 #[test]
-fn a_failed_write_is_reported_and_shows_no_garbage() {
+fn failed_write_is_reported_and_shows_no_garbage() {
     run(400, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 8192]).await.unwrap();
@@ -34,12 +35,12 @@ fn a_failed_write_is_reported_and_shows_no_garbage() {
 }
 
 #[test]
-fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
+fn failed_write_over_frozen_blocks_leaves_their_content() {
     run(408, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 8192]).await.unwrap();
         file.fsync(false).await.unwrap();
-        file.lost(Rights::empty());
+        file.rights_lost(Rights::empty());
         rig.server.frozen.set(true);
         rig.acquire(&file);
         for action in [DiskAction::Write, DiskAction::Flush] {
@@ -63,13 +64,13 @@ fn a_failed_write_beside_frozen_blocks_leaves_what_they_hold() {
         assert_eq!(
             *rig.server.voided.borrow(),
             [(Ino(1), 0, 8192), all],
-            "one block range, then all"
+            "one range of blocks, then the whole file"
         );
     });
 }
 
 #[test]
-fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
+fn piece_written_in_place_beside_a_failed_piece_is_made_stable() {
     let survived = Rc::new(Cell::new(0));
     for nth in [1, 2] {
         let count = survived.clone();
@@ -77,19 +78,19 @@ fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
             let file = rig.file(1);
             rig.write(&file, 4096, &[1; 4096]).await.unwrap();
             file.fsync(false).await.unwrap();
-            file.lost(Rights::empty());
-            // The places beside it are another file's.
+            file.rights_lost(Rights::empty());
+            // The adjacent blocks belong to another file.
             let other = rig.file(2);
             rig.write(&other, 0, &[9; 64 << 10]).await.unwrap();
             other.fsync(false).await.unwrap();
             rig.acquire(&file);
-            // Two pieces of one write: a new block and one in place; the device refuses one of
+            // One write of two pieces, one in a new block and one in place; the device fails one of
             // them.
             rig.server.disks[0].fail(DiskAction::Write, nth, DiskFault::Io);
             rig.write(&file, 0, &[2; 8192]).await.unwrap();
             assert_eq!(file.fsync(false).await, Err(Fault::Io));
             let seen = file.read(4096, 4096).await.unwrap().to_vec();
-            // Whoever reads it from here on may rely on it.
+            // Readers may rely on what they saw from here on.
             file.flush().await.unwrap();
             assert!(file.is_settled());
             let layout = file.layout().await.unwrap();
@@ -103,7 +104,7 @@ fn what_was_written_in_place_beside_a_write_that_failed_is_made_stable() {
 }
 
 #[test]
-fn bytes_behind_the_size_that_a_failed_write_should_have_zeroed_do_not_come_back() {
+fn bytes_behind_the_size_stay_zero_after_the_write_that_zeroes_them_fails() {
     run(407, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 8192]).await.unwrap();
@@ -123,7 +124,7 @@ fn bytes_behind_the_size_that_a_failed_write_should_have_zeroed_do_not_come_back
 }
 
 #[test]
-fn a_reader_sees_nothing_of_a_truncation_that_waits_for_a_write() {
+fn reader_sees_nothing_of_a_truncation_that_waits_for_a_write() {
     run(409, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 8192]).await.unwrap();
@@ -151,7 +152,7 @@ fn a_reader_sees_nothing_of_a_truncation_that_waits_for_a_write() {
 }
 
 #[test]
-fn a_failed_flush_keeps_what_it_should_have_covered_out_of_the_layout() {
+fn failed_flush_keeps_its_blocks_out_of_the_committed_layout() {
     run(401, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.server.disks[0].fail(DiskAction::Flush, 1, DiskFault::Io);
@@ -167,7 +168,7 @@ fn a_failed_flush_keeps_what_it_should_have_covered_out_of_the_layout() {
 }
 
 #[test]
-fn a_failed_write_in_the_background_is_remembered() {
+fn failed_background_write_is_counted_and_logged() {
     run(402, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
@@ -179,8 +180,9 @@ fn a_failed_write_in_the_background_is_remembered() {
     });
 }
 
+/// SEMANTICS 2.7.
 #[test]
-fn a_full_device_refuses_at_write_and_loses_nothing_accepted() {
+fn full_device_refuses_writes_and_loses_no_accepted_bytes() {
     run(403, one_disk(256), |rig| async move {
         let file = rig.file(1);
         let mut accepted = 0u64;
@@ -195,7 +197,7 @@ fn a_full_device_refuses_at_write_and_loses_nothing_accepted() {
         file.fsync(false).await.unwrap();
         let got = file.read(0, 1 << 20).await.unwrap().to_vec();
         assert!(got.len() as u64 == accepted && got.iter().all(|&byte| byte == 5));
-        // Space comes back by truncation, without a sync in between.
+        // A truncation frees space without a sync in between.
         file.set_size(4096).await.unwrap();
         let other = rig.file(2);
         rig.write(&other, 0, &vec![6; 200 * 4096]).await.expect("the space is free again");
@@ -204,7 +206,7 @@ fn a_full_device_refuses_at_write_and_loses_nothing_accepted() {
 }
 
 #[test]
-fn commits_that_the_server_cannot_take_now_are_made_later() {
+fn commit_refused_as_overloaded_is_retried() {
     run(404, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.server.refusals.borrow_mut().extend([Refusal::from(Fault::Overloaded); 5]);
@@ -219,12 +221,12 @@ fn commits_that_the_server_cannot_take_now_are_made_later() {
 }
 
 #[test]
-fn of_a_commit_that_the_server_took_in_part_only_the_rest_is_sent_again() {
+fn partly_applied_commit_sends_only_its_other_edits_again() {
     run(414, one_disk(512), |rig| async move {
         let file = rig.file(1);
         let refusal = Refusal { fault: Fault::NoSpace, done: 2 };
         rig.server.refusals.borrow_mut().extend([refusal, refusal]);
-        // Holes between the blocks: each is an edit of its own.
+        // With holes between the blocks, each is an edit of its own.
         for block in 0..6u64 {
             rig.write(&file, block * 8192, &[1 + block as u8; 4096]).await.unwrap();
         }
@@ -243,7 +245,7 @@ fn of_a_commit_that_the_server_took_in_part_only_the_rest_is_sent_again() {
 }
 
 #[test]
-fn an_fsync_that_failed_in_company_goes_again_alone() {
+fn fsync_that_failed_in_a_batch_is_retried_alone() {
     run(417, one_disk(512), |rig| async move {
         let rig = Rc::new(rig);
         let files: Vec<_> = (1..6).map(|ino| rig.file(ino)).collect();
@@ -254,7 +256,7 @@ fn an_fsync_that_failed_in_company_goes_again_alone() {
         for file in &files {
             let file = file.clone();
             syncs.push(rig.env.spawn_join(async move { file.fsync(false).await }));
-            // The first is under way when the others come and gather.
+            // The first is in progress when the others come and form a batch.
             rig.env.sleep(Duration::from_nanos(1)).await;
         }
         while rig.server.commits.get() == 0 {
@@ -272,13 +274,13 @@ fn an_fsync_that_failed_in_company_goes_again_alone() {
 }
 
 #[test]
-fn a_commit_refused_for_good_is_an_error_of_its_file_alone() {
+fn commit_refused_for_good_is_an_error_of_its_file_alone() {
     run(405, one_disk(512), |rig| async move {
         let files: Vec<_> = (1..5).map(|ino| rig.file(ino)).collect();
         for file in &files {
             rig.write(file, 0, &[1; 10_000]).await.unwrap();
         }
-        // In company the fault is not blamed on anyone; alone it is.
+        // A batch's error is no file's; a single commit's is.
         rig.server.refusals.borrow_mut().push_back(Fault::Invalid.into());
         rig.env.sleep(Duration::from_secs(5)).await;
         assert!(files.iter().all(|file| file.error_seq() == 0 && file.is_clean()));
@@ -291,14 +293,14 @@ fn a_commit_refused_for_good_is_an_error_of_its_file_alone() {
 }
 
 #[test]
-fn an_eviction_drops_what_was_not_committed_and_reports_it() {
+fn eviction_drops_uncommitted_data_and_reports_it() {
     run(406, one_disk(512), |rig| async move {
         let file = rig.file(1);
         let clean = rig.file(2);
         rig.write(&clean, 0, &[1; 4096]).await.unwrap();
         clean.fsync(false).await.unwrap();
         rig.write(&file, 0, &[1; 100_000]).await.unwrap();
-        // The server forgets the client's pool, as after a quarantine.
+        // The server frees the client's pool, as after a quarantine.
         rig.ctx.evicted(ClientId(6));
         rig.env.sleep(Duration::from_secs(1)).await;
         {
@@ -319,15 +321,15 @@ fn an_eviction_drops_what_was_not_committed_and_reports_it() {
 }
 
 #[test]
-fn a_write_waits_for_what_a_lost_session_has_in_flight_in_its_blocks() {
-    // So few blocks that the second write meets those of the first.
+fn write_waits_for_writes_of_a_lost_session_to_its_blocks() {
+    // So few blocks that the second write gets blocks of the first.
     run(421, one_disk(80), |rig| async move {
         let (file, other) = (rig.file(1), rig.file(2));
         rig.server.disks[0].stall(true);
         rig.write(&file, 0, &[1; 256 << 10]).await.unwrap();
         rig.env.sleep(Duration::from_millis(10)).await;
         assert!(rig.ctx.writes_in_flight() > 0);
-        // The device stands still for longer than the quarantine lasts.
+        // The device stalls for longer than the quarantine lasts.
         rig.ctx.evicted(ClientId(6));
         rig.env.sleep(Duration::from_secs(20)).await;
         {
@@ -346,7 +348,7 @@ fn a_write_waits_for_what_a_lost_session_has_in_flight_in_its_blocks() {
 }
 
 #[test]
-fn an_eviction_while_a_clean_file_is_synced_loses_nothing() {
+fn eviction_during_an_fsync_of_a_clean_file_loses_nothing() {
     run(420, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 4096]).await.unwrap();
@@ -359,7 +361,7 @@ fn an_eviction_while_a_clean_file_is_synced_loses_nothing() {
 }
 
 #[test]
-fn nothing_reaches_a_device_after_the_lease_ran_out() {
+fn writes_do_not_reach_a_device_after_the_lease_has_run_out() {
     run(407, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 4096]).await.unwrap();
@@ -374,7 +376,7 @@ fn nothing_reaches_a_device_after_the_lease_ran_out() {
 }
 
 #[test]
-fn a_dropped_file_gives_its_blocks_back() {
+fn dropped_file_returns_its_blocks() {
     run(408, one_disk(512), |rig| async move {
         let file = rig.file(1);
         // One large write that is launched at once, and a small one that is not.
@@ -388,7 +390,7 @@ fn a_dropped_file_gives_its_blocks_back() {
 }
 
 #[test]
-fn blocks_that_a_removed_file_had_cut_off_before_its_commit_are_not_lost() {
+fn blocks_truncated_before_the_commit_of_a_removed_file_are_returned() {
     run(418, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 256 << 10]).await.unwrap();
@@ -402,7 +404,7 @@ fn blocks_that_a_removed_file_had_cut_off_before_its_commit_are_not_lost() {
 }
 
 #[test]
-fn blocks_that_a_removed_file_was_being_written_to_come_back_when_that_has_ended() {
+fn blocks_of_a_removed_file_are_returned_after_its_writes_in_flight_end() {
     run(419, one_disk(512), |rig| async move {
         let (file, other) = (rig.file(1), rig.file(2));
         rig.server.disks[0].stall(true);
@@ -411,7 +413,7 @@ fn blocks_that_a_removed_file_was_being_written_to_come_back_when_that_has_ended
         assert!(!file.state.borrow().writing.is_empty());
         file.drop_all(false);
         rig.server.disks[0].stall(false);
-        // All of the device but its label can be had at once.
+        // All blocks but the label are available at once.
         for block in 0..511 {
             rig.write(&other, block * BLOCK_U64, &[2; BLOCK]).await.unwrap();
         }
@@ -420,7 +422,7 @@ fn blocks_that_a_removed_file_was_being_written_to_come_back_when_that_has_ended
 }
 
 #[test]
-fn a_paused_file_goes_on_where_it_was() {
+fn paused_file_continues_where_it_stopped() {
     run(409, one_disk(512), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 50_000]).await.unwrap();
@@ -436,13 +438,13 @@ fn a_paused_file_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_write_that_follows_in_the_block_of_a_failed_one_is_not_lost_with_it() {
+fn write_to_the_block_of_an_earlier_failed_write_is_not_lost_with_it() {
     run(406, one_disk(2048), |rig| async move {
         let file = rig.file(1);
         let seam = (1 << 20) - 50;
         rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
         rig.write(&file, 0, &vec![1; seam]).await.unwrap();
-        // The first is on its way, and has a place that it is about to lose.
+        // The first write is in flight, and about to lose its place.
         rig.write(&file, seam as u64, &[2; 5000]).await.unwrap();
         assert_eq!(file.fsync(false).await, Err(Fault::Io));
         file.fsync(false).await.unwrap();
@@ -456,10 +458,10 @@ fn a_write_that_follows_in_the_block_of_a_failed_one_is_not_lost_with_it() {
 }
 
 #[test]
-fn a_device_that_answers_nothing_holds_up_no_fsync_of_files_on_others() {
+fn fsync_does_not_wait_for_a_stalled_device_of_other_files() {
     for seed in 420..426 {
         run(seed, Setup { blocks: 64, grant_max: 16, ..Setup::default() }, |rig| async move {
-            // The first takes all of one device, so that the others lie on the next.
+            // The first file takes one device, so that the others are on the next.
             let files: Vec<_> = (1..=3).map(|ino| rig.file(ino)).collect();
             rig.write(&files[0], 0, &[1; 63 * 4096]).await.unwrap();
             files[0].fsync(false).await.unwrap();
@@ -494,7 +496,7 @@ fn a_device_that_answers_nothing_holds_up_no_fsync_of_files_on_others() {
 }
 
 #[test]
-fn a_device_that_answers_nothing_holds_up_no_background_commit_of_files_on_others() {
+fn background_commit_does_not_wait_for_a_stalled_device_of_other_files() {
     for seed in 440..444 {
         run(seed, Setup { blocks: 64, grant_max: 16, ..Setup::default() }, |rig| async move {
             let files: Vec<_> = (1..=12).map(|ino| rig.file(ino)).collect();
@@ -529,8 +531,8 @@ fn a_device_that_answers_nothing_holds_up_no_background_commit_of_files_on_other
     }
 }
 
-/// The server has a file with a block on each of `pags`.
-fn lies_on(rig: &Rig, ino: u64, pags: &[u16]) {
+/// Gives the server a file with one block on each of `pags`.
+fn place_file(rig: &Rig, ino: u64, pags: &[u16]) {
     let mut now = rig.server.now.borrow_mut();
     let mut file = ServerFile { size: pags.len() as u64 * BLOCK_U64, ..ServerFile::default() };
     for (at, &pag) in pags.iter().enumerate() {
@@ -543,12 +545,12 @@ fn lies_on(rig: &Rig, ino: u64, pags: &[u16]) {
     now.files.insert(Ino(ino), file);
 }
 
-/// A file of two blocks, the first on `data1`, and one that is on `data2` alone. `data1` answers
-/// nothing; a second write of the first file waits for one of its second block, and will go to both
-/// devices.
-async fn one_of_them_waits_for_itself(rig: &Rig) -> (Rc<File>, Rc<File>) {
-    lies_on(rig, 1, &[1, 2]);
-    lies_on(rig, 2, &[2]);
+/// Makes a file of two blocks, one on each device, and a file on `data2` alone, and stalls both
+/// devices. A second write of the first file cannot be launched before one of its second block
+/// ends.
+async fn stall_with_an_unlaunched_run(rig: &Rig) -> (Rc<File>, Rc<File>) {
+    place_file(rig, 1, &[1, 2]);
+    place_file(rig, 2, &[2]);
     let [both, free] = [1, 2].map(|ino| rig.file(ino));
     rig.server.disks.iter().for_each(|disk| disk.stall(true));
     rig.write(&both, 4096, &[2; 4096]).await.unwrap();
@@ -560,10 +562,10 @@ async fn one_of_them_waits_for_itself(rig: &Rig) -> (Rc<File>, Rc<File>) {
 }
 
 #[test]
-fn an_fsync_waits_for_no_device_that_another_file_is_yet_to_be_launched_to() {
+fn fsync_does_not_wait_for_devices_of_another_files_unlaunched_run() {
     for seed in 450..456 {
         run(seed, Setup { blocks: 64, grant_max: 64, ..Setup::default() }, |rig| async move {
-            let (both, free) = one_of_them_waits_for_itself(&rig).await;
+            let (both, free) = stall_with_an_unlaunched_run(&rig).await;
             let [stuck, synced] = [&both, &free].map(|file| {
                 let file = file.clone();
                 rig.env.spawn_join(async move { file.fsync(false).await })
@@ -581,11 +583,11 @@ fn an_fsync_waits_for_no_device_that_another_file_is_yet_to_be_launched_to() {
 }
 
 #[test]
-fn a_background_commit_waits_for_no_device_that_another_file_is_yet_to_be_launched_to() {
+fn background_commit_does_not_wait_for_another_files_unlaunched_run() {
     for seed in 460..466 {
         run(seed, Setup { blocks: 64, grant_max: 64, ..Setup::default() }, |rig| async move {
-            let (both, free) = one_of_them_waits_for_itself(&rig).await;
-            [&both, &free].into_iter().for_each(|file| file.hurry());
+            let (both, free) = stall_with_an_unlaunched_run(&rig).await;
+            [&both, &free].into_iter().for_each(|file| file.commit_soon());
             rig.env.sleep(Duration::from_millis(10)).await;
             rig.server.disks[1].stall(false);
             rig.env.sleep(Duration::from_secs(1)).await;
@@ -598,9 +600,9 @@ fn a_background_commit_waits_for_no_device_that_another_file_is_yet_to_be_launch
     }
 }
 
-/// They were committed with a time and nothing else, and no flush had followed yet.
+/// These bytes were committed with times only, and not flushed.
 #[test]
-fn bytes_written_in_place_before_an_eviction_are_flushed_or_reported_by_the_next_fsync() {
+fn fsync_after_an_eviction_flushes_or_reports_bytes_written_in_place() {
     for (seed, fails) in [(430, false), (431, false), (432, true)] {
         run(seed, one_disk(512), |rig| async move {
             let file = rig.file(1);
@@ -627,7 +629,7 @@ fn bytes_written_in_place_before_an_eviction_are_flushed_or_reported_by_the_next
 }
 
 #[test]
-fn a_commit_of_a_file_that_is_gone_is_a_loss_only_for_who_has_it_open() {
+fn stale_commit_is_a_loss_only_for_an_open_file() {
     for (seed, fault, open, lost) in [
         (416, Fault::Stale, false, 0),
         (417, Fault::Stale, true, 1),
@@ -642,8 +644,8 @@ fn a_commit_of_a_file_that_is_gone_is_a_loss_only_for_who_has_it_open() {
             rig.env.sleep(Duration::from_secs(3)).await;
             assert!(file.is_clean() && rig.server.refusals.borrow().is_empty());
             assert_eq!(file.error_seq(), lost, "{fault} {open}");
-            let told = rig.server.log.borrow().iter().filter(|l| l.contains("inode 1")).count();
-            assert_eq!(told as u64, lost);
+            let lines = rig.server.log.borrow().iter().filter(|l| l.contains("inode 1")).count();
+            assert_eq!(lines as u64, lost);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Small files that lie with their inodes.
+//! Small files whose content is inline data.
 
 use env::sim::{DiskAction, DiskFault};
 
@@ -16,11 +16,11 @@ fn accesses(rig: &Rig) -> (u64, u64, u64) {
     (counts.reads, counts.writes, counts.flushes)
 }
 
-/// The file as another client finds it that asks for it next.
+/// The content as the next client reads it.
 async fn cold(rig: &Rig, ino: u64) -> Vec<u8> {
     let file = rig.file(ino);
     let bytes = file.read(0, 1 << 20).await.expect("reads").to_vec();
-    file.lost(Rights::empty());
+    file.rights_lost(Rights::empty());
     bytes
 }
 
@@ -31,7 +31,7 @@ fn content(rig: &Rig, ino: u64) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn a_small_file_is_written_synced_and_read_without_its_device() {
+fn small_file_is_written_synced_and_read_without_its_device() {
     for seed in 0..4 {
         run(seed, setup(), |rig| async move {
             let before = accesses(&rig);
@@ -39,7 +39,7 @@ fn a_small_file_is_written_synced_and_read_without_its_device() {
             rig.write(&file, 0, &[7; 2000]).await.unwrap();
             rig.write(&file, 2000, &[8; 1000]).await.unwrap();
             file.fsync(false).await.unwrap();
-            assert_eq!(file.data_attr().blocks, 1, "a file without blocks would pass for a hole");
+            assert_eq!(file.data_attr().blocks, 1, "a file without blocks would look like a hole");
             assert_eq!(file.read(1999, 2).await.unwrap().to_vec(), [7, 8]);
             let want = [vec![7; 2000], vec![8; 1000]].concat();
             assert_eq!(content(&rig, 1), (want.clone(), 0));
@@ -51,7 +51,7 @@ fn a_small_file_is_written_synced_and_read_without_its_device() {
 }
 
 #[test]
-fn a_file_that_grows_out_of_its_slot_gets_a_block_and_one_that_is_emptied_loses_it() {
+fn inline_file_that_outgrows_its_slot_gets_a_block_until_it_is_emptied() {
     for seed in 0..4 {
         run(seed, setup(), |rig| async move {
             let file = rig.file(1);
@@ -74,7 +74,7 @@ fn a_file_that_grows_out_of_its_slot_gets_a_block_and_one_that_is_emptied_loses_
 }
 
 #[test]
-fn what_a_shorter_file_lost_does_not_come_back_when_it_grows() {
+fn truncated_inline_data_does_not_come_back_when_the_file_grows() {
     run(3, setup(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 100]).await.unwrap();
@@ -83,7 +83,7 @@ fn what_a_shorter_file_lost_does_not_come_back_when_it_grows() {
         file.set_size(100).await.unwrap();
         file.fsync(false).await.unwrap();
         assert_eq!(cold(&rig, 1).await, [vec![7; 40], vec![0; 60]].concat());
-        // Written and emptied before the server hears of either.
+        // Written and truncated before the server learns of either.
         rig.write(&file, 0, &[9; 2000]).await.unwrap();
         file.set_size(0).await.unwrap();
         file.set_size(100).await.unwrap();
@@ -95,7 +95,7 @@ fn what_a_shorter_file_lost_does_not_come_back_when_it_grows() {
 }
 
 #[test]
-fn content_comes_back_if_its_device_does_not_take_the_block_that_was_to_replace_it() {
+fn inline_data_is_restored_if_writing_the_block_that_replaces_it_fails() {
     for flush in [false, true] {
         run(4, setup(), |rig| async move {
             let file = rig.file(1);
@@ -110,7 +110,7 @@ fn content_comes_back_if_its_device_does_not_take_the_block_that_was_to_replace_
             assert_eq!(file.data_attr().blocks, 1);
             file.fsync(false).await.unwrap();
             assert_eq!(content(&rig, 1), (vec![7; 100], 0));
-            // And it can still go.
+            // And it can still be replaced.
             rig.write(&file, 0, &[5; 4000]).await.unwrap();
             file.fsync(false).await.unwrap();
             assert_eq!(content(&rig, 1), (Vec::new(), 1));
@@ -121,7 +121,7 @@ fn content_comes_back_if_its_device_does_not_take_the_block_that_was_to_replace_
 }
 
 #[test]
-fn allocated_space_is_on_a_device() {
+fn preallocated_space_is_on_a_device() {
     for dirty in [false, true] {
         run(5, setup(), |rig| async move {
             let file = rig.file(1);
@@ -139,7 +139,7 @@ fn allocated_space_is_on_a_device() {
 }
 
 #[test]
-fn data_and_holes_are_told_where_they_are() {
+fn seek_finds_data_and_holes_of_inline_files() {
     run(6, setup(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 100]).await.unwrap();
@@ -157,7 +157,7 @@ fn data_and_holes_are_told_where_they_are() {
 }
 
 #[test]
-fn many_small_files_go_through_a_small_budget() {
+fn many_inline_files_fit_a_small_dirty_budget() {
     run(7, Setup { dirty_max: 64 << 10, ..setup() }, |rig| async move {
         let files: Vec<_> = (1..=200).map(|ino| rig.file(ino)).collect();
         for (index, file) in files.iter().enumerate() {
@@ -172,7 +172,7 @@ fn many_small_files_go_through_a_small_budget() {
 }
 
 #[test]
-fn a_file_that_is_written_and_emptied_again_and_again_leaves_a_short_commit() {
+fn repeatedly_rewritten_inline_file_has_one_pending_edit() {
     run(8, setup(), |rig| async move {
         let file = rig.file(1);
         for round in 0..100 {
@@ -182,10 +182,14 @@ fn a_file_that_is_written_and_emptied_again_and_again_leaves_a_short_commit() {
         }
         let contents = |file: &File| {
             let state = file.state.borrow();
-            state.log.iter().filter(|logged| matches!(logged.edit, Edit::Content { .. })).count()
+            state
+                .edits
+                .iter()
+                .filter(|pending| matches!(pending.edit, Edit::Content { .. }))
+                .count()
         };
         assert_eq!(contents(&file), 1);
-        // Nor does it grow while the server cannot take it.
+        // Nor does the list grow while the server refuses commits.
         for round in 0..10 {
             rig.server.refusals.borrow_mut().push_back(Fault::Busy.into());
             rig.write(&file, 0, &[100 + round; 1000]).await.unwrap();
@@ -199,27 +203,27 @@ fn a_file_that_is_written_and_emptied_again_and_again_leaves_a_short_commit() {
 }
 
 #[test]
-fn a_write_that_waited_for_the_old_block_sees_what_came_meanwhile() {
+fn write_that_waited_for_the_old_block_keeps_a_write_made_meanwhile() {
     for seed in (11..51).step_by(2) {
         run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
             let rig = Rc::new(rig);
             let file = rig.file(1);
             rig.write(&file, 0, &[1; 8192]).await.unwrap();
             file.fsync(false).await.unwrap();
-            // A write of the block is on its way and does not end; the next two come meanwhile.
+            // A write of the block is in flight and does not end; the next two come meanwhile.
             rig.server.disks[0].stall(true);
             rig.write(&file, 0, &[2; 4096]).await.unwrap();
             file.launch_all();
             let (this, to, done) = (rig.clone(), file.clone(), Rc::new(Cell::new(false)));
-            let told = done.clone();
+            let finished = done.clone();
             let waits = rig.env.spawn_join(async move {
                 this.write(&to, 10, &[3; 10]).await.unwrap();
-                told.set(true);
+                finished.set(true);
             });
             rig.env.sleep(Duration::from_millis(1)).await;
             rig.write(&file, 0, &[4; 4096]).await.unwrap();
             rig.server.disks[0].stall(false);
-            // If the one that waited reads the block, the other is written at the same time, and
+            // If the waiting write reads the block, the other one is written at the same time and
             // may be there first.
             while !done.get() && file.state.borrow().reading.is_empty() {
                 rig.env.sleep(Duration::from_micros(5)).await;
@@ -242,14 +246,14 @@ async fn many_small_files(rig: Rig) {
 }
 
 #[test]
-fn a_crowd_of_small_files_beyond_what_commits_take_at_once_is_written_mapped_or_not() {
+fn more_small_files_than_a_batch_takes_are_committed_inline_or_mapped() {
     for inline_max in [0, 3000] {
         run(8, Setup { disks: 1, blocks: 4096, inline_max, ..Setup::default() }, many_small_files);
     }
 }
 
 #[test]
-fn content_that_comes_back_because_its_new_place_failed_ends_at_the_size() {
+fn restored_inline_data_is_cut_at_the_size() {
     run(4, Setup { disks: 1, inline_max: 3000, ..Setup::default() }, |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 300]).await.unwrap();
@@ -264,11 +268,15 @@ fn content_that_comes_back_because_its_new_place_failed_ends_at_the_size() {
         let got = file.read(0, 5010).await.unwrap().to_vec();
         let server = rig.server.now.borrow().files[&Ino(1)].content.len();
         let bad = got[100..5000].iter().filter(|&&byte| byte != 0).count();
-        assert_eq!((bad, server), (0, 100), "bytes that come back, content of the server");
+        assert_eq!(
+            (bad, server),
+            (0, 100),
+            "bytes that came back, length of the server's inline data"
+        );
     });
 }
 
-/// Leaves no block of the data zone. What is dirty is committed.
+/// Uses up all blocks of the data zone, and commits all dirty files.
 async fn fill(rig: Rig) -> Rig {
     let filler = rig.file(99);
     let mut at = 0;
@@ -295,7 +303,7 @@ async fn fill_but(rig: Rig, file: &Rc<File>) -> Rig {
 }
 
 #[test]
-fn on_a_full_zone_small_files_are_overwritten_shortened_and_punched() {
+fn inline_files_are_overwritten_truncated_and_punched_on_a_full_zone() {
     for seed in 0..4 {
         run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
@@ -327,10 +335,10 @@ fn on_a_full_zone_small_files_are_overwritten_shortened_and_punched() {
     }
 }
 
-/// What fits beside the inode is there before the write is answered; what does not is refused, and
-/// who syncs is told of nothing.
+/// The server has what fits the slot before the write is answered. A write that does not fit is
+/// refused, and fsync reports no error for it.
 #[test]
-fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_it_was_beyond() {
+fn inline_files_are_created_and_grow_within_their_slots_on_a_full_zone() {
     for seed in 0..4 {
         run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
@@ -343,7 +351,7 @@ fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_i
             assert_eq!(file.fallocate(0, 8192, 100).await, Err(Fault::NoSpace));
             file.fsync(false).await.unwrap();
             assert_eq!(content(&rig, 1), (vec![7; 2000], 0));
-            // No commit comes between the write and its answer but its own.
+            // The write's own commit comes before its answer, and no other.
             let small = rig.file(2);
             assert_eq!(rig.write(&small, 3, b"x").await, Ok(1));
             assert_eq!(content(&rig, 2), (b"\0\0\0x".to_vec(), 0));
@@ -352,10 +360,10 @@ fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_i
             }
             let grown = [vec![7; 2000], vec![8; 1000]].concat();
             assert_eq!(content(&rig, 1), (grown.clone(), 0));
-            // The slot of the scripted server has no more, and it has no blobs.
+            // The slot of the scripted server has no more room, and there are no blobs.
             assert_eq!(rig.write(&file, 3000, &[8]).await, Err(Fault::NoSpace));
             assert!(file.read(0, 9000).await.unwrap().to_vec() == grown);
-            // A hole needs none.
+            // A hole needs no block.
             rig.write(&file, 0, &[9; 1000]).await.unwrap();
             file.set_size(50_000).await.unwrap();
             file.fsync(false).await.unwrap();
@@ -367,9 +375,9 @@ fn on_a_full_zone_a_small_file_is_new_and_grows_as_far_as_it_fits_and_stays_as_i
     }
 }
 
-/// The server has the old content still, and nobody else gets its room.
+/// The server still has the old inline data, so nobody else gets its room.
 #[test]
-fn on_a_full_zone_a_small_file_is_emptied_and_written_again_in_the_room_that_it_has() {
+fn inline_file_is_truncated_and_rewritten_in_its_room_on_a_full_zone() {
     for seed in 0..4 {
         run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
@@ -381,12 +389,12 @@ fn on_a_full_zone_a_small_file_is_emptied_and_written_again_in_the_room_that_it_
             for at in 0..10 {
                 rig.write(&file, 100 * at, &[at as u8; 100]).await.unwrap();
             }
-            assert_eq!(rig.server.commits.get(), commits, "nothing is waited for");
+            assert_eq!(rig.server.commits.get(), commits, "the writes wait for nothing");
             assert_eq!(rig.write(&file, 1000, &[1]).await, Err(Fault::NoSpace));
             let want: Vec<u8> = (0..10).flat_map(|at| [at as u8; 100]).collect();
             file.fsync(false).await.unwrap();
             assert_eq!(content(&rig, 1), (want.clone(), 0));
-            // And once more while a commit is under way, which may be refused.
+            // Once more during a commit, which may be refused.
             for refused in [false, true] {
                 file.set_size(10).await.unwrap();
                 let this = file.clone();
@@ -409,20 +417,20 @@ fn on_a_full_zone_a_small_file_is_emptied_and_written_again_in_the_room_that_it_
     }
 }
 
-/// The block that content holds until the server has it is the one that it goes to when it grows.
+/// The block reserved for inline data until its commit is the one that takes it when it grows.
 #[test]
-fn the_last_block_of_a_zone_takes_content_that_grows_before_it_is_committed() {
+fn backing_block_takes_inline_data_that_grows_before_its_commit() {
     for grown in [2000, 4096] {
         run(2, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
             rig.write(&file, 0, &[7; 1000]).await.unwrap();
             let rig = fill_but(rig, &file).await;
             file.launch_all();
-            assert_eq!((file.state.borrow().held_place(), rig.ctx.pool.available()), (1, 0));
+            assert_eq!((file.state.borrow().backing_blocks(), rig.ctx.pool.available()), (1, 0));
             let commits = rig.server.commits.get();
             rig.write(&file, 1000, &vec![8; grown - 1000]).await.unwrap();
             assert_eq!(rig.server.commits.get(), commits);
-            assert_eq!(file.state.borrow().held_place(), 0);
+            assert_eq!(file.state.borrow().backing_blocks(), 0);
             file.fsync(false).await.unwrap();
             let want = [vec![7; 1000], vec![8; grown - 1000]].concat();
             assert_eq!(content(&rig, 1).1, u64::from(grown == 4096));
@@ -432,10 +440,10 @@ fn the_last_block_of_a_zone_takes_content_that_grows_before_it_is_committed() {
     }
 }
 
-/// A commit leaves out content that a mapping in it replaces. If that is refused, and its data lost
-/// since, the server has neither.
+/// A commit leaves out inline data that one of its mappings replaces. If it is refused and the
+/// mapped data is lost later, the server has neither.
 #[test]
-fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
+fn unsent_inline_data_is_sent_when_the_block_that_replaced_it_is_lost() {
     run(4, setup(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[6; 100]).await.unwrap();
@@ -446,7 +454,7 @@ fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
         rig.server.refusals.borrow_mut().push_back(Fault::Busy.into());
         assert_eq!(file.fsync(false).await, Err(Fault::Busy));
         assert_eq!(content(&rig, 1), (vec![6; 100], 0));
-        // In place, and not there.
+        // A write in place that fails.
         rig.server.disks[0].fail(DiskAction::Write, 1, DiskFault::Io);
         rig.write(&file, 0, &[9; 4096]).await.unwrap();
         assert_eq!(file.fsync(false).await, Err(Fault::Io));
@@ -457,19 +465,18 @@ fn content_that_was_never_sent_is_sent_when_what_replaced_it_is_lost() {
     });
 }
 
-/// How a file that has 100 bytes of content is changed while its slot loses room, and what it holds
-/// then.
+/// Changes a file of 100 inline bytes before its slot loses room; returns the expected content.
 async fn changed_without_room(rig: &Rig, file: &Rc<File>, how: u64) -> Vec<u8> {
     rig.write(file, 50, &[8; 1000]).await.unwrap();
     let mut want = [vec![7; 50], vec![8; 1000]].concat();
     match how {
-        // Launched before, and overwritten at rest.
+        // Launched, then overwritten while clean.
         1 => {
             file.launch_all();
             rig.write(file, 0, &[9; 20]).await.unwrap();
             want[..20].fill(9);
         }
-        // Launched before, and dirty again.
+        // Launched, then dirty again.
         2 => {
             file.launch_all();
             rig.write(file, 1040, &[9; 20]).await.unwrap();
@@ -488,14 +495,14 @@ async fn changed_without_room(rig: &Rig, file: &Rc<File>, how: u64) -> Vec<u8> {
 }
 
 #[test]
-fn content_whose_room_is_taken_goes_to_the_block_that_is_kept_for_it() {
+fn inline_data_that_loses_its_room_goes_to_its_backing_block() {
     for seed in 0..8 {
         run(seed, Setup { blocks: 64, ..setup() }, |rig| async move {
             let file = rig.file(1);
             rig.write(&file, 0, &[7; 100]).await.unwrap();
             file.fsync(false).await.unwrap();
             let want = changed_without_room(&rig, &file, seed % 4).await;
-            // A longer name or an attribute, and neither zone has a block left.
+            // A longer name or an attribute takes the room, and neither zone has a block left.
             let rig = if seed < 4 { fill_but(rig, &file).await } else { rig };
             rig.server.inline_max.set(200);
             file.fsync(false).await.unwrap();
@@ -509,7 +516,7 @@ fn content_whose_room_is_taken_goes_to_the_block_that_is_kept_for_it() {
 }
 
 #[test]
-fn many_files_whose_room_is_taken_are_synced_together() {
+fn many_inline_files_that_lose_their_room_are_synced_together() {
     run(3, setup(), |rig| async move {
         let files: Vec<_> = (1..=40).map(|ino| rig.file(ino)).collect();
         for (index, file) in files.iter().enumerate() {
@@ -526,10 +533,10 @@ fn many_files_whose_room_is_taken_are_synced_together() {
     });
 }
 
-/// What the device does not take of it is lost, and told; it is not lost from the sight of who
-/// wrote it before the server says what holds.
+/// If the device fails, the data counts as lost and is reported, but the writer still sees it until
+/// the server has answered.
 #[test]
-fn content_without_room_whose_block_the_device_does_not_take_is_sent_again() {
+fn inline_data_without_room_is_sent_again_if_its_block_fails() {
     run(4, setup(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 500]).await.unwrap();
@@ -545,9 +552,9 @@ fn content_without_room_whose_block_the_device_does_not_take_is_sent_again() {
     });
 }
 
-/// What is dirty when something else of the file gets a place gets one, too.
+/// Block 0 is mapped too when another block of the file is.
 #[test]
-fn small_content_that_something_else_is_put_behind_stays_whole() {
+fn inline_data_stays_whole_when_the_file_grows_beyond_it() {
     for how in 0..4 {
         run(how, setup(), |rig| async move {
             let file = rig.file(1);
@@ -581,7 +588,7 @@ fn small_content_that_something_else_is_put_behind_stays_whole() {
 }
 
 #[test]
-fn what_is_launched_behind_content_that_finds_no_room_counts_for_the_size() {
+fn blocks_launched_behind_refused_inline_data_count_for_the_size() {
     run(2, setup(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 1000]).await.unwrap();
@@ -589,9 +596,9 @@ fn what_is_launched_behind_content_that_finds_no_room_counts_for_the_size() {
         rig.write(&file, 9000, &[8; 10]).await.unwrap();
         rig.server.inline_max.set(200);
         file.claim_commit().await;
-        let told = rig.ctx.commit_files(std::slice::from_ref(&file), Purpose::Flush).await;
-        assert_eq!(told, [Err(Fault::Interrupted)], "the content goes to a block");
-        // The last block is dirty again: a commit of now says how far the launched one reaches.
+        let outcomes = rig.ctx.commit_files(std::slice::from_ref(&file), Purpose::Flush).await;
+        assert_eq!(outcomes, [Err(Fault::Interrupted)], "the inline data goes to a block");
+        // The last block is dirty again: a commit now must carry the size of the launched one.
         rig.write(&file, 9000, &[9; 20]).await.unwrap();
         assert_eq!(file.state.borrow().launched_size(), 9010);
         file.fsync(false).await.unwrap();
@@ -601,9 +608,9 @@ fn what_is_launched_behind_content_that_finds_no_room_counts_for_the_size() {
     });
 }
 
-/// What is freed meanwhile may be a lease and a quarantine away.
+/// Space that is being freed may take a lease and a quarantine to come.
 #[test]
-fn a_mapping_that_finds_no_room_for_long_is_not_given_up() {
+fn mapping_that_finds_no_room_for_a_minute_is_not_discarded() {
     run(2, Setup { disks: 1, ..Setup::default() }, |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[7; 5000]).await.unwrap();

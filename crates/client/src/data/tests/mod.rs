@@ -1,5 +1,5 @@
-//! The content half against a scripted server, over simulated disks whose free
-//! blocks are full of garbage that no reader may ever see.
+//! The content half against a scripted server, over simulated disks. Free blocks are full of
+//! garbage that no reader may ever see.
 
 mod crash;
 mod faults;
@@ -23,24 +23,24 @@ use types::{
     PagBlock, PagId, Rights, Timestamp, Uuid,
 };
 
-use super::extents::{ExtentMap, from_extent};
+use super::segments::{SegmentMap, from_wire_extent};
 use super::{DataConfig, DataContext, File};
 use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 
-/// What free blocks are full of; writers in these tests never write it.
+/// Fills free blocks; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
 pub const FS: Uuid = Uuid([7; 16]);
 
 #[derive(Clone, Default)]
 pub struct ServerFile {
-    pub layout: ExtentMap,
-    /// Block 0, if it lies with the inode.
+    pub layout: SegmentMap,
+    /// Block 0, if it is inline data.
     pub content: Vec<u8>,
     pub size: u64,
     pub mtime: Timestamp,
 }
 
-/// What the server would have in its store.
+/// What the server has in its store.
 #[derive(Clone, Default)]
 pub struct ServerState {
     pub free: BTreeSet<(u16, u64)>,
@@ -50,7 +50,7 @@ pub struct ServerState {
     pub files: BTreeMap<Ino, ServerFile>,
 }
 
-/// A server of one client.
+/// A server with one client.
 pub struct Server {
     env: Env,
     pub disks: Vec<SimDisk>,
@@ -58,18 +58,18 @@ pub struct Server {
     pub durable: RefCell<ServerState>,
     pub rng: RefCell<SimRng>,
     pub grant_max: Cell<u64>,
-    /// Faults of the next commits.
+    /// Refusals of the next commits.
     pub refusals: RefCell<VecDeque<Refusal>>,
-    /// The client has handles of its files.
+    /// Does the client have handles of its files?
     pub open: Cell<bool>,
     pub frozen: Cell<bool>,
-    /// So many bytes lie with inodes, and there is no other room for content.
+    /// Room for inline data in every slot; there are no blobs.
     pub inline_max: Cell<u32>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
     pub log: RefCell<Vec<String>>,
-    /// Bytes that the kernel was told to forget.
+    /// Bytes that the client told the kernel to drop.
     pub voided: RefCell<Vec<(Ino, u64, u64)>>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    fn free_all(state: &mut ServerState, removed: Vec<(u64, super::extents::Mapped)>) {
+    fn free_all(state: &mut ServerState, removed: Vec<(u64, super::segments::Mapped)>) {
         for (_, mapped) in removed {
             for block in mapped.addr..mapped.addr + mapped.len {
                 assert!(state.freed.insert((mapped.pag.0, block)), "freed twice");
@@ -115,15 +115,15 @@ impl Server {
         }
     }
 
-    /// The data that an edit speaks of is stable: nothing of the garbage is left.
+    /// The data that an edit refers to is stable: no garbage is left.
     fn check_stable(&self, extent: &Extent) {
         let disk = self.disks[usize::from(extent.pag.0) - 1].stable_only();
         let bytes = disk.peek(extent.addr.0 * BLOCK_U64, extent.len as usize * BLOCK);
         assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {extent:?}");
     }
 
-    /// Content that is longer than what is there when it comes has room only in the slot.
-    fn lacks_room(&self, commit: &Commit) -> bool {
+    /// Inline data that is longer than the present one needs room in the slot.
+    fn has_no_room_for(&self, commit: &Commit) -> bool {
         let mut there =
             self.now.borrow().files.get(&commit.ino).map_or(0, |file| file.content.len());
         commit.edits.iter().any(|edit| {
@@ -147,7 +147,7 @@ impl Server {
         let mut file = state.files.remove(&commit.ino).unwrap_or_default();
         assert!(commit.edits.len() <= types::limits::COMMIT_EDITS_MAX);
         let contents = commit.edits.iter().filter(|edit| matches!(edit, Edit::Content { .. }));
-        assert!(contents.count() <= 1, "only the newest matters");
+        assert!(contents.count() <= 1, "only the newest inline data is sent");
         for edit in &commit.edits {
             match edit {
                 Edit::Map { extent } => {
@@ -163,7 +163,7 @@ impl Server {
                     if extent.file.0 == 0 {
                         file.content.clear();
                     }
-                    file.layout.insert(extent.file.0, from_extent(extent, false));
+                    file.layout.insert(extent.file.0, from_wire_extent(extent, false));
                 }
                 Edit::Unmap { from, to } => {
                     let removed = file.layout.remove(from.0, *to);
@@ -175,7 +175,7 @@ impl Server {
                 Edit::Written { from, len } => {
                     for piece in file.layout.pieces(from.0, from.0 + len) {
                         let mapped = piece.mapped.expect("only mapped blocks can hold data");
-                        self.check_stable(&super::extents::to_extent(piece.from, &mapped));
+                        self.check_stable(&super::segments::to_wire_extent(piece.from, &mapped));
                     }
                     file.layout.set_written(from.0, from.0 + len, true);
                 }
@@ -227,7 +227,10 @@ impl Rpc for Server {
             let mut now = self.now.borrow_mut();
             for run in runs {
                 for block in run.addr.0..run.addr.0 + run.len {
-                    assert!(now.pool.remove(&(run.pag.0, block)), "returned what it had not");
+                    assert!(
+                        now.pool.remove(&(run.pag.0, block)),
+                        "returned a block that is not in its pool"
+                    );
                     now.free.insert((run.pag.0, block));
                 }
             }
@@ -261,7 +264,7 @@ impl Rpc for Server {
                     results.push(Err(refusal));
                     continue;
                 }
-                if self.lacks_room(commit) {
+                if self.has_no_room_for(commit) {
                     results.push(Err(Fault::NoSpace.into()));
                     continue;
                 }
@@ -312,22 +315,22 @@ impl Rpc for Server {
 }
 
 impl Server {
-    /// A stretch of a layout, a few extents long.
+    /// A part of a layout, a few segments long.
     pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutSlice {
         let now = self.now.borrow();
         let all = now.files.get(&ino).map(|file| file.layout.to_extents()).unwrap_or_default();
-        let rest: Vec<Extent> =
+        let tail: Vec<Extent> =
             all.iter().filter_map(|extent| extent.slice(from.0, u64::MAX)).collect();
         let page = self.page.get();
-        let to = if rest.len() > page { rest[page].file.0 } else { u64::MAX };
-        let extents = rest.into_iter().take(page).collect();
+        let to = if tail.len() > page { tail[page].file.0 } else { u64::MAX };
+        let extents = tail.into_iter().take(page).collect();
         let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
         let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
         let inline_max = self.inline_max.get();
         LayoutSlice { from, to, extents, frozen: self.frozen.get(), content, inline_max }
     }
 
-    /// The bytes of a file as a fresh client would read them.
+    /// The bytes of a file as a new client would read them.
     pub fn content(state: &ServerState, disks: &[SimDisk], ino: Ino) -> Vec<u8> {
         let file = state.files.get(&ino).cloned().unwrap_or_default();
         let mut out = vec![0u8; file.size as usize];
@@ -454,7 +457,7 @@ impl Rig {
         Rig { env, server, ctx }
     }
 
-    /// A file that the client has all rights on; as the server knows it.
+    /// A file on which the client has all rights, as the server knows it.
     pub fn file(&self, ino: u64) -> Rc<File> {
         let ino = Ino(ino);
         let file = File::new(&self.ctx, ino, &self.server.attr(ino));
@@ -465,7 +468,7 @@ impl Rig {
     pub fn acquire(&self, file: &Rc<File>) {
         let rights = Rights::DATA_X | Rights::DATA_S;
         let part = self.server.part(file.ino(), FileBlock(0));
-        file.acquired(rights, &self.server.attr(file.ino()), Some(part));
+        file.rights_acquired(rights, &self.server.attr(file.ino()), Some(part));
     }
 
     pub async fn write(&self, file: &Rc<File>, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
@@ -473,12 +476,12 @@ impl Rig {
         file.write(Some(offset), data, bytes.len()).await.map(|(_, len)| len)
     }
 
-    /// Everything is committed and given back; nothing is lost on the way.
+    /// Commits and returns everything; nothing may be lost on the way.
     pub async fn finish(&self, blocks_each: u64) {
         self.ctx.sync_all().await.expect("all is well");
         assert_eq!(self.ctx.dirty_bytes(), 0);
         self.ctx.return_pool().await;
-        assert_eq!(self.server.now.borrow().pool.len(), 0, "the pool was given back");
+        assert_eq!(self.server.now.borrow().pool.len(), 0, "the pool was returned");
         self.server.check_ownership(blocks_each);
     }
 }

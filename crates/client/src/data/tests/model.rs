@@ -1,14 +1,14 @@
-//! Random operations on files against arrays of bytes.
+//! Random operations on files, compared with arrays of bytes.
 
 use super::*;
 use crate::api::Whence;
 
 pub const SPAN: u64 = 96 * 1024;
 
-/// What a file must be, and what a crash may leave of it.
+/// The expected content, and what a crash may leave of it.
 pub struct Model {
     pub bytes: Vec<u8>,
-    /// Per byte, the values that it had since the last fsync, a bit each (values are below 64).
+    /// Per byte, the values that it had since the last fsync, one bit each (values are below 64).
     pub had: Vec<u64>,
     pub sizes: BTreeSet<u64>,
 }
@@ -68,14 +68,14 @@ pub struct Player {
     pub rig: Rig,
     pub rng: SimRng,
     pub files: Vec<(Rc<File>, Model)>,
-    /// Bytes that operations are about.
+    /// Range of the operations in bytes.
     pub span: u64,
 }
 
 impl Player {
     pub fn new(rig: Rig, seed: u64, files: u64) -> Player {
         let files = (0..files).map(|index| (rig.file(10 + index), Model::new())).collect();
-        // Small files, where some lie with their inodes.
+        // Small files, some of them inline.
         let span =
             if rig.server.inline_max.get() > 0 && !seed.is_multiple_of(4) { 6000 } else { SPAN };
         Player { rig, rng: SimRng::new(seed ^ 0x5eed), files, span }
@@ -158,7 +158,7 @@ impl Player {
             }
             12 => self.seek(at, from).await,
             13 => {
-                // Another client asks for the file, and this one gets it back.
+                // Another client recalls the file, and this one acquires it again.
                 file.flush().await.expect("flushes");
                 assert!(file.is_clean());
                 let size = self.files[at].1.bytes.len() as u64;
@@ -168,7 +168,7 @@ impl Player {
                     let seen = Server::content(&now, &self.rig.server.disks, file.ino());
                     assert!(seen == self.files[at].1.bytes, "others see something else");
                 }
-                file.lost(Rights::empty());
+                file.rights_lost(Rights::empty());
                 self.rig.server.frozen.set(self.rng.one_in(3));
                 self.rig.acquire(&file);
             }
@@ -212,7 +212,7 @@ fn play(seed: u64, setup: Setup, steps: u64) {
         for (file, model) in &player.files {
             let now = player.rig.server.now.borrow();
             let seen = Server::content(&now, &player.rig.server.disks, file.ino());
-            assert!(seen == model.bytes, "what the server knows is the content");
+            assert!(seen == model.bytes, "the server has the content");
             drop(now);
             let mut attr = player.rig.server.attr(file.ino());
             let known = attr.blocks;
@@ -244,7 +244,7 @@ fn random_operations_agree_when_memory_and_grants_are_small() {
 }
 
 #[test]
-fn random_operations_agree_where_small_files_lie_with_their_inodes() {
+fn random_operations_agree_with_inline_data() {
     for seed in 0..40 {
         let inline_max = [3928, 300, 2000][seed as usize % 3];
         play(seed, Setup { inline_max, ..Setup::default() }, 250);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn writers_of_neighbouring_bytes_do_not_lose_each_others_work() {
+fn writers_of_adjacent_bytes_do_not_lose_each_others_data() {
     for seed in 300..312 {
         let setup = Setup { dirty_max: 256 << 10, ..Setup::default() };
         run(seed, setup, |rig| async move {
@@ -54,7 +54,7 @@ fn writers_of_neighbouring_bytes_do_not_lose_each_others_work() {
 }
 
 #[test]
-fn a_writer_and_a_truncating_task_never_show_garbage() {
+fn concurrent_writes_truncations_and_punches_show_no_garbage() {
     for seed in 320..330 {
         run(seed, Setup::default(), |rig| async move {
             let rig = Rc::new(rig);
@@ -94,7 +94,7 @@ fn a_writer_and_a_truncating_task_never_show_garbage() {
 }
 
 #[test]
-fn eight_files_synced_at_once_share_flushes() {
+fn concurrent_fsyncs_of_many_files_share_flushes() {
     run(340, Setup::default(), |rig| async move {
         let rig = Rc::new(rig);
         let before: u64 = rig.server.disks.iter().map(|disk| disk.counts().flushes).sum();
@@ -118,7 +118,7 @@ fn eight_files_synced_at_once_share_flushes() {
 }
 
 #[test]
-fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
+fn write_is_launched_at_once_if_each_recent_one_had_its_own_fsync() {
     run(342, Setup::default(), |rig| async move {
         let writes =
             |rig: &Rig| rig.server.disks.iter().map(|disk| disk.counts().writes).sum::<u64>();
@@ -132,13 +132,13 @@ fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
         rig.write(&file, 0, &[6; 5000]).await.unwrap();
         rig.env.sleep(Duration::from_micros(1)).await;
         assert_eq!(writes(&rig) - before, 1);
-        // What follows it waits for company.
+        // A second write waits, so that more of them go out together.
         rig.write(&file, 5000, &[7; 5000]).await.unwrap();
         rig.write(&file, 100_000, &[8; 5000]).await.unwrap();
         rig.env.sleep(Duration::from_micros(1)).await;
         assert_eq!(writes(&rig) - before, 1);
         file.fsync(false).await.unwrap();
-        // Several writes had one fsync: nothing is expected any more.
+        // Several writes had one fsync: the client expects none any more.
         let file = rig.file(2);
         let before = writes(&rig);
         rig.write(&file, 0, &[9; 5000]).await.unwrap();
@@ -156,24 +156,24 @@ fn a_write_goes_out_at_once_where_each_had_an_fsync_of_its_own() {
 }
 
 #[test]
-fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
+fn append_during_the_zeroing_of_the_tail_stays() {
     const SIZE: u64 = 5000;
     let kinds = [
-        "the tail is made zero",
+        "tail zeroed",
         "extended",
         "allocated",
         "punched",
         "punched inside the last block",
-        "made zero inside the last block",
-        "made zero and allocated inside the last block",
+        "zeroed inside the last block",
+        "zeroed and allocated inside the last block",
     ];
     for (kind, seed) in (0..kinds.len()).flat_map(|kind| (340..350).map(move |seed| (kind, seed))) {
         run(seed, Setup::default(), |rig| async move {
             let file = rig.file(1);
             rig.write(&file, 0, &[1; SIZE as usize]).await.unwrap();
             file.fsync(false).await.unwrap();
-            // Nobody knows any more what lies behind the size, and the block has to be read.
-            file.lost(Rights::empty());
+            // The client no longer knows what lies behind the size, so it must read the block.
+            file.rights_lost(Rights::empty());
             rig.acquire(&file);
             let other = file.clone();
             let zeroing = rig.env.spawn_join(async move {
@@ -198,7 +198,7 @@ fn what_is_appended_while_bytes_behind_the_size_are_zeroed_stays() {
 }
 
 #[test]
-fn an_append_comes_before_a_range_is_zeroed_or_behind_it() {
+fn append_comes_before_the_zeroing_of_a_range_or_behind_it() {
     const END: u64 = 40_000;
     let mut behind = 0;
     for (size, turns) in [0, 5000].into_iter().flat_map(|size| (0..40).map(move |n| (size, n))) {
@@ -229,7 +229,7 @@ fn an_append_comes_before_a_range_is_zeroed_or_behind_it() {
 }
 
 #[test]
-fn a_range_is_zeroed_and_the_size_set_by_it_before_anybody_reads_of_it() {
+fn zeroing_a_range_and_setting_the_size_are_one_step_to_readers() {
     const END: u64 = 4 << 20;
     const OLD: u64 = 9_000;
     let mut early = 0;
@@ -239,7 +239,7 @@ fn a_range_is_zeroed_and_the_size_set_by_it_before_anybody_reads_of_it() {
             let file = rig.file(1);
             rig.write(&file, 0, &[1; OLD as usize]).await.unwrap();
             let other = file.clone();
-            // The blocks for it have to be asked for, between the one and the other.
+            // The client has to ask for blocks in between.
             let zeroing =
                 rig.env.spawn_join(async move { other.fallocate(16, from, END - from).await });
             rig.env.sleep(Duration::from_micros(10 * time)).await;
@@ -255,7 +255,7 @@ fn a_range_is_zeroed_and_the_size_set_by_it_before_anybody_reads_of_it() {
 }
 
 #[test]
-fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
+fn waiting_append_goes_to_the_end_that_a_truncation_left() {
     const SIZE: u64 = 5000;
     const DIRTY_MAX: usize = 64 << 10;
     for size in [0, 100, 4096, SIZE + 9000] {
@@ -264,7 +264,7 @@ fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
             let (file, other) = (rig.file(1), rig.file(2));
             rig.write(&file, 0, &[1; SIZE as usize]).await.unwrap();
             file.fsync(false).await.unwrap();
-            // There is no room for another dirty byte before this is on the device.
+            // No other byte can become dirty until this is on the device.
             rig.write(&other, 0, &[3; DIRTY_MAX]).await.unwrap();
             let appended = {
                 let file = file.clone();
@@ -272,11 +272,11 @@ fn an_append_that_waits_lands_at_the_end_that_a_truncation_left() {
                     file.write(None, IoBuf::copy_of(&[2; 8000]), 8000).await
                 })
             };
-            while !rig.ctx.budget.pressed() {
+            while !rig.ctx.budget.has_waiters() {
                 rig.env.yield_now().await;
             }
             file.set_size(size).await.expect("truncates");
-            assert!(rig.ctx.budget.pressed(), "the append still waits");
+            assert!(rig.ctx.budget.has_waiters(), "the append still waits");
             let (at, len) = appended.await.expect("appends");
             assert_eq!((at, u64::from(len)), (size, 8000));
             assert_eq!(file.size(), size + 8000);

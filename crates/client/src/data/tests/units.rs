@@ -2,8 +2,9 @@
 
 use super::*;
 
+/// SEMANTICS 2.3.
 #[test]
-fn data_is_written_and_committed_within_two_seconds_without_a_sync() {
+fn data_is_committed_within_two_seconds_without_a_sync() {
     run(500, Setup::default(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 10_000]).await.unwrap();
@@ -16,7 +17,7 @@ fn data_is_written_and_committed_within_two_seconds_without_a_sync() {
 }
 
 #[test]
-fn a_large_sequential_file_lies_in_few_pieces() {
+fn large_sequential_file_has_few_segments() {
     let setup = Setup { disks: 1, blocks: 16_384, grant_max: 8192, ..Setup::default() };
     run(501, setup, |rig| async move {
         let (file, other) = (rig.file(1), rig.file(2));
@@ -32,7 +33,7 @@ fn a_large_sequential_file_lies_in_few_pieces() {
 }
 
 #[test]
-fn small_writes_in_sequence_become_large_ones() {
+fn small_sequential_writes_are_joined() {
     run(502, Setup::default(), |rig| async move {
         let file = rig.file(1);
         for index in 0..512u64 {
@@ -46,7 +47,7 @@ fn small_writes_in_sequence_become_large_ones() {
 }
 
 #[test]
-fn appends_after_a_sync_need_no_read() {
+fn append_after_an_fsync_needs_no_read() {
     run(503, Setup::default(), |rig| async move {
         let file = rig.file(1);
         let reads =
@@ -63,13 +64,13 @@ fn appends_after_a_sync_need_no_read() {
 }
 
 #[test]
-fn bytes_that_an_interrupted_write_left_behind_the_size_are_zero_when_it_grows() {
+fn bytes_left_behind_the_size_are_zero_when_the_file_grows() {
     run(504, Setup::default(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 100]).await.unwrap();
         file.fsync(false).await.unwrap();
-        file.lost(Rights::empty());
-        // A client wrote in place, and was gone before it committed the size.
+        file.rights_lost(Rights::empty());
+        // A client wrote in place and died before it committed the size.
         let extent = rig.server.now.borrow().files[&Ino(1)].layout.to_extents()[0];
         let disk = &rig.server.disks[usize::from(extent.pag.0) - 1];
         disk.poke(extent.addr.0 * BLOCK_U64 + 100, &[9; 500]);
@@ -83,17 +84,18 @@ fn bytes_that_an_interrupted_write_left_behind_the_size_are_zero_when_it_grows()
             let got = file.read(0, 1000).await.unwrap().to_vec();
             assert!(got[..100].iter().all(|&byte| byte == 1));
             assert!(got[100..].iter().all(|&byte| byte == 0), "way {grow}");
-            // As before for the next way.
+            // Restore the state for the next way to grow.
             file.set_size(100).await.unwrap();
             file.flush().await.unwrap();
-            file.lost(Rights::empty());
+            file.rights_lost(Rights::empty());
             disk.poke(extent.addr.0 * BLOCK_U64 + 100, &[9; 500]);
         }
     });
 }
 
+/// SEMANTICS 4.4.
 #[test]
-fn sizes_up_to_the_largest_are_possible_and_none_beyond() {
+fn file_sizes_up_to_the_limit_are_possible_and_none_beyond() {
     run(505, Setup::default(), |rig| async move {
         let file = rig.file(1);
         let max = i64::MAX as u64;
@@ -111,11 +113,11 @@ fn sizes_up_to_the_largest_are_possible_and_none_beyond() {
 }
 
 #[test]
-fn times_set_explicitly_are_not_overwritten_by_earlier_writes() {
+fn explicit_times_are_not_overwritten_by_earlier_writes() {
     run(506, Setup::default(), |rig| async move {
         let file = rig.file(1);
         rig.write(&file, 0, &[1; 100]).await.unwrap();
-        file.times_setting().await;
+        file.before_times_set().await;
         file.flush().await.unwrap();
         assert_eq!(rig.server.attr(Ino(1)).mtime, Timestamp::default());
         rig.write(&file, 0, &[1; 100]).await.unwrap();
@@ -125,7 +127,7 @@ fn times_set_explicitly_are_not_overwritten_by_earlier_writes() {
 }
 
 #[test]
-fn an_idle_client_keeps_a_small_pool() {
+fn idle_client_keeps_a_small_pool() {
     let setup = Setup { blocks: 20_000, grant_max: 20_000, ..Setup::default() };
     run(507, setup, |rig| async move {
         let file = rig.file(1);
@@ -133,7 +135,7 @@ fn an_idle_client_keeps_a_small_pool() {
             rig.write(&file, index << 20, &vec![1; 1 << 20]).await.unwrap();
         }
         file.fsync(false).await.unwrap();
-        file.closed();
+        file.last_handle_closed();
         rig.env.sleep(Duration::from_secs(60)).await;
         let pool = rig.server.now.borrow().pool.len() as u64;
         assert!(pool <= types::limits::GRANT_BLOCKS, "{pool}");
@@ -158,7 +160,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
 }
 
 #[test]
-fn devices_that_are_not_the_expected_zone_are_refused_with_the_reason() {
+fn device_that_is_not_the_expected_zone_is_refused_with_the_reason() {
     let good = label(1, 64);
     let cases = [
         (vec![0; BLOCK], 64, "label"),

@@ -1,49 +1,49 @@
-//! The layout of one file in memory: sorted extents that do not overlap.
+//! The layout of one file in memory: sorted segments that do not overlap.
 //!
-//! Invariants: keys are the extents' first blocks; extents are never empty, never
-//! overlap, and neighbours that continue each other are joined; `blocks` is the
-//! sum of their lengths.
+//! Invariants: keys are the segments' first blocks; segments are never empty, never overlap, and
+//! adjacent ones that are contiguous on the device are joined; `blocks` is the sum of their
+//! lengths.
 
 use std::collections::BTreeMap;
 
 use types::{Extent, ExtentState, FileBlock, PagBlock, PagId};
 
-/// Where a stretch of the file lies.
+/// The place of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mapped {
-    /// Blocks.
+    /// Length in blocks.
     pub len: u64,
-    /// Zone.
+    /// Data zone.
     pub pag: PagId,
     /// First block in the zone.
     pub addr: u64,
     /// Does it hold data?
     pub written: bool,
-    /// An evicted client may still write there: never written in place.
+    /// An evicted client may still write there, so this client never writes there in place.
     pub frozen: bool,
 }
 
 impl Mapped {
-    /// May data be written where it lies?
+    /// May new data overwrite these blocks?
     pub fn in_place(&self) -> bool {
         !self.frozen
     }
 }
 
-/// A piece of a range: mapped, or a hole.
+/// A piece of a range: one segment's part of it, or a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     /// First block of the file.
     pub from: u64,
     /// One past the last.
     pub to: u64,
-    /// What is there; its length is `to - from`.
+    /// Its place, of length `to - from`; `None`: a hole.
     pub mapped: Option<Mapped>,
 }
 
-/// The extents.
+/// The segments, by their first block.
 #[derive(Clone, Default, Debug)]
-pub(super) struct ExtentMap {
+pub(super) struct SegmentMap {
     map: BTreeMap<u64, Mapped>,
     blocks: u64,
 }
@@ -56,19 +56,19 @@ fn slice(start: u64, mapped: Mapped, from: u64, to: u64) -> Option<(u64, Mapped)
     })
 }
 
-impl ExtentMap {
+impl SegmentMap {
     /// Mapped blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Forgets all.
+    /// Removes all segments.
     pub fn clear(&mut self) {
         self.map.clear();
         self.blocks = 0;
     }
 
-    /// The pieces of `[from, to)` in order, holes too.
+    /// The pieces of `[from, to)` in order, including holes.
     pub fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
         let mut out = Vec::new();
         let mut at = from;
@@ -88,13 +88,13 @@ impl ExtentMap {
         out
     }
 
-    /// What maps `block`.
+    /// The place of `block`.
     pub fn at(&self, block: u64) -> Option<Mapped> {
         let (&start, &mapped) = self.map.range(..=block).next_back()?;
         slice(start, mapped, block, block + 1).map(|(_, mapped)| mapped)
     }
 
-    /// The piece that `block` begins: up to the next change, at most to `to`.
+    /// The piece that starts at `block`: up to the next segment or hole, at most to `to`.
     pub fn piece_at(&self, block: u64, to: u64) -> Piece {
         if let Some((&start, &mapped)) = self.map.range(..=block).next_back()
             && let Some((from, mapped)) = slice(start, mapped, block, to)
@@ -105,14 +105,15 @@ impl ExtentMap {
         Piece { from: block, to: end, mapped: None }
     }
 
-    /// The last mapped block's place: where the file would go on.
+    /// The place right behind the last mapped block below `block`: the file would best continue
+    /// there.
     pub fn end_before(&self, block: u64) -> Option<(PagId, u64)> {
         let (&start, &mapped) = self.map.range(..block).next_back()?;
         let len = mapped.len.min(block - start);
         Some((mapped.pag, mapped.addr + len))
     }
 
-    /// Blocks of `[from, to)` that have no place to be written in.
+    /// Number of blocks in `[from, to)` that have no place which a write may use.
     pub fn unplaced(&self, from: u64, to: u64) -> u64 {
         self.pieces(from, to)
             .iter()
@@ -121,7 +122,7 @@ impl ExtentMap {
             .sum()
     }
 
-    /// Takes `[from, to)` out; what was mapped there.
+    /// Unmaps `[from, to)`; returns what was mapped there.
     pub fn remove(&mut self, from: u64, to: u64) -> Vec<(u64, Mapped)> {
         let mut removed = Vec::new();
         if from >= to {
@@ -184,14 +185,14 @@ impl ExtentMap {
         }
     }
 
-    /// All extents, as the wire has them.
+    /// All segments, as the wire has them.
     pub fn to_extents(&self) -> Vec<Extent> {
-        self.map.iter().map(|(&start, mapped)| to_extent(start, mapped)).collect()
+        self.map.iter().map(|(&start, mapped)| to_wire_extent(start, mapped)).collect()
     }
 }
 
-/// As the wire has it.
-pub(super) fn to_extent(start: u64, mapped: &Mapped) -> Extent {
+/// Converts to the wire's form.
+pub(super) fn to_wire_extent(start: u64, mapped: &Mapped) -> Extent {
     Extent {
         file: FileBlock(start),
         len: mapped.len,
@@ -201,8 +202,8 @@ pub(super) fn to_extent(start: u64, mapped: &Mapped) -> Extent {
     }
 }
 
-/// As the map has it.
-pub(super) fn from_extent(extent: &Extent, frozen: bool) -> Mapped {
+/// Converts from the wire's form.
+pub(super) fn from_wire_extent(extent: &Extent, frozen: bool) -> Mapped {
     Mapped {
         len: extent.len,
         pag: extent.pag,
@@ -229,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn the_map_agrees_with_a_plain_array_over_random_changes() {
+    fn segment_map_agrees_with_an_array_over_random_changes() {
         const N: u64 = 64;
-        let mut map = ExtentMap::default();
+        let mut map = SegmentMap::default();
         let mut model: Vec<Option<(u64, bool)>> = vec![None; N as usize];
         let mut random = 7u64;
         let mut next = |bound: u64| {

@@ -1,4 +1,4 @@
-//! The mounted directory while the server is away.
+//! The mounted directory while the server is silent.
 
 use std::future::Future;
 
@@ -6,26 +6,27 @@ use types::{Attr, Duration, Fault, Ino, Instant};
 
 use crate::harness::{Cluster, LEASE, Mount, ROOT, check, name};
 
-/// How long the server says nothing before the mounted directory is told of without it, and a bit.
+/// The client answers for the mounted directory after one second of silence, plus a margin.
 const SILENCE: Duration = Duration::from_millis(1200);
-/// More than any answer from the server takes here.
+/// Longer than any reply of the server takes here.
 const PROMPT: Duration = Duration::from_millis(200);
 
 async fn root_attr(mount: &Mount) -> Attr {
-    let told = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
-    // A restarted server counts versions anew.
-    Attr { version: 0, ..told.0 }
+    let answer = mount.client.getattr(Ino::ROOT).await.expect("the root has attributes");
+    // A restarted server starts versions again.
+    Attr { version: 0, ..answer.0 }
 }
 
-/// Runs `ask`; gives how long it took, too.
+/// Runs `ask`, and measures how long it takes.
 async fn timed<T>(cluster: &Cluster, ask: impl Future<Output = T>) -> (T, Duration) {
     let begin: Instant = cluster.env.now();
     let answer = cluster.env.timeout(LEASE * 2, ask).await;
     (answer.expect("it is answered"), cluster.env.now().since(begin))
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
+fn mounted_directory_is_answered_from_cache_while_the_server_is_silent() {
     for killed in [false, true] {
         check(2, |cluster| async move {
             let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
@@ -35,15 +36,15 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
             } else {
                 cluster.world.isolate("a");
             }
-            // Nothing that is held is good any more.
+            // By now the lease has run out.
             cluster.env.sleep(LEASE * 2).await;
             for _ in 0..300 {
-                let (told, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
-                let (told, ttl) = told.unwrap();
-                assert_eq!((Attr { version: 0, ..told }, ttl), (attr, Duration::ZERO));
+                let (answer, took) = timed(&cluster, a.client.getattr(Ino::ROOT)).await;
+                let (answer, ttl) = answer.unwrap();
+                assert_eq!((Attr { version: 0, ..answer }, ttl), (attr, Duration::ZERO));
                 assert!(took <= SILENCE, "{took:?}");
-                let (told, took) = timed(&cluster, a.client.statfs()).await;
-                assert_eq!(told, Ok(space));
+                let (answer, took) = timed(&cluster, a.client.statfs()).await;
+                assert_eq!(answer, Ok(space));
                 assert!(took <= SILENCE, "{took:?}");
                 let (opened, took) = timed(&cluster, a.client.opendir(Ino::ROOT)).await;
                 a.client.releasedir(opened.unwrap());
@@ -53,7 +54,7 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
                 let acl = a.client.getxattr(Ino::ROOT, b"system.posix_acl_access");
                 assert_eq!(timed(&cluster, acl).await.0, Err(Fault::NoAttribute));
             }
-            // All else waits.
+            // All other operations wait.
             let text = name("other");
             let other = a.client.lookup(&ROOT, Ino::ROOT, &text);
             assert!(cluster.env.timeout(LEASE, other).await.is_none());
@@ -63,37 +64,39 @@ fn the_mounted_directory_is_told_of_as_last_known_while_the_server_is_silent() {
                 b.mkdir(Ino::ROOT, "made").await.unwrap();
                 cluster.world.heal();
             }
-            // Whoever has an answer from the server is told what is.
+            // Once the server has replied, the answers are current.
             let looked = timed(&cluster, a.client.lookup(&ROOT, Ino::ROOT, &name("made"))).await.0;
             assert_eq!(looked.unwrap().is_ok(), !killed);
             let current = root_attr(&b).await;
-            let (told, took) = timed(&cluster, root_attr(&a)).await;
-            assert_eq!(told, current);
+            let (answer, took) = timed(&cluster, root_attr(&a)).await;
+            assert_eq!(answer, current);
             assert!(took < PROMPT, "{took:?}");
         });
     }
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn who_waits_already_when_the_server_falls_silent_is_answered_too() {
+fn waiting_getattr_is_answered_when_the_server_falls_silent() {
     check(4, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let attr = root_attr(&a).await;
         // It holds no attributes of the root.
         b.mkdir(Ino::ROOT, "made").await.unwrap();
         cluster.world.isolate("a");
-        let (told, took) = timed(&cluster, root_attr(&a)).await;
-        assert_eq!(told, attr);
+        let (answer, took) = timed(&cluster, root_attr(&a)).await;
+        assert_eq!(answer, attr);
         assert!(took > Duration::from_millis(900) && took <= SILENCE, "{took:?}");
     });
 }
 
+/// SEMANTICS 3.10.
 #[test]
-fn a_server_that_is_only_slow_to_answer_one_request_is_waited_for() {
+fn getattr_waits_for_a_server_that_is_only_slow() {
     check(6, |cluster| async move {
         let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
         let before = root_attr(&a).await;
-        // What b makes is not durable, and a is not told of it before it is.
+        // The new directory is not durable yet, so the reply to `a` waits.
         b.mkdir(Ino::ROOT, "made").await.unwrap();
         cluster.meta.stall(true);
         let asking = cluster.env.spawn_join({
@@ -102,9 +105,9 @@ fn a_server_that_is_only_slow_to_answer_one_request_is_waited_for() {
         });
         cluster.env.sleep(LEASE).await;
         cluster.meta.stall(false);
-        let (told, took) = asking.await;
+        let (answer, took) = asking.await;
         assert!(took >= LEASE, "it had to wait: {took:?}");
-        assert_eq!(told, root_attr(&b).await);
-        assert_eq!((before.nlink, told.nlink), (2, 3));
+        assert_eq!(answer, root_attr(&b).await);
+        assert_eq!((before.nlink, answer.nlink), (2, 3));
     });
 }

@@ -1,5 +1,5 @@
-//! Several clients write one file at the same time: each holds the parts it writes, and all see one
-//! file.
+//! Several clients write one file at the same time: each holds the ranges that it writes, and all
+//! see one file.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::harness::{Cluster, LEASE, Mount, RDONLY, ROOT, WRONLY, check, logged}
 
 const APPEND: OpenFlags = OpenFlags(OpenFlags::WRITE_ONLY | OpenFlags::APPEND);
 
-/// What client `who` writes into piece `piece`.
+/// The bytes that client `who` writes into piece `piece`.
 fn fill(who: usize, piece: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (1 + who * 101 + piece * 7 + at % 3) as u8 | 1).collect()
 }
@@ -27,7 +27,7 @@ async fn shared(mounts: &[Mount], text: &str) -> (Ino, Vec<Handle>) {
     (entry.attr.ino, handles)
 }
 
-/// All clients write at once, each every `n`th piece of `len` bytes; the file as it must be then.
+/// All clients write at once, each every `n`th piece of `len` bytes. Returns the expected content.
 async fn stride(mounts: &[Mount], handles: &[Handle], pieces: usize, len: usize) -> Vec<u8> {
     let mut all = Vec::new();
     let mut writers = Vec::new();
@@ -72,8 +72,9 @@ fn recalls(mounts: &[Mount]) -> u64 {
     mounts.iter().map(|mount| mount.client.status().recalls).sum()
 }
 
+/// SEMANTICS 1.3.
 #[test]
-fn strided_writers_do_not_take_turns_and_everybody_reads_every_byte() {
+fn strided_writers_do_not_take_turns_and_all_clients_read_every_byte() {
     for seed in 0..6 {
         check(seed, |cluster| async move {
             let mounts =
@@ -94,7 +95,7 @@ fn strided_writers_do_not_take_turns_and_everybody_reads_every_byte() {
 }
 
 #[test]
-fn pieces_that_share_blocks_keep_the_bytes_of_all_their_writers() {
+fn blocks_shared_by_writers_keep_the_bytes_of_all() {
     for seed in 0..6 {
         check(seed, |cluster| async move {
             let mounts = [cluster.mount("a").await, cluster.mount("b").await];
@@ -109,7 +110,7 @@ fn pieces_that_share_blocks_keep_the_bytes_of_all_their_writers() {
 }
 
 #[test]
-fn the_size_is_seen_by_all_while_all_write_and_never_goes_back() {
+fn size_of_a_shared_file_never_goes_back_for_any_client() {
     for seed in 0..8 {
         check(seed, |cluster| async move {
             let mounts =
@@ -147,7 +148,7 @@ fn the_size_is_seen_by_all_while_all_write_and_never_goes_back() {
 }
 
 #[test]
-fn the_server_restarts_while_parts_are_held_and_dirty() {
+fn held_and_dirty_ranges_survive_server_restarts() {
     for seed in 0..10 {
         check(seed, |cluster| async move {
             let mounts = [cluster.mount("a").await, cluster.mount("b").await];
@@ -181,12 +182,12 @@ fn the_server_restarts_while_parts_are_held_and_dirty() {
 }
 
 #[test]
-fn a_holder_of_parts_that_is_cut_off_holds_nobody_up_for_longer_than_its_lease() {
+fn silent_holder_of_ranges_blocks_others_for_its_lease_at_most() {
     check(3, |cluster| async move {
         let mounts = [cluster.mount("a").await, cluster.mount("b").await];
         let (ino, handles) = shared(&mounts, "f").await;
         let mut expected = stride(&mounts, &handles, 40, 65_536).await;
-        // Whoever was first there, the first piece is this one's now.
+        // From here on, this client holds the first piece.
         mounts[0].write(handles[0], 0, &fill(0, 0, 65_536)).await;
         mounts[0].client.fsync(handles[0], false).await.unwrap();
         cluster.world.isolate("a");
@@ -200,7 +201,7 @@ fn a_holder_of_parts_that_is_cut_off_holds_nobody_up_for_longer_than_its_lease()
         cluster.env.sleep(LEASE).await;
         assert_eq!(mounts[0].client.status().evictions, 1);
         assert_eq!(mounts[0].client.fsync(handles[0], false).await, Err(Fault::Io));
-        // What it had written in place before it was out may be there.
+        // Bytes that it wrote in place before the eviction may be there.
         let handle = mounts[1].open(ino, RDONLY).await;
         let start = mounts[1].read(handle, 0, 65_536).await;
         let theirs = |at: usize| at >= 3000 && start[at] == 0xee;
@@ -211,7 +212,7 @@ fn a_holder_of_parts_that_is_cut_off_holds_nobody_up_for_longer_than_its_lease()
     });
 }
 
-struct Run {
+struct SharedFileRun {
     cluster: Cluster,
     mounts: Vec<Mount>,
     handles: Vec<Handle>,
@@ -219,12 +220,12 @@ struct Run {
     content: Vec<u8>,
 }
 
-impl Run {
+impl SharedFileRun {
     fn below(&self, n: u64) -> u64 {
         self.cluster.env.random_u64() % n
     }
 
-    /// One operation of one client, checked against the bytes that must be there.
+    /// One operation of one client, checked against the expected bytes.
     async fn step(&mut self, number: usize) {
         let who = self.below(3) as usize;
         let mount = self.mounts[who].clone();
@@ -274,8 +275,8 @@ impl Run {
                     mode: Some(0o600 + self.below(8) as u16),
                     ..SetAttrRequest::default()
                 };
-                let told = mount.client.setattr(&ROOT, self.ino, set).await.unwrap().0;
-                assert_eq!(told.size, self.content.len() as u64, "step {number}");
+                let attr = mount.client.setattr(&ROOT, self.ino, set).await.unwrap().0;
+                assert_eq!(attr.size, self.content.len() as u64, "step {number}");
             }
             _ => self.cluster.env.sleep(Duration::from_micros(self.below(3000))).await,
         }
@@ -291,8 +292,13 @@ fn random_operations_of_three_clients_on_one_file_agree_with_its_bytes() {
                 mounts.push(cluster.mount(node).await);
             }
             let (ino, handles) = shared(&mounts, "f").await;
-            let mut run =
-                Run { cluster: cluster.clone(), mounts, handles, ino, content: Vec::new() };
+            let mut run = SharedFileRun {
+                cluster: cluster.clone(),
+                mounts,
+                handles,
+                ino,
+                content: Vec::new(),
+            };
             for number in 0..500 {
                 run.step(number).await;
                 match run.below(60) {
