@@ -21,11 +21,16 @@ pub trait Kernel {
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
     /// The same where no recall waits for it. It may wait for a request that itself waits for
     /// recalls, and must hold up none of these.
-    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
+    fn inval_pages_outside_recall(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+    ) -> LocalFuture<'static, ()>;
     /// The same, of pages that lack a WRITE which is not answered before this ends, or takes long:
     /// it may wait for a page that the WRITE has locked, and must not be held up by what waits for
     /// recalls.
-    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
+    fn drop_stale_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
     /// The file has these bytes there: if they end behind the size that the kernel has, that is its
     /// size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
@@ -56,10 +61,10 @@ impl Kernel for NoKernel {
     fn inval_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
-    fn void_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
+    fn inval_pages_outside_recall(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
-    fn drop_lacking(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
+    fn drop_stale_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
     fn store(&self, _: Ino, _: u64, _: &[u8]) -> LocalFuture<'static, ()> {
@@ -417,7 +422,7 @@ pub struct ClientStatus {
 }
 
 /// Result of a lookup: an entry, or for how long the name is known to be missing.
-pub type Looked = Result<Entry, Duration>;
+pub type LookupResult = Result<Entry, Duration>;
 
 /// A name and the directory that it is in.
 #[derive(Clone, Copy, Debug)]

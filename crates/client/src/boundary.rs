@@ -87,7 +87,7 @@ pub trait Rpc {
     /// The attributes as the server told them last.
     fn attr(&self, ino: Ino) -> Option<Attr>;
     /// Bytes `[from, to)` of the inode are not what they were: the kernel forgets them soon.
-    fn void_pages(&self, ino: Ino, from: u64, to: u64);
+    fn inval_pages(&self, ino: Ino, from: u64, to: u64);
     /// Has this client a handle of the inode?
     fn is_open(&self, ino: Ino) -> bool;
 }

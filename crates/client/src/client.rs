@@ -12,12 +12,12 @@ use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, Local
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::inode::Inode;
-use crate::rpc::{ContentRpc, Events, Session};
+use crate::rpc::{DataRpc, Events, Session};
 
 /// How often the inode table's bound is looked after.
 const TRIM: Duration = Duration::from_secs(1);
 /// A data device that is asked and answers nothing for so long is worth a word.
-const SILENT: Duration = Duration::from_secs(1);
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// How long an unmount waits for a server that is away, or for a data device that answers nothing;
 /// longer if two leases are longer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ impl Client {
             on_edit: config.on_edit,
         };
         let (fs, pags) = session.volume();
-        let rpc = Rc::new(ContentRpc(Rc::downgrade(&core)));
+        let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
         match DataContext::open(env.clone(), data, session.client(), fs, &pags, rpc).await {
             Ok(data) => core.set_data(data),
             Err(text) => {
@@ -60,11 +60,11 @@ impl Client {
             return Err(ConnectError { text: format!("cannot read the root directory: {fault}") });
         }
         let client = Client { core: core.clone() };
-        if let Err(text) = client.enter().await {
+        if let Err(text) = client.find_mount_root().await {
             session.close().await;
             return Err(ConnectError { text });
         }
-        client.look_at_root().await;
+        client.cache_root_info().await;
         let weak = Rc::downgrade(&core);
         env.clone().spawn(async move {
             loop {
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// Finds the directory that is to be mounted. The kernel never forgets it.
-    async fn enter(&self) -> Result<(), String> {
+    async fn find_mount_root(&self) -> Result<(), String> {
         let core = &self.core;
         let mut path = format!("{}:", core.config.fs_name);
         for name in &core.config.dir {
@@ -110,7 +110,7 @@ impl Client {
     /// what could not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
-        if let Some(who) = self.unanswering(SILENT) {
+        if let Some(who) = self.unanswering(SILENT_AFTER) {
             let limit = self.patience().as_nanos() / 1_000_000_000;
             core.session.log(&format!(
                 "unmounting while {who}: what is not written waits {limit} s for it"
@@ -119,7 +119,7 @@ impl Client {
         let lost = match first(self.syncfs(), self.gone()).await {
             Some(Ok(())) => None,
             Some(Err(fault)) => Some(self.losses(fault.text())),
-            None => Some(self.losses(&self.unanswering(SILENT).unwrap_or_default())),
+            None => Some(self.losses(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
         };
         if let Some(text) = &lost {
             core.session.log(text);
@@ -169,7 +169,7 @@ impl Client {
         let core = &self.core;
         let files = core.data().unsaved();
         let mut named: Vec<String> =
-            files.iter().take(NAMED).map(|ino| core.origins.describe(*ino)).collect();
+            files.iter().take(NAMED).map(|ino| core.path_hints.describe(*ino)).collect();
         if files.len() > NAMED {
             named.push("…".into());
         }
@@ -196,8 +196,8 @@ impl Client {
     }
 
     /// `operation`, which was given up, has ended.
-    pub fn over(&self, operation: u64) {
-        self.core.session.over(operation);
+    pub fn operation_ended(&self, operation: u64) {
+        self.core.session.operation_ended(operation);
     }
 
     /// For how long what it and the kernel cache may still be relied on without hearing from the
@@ -216,7 +216,7 @@ impl Client {
         let held = |inode: Rc<Inode>| {
             let mut rights = inode.lease(|lease| lease.rights());
             // Who asks for the whole has let go of the parts before it has the answer.
-            if !inode.content().is_some_and(|content| content.holds_parts()) {
+            if !inode.data_lease().is_some_and(|data_lease| data_lease.holds_ranges()) {
                 rights -= Rights::DATA_P;
             }
             (!rights.is_empty()).then_some((inode.ino, rights))
@@ -225,11 +225,11 @@ impl Client {
     }
 
     /// The parts of files that it relies on as long as its lease is good, by inode.
-    pub fn parts(&self) -> Vec<(Ino, Part)> {
+    pub fn ranges(&self) -> Vec<(Ino, Part)> {
         let held = |inode: Rc<Inode>| {
-            let content = inode.content().filter(|_| inode.holds(Rights::DATA_P))?;
-            let parts = content.parts.borrow();
-            Some(parts.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
+            let data_lease = inode.data_lease().filter(|_| inode.holds(Rights::DATA_P))?;
+            let ranges = data_lease.ranges.borrow();
+            Some(ranges.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
         };
         self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }
@@ -268,6 +268,6 @@ pub(crate) async fn first<T>(
 impl Drop for Core {
     fn drop(&mut self) {
         self.session.abandon();
-        self.let_data_go();
+        self.close_data();
     }
 }

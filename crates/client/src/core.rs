@@ -22,21 +22,21 @@ use types::{
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
 use crate::data::DataContext;
-use crate::early::Early;
+use crate::data_lease::DataLease;
+use crate::early_recalls::EarlyRecalls;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
-use crate::linger::{Finds, Lingering};
+use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::ops::open::WANT_NEW;
-use crate::origins::Origins;
-use crate::rpc::{Call, Events, Session, Undone, result};
-use crate::uses::Content;
+use crate::path_hints::PathHints;
+use crate::rpc::{Call, Events, LostChanges, Session, result};
 
 /// Longest time for which the kernel may believe anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 /// How often attributes are asked for again of which a part changed meanwhile.
-const ASKED_AGAIN: u32 = 3;
+const ATTR_RETRIES: u32 = 3;
 /// Closed files of which content and rights are kept for their next opening.
 const CLOSED_MAX: usize = 65_536;
 
@@ -55,10 +55,10 @@ impl Lifetimes {
     /// What a lookup of the inode answers; counts as one.
     pub fn entry(self, inode: &Inode) -> Entry {
         inode.looked_up();
-        inode.tell_owner();
+        inode.report_owner();
         let attr = inode.attr();
-        inode.tell_size(attr.size, self.now);
-        let attr_ttl = if inode.attr_stays() { self.covered } else { Duration::ZERO };
+        inode.report_size(attr.size, self.now);
+        let attr_ttl = if inode.kernel_may_cache_attr() { self.covered } else { Duration::ZERO };
         let generation = inode.generation;
         Entry { attr, attr_ttl, entry_ttl: self.name, generation }
     }
@@ -83,9 +83,9 @@ pub(crate) struct Core {
     pub inodes: Inodes,
     pub handles: Handles,
     pub locks: Locks,
-    pub origins: Origins,
+    pub path_hints: PathHints,
     /// Recalls of inodes that are not known yet.
-    pub early: Early,
+    pub early_recalls: EarlyRecalls,
     pub recalls: Cell<u64>,
     /// Number of the request whose reply is being absorbed.
     absorbing: Cell<u64>,
@@ -93,14 +93,14 @@ pub(crate) struct Core {
     pub statfs: Cell<Option<Statfs>>,
     /// Names of the extended attributes of the mounted directory, as told last.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
-    closed_contents: RefCell<VecDeque<Rc<Inode>>>,
+    closed_leases: RefCell<VecDeque<Rc<Inode>>>,
     /// Inodes whose return is under way, with the lease sequence given back: replies made
     /// before it bring nothing.
     returning: RefCell<HashMap<Ino, u64>>,
     /// Inodes whose last name is being taken away, given up: opening and finding them waits.
     pub removing: RefCell<BTreeMap<Ino, Removing>>,
     /// Lookups under way.
-    pub finds: Rc<Finds>,
+    pub lookups: Rc<Lookups>,
     /// Inodes that are kept for the kernel.
     pub lingering: Lingering,
     pub me: Weak<Core>,
@@ -124,16 +124,16 @@ impl Core {
             inodes: Inodes::default(),
             handles: Handles::default(),
             locks: Locks::default(),
-            origins: Origins::default(),
-            early: Early::default(),
+            path_hints: PathHints::default(),
+            early_recalls: EarlyRecalls::default(),
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
             statfs: Cell::new(None),
             root_xattrs: RefCell::default(),
-            closed_contents: RefCell::default(),
+            closed_leases: RefCell::default(),
             returning: RefCell::default(),
             removing: RefCell::default(),
-            finds: Rc::default(),
+            lookups: Rc::default(),
             lingering: Lingering::default(),
             me: me.clone(),
         })
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// The client is gone.
-    pub fn let_data_go(&self) {
+    pub fn close_data(&self) {
         if let Some(data) = self.data.get() {
             data.let_go();
         }
@@ -158,8 +158,8 @@ impl Core {
     }
 
     /// The server wants unused space back; it is always answered.
-    pub async fn give_unused(&self) {
-        self.hurry().await;
+    pub async fn return_unused_space(&self) {
+        self.reclaim_lingering().await;
         match self.data.get() {
             Some(data) => data.give_unused().await,
             None => {
@@ -170,11 +170,11 @@ impl Core {
     }
 
     /// Ends when what is cached may be relied on.
-    pub async fn live(&self) -> Result<(), Fault> {
+    pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         if self.session.lease_ends() > self.env.now() {
             return Ok(());
         }
-        self.session.live().await
+        self.session.wait_for_lease().await
     }
 
     /// For how long the kernel may believe what the lease covers, from now on.
@@ -183,10 +183,10 @@ impl Core {
     }
 
     /// The kernel is told `attr` of the inode; for how long it may believe that.
-    pub fn tell_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
-        inode.tell_owner();
-        inode.tell_size(attr.size, self.env.now());
-        if inode.attr_stays() { self.ttl() } else { Duration::ZERO }
+    pub fn report_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
+        inode.report_owner();
+        inode.report_size(attr.size, self.env.now());
+        if inode.kernel_may_cache_attr() { self.ttl() } else { Duration::ZERO }
     }
 
     /// For how long the kernel may believe names of the directory.
@@ -206,16 +206,16 @@ impl Core {
 
     /// For how long the kernel may believe what a reply told of a name of the directory. That may
     /// be older than the right that is held now: what came since must say the same.
-    pub fn told_name_ttl(&self, dir: Ino, name: &Name, told: Known) -> Duration {
+    pub fn name_ttl_from_reply(&self, dir: Ino, name: &Name, found: CachedName) -> Duration {
         match self.inodes.get(dir) {
-            Some(dir) if dir.known(name) == told => self.ttl(),
+            Some(dir) if dir.cached_name(name) == found => self.ttl(),
             _ => Duration::ZERO,
         }
     }
 
     /// As [`Core::entry`], for what a reply found or made under `name`.
-    pub fn told_entry(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
-        let name = self.told_name_ttl(dir, name, Known::Leads(inode.ino));
+    pub fn entry_from_reply(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
+        let name = self.name_ttl_from_reply(dir, name, CachedName::Present(inode.ino));
         Lifetimes { covered: self.ttl(), name, now: self.env.now() }.entry(inode)
     }
 
@@ -227,27 +227,27 @@ impl Core {
     }
 
     /// As [`Core::told_entry`], with attributes as this reply told them.
-    pub fn entry_as_told(&self, inode: &Inode, dir: Ino, name: &Name, told: &Attr) -> Entry {
-        let attr = inode.attr_as_told(told);
-        inode.tell_size(attr.size, self.env.now());
-        Entry { attr, ..self.told_entry(inode, dir, name) }
+    pub fn entry_with_attr(&self, inode: &Inode, dir: Ino, name: &Name, attr: &Attr) -> Entry {
+        let attr = inode.attr_for_reply(attr);
+        inode.report_size(attr.size, self.env.now());
+        Entry { attr, ..self.entry_from_reply(inode, dir, name) }
     }
 
     /// Fails if the kernel means by this number an inode whose making was lost.
-    pub fn stands(&self, ino: Ino) -> Result<(), Fault> {
+    pub fn check_not_lost(&self, ino: Ino) -> Result<(), Fault> {
         if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
     }
 
     /// The failure of an operation on names of directory `dir`, as the kernel is told it. `Stale`
     /// says that the directory is gone. One that the kernel knows, and whose making was not lost,
     /// was removed: it has no names, as on one machine.
-    pub fn of_names(&self, dir: Ino, fault: Fault) -> Fault {
-        if self.is_removed(dir, fault) { Fault::NotFound } else { fault }
+    pub fn dir_fault(&self, dir: Ino, fault: Fault) -> Fault {
+        if self.note_if_removed(dir, fault) { Fault::NotFound } else { fault }
     }
 
     /// Does `fault`, which the server gave of this directory, say that it was removed? Then it is
     /// known from now on.
-    pub fn is_removed(&self, dir: Ino, fault: Fault) -> bool {
+    pub fn note_if_removed(&self, dir: Ino, fault: Fault) -> bool {
         if fault != Fault::Stale || self.inodes.is_lost(dir) {
             return false;
         }
@@ -257,7 +257,7 @@ impl Core {
 
     /// The inode, asked from the server if it is not known.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
-        self.stands(ino)?;
+        self.check_not_lost(ino)?;
         if let Some(inode) = self.inodes.get(ino) {
             return Ok(inode);
         }
@@ -266,7 +266,7 @@ impl Core {
 
     /// Asks the server for the attributes.
     pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
-        Ok(self.ask_attr(ino).await?.0)
+        Ok(self.fetch_attr_reply(ino).await?.0)
     }
 
     /// Asks the server for the attributes; with them as it told them to this question.
@@ -274,38 +274,38 @@ impl Core {
     /// Of a file that this client writes the server knows all but the size. If that changes while
     /// the server is asked, the two are of different moments, between which another client may have
     /// changed the rest: it is asked again, up to [`ASKED_AGAIN`] times.
-    pub async fn ask_attr(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
-        let own_size = || self.inodes.get(ino).and_then(|inode| inode.own_size());
-        let mut again = ASKED_AGAIN;
+    pub async fn fetch_attr_reply(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
+        let local_size = || self.inodes.get(ino).and_then(|inode| inode.local_size());
+        let mut retries = ATTR_RETRIES;
         loop {
-            let size = own_size();
+            let size = local_size();
             let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
             let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
             let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
-            let inode = self.inodes.make(&leased.attr);
-            if again == 0 || inode.attr_holds() || own_size() == size {
-                let attr = inode.attr_as_told(&leased.attr);
+            let inode = self.inodes.get_or_insert(&leased.attr);
+            if retries == 0 || inode.attr_is_valid() || local_size() == size {
+                let attr = inode.attr_for_reply(&leased.attr);
                 return Ok((inode, attr));
             }
-            again -= 1;
+            retries -= 1;
         }
     }
 
     /// Asks the server for a change of names or attributes. When all that follows from the answer
     /// is done here, [`Core::untold`] is the last thing.
-    pub async fn change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
+    pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
         self.session.call(Call::one(caller, op)).await
     }
 
     /// If nobody waits for the answer of a change any more, the kernel was told that the call
     /// failed, and may believe what was before: it has forgotten that when this ends.
-    pub async fn untold(&self, reply: &Reply) {
+    pub async fn invalidate_for_abandoned_caller(&self, reply: &Reply) {
         if !self.session.caller_is_gone() {
             return;
         }
         if let Ok(done) = result(reply, 0) {
             self.kernel.inc_epoch().await;
-            for ino in told_of(done) {
+            for ino in changed_inodes(done) {
                 self.kernel.inval_attr(ino).await;
             }
         }
@@ -313,41 +313,41 @@ impl Core {
 
     /// The content of an inode was changed. If nobody waits for the answer any more, the
     /// kernel does not hear of it, and may have read what was before.
-    pub async fn content_changed(&self, inode: &Inode) {
+    pub async fn inval_content_for_abandoned_caller(&self, inode: &Inode) {
         if self.session.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
-            self.void(inode, (0, u64::MAX)).await;
+            self.inval_unlocked_pages(inode, (0, u64::MAX)).await;
         }
     }
 
     /// The kernel forgets bytes `range` of the content, but for what waiting requests hold locked.
-    pub async fn void(&self, inode: &Inode, range: (u64, u64)) {
-        let content = inode.content().filter(|_| inode.has_pages());
-        let ranges = content.map_or_else(Vec::new, |content| content.unlocked(&[range]));
+    pub async fn inval_unlocked_pages(&self, inode: &Inode, range: (u64, u64)) {
+        let data_lease = inode.data_lease().filter(|_| inode.has_pages());
+        let ranges = data_lease.map_or_else(Vec::new, |data_lease| data_lease.unlocked(&[range]));
         for range in ranges {
-            self.void_pages(inode, range).await;
+            self.inval_pages(inode, range).await;
         }
     }
 
     /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
     /// one locked.
-    pub async fn void_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
-        let _dropping = inode.content().map(|content| content.pages.dropping());
+    pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
+        let _dropping = inode.data_lease().map(|data_lease| data_lease.pages.dropping());
         let len = if to == u64::MAX { 0 } else { to - from };
-        self.kernel.void_pages(inode.ino, from, len).await;
+        self.kernel.inval_pages_outside_recall(inode.ino, from, len).await;
     }
 
     /// Fails if nothing may be changed.
-    pub fn writable(&self) -> Result<(), Fault> {
+    pub fn check_writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
     }
 
     /// A file's last handle was closed: its content is kept for a while.
-    pub fn content_closed(&self, inode: &Rc<Inode>) {
-        let Some(content) = inode.content() else { return };
-        content.file.closed();
-        let mut closed = self.closed_contents.borrow_mut();
-        if !content.queued.replace(true) {
+    pub fn data_lease_closed(&self, inode: &Rc<Inode>) {
+        let Some(data_lease) = inode.data_lease() else { return };
+        data_lease.file.closed();
+        let mut closed = self.closed_leases.borrow_mut();
+        if !data_lease.queued.replace(true) {
             closed.push_back(inode.clone());
         }
         for _ in 0..4 {
@@ -355,64 +355,64 @@ impl Core {
                 break;
             }
             let Some(oldest) = closed.pop_front() else { break };
-            let Some(content) = oldest.content() else { continue };
+            let Some(data_lease) = oldest.data_lease() else { continue };
             if oldest.opens() > 0 {
-                content.queued.set(false);
-            } else if content.is_idle() {
-                oldest.set_content(None);
+                data_lease.queued.set(false);
+            } else if data_lease.is_idle() {
+                oldest.set_data_lease(None);
             } else {
                 closed.push_back(oldest);
             }
         }
     }
 
-    fn told(&self, leased: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.told_of(&leased.attr);
+    fn apply_attr_and_lease(&self, leased: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.upsert_inode(&leased.attr);
         let returning = self.returning.borrow();
         if returning.get(&leased.attr.ino).is_some_and(|seq| leased.seq <= *seq) {
-            inode.told_attr(&leased.attr);
+            inode.apply_attr(&leased.attr);
             return (inode, false);
         }
-        let news = inode.told(leased, self.absorbing.get());
-        if news && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
-            self.came_late(&inode);
+        let newer = inode.apply_lease(leased, self.absorbing.get());
+        if newer && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
+            self.late_open_grant(&inode);
         }
-        (inode, news)
+        (inode, newer)
     }
 
     /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed,
     /// before the answer was here, and nobody else gives it back.
-    fn came_late(&self, inode: &Rc<Inode>) {
+    fn late_open_grant(&self, inode: &Rc<Inode>) {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
         self.env.spawn(async move {
             // What has just been made without a name is open by now.
             if is_unused(&inode) && inode.holds(Rights::OPEN) {
                 inode.owe_open();
-                me.see_to_open(&inode);
+                me.schedule_open_return(&inode);
             }
         });
     }
 
     /// What a reply says about the directory. Whether names found along with it may be kept.
-    fn told_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.told_of(&dir.attr);
+    fn apply_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.upsert_inode(&dir.attr);
         let current = dir.attr.version >= inode.server_attr().version;
         let order = self.absorbing.get();
-        let news = inode.told(dir, order);
+        let newer = inode.apply_lease(dir, order);
         let held = dir.rights.contains(Rights::NAMES);
-        let keep = held && news && current && inode.keeps_names(order);
+        let keep = held && newer && current && inode.may_cache_names(order);
         (inode, keep)
     }
 
     /// This client's own change of a directory: where a name leads since, if the names are held
     /// since before it.
-    fn changed_dir(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
-        let inode = self.told_of(&dir.attr);
+    fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
+        let inode = self.upsert_inode(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
-        inode.told(dir, self.absorbing.get());
-        let Some((name, leads)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
-        inode.names(|names| match leads {
+        inode.apply_lease(dir, self.absorbing.get());
+        let Some((name, ino)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
+        inode.names(|names| match ino {
             _ if !names.covers(dir.attr.version) => {}
             // A later change, of which the answer came before this one, may have been of the same
             // name.
@@ -422,56 +422,56 @@ impl Core {
         });
     }
 
-    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutPart) {
+    fn apply_whole_grant(&self, inode: &Rc<Inode>, newer: bool, layout: LayoutPart) {
         let rights = inode.lease(|lease| lease.rights().closed());
         let data = rights & Rights::WHOLE;
-        if !news || data.is_empty() || inode.kind() != FileKind::Regular {
+        if !newer || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
-        let content = self.content(inode);
-        let layout = (!content.is_loaded()).then_some(layout);
-        if data.contains(Rights::DATA_X) && !content.file.holds(Rights::DATA_X) {
-            content.may_write(self.session.order(), false);
+        let data_lease = self.data_lease(inode);
+        let layout = (!data_lease.is_loaded()).then_some(layout);
+        if data.contains(Rights::DATA_X) && !data_lease.file.holds(Rights::DATA_X) {
+            data_lease.write_granted(self.session.order(), false);
         }
-        content.parts.borrow_mut().clear();
-        content.file.acquired(data, &inode.server_attr(), layout);
-        content.came(self.env.now());
-        content.changed.notify_all();
+        data_lease.ranges.borrow_mut().clear();
+        data_lease.file.acquired(data, &inode.server_attr(), layout);
+        data_lease.whole_granted(self.env.now());
+        data_lease.changed.notify_all();
     }
 
     /// Parts of the content came; `attr`: as they were then.
-    fn acquired_parts(
+    fn apply_range_grant(
         &self,
         inode: &Rc<Inode>,
         attr: &Attr,
         parts: &[Part],
         layout: Option<&LayoutPart>,
     ) {
-        inode.told_without_data();
-        let content = self.content(inode);
-        content.shared.set(true);
-        if !content.holds_parts() {
-            content.may_write(self.session.order(), false);
+        inode.mark_size_stale();
+        let data_lease = self.data_lease(inode);
+        data_lease.shared.set(true);
+        if !data_lease.holds_ranges() {
+            data_lease.write_granted(self.session.order(), false);
         }
         for &part in parts {
-            content.parts.borrow_mut().insert(part);
-            content.file.acquired_part(attr, part.range, layout);
+            data_lease.ranges.borrow_mut().insert(part);
+            data_lease.file.acquired_part(attr, part.range, layout);
         }
-        content.changed.notify_all();
+        data_lease.changed.notify_all();
     }
 
     /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
-    fn unnamed(&self, attr: &Attr, given_up: bool) {
+    fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
         if known.is_none() && self.session.is_idle() {
             return;
         }
         // What was found of it before may be told after this.
-        let inode = known.clone().unwrap_or_else(|| self.told_until_all_are(attr));
-        inode.told_removal(attr);
+        let inode = known.clone().unwrap_or_else(|| self.upsert_inode_until_barrier(attr));
+        inode.apply_removal(attr);
         // Another client may have given it a further name meanwhile: then the server keeps them.
         if given_up && attr.nlink == 0 {
-            inode.give(Rights::all(), self.session.order());
+            inode.give_up(Rights::all(), self.session.order());
         }
     }
 
@@ -484,10 +484,10 @@ impl Core {
                 self.absorb_listing(*cookie, entries, *end, dir);
             }
             (Op::Create { name, node, want, .. }, OpReply::Made { leased, dir, inline_max }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, Some((name, Some(ino))));
-                self.made(&inode, &leased.attr, news, *want, *inline_max);
+                self.apply_dir_change(dir, Some((name, Some(ino))));
+                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
                 if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
                     inode.names(|names| names.begin_empty());
                 }
@@ -496,22 +496,22 @@ impl Core {
                 }
             }
             (Op::CreateUnnamed { want, .. }, OpReply::Made { leased, dir, inline_max }) => {
-                let (inode, news) = self.told(leased);
-                self.changed_dir(dir, None);
-                self.made(&inode, &leased.attr, news, *want, *inline_max);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
+                self.apply_dir_change(dir, None);
+                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
             }
             (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
-                self.told(leased);
+                self.apply_attr_and_lease(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, Some((name, Some(ino))));
+                self.apply_dir_change(dir, Some((name, Some(ino))));
             }
             (
                 Op::Unlink { name, .. } | Op::Rmdir { name, .. },
                 OpReply::Removed { attr, dir, kept, .. },
             ) => {
-                self.changed_dir(dir, Some((name, None)));
+                self.apply_dir_change(dir, Some((name, None)));
                 let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
-                self.unnamed(attr, unused && !kept || attr.kind == FileKind::Directory);
+                self.apply_name_removed(attr, unused && !kept || attr.kind == FileKind::Directory);
             }
             (
                 Op::Rename { name, new_name, flags, unused, .. },
@@ -519,23 +519,23 @@ impl Core {
             ) => {
                 self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
                 if let Some(whiteout) = &whiteout.0 {
-                    self.told(whiteout);
-                    self.changed_dir(from, Some((name, Some(whiteout.attr.ino))));
+                    self.apply_attr_and_lease(whiteout);
+                    self.apply_dir_change(from, Some((name, Some(whiteout.attr.ino))));
                 }
                 if let Some(attr) = replaced {
-                    self.unnamed(attr, *unused == Some(attr.ino) && !kept);
+                    self.apply_name_removed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
                     // Without a layout it brings no right on content, whatever it tells of one: the
                     // answer that brings it is under way.
                     if let Some(layout) = layout {
-                        self.acquired(&inode, news, layout.clone());
+                        self.apply_whole_grant(&inode, newer, layout.clone());
                     }
-                } else if news {
-                    self.acquired_parts(&inode, &leased.attr, parts, layout.as_ref());
+                } else if newer {
+                    self.apply_range_grant(&inode, &leased.attr, parts, layout.as_ref());
                 }
             }
             (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
@@ -543,11 +543,12 @@ impl Core {
                 self.locks.unlocked(*ino, lock);
             }
             (_, OpReply::Attr { leased }) => {
-                let (inode, _) = self.told(leased);
+                let (inode, _) = self.apply_attr_and_lease(leased);
                 // The answer to a change of what several write tells what the server has.
-                let in_parts = inode.content().is_some_and(|content| content.holds_parts());
+                let in_parts =
+                    inode.data_lease().is_some_and(|data_lease| data_lease.holds_ranges());
                 if in_parts && !matches!(op, Op::GetAttr { .. }) {
-                    inode.told_without_data();
+                    inode.mark_size_stale();
                 }
                 match op {
                     Op::SetXattr { name, .. } => {
@@ -562,12 +563,12 @@ impl Core {
                 }
             }
             (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 if inode.ino == self.root.get() && matches!(op, Op::ListXattr { .. }) {
                     *self.root_xattrs.borrow_mut() = Some(bytes.0.clone());
                 }
-                if news && matches!(op, Op::ListXattr { .. }) {
-                    inode.told_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
+                if newer && matches!(op, Op::ListXattr { .. }) {
+                    inode.cache_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
                 }
             }
             _ => {}
@@ -589,10 +590,10 @@ impl Core {
     }
 
     /// What a reply tells of `security.capability` to who may write the file.
-    fn absorb_plain(&self, request: &Request, reply: &Reply, order: u64) {
-        let is_it = |name: &Bytes| name.0 == CAPABILITY;
-        let content = |at: &InoRef| match at {
-            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.content()),
+    fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
+        let is_capability = |name: &Bytes| name.0 == CAPABILITY;
+        let data_lease = |at: &InoRef| match at {
+            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.data_lease()),
             InoRef::Of { .. } => None,
         };
         match (&request.ops[..], &reply.results[..]) {
@@ -600,47 +601,56 @@ impl Core {
                 [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
                 [Ok(_), Ok(OpReply::Bytes { bytes, .. })],
             ) => {
-                if let Some(content) = content(ino) {
-                    content.told_plain(!has_name(&bytes.0, CAPABILITY), order, true);
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.capability_reply(!has_name(&bytes.0, CAPABILITY), order, true);
                 }
             }
-            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)]) if is_it(name) => {
-                if let Some(content) = content(ino) {
-                    content.told_plain(true, order, false);
+            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)])
+                if is_capability(name) =>
+            {
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.capability_reply(true, order, false);
                 }
             }
-            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_it(name) => {
-                if let Some(content) = content(ino) {
-                    content.set_capability(self.session.order());
+            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_capability(name) => {
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.set_capability(self.session.order());
                 }
             }
             _ => {}
         }
     }
 
-    fn made(&self, inode: &Rc<Inode>, told: &Attr, news: bool, want: Rights, inline_max: u32) {
+    fn apply_created(
+        &self,
+        inode: &Rc<Inode>,
+        attr: &Attr,
+        newer: bool,
+        want: Rights,
+        inline_max: u32,
+    ) {
         if want.contains(WANT_NEW) {
             // Open from here on: a recall may come before who made it goes on.
             inode.count_open(1);
         }
-        inode.told_xattrs(told, Xattrs::OnlyAcls);
+        inode.cache_xattrs(attr, Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
             let empty = LayoutPart { to: u64::MAX, inline_max, ..LayoutPart::default() };
-            self.acquired(inode, news, empty);
+            self.apply_whole_grant(inode, newer, empty);
             if inode.holds(Rights::DATA_X)
-                && let Some(content) = inode.content()
+                && let Some(data_lease) = inode.data_lease()
             {
-                content.shared.set(false);
-                content.may_write(self.session.order(), true);
+                data_lease.shared.set(false);
+                data_lease.write_granted(self.session.order(), true);
             }
         }
     }
 
     fn absorb_lookup(&self, name: &Name, entry: Option<&Leased>, dir: &Leased) {
-        let (dir, keep) = self.told_dir(dir);
+        let (dir, keep) = self.apply_dir(dir);
         match entry {
             Some(leased) => {
-                let (inode, _) = self.told(leased);
+                let (inode, _) = self.apply_attr_and_lease(leased);
                 if inode.kind() == FileKind::Directory {
                     inode.names(|names| names.parent = Some(dir.ino));
                 }
@@ -660,10 +670,10 @@ impl Core {
         end: bool,
         dir: &Leased,
     ) {
-        let (dir, keep) = self.told_dir(dir);
+        let (dir, keep) = self.apply_dir(dir);
         for entry in entries {
             if let Some(leased) = &entry.leased {
-                self.told(leased);
+                self.apply_attr_and_lease(leased);
             }
         }
         if keep {
@@ -687,12 +697,12 @@ impl Core {
     ) {
         const EXCHANGE: u32 = 2;
         let exchanged = replaced.filter(|_| flags & EXCHANGE != 0).map(|attr| attr.ino);
-        let (inode, _) = self.told(moved);
+        let (inode, _) = self.apply_attr_and_lease(moved);
         // A rename between two names of one inode changes nothing.
         let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
         if !same || planted(Bug::SameFileRename) {
-            self.changed_dir(from, Some((name, exchanged)));
-            self.changed_dir(to, Some((new_name, Some(moved.attr.ino))));
+            self.apply_dir_change(from, Some((name, exchanged)));
+            self.apply_dir_change(to, Some((new_name, Some(moved.attr.ino))));
         }
         if inode.kind() == FileKind::Directory {
             inode.names(|names| names.parent = Some(to.attr.ino));
@@ -711,7 +721,7 @@ impl Core {
             for inode in &cold {
                 let ino = inode.ino;
                 let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
-                inode.give(give, self.session.order());
+                inode.give_up(give, self.session.order());
                 if !give.is_empty() {
                     ops.push(Op::Return { ino, seq, give, still_open: false, part: None });
                     self.returning.borrow_mut().insert(ino, seq);
@@ -739,7 +749,7 @@ fn is_unused(inode: &Inode) -> bool {
 }
 
 /// The inodes that an operation changed, by its result.
-fn told_of(result: &OpReply) -> Vec<Ino> {
+fn changed_inodes(result: &OpReply) -> Vec<Ino> {
     let of = |leased: &Leased| leased.attr.ino;
     match result {
         OpReply::Attr { leased } => vec![of(leased)],
@@ -756,7 +766,7 @@ fn told_of(result: &OpReply) -> Vec<Ino> {
 }
 
 /// The inodes that an operation of the kernel names by number.
-fn inodes_of(op: &Op) -> [Option<Ino>; 2] {
+fn named_inodes(op: &Op) -> [Option<Ino>; 2] {
     let is = |ino: &InoRef| match ino {
         InoRef::Is { ino } => Some(*ino),
         InoRef::Of { .. } => None,
@@ -791,7 +801,7 @@ impl Events for Core {
                 self.absorb_op(op, result);
             }
         }
-        self.absorb_plain(request, reply, order);
+        self.absorb_capability(request, reply, order);
     }
 
     fn push(&self, push: Push) {
@@ -802,14 +812,14 @@ impl Events for Core {
 
     fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
         let inode = self.inodes.get(ino)?;
-        let content = inode.content()?;
-        content.shared.set(true);
-        let exclusive = inode.holds(Rights::DATA_X) && content.file.holds(Rights::DATA_X);
-        (exclusive || content.holds_parts()).then(|| content.file.data_attr())
+        let data_lease = inode.data_lease()?;
+        data_lease.shared.set(true);
+        let exclusive = inode.holds(Rights::DATA_X) && data_lease.file.holds(Rights::DATA_X);
+        (exclusive || data_lease.holds_ranges()).then(|| data_lease.file.data_attr())
     }
 
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
-        self.early.clear();
+        self.early_recalls.clear();
         let leases = self
             .inodes
             .all()
@@ -820,9 +830,9 @@ impl Events for Core {
                     rights = Rights::empty();
                 }
                 let open = inode.opens() > 0;
-                let parts = inode
-                    .content()
-                    .map_or_else(Vec::new, |content| content.parts.borrow().iter().collect());
+                let parts = inode.data_lease().map_or_else(Vec::new, |data_lease| {
+                    data_lease.ranges.borrow().iter().collect()
+                });
                 let held = HeldLease { ino: inode.ino, rights, open, parts };
                 (open || !rights.is_empty()).then_some(held)
             })
@@ -831,40 +841,40 @@ impl Events for Core {
         (leases, locks)
     }
 
-    fn refuses(&self, op: &Op) -> bool {
-        inodes_of(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
+    fn names_lost_inode(&self, op: &Op) -> bool {
+        named_inodes(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
     }
 
-    fn evicted(&self, client: ClientId, undone: &Undone) {
+    fn evicted(&self, client: ClientId, lost: &LostChanges) {
         self.lose_locks();
-        self.early.clear();
+        self.early_recalls.clear();
         let inodes = self.inodes.all();
         let mut outdated = Vec::new();
         for inode in &inodes {
             inode.forget_lease(self.session.order());
-            if let Some(content) = inode.content() {
+            if let Some(data_lease) = inode.data_lease() {
                 if inode.has_pages() {
-                    content.pages_outdated();
-                    outdated.push((inode.ino, content.clone()));
+                    data_lease.pages_are_stale();
+                    outdated.push((inode.ino, data_lease.clone()));
                 }
-                content.forget();
-                content.shared.set(true);
-                content.file.drop_all(true);
-                if undone.committed.contains(&inode.ino) {
-                    content.file.lost_commit();
+                data_lease.forget();
+                data_lease.shared.set(true);
+                data_lease.file.drop_all(true);
+                if lost.committed.contains(&inode.ino) {
+                    data_lease.file.lost_commit();
                 }
-                content.file.lost(Rights::empty());
-                content.changed.notify_all();
+                data_lease.file.lost(Rights::empty());
+                data_lease.changed.notify_all();
             }
         }
         if let Some(data) = self.data.get() {
             data.evicted(client);
         }
-        self.inodes.lose(&undone.made);
-        self.locks.forget(&undone.made);
+        self.inodes.lose(&lost.created);
+        self.locks.forget(&lost.created);
         for inode in inodes.iter().filter(|inode| inode.is_lost()) {
-            if let Some(content) = inode.content() {
-                content.file.give_up_for_good();
+            if let Some(data_lease) = inode.data_lease() {
+                data_lease.file.give_up_for_good();
             }
         }
         let Some(me) = self.me.upgrade() else { return };
@@ -875,12 +885,12 @@ impl Events for Core {
 impl Core {
     /// The locks went with the session: the log names the files and the processes.
     fn lose_locks(&self) {
-        for (ino, locks) in self.locks.lose() {
+        for (ino, locks) in self.locks.lose_all() {
             let pids: BTreeSet<u32> = locks.iter().map(|lock| lock.pid).collect();
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             self.session.log(&format!(
                 "{}: the session was lost; locks of processes are lost: {}",
-                self.origins.describe(ino),
+                self.path_hints.describe(ino),
                 pids.join(", ")
             ));
         }
@@ -891,14 +901,14 @@ impl Core {
     async fn invalidate_kernel(
         self: Rc<Self>,
         inodes: Vec<Rc<Inode>>,
-        outdated: Vec<(Ino, Rc<Content>)>,
+        outdated: Vec<(Ino, Rc<DataLease>)>,
     ) {
         self.kernel.inc_epoch().await;
-        for (ino, content) in outdated {
-            let dropping = content.pages.dropping();
-            self.kernel.void_pages(ino, 0, 0).await;
+        for (ino, data_lease) in outdated {
+            let dropping = data_lease.pages.dropping();
+            self.kernel.inval_pages_outside_recall(ino, 0, 0).await;
             drop(dropping);
-            content.pages_dropped();
+            data_lease.pages_dropped();
         }
         for inode in inodes {
             self.kernel.inval_attr(inode.ino).await;

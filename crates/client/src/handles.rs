@@ -29,7 +29,7 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// `owner` is about to take a lock through it.
-    pub fn locks(&self, flock: bool, owner: LockOwner) {
+    pub fn note_locker(&self, flock: bool, owner: LockOwner) {
         let mut lockers = self.lockers.borrow_mut();
         if !lockers.contains(&(flock, owner)) {
             lockers.push((flock, owner));
@@ -42,31 +42,32 @@ pub(crate) struct OpenDir {
     pub inode: Rc<Inode>,
     /// Losses of sessions that this handle has reported.
     pub reported: Cell<u64>,
-    pub fetched: RefCell<Option<Fetched>>,
+    pub fetched: RefCell<Option<FetchedListing>>,
     /// The part that follows it, while it was not asked for.
-    pub ahead: RefCell<Option<Ahead>>,
+    pub ahead: RefCell<Option<ListingAhead>>,
 }
 
 /// A part of a listing that is on its way before the kernel has asked for it.
-pub(crate) struct Ahead {
+pub(crate) struct ListingAhead {
     /// What follows this cookie.
     pub from: u64,
     /// With attributes?
     pub plus: bool,
-    pub answer: Join<Result<Fetched, Fault>>,
+    pub answer: Join<Result<FetchedListing, Fault>>,
 }
 
-impl Ahead {
+impl ListingAhead {
     /// Is it what follows `after`?
-    pub fn is(&self, after: u64, plus: bool) -> bool {
+    pub fn matches(&self, after: u64, plus: bool) -> bool {
         self.from == after && self.plus == plus
     }
 }
 
 impl OpenDir {
     /// Makes what follows `after` the part that was fetched last, if it is here already.
-    pub fn go_on(&self, after: u64, plus: bool) -> bool {
-        let ready = |ahead: &mut Ahead| ahead.is(after, plus) && ahead.answer.is_ready();
+    pub fn advance(&self, after: u64, plus: bool) -> bool {
+        let ready =
+            |ahead: &mut ListingAhead| ahead.matches(after, plus) && ahead.answer.is_ready();
         let ahead = self.ahead.borrow_mut().take_if(ready);
         let Some(Ok(fetched)) = ahead.and_then(|ahead| ahead.answer.take()) else { return false };
         *self.fetched.borrow_mut() = Some(fetched);
@@ -76,7 +77,7 @@ impl OpenDir {
 
 /// A fetched part of a listing.
 #[derive(Clone)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedListing {
     /// The listing after this cookie …
     pub from: u64,
     /// … is what this reply's first result says.
@@ -90,7 +91,7 @@ pub(crate) struct EntryInodes {
     /// [`Names::turns`] of the directory at that moment.
     ///
     /// [`Names::turns`]: crate::names::Names::turns
-    pub turns: u64,
+    pub change_count: u64,
     /// Of each entry, if its name led there.
     pub each: Vec<Option<Rc<Inode>>>,
 }
@@ -183,7 +184,7 @@ impl Handles {
     }
 
     /// May there be a mapping that something is stored into?
-    pub fn map_writable(&self) -> bool {
+    pub fn may_be_mapped_writable(&self) -> bool {
         self.map.borrow().values().any(|open| match open {
             Open::File(file) => file.flags.read_write() && file.inode.has_pages(),
             Open::Dir(_) => false,

@@ -19,14 +19,14 @@ use proto::lease_client::Lease;
 use proto::mds::Leased;
 use types::{Attr, Bug, Duration, Epoch, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
 
-use crate::names::{Known, Names};
-use crate::uses::Content;
+use crate::data_lease::DataLease;
+use crate::names::{CachedName, Names};
 
 /// Rights to cache what replies tell in passing.
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// How long after a lookup the kernel may still be on its way to what it looked up.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+const OPEN_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// What is known of an inode's extended attributes, under `ATTR` or `DATA_X`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ const ACL: &[u8] = b"system.posix_acl_";
 
 impl Xattrs {
     /// Is it known that there is none of this name?
-    pub fn lack(&self, name: &[u8]) -> bool {
+    pub fn excludes(&self, name: &[u8]) -> bool {
         match self {
             Xattrs::Unknown => false,
             Xattrs::OnlyAcls => !name.starts_with(ACL),
@@ -64,20 +64,20 @@ pub(crate) fn has_name(names: &[u8], name: &[u8]) -> bool {
 enum Special {
     None,
     Names(Box<Names>),
-    Content(Rc<Content>),
+    Data(Rc<DataLease>),
     Target(Box<[u8]>),
 }
 
-struct State {
+struct InodeState {
     attr: Attr,
     lease: Lease,
     /// `attr` may lack size and times that another client's writing gave the file.
-    lacks_data: bool,
+    size_stale: bool,
     /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
-    lost_at: u64,
+    given_up_at: u64,
     lookups: u64,
     /// The owner that the kernel was told last.
-    owner_told: u32,
+    reported_owner: u32,
     /// When the kernel was last told of it by name, for which thread, and when for any other.
     found: Instant,
     finder: u32,
@@ -85,7 +85,7 @@ struct State {
     /// The kernel has opened it since it knows it.
     opened: bool,
     /// It waits in the queue of idle inodes.
-    cooling: bool,
+    in_cold_queue: bool,
     /// It was in use since it came to the front of that queue last.
     warm: bool,
     opens: u32,
@@ -94,18 +94,18 @@ struct State {
     /// The kernel may have pages of it.
     pages: bool,
     /// A DATA right went while the kernel had pages, which nobody has invalidated for that.
-    pages_left: bool,
+    pages_stale: bool,
     /// A recall of `OPEN` was answered "still open": it is owed when nothing here may open it any
     /// more.
     owes_open: bool,
     /// This client made it without a name, and has not given it one yet.
-    unnamed: bool,
+    tmpfile: bool,
     /// Its making was lost.
     lost: bool,
     /// The kernel was told of it.
-    told: bool,
+    reported: bool,
     /// So many times something is under way until whose end it stays known ([`Stays`]).
-    stays: u32,
+    pins: u32,
     xattrs: Xattrs,
     special: Special,
 }
@@ -115,33 +115,33 @@ pub(crate) struct Inode {
     pub ino: Ino,
     /// Tells it from another one that had its number before.
     pub generation: u64,
-    state: RefCell<State>,
+    state: RefCell<InodeState>,
 }
 
 impl Inode {
     fn new(attr: &Attr, generation: u64) -> Inode {
-        let state = State {
+        let state = InodeState {
             attr: *attr,
             lease: Lease::default(),
-            lacks_data: false,
-            lost_at: 0,
+            size_stale: false,
+            given_up_at: 0,
             lookups: 0,
-            owner_told: attr.uid,
+            reported_owner: attr.uid,
             found: Instant::default(),
             finder: 0,
             found_by_others: Instant::default(),
             opened: false,
-            cooling: false,
+            in_cold_queue: false,
             warm: false,
             opens: 0,
             buffered_writers: 0,
             pages: false,
-            pages_left: false,
+            pages_stale: false,
             owes_open: false,
-            unnamed: false,
+            tmpfile: false,
             lost: false,
-            told: false,
-            stays: 0,
+            reported: false,
+            pins: 0,
             xattrs: Xattrs::Unknown,
             special: Special::None,
         };
@@ -161,11 +161,11 @@ impl Inode {
     /// Attributes with what this client knows better.
     pub fn attr(&self) -> Attr {
         let mut attr = self.server_attr();
-        let writes = self.writes_whole();
-        if let Special::Content(content) = &self.state.borrow().special
-            && (writes || content.holds_parts())
+        let writes = self.is_sole_writer();
+        if let Special::Data(data_lease) = &self.state.borrow().special
+            && (writes || data_lease.holds_ranges())
         {
-            content.file.overlay(&mut attr);
+            data_lease.file.overlay(&mut attr);
         }
         attr
     }
@@ -173,44 +173,46 @@ impl Inode {
     /// Attributes for who asked for them and was told `told`: of one moment since the question. A
     /// newer reply may have overtaken that one, but not every one knows the size that a writer
     /// elsewhere knows.
-    pub fn attr_as_told(&self, told: &Attr) -> Attr {
-        if self.attr_holds() || self.writes_whole() {
+    pub fn attr_for_reply(&self, replied: &Attr) -> Attr {
+        if self.attr_is_valid() || self.is_sole_writer() {
             return self.attr();
         }
         let newest = self.server_attr();
-        let lacks_data = self.state.borrow().lacks_data;
-        if told.version < newest.version && !lacks_data { newest } else { *told }
+        let size_stale = self.state.borrow().size_stale;
+        if replied.version < newest.version && !size_stale { newest } else { *replied }
     }
 
     /// The size, if this client alone knows it.
-    pub fn own_size(&self) -> Option<u64> {
-        self.writes_whole().then(|| self.attr().size)
+    pub fn local_size(&self) -> Option<u64> {
+        self.is_sole_writer().then(|| self.attr().size)
     }
 
     /// Does this client alone know size and times?
-    fn writes_whole(&self) -> bool {
+    fn is_sole_writer(&self) -> bool {
         let state = self.state.borrow();
         match &state.special {
-            Special::Content(content) => state.lease.holds(Rights::DATA_X) && content.is_loaded(),
+            Special::Data(data_lease) => {
+                state.lease.holds(Rights::DATA_X) && data_lease.is_loaded()
+            }
             _ => false,
         }
     }
 
     /// The attributes told last lack what those know who write the file.
-    pub fn told_without_data(&self) {
-        self.state.borrow_mut().lacks_data = true;
+    pub fn mark_size_stale(&self) {
+        self.state.borrow_mut().size_stale = true;
     }
 
     /// The reply to a removal told attributes: size and times as the server has them, though
     /// another client may be writing.
-    pub fn told_removal(&self, attr: &Attr) {
-        self.told_attr(attr);
+    pub fn apply_removal(&self, attr: &Attr) {
+        self.apply_attr(attr);
         let mut state = self.state.borrow_mut();
-        state.lacks_data = state.attr.version == attr.version;
+        state.size_stale = state.attr.version == attr.version;
     }
 
     /// Do the cached attributes hold?
-    pub fn attr_holds(&self) -> bool {
+    pub fn attr_is_valid(&self) -> bool {
         // Under DATA_X alone, mode and owner could change unseen.
         self.state.borrow().lease.holds(Rights::ATTR)
     }
@@ -228,9 +230,10 @@ impl Inode {
     }
 
     /// May the kernel keep attributes that it is told now?
-    pub fn attr_stays(&self) -> bool {
+    pub fn kernel_may_cache_attr(&self) -> bool {
         let state = self.state.borrow();
-        let draining = matches!(&state.special, Special::Content(content) if content.is_draining());
+        let draining =
+            matches!(&state.special, Special::Data(data_lease) if data_lease.is_draining());
         state.lease.holds(Rights::ATTR) && !draining
     }
 
@@ -245,32 +248,32 @@ impl Inode {
     }
 
     /// A reply told attributes without a lease.
-    pub fn told_attr(&self, attr: &Attr) {
-        let content = {
+    pub fn apply_attr(&self, attr: &Attr) {
+        let data_lease = {
             let mut state = self.state.borrow_mut();
             if attr.version < state.attr.version && !planted(Bug::AttrVersionIgnored) {
                 return;
             }
             state.attr = *attr;
-            state.lacks_data = false;
+            state.size_stale = false;
             match &state.special {
-                Special::Content(content) => Some(content.clone()),
+                Special::Data(data_lease) => Some(data_lease.clone()),
                 _ => None,
             }
         };
-        if let Some(content) = content {
-            content.file.server_attr(attr);
+        if let Some(data_lease) = data_lease {
+            data_lease.file.server_attr(attr);
         }
     }
 
     /// The reply to request number `order` told attributes and lease. True if the rights are news.
-    pub fn told(&self, leased: &Leased, order: u64) -> bool {
-        self.told_attr(&leased.attr);
+    pub fn apply_lease(&self, leased: &Leased, order: u64) -> bool {
+        self.apply_attr(&leased.attr);
         let mut state = self.state.borrow_mut();
         let attr_held = state.lease.holds(Rights::ATTR);
         let names_held = state.lease.holds(Rights::NAMES);
         let mut rights = leased.rights;
-        if order < state.lost_at {
+        if order < state.given_up_at {
             let kept = if leased.seq == state.lease.seq() {
                 state.lease.rights()
             } else {
@@ -280,7 +283,7 @@ impl Inode {
         }
         // That a reply tells no right to believe it takes nothing away: what it tells may be older.
         rights |= state.lease.rights() & SOFT;
-        let news = state.lease.granted(rights, leased.seq);
+        let newer = state.lease.granted(rights, leased.seq);
         if attr_held && !state.lease.holds(Rights::ATTR) {
             state.forget_attr();
         }
@@ -292,22 +295,22 @@ impl Inode {
         } else if names_held {
             state.names().clear();
         }
-        news
+        newer
     }
 
     /// May names told by the reply to request number `order` be kept?
-    pub fn keeps_names(&self, order: u64) -> bool {
+    pub fn may_cache_names(&self, order: u64) -> bool {
         let state = self.state.borrow();
-        order >= state.lost_at && state.lease.holds(Rights::NAMES)
+        order >= state.given_up_at && state.lease.holds(Rights::NAMES)
     }
 
     /// Gives rights up: nothing is answered from them any more. `order`: the number of the
     /// next request.
-    pub fn give(&self, rights: Rights, order: u64) {
+    pub fn give_up(&self, rights: Rights, order: u64) {
         let mut state = self.state.borrow_mut();
         state.lease.give(rights);
         if rights.intersects(SOFT) {
-            state.lost_at = order;
+            state.given_up_at = order;
         }
         if rights.contains(Rights::ATTR) {
             state.forget_attr();
@@ -318,13 +321,13 @@ impl Inode {
             names.clear();
         }
         if rights.contains(Rights::DATA_S) {
-            state.pages_left |= state.pages;
+            state.pages_stale |= state.pages;
         }
     }
 
     /// The session is lost: nothing is held.
     pub fn forget_lease(&self, order: u64) {
-        self.give(Rights::all(), order);
+        self.give_up(Rights::all(), order);
         let mut state = self.state.borrow_mut();
         state.lease.forget();
         state.attr.version = 0;
@@ -336,7 +339,7 @@ impl Inode {
         state.lease.reclaim(epoch);
         state.attr.version = 0;
         if let Special::Names(names) = &mut state.special {
-            names.begin_again();
+            names.restart_versions();
         }
         state.lease.rights()
     }
@@ -347,11 +350,11 @@ impl Inode {
     }
 
     /// What is known of a name in this directory.
-    pub fn known(&self, name: &Name) -> Known {
+    pub fn cached_name(&self, name: &Name) -> CachedName {
         if self.holds(Rights::NAMES) {
             self.names(|names| names.find(name))
         } else {
-            Known::Nothing
+            CachedName::Unknown
         }
     }
 
@@ -364,16 +367,16 @@ impl Inode {
     }
 
     /// Content of a regular file, if it is in use.
-    pub fn content(&self) -> Option<Rc<Content>> {
+    pub fn data_lease(&self) -> Option<Rc<DataLease>> {
         match &self.state.borrow().special {
-            Special::Content(content) => Some(content.clone()),
+            Special::Data(data_lease) => Some(data_lease.clone()),
             _ => None,
         }
     }
 
     /// Sets or drops the content.
-    pub fn set_content(&self, content: Option<Rc<Content>>) {
-        self.state.borrow_mut().special = content.map_or(Special::None, Special::Content);
+    pub fn set_data_lease(&self, data_lease: Option<Rc<DataLease>>) {
+        self.state.borrow_mut().special = data_lease.map_or(Special::None, Special::Data);
     }
 
     /// The cached target of a symbolic link.
@@ -386,13 +389,13 @@ impl Inode {
 
     /// Was it made here without a name, and has none yet? Only such a file comes back from
     /// having no name; one that lost its last name stays without.
-    pub fn is_unnamed(&self) -> bool {
-        self.state.borrow().unnamed
+    pub fn is_tmpfile(&self) -> bool {
+        self.state.borrow().tmpfile
     }
 
     /// See [`Inode::is_unnamed`].
-    pub fn set_unnamed(&self, unnamed: bool) {
-        self.state.borrow_mut().unnamed = unnamed;
+    pub fn set_tmpfile(&self, tmpfile: bool) {
+        self.state.borrow_mut().tmpfile = tmpfile;
     }
 
     /// Was its making lost? What is asked of it is refused for good.
@@ -412,10 +415,10 @@ impl Inode {
 
     /// Keeps what a reply told of the extended attributes along with `told`, if the right to do so
     /// is held, and if no newer reply has told of a change since.
-    pub fn told_xattrs(&self, told: &Attr, xattrs: Xattrs) {
+    pub fn cache_xattrs(&self, attr: &Attr, xattrs: Xattrs) {
         let mut state = self.state.borrow_mut();
-        let counts = state.lease.holds(Rights::ATTR) && told.version >= state.attr.version;
-        state.xattrs = if counts { xattrs } else { Xattrs::Unknown };
+        let current = state.lease.holds(Rights::ATTR) && attr.version >= state.attr.version;
+        state.xattrs = if current { xattrs } else { Xattrs::Unknown };
     }
 
     /// One of the extended attributes was changed.
@@ -427,26 +430,26 @@ impl Inode {
     pub fn looked_up(&self) {
         let mut state = self.state.borrow_mut();
         state.lookups += 1;
-        state.told = true;
+        state.reported = true;
         state.warm = true;
     }
 
     /// The kernel is told attributes: from now on it judges by this owner.
-    pub fn tell_owner(&self) {
+    pub fn report_owner(&self) {
         let mut state = self.state.borrow_mut();
-        state.owner_told = state.attr.uid;
+        state.reported_owner = state.attr.uid;
     }
 
     /// The kernel is told a size: if it has another one it drops its pages.
-    pub fn tell_size(&self, size: u64, now: Instant) {
-        if let Special::Content(content) = &self.state.borrow().special {
-            content.pages.size_told(size, now);
+    pub fn report_size(&self, size: u64, now: Instant) {
+        if let Special::Data(data_lease) = &self.state.borrow().special {
+            data_lease.pages.size_reported(size, now);
         }
     }
 
     /// The owner by whom the kernel judges who may change attributes.
-    pub fn owner_told(&self) -> u32 {
-        self.state.borrow().owner_told
+    pub fn reported_owner(&self) -> u32 {
+        self.state.borrow().reported_owner
     }
 
     /// Thread `pid` of the kernel is told of it by name: it may open it next. Threads outside the
@@ -460,20 +463,20 @@ impl Inode {
     }
 
     /// Until when the kernel may be on its way to open what it found by name.
-    pub fn awaited_until(&self) -> Instant {
-        self.state.borrow().found + ON_ITS_WAY
+    pub fn may_be_opened_until(&self) -> Instant {
+        self.state.borrow().found + OPEN_DELAY_MAX
     }
 
     /// Until when a thread other than `pid` may be on its way to open what it found by name.
-    pub fn awaited_by_others_until(&self, pid: u32) -> Instant {
+    pub fn may_be_opened_by_others_until(&self, pid: u32) -> Instant {
         let state = self.state.borrow();
         let own = pid != 0 && state.finder == pid;
         let found = if own { state.found_by_others } else { state.found };
-        found + ON_ITS_WAY
+        found + OPEN_DELAY_MAX
     }
 
     /// The kernel opens it, by whatever it knows it.
-    pub fn kernel_opens(&self) {
+    pub fn mark_opened(&self) {
         self.state.borrow_mut().opened = true;
     }
 
@@ -498,17 +501,17 @@ impl Inode {
     /// Does neither the kernel know it nor a handle hold it?
     pub fn is_idle(&self) -> bool {
         let state = self.state.borrow();
-        let busy = matches!(&state.special, Special::Content(content) if !content.is_idle());
+        let busy = matches!(&state.special, Special::Data(data_lease) if !data_lease.is_idle());
         state.lookups == 0 && state.opens == 0 && !busy
     }
 
     /// Is it idle and has no name any more, and does nothing under way need what is known of it?
     fn is_dead(&self) -> bool {
-        let nameless = {
+        let removed = {
             let state = self.state.borrow();
-            state.attr.nlink == 0 && state.lease.rights().is_empty() && state.stays == 0
+            state.attr.nlink == 0 && state.lease.rights().is_empty() && state.pins == 0
         };
-        nameless && self.is_idle()
+        removed && self.is_idle()
     }
 
     /// Open handles.
@@ -567,11 +570,11 @@ impl Inode {
     pub fn keep_pages(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let held = state.lease.rights().closed().contains(Rights::DATA_S);
-        !std::mem::take(&mut state.pages_left) && (held || !state.pages)
+        !std::mem::take(&mut state.pages_stale) && (held || !state.pages)
     }
 }
 
-impl State {
+impl InodeState {
     fn names(&mut self) -> &mut Names {
         if !matches!(self.special, Special::Names(_)) {
             self.special = Special::Names(Box::default());
@@ -590,19 +593,19 @@ impl State {
 
 /// An inode that stays known as long as this: an answer under way may tell of it as it was before,
 /// and what is known says what of that holds no longer.
-pub(crate) struct Stays(Rc<Inode>);
+pub(crate) struct InodePin(Rc<Inode>);
 
-impl Stays {
+impl InodePin {
     /// From now on.
-    pub fn known(inode: &Rc<Inode>) -> Stays {
-        inode.state.borrow_mut().stays += 1;
-        Stays(inode.clone())
+    pub fn new(inode: &Rc<Inode>) -> InodePin {
+        inode.state.borrow_mut().pins += 1;
+        InodePin(inode.clone())
     }
 }
 
-impl Drop for Stays {
+impl Drop for InodePin {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().stays -= 1;
+        self.0.state.borrow_mut().pins -= 1;
     }
 }
 
@@ -627,7 +630,7 @@ impl Inodes {
     }
 
     /// The inode, known from now on. True if it is new.
-    pub fn make(&self, attr: &Attr) -> Rc<Inode> {
+    pub fn get_or_insert(&self, attr: &Attr) -> Rc<Inode> {
         let mut map = self.map.borrow_mut();
         if let Some(inode) = map.get(&attr.ino) {
             return inode.clone();
@@ -639,7 +642,7 @@ impl Inodes {
             inode.state.borrow_mut().lookups = std::mem::take(lookups);
         }
         map.insert(attr.ino, inode.clone());
-        inode.state.borrow_mut().cooling = true;
+        inode.state.borrow_mut().in_cold_queue = true;
         self.cold.borrow_mut().push_back(attr.ino);
         inode
     }
@@ -668,7 +671,7 @@ impl Inodes {
         if self.lost.borrow().is_empty() {
             return false;
         }
-        if self.get(ino).is_some_and(|inode| inode.state.borrow().told) {
+        if self.get(ino).is_some_and(|inode| inode.state.borrow().reported) {
             self.lost.borrow_mut().remove(&ino);
         }
         self.lost.borrow().contains_key(&ino)
@@ -679,7 +682,7 @@ impl Inodes {
         if let Some(inode) = self.get(ino) {
             if inode.forgotten(count) == 0 {
                 self.lost.borrow_mut().remove(&ino);
-                self.cooled(&inode);
+                self.became_idle(&inode);
             }
             return;
         }
@@ -693,22 +696,22 @@ impl Inodes {
     }
 
     /// What it stayed known for has ended.
-    pub fn stayed(&self, stays: Stays) {
-        let inode = stays.0.clone();
-        drop(stays);
+    pub fn unpin(&self, pin: InodePin) {
+        let inode = pin.0.clone();
+        drop(pin);
         if inode.is_idle() {
-            self.cooled(&inode);
+            self.became_idle(&inode);
         }
     }
 
     /// It became idle. Without a name it is forgotten at once.
-    pub fn cooled(&self, inode: &Rc<Inode>) {
+    pub fn became_idle(&self, inode: &Rc<Inode>) {
         if inode.is_dead() {
             self.remove(inode.ino);
             return;
         }
         let mut state = inode.state.borrow_mut();
-        if !std::mem::replace(&mut state.cooling, true) {
+        if !std::mem::replace(&mut state.in_cold_queue, true) {
             self.cold.borrow_mut().push_back(inode.ino);
         }
     }
@@ -724,14 +727,14 @@ impl Inodes {
             let Some(inode) = self.get(ino) else { continue };
             let warm = {
                 let mut state = inode.state.borrow_mut();
-                state.cooling = false;
+                state.in_cold_queue = false;
                 std::mem::take(&mut state.warm)
             };
             if ino == Ino::ROOT || !inode.is_idle() {
                 continue;
             }
             if warm || Rc::strong_count(&inode) > 2 {
-                self.cooled(&inode);
+                self.became_idle(&inode);
             } else {
                 self.remove(ino);
                 taken.push(inode);
@@ -783,76 +786,76 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inode_at_rest_takes_less_than_four_hundred_bytes() {
+    fn idle_inode_takes_less_than_four_hundred_bytes() {
         let bytes = size_of::<Inode>() + 2 * size_of::<usize>() + 2 * size_of::<(Ino, Rc<Inode>)>();
         assert!(bytes <= 400, "{bytes}");
     }
 
-    fn told(version: u64, size: u64) -> Attr {
+    fn attr_of(version: u64, size: u64) -> Attr {
         Attr { version, size, ..attr() }
     }
 
     #[test]
-    fn a_removal_told_early_takes_no_size_from_who_was_told_it_by_the_question() {
-        let inode = Inode::new(&told(1, 0), 0);
+    fn early_removal_reply_does_not_hide_the_size_of_a_getattr_reply() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
         // The answer to the question was made first, with what the writer elsewhere said.
-        let question = told(2, 5000);
-        inode.told_removal(&Attr { nlink: 0, ..told(3, 0) });
-        inode.told_attr(&question);
-        assert_eq!(inode.attr_as_told(&question), question);
+        let question = attr_of(2, 5000);
+        inode.apply_removal(&Attr { nlink: 0, ..attr_of(3, 0) });
+        inode.apply_attr(&question);
+        assert_eq!(inode.attr_for_reply(&question), question);
         // What is told later is the truth again.
-        inode.told_attr(&told(4, 100));
-        assert_eq!(inode.attr_as_told(&question).size, 100);
+        inode.apply_attr(&attr_of(4, 100));
+        assert_eq!(inode.attr_for_reply(&question).size, 100);
     }
 
     #[test]
-    fn an_answer_that_was_overtaken_is_not_mixed_with_what_is_newer() {
-        let inode = Inode::new(&told(1, 0), 0);
-        let question = told(2, 5000);
+    fn overtaken_getattr_reply_is_not_mixed_with_newer_attributes() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
+        let question = attr_of(2, 5000);
         // Meanwhile another client appended and changed the mode, and this one got a part of the
         // file.
-        inode.told_attr(&Attr { mode: 0o600, ..told(4, 9000) });
-        inode.told_without_data();
-        inode.told_attr(&question);
-        assert_eq!(inode.attr_as_told(&question), question);
+        inode.apply_attr(&Attr { mode: 0o600, ..attr_of(4, 9000) });
+        inode.mark_size_stale();
+        inode.apply_attr(&question);
+        assert_eq!(inode.attr_for_reply(&question), question);
         // So with the change time of two questions at one version.
-        let later = Attr { ctime: Timestamp { seconds: 7, nanos: 0 }, ..told(5, 9000) };
-        let question = told(5, 8000);
-        inode.told_attr(&later);
-        assert_eq!(inode.attr_as_told(&question), question);
+        let later = Attr { ctime: Timestamp { seconds: 7, nanos: 0 }, ..attr_of(5, 9000) };
+        let question = attr_of(5, 8000);
+        inode.apply_attr(&later);
+        assert_eq!(inode.attr_for_reply(&question), question);
     }
 
     #[test]
-    fn a_list_of_attributes_from_before_a_change_is_not_kept() {
-        let inode = Inode::new(&told(1, 0), 0);
+    fn xattr_list_from_before_a_change_is_not_cached() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
         let leased =
-            |version| Leased { attr: told(version, 0), rights: Rights::ATTR, seq: version };
-        inode.told(&leased(1), 1);
+            |version| Leased { attr: attr_of(version, 0), rights: Rights::ATTR, seq: version };
+        inode.apply_lease(&leased(1), 1);
         let names = || Xattrs::Names(b"user.a\0".as_slice().into());
-        inode.told_xattrs(&told(1, 0), names());
+        inode.cache_xattrs(&attr_of(1, 0), names());
         assert_eq!(inode.xattrs(), names());
         // One is set; then a list arrives that was read before that.
-        inode.told(&leased(2), 2);
+        inode.apply_lease(&leased(2), 2);
         inode.forget_xattrs();
-        inode.told_xattrs(&told(1, 0), names());
+        inode.cache_xattrs(&attr_of(1, 0), names());
         assert_eq!(inode.xattrs(), Xattrs::Unknown);
-        inode.told_xattrs(&told(2, 0), names());
+        inode.cache_xattrs(&attr_of(2, 0), names());
         assert_eq!(inode.xattrs(), names());
     }
 
     #[test]
-    fn a_number_means_the_lost_inode_until_the_kernel_is_told_of_another_or_has_forgotten_it() {
+    fn number_means_the_lost_inode_until_the_kernel_knows_a_new_one() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
-        let old = inodes.make(&told(1, 0));
+        let old = inodes.get_or_insert(&attr_of(1, 0));
         old.looked_up();
         old.looked_up();
         inodes.lose(&[ino, Ino(8)]);
         assert!(old.is_lost() && inodes.is_lost(ino) && inodes.get(ino).is_none());
         assert!(!inodes.is_lost(Ino(8)), "the kernel never knew it");
         inodes.forgotten(ino, 1);
-        let new = inodes.make(&told(1, 0));
+        let new = inodes.get_or_insert(&attr_of(1, 0));
         assert!(inodes.is_lost(ino) && !new.is_lost() && new.generation != old.generation);
-        let other = inodes.make(&Attr { ino: Ino(9), ..told(1, 0) });
+        let other = inodes.get_or_insert(&Attr { ino: Ino(9), ..attr_of(1, 0) });
         assert_eq!((new.generation, other.generation), (1, 0), "that number was never another's");
         new.looked_up();
         assert!(!inodes.is_lost(ino));

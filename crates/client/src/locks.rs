@@ -35,31 +35,31 @@ pub(crate) struct Locks {
     /// Sessions that were lost.
     losses: Cell<u64>,
     /// Owners of whom the server has what they do not want.
-    unwanted: RefCell<BTreeSet<Key>>,
+    abandoned: RefCell<BTreeSet<Key>>,
     waiting: RefCell<BTreeMap<(Ino, LockOwner), Notify>>,
     /// Owners about whose locks requests are under way, and how many wait for that or do it.
-    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+    owners: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
 }
 
 /// The right to ask about locks of an owner.
-pub(crate) struct Turn {
+pub(crate) struct OwnerLock {
     _permit: Permit,
-    _place: Place,
+    _owner: OwnerRef,
 }
 
 /// A place among those that wait for their turn, or have it.
-struct Place {
-    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+struct OwnerRef {
+    owners: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
     key: Key,
 }
 
-impl Drop for Place {
+impl Drop for OwnerRef {
     fn drop(&mut self) {
-        let mut turns = self.turns.borrow_mut();
-        if let Some((count, _)) = turns.get_mut(&self.key) {
+        let mut owners = self.owners.borrow_mut();
+        if let Some((count, _)) = owners.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                turns.remove(&self.key);
+                owners.remove(&self.key);
             }
         }
     }
@@ -67,14 +67,14 @@ impl Drop for Place {
 
 /// How a granted lock is taken back.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Undoing {
+pub(crate) struct LockUndo {
     lock: Lock,
     /// Ranges to be freed: nothing was held there.
     pub free: Vec<Lock>,
     /// Locks to be taken again: a lock of the other kind was held there.
     pub restore: Vec<Lock>,
     /// Ranges where nothing had been lost either.
-    unlost: Vec<Lock>,
+    not_lost_before: Vec<Lock>,
     losses: u64,
 }
 
@@ -131,20 +131,20 @@ impl Locks {
     }
 
     /// Waits until no other request about locks of this owner of `ino` is under way.
-    pub async fn turn(&self, ino: Ino, flock: bool, owner: LockOwner) -> Turn {
+    pub async fn lock_owner(&self, ino: Ino, flock: bool, owner: LockOwner) -> OwnerLock {
         let key = (ino, flock, owner);
         let mutex = {
-            let mut turns = self.turns.borrow_mut();
-            let (count, mutex) = turns.entry(key).or_default();
+            let mut owners = self.owners.borrow_mut();
+            let (count, mutex) = owners.entry(key).or_default();
             *count += 1;
             mutex.clone()
         };
-        let place = Place { turns: self.turns.clone(), key };
-        Turn { _permit: mutex.lock().await, _place: place }
+        let owner_ref = OwnerRef { owners: self.owners.clone(), key };
+        OwnerLock { _permit: mutex.lock().await, _owner: owner_ref }
     }
 
     /// What takes a granted `lock` back where the owner held something else, or nothing, before.
-    pub fn undoing(&self, ino: Ino, lock: &Lock) -> Undoing {
+    pub fn plan_undo(&self, ino: Ino, lock: &Lock) -> LockUndo {
         let held = self.held.borrow();
         let before = held.get(&key(ino, lock)).map_or(&[][..], |ranges| ranges);
         let mut free = vec![lock.clone()];
@@ -159,37 +159,37 @@ impl Locks {
                 restore.push(Lock { start, end, ..old.clone() });
             }
         }
-        let mut unlost = free.clone();
+        let mut not_lost_before = free.clone();
         for old in self.lost.borrow().get(&key(ino, lock)).into_iter().flatten() {
-            without(&mut unlost, old.start, old.end);
+            without(&mut not_lost_before, old.start, old.end);
         }
-        Undoing { lock: lock.clone(), free, restore, unlost, losses: self.losses.get() }
+        LockUndo { lock: lock.clone(), free, restore, not_lost_before, losses: self.losses.get() }
     }
 
     /// Nobody wants a lock that was granted: what is held and lost is again what it was, before the
     /// server is asked for that. Gives what it is to be asked for; ends with [`Locks::undone`].
-    pub fn undo(&self, ino: Ino, mut undoing: Undoing) -> Undoing {
-        for lock in &undoing.unlost {
+    pub fn undo(&self, ino: Ino, mut undo: LockUndo) -> LockUndo {
+        for lock in &undo.not_lost_before {
             take(&mut self.lost.borrow_mut(), ino, lock);
         }
-        if undoing.losses != self.losses.get() {
+        if undo.losses != self.losses.get() {
             // What was held before went with its session.
-            undoing.free = vec![undoing.lock.clone()];
-            undoing.restore.clear();
+            undo.free = vec![undo.lock.clone()];
+            undo.restore.clear();
         }
-        for lock in &undoing.free {
+        for lock in &undo.free {
             self.unlocked(ino, lock);
         }
-        for lock in &undoing.restore {
+        for lock in &undo.restore {
             self.granted(ino, lock);
         }
-        self.unwanted.borrow_mut().insert(key(ino, &undoing.lock));
-        undoing
+        self.abandoned.borrow_mut().insert(key(ino, &undo.lock));
+        undo
     }
 
     /// The server was asked to take back what this owner of `ino` did not want.
-    pub fn undone(&self, ino: Ino, flock: bool, owner: LockOwner) {
-        self.unwanted.borrow_mut().remove(&(ino, flock, owner));
+    pub fn undo_done(&self, ino: Ino, flock: bool, owner: LockOwner) {
+        self.abandoned.borrow_mut().remove(&(ino, flock, owner));
     }
 
     /// Everything held, to be reclaimed.
@@ -203,22 +203,22 @@ impl Locks {
     /// Does the owner hold anything on the inode, wanted or not?
     pub fn holds(&self, ino: Ino, flock: bool, owner: LockOwner) -> bool {
         let key = (ino, flock, owner);
-        self.held.borrow().contains_key(&key) || self.unwanted.borrow().contains(&key)
+        self.held.borrow().contains_key(&key) || self.abandoned.borrow().contains(&key)
     }
 
     /// The session is lost, and the locks with it; who waits asks again. Returns what was held.
-    pub fn lose(&self) -> BTreeMap<Ino, Vec<Lock>> {
+    pub fn lose_all(&self) -> BTreeMap<Ino, Vec<Lock>> {
         self.losses.update(|losses| losses + 1);
-        let mut told: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
+        let mut lost_locks: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
         let mut lost = self.lost.borrow_mut();
         for (key, locks) in std::mem::take(&mut *self.held.borrow_mut()) {
-            told.entry(key.0).or_default().extend(locks.iter().cloned());
+            lost_locks.entry(key.0).or_default().extend(locks.iter().cloned());
             lost.entry(key).or_default().extend(locks);
         }
         for notify in self.waiting.borrow().values() {
             notify.notify_all();
         }
-        told
+        lost_locks
     }
 
     /// The making of these inodes was lost: what was locked is no more, and their numbers may be
@@ -231,15 +231,16 @@ impl Locks {
     ///
     /// # Errors
     /// `Io` if one of them is lost, and its owner has not freed it since.
-    pub fn stand(&self, file: &OpenFile) -> Result<(), Fault> {
+    pub fn check_not_lost(&self, file: &OpenFile) -> Result<(), Fault> {
         let lost = self.lost.borrow();
         if lost.is_empty() {
             return Ok(());
         }
         let ino = file.inode.ino;
         let lockers = file.lockers.borrow();
-        let relied = lockers.iter().any(|(flock, owner)| lost.contains_key(&(ino, *flock, *owner)));
-        if relied { Err(Fault::Io) } else { Ok(()) }
+        let lost_one =
+            lockers.iter().any(|(flock, owner)| lost.contains_key(&(ino, *flock, *owner)));
+        if lost_one { Err(Fault::Io) } else { Ok(()) }
     }
 
     /// The owner closed `file`: it counts no longer on locks that it took through it.
@@ -268,7 +269,7 @@ impl Locks {
     }
 
     /// Nobody waits there any more.
-    pub fn waited(&self, ino: Ino, owner: LockOwner) {
+    pub fn stop_waiting(&self, ino: Ino, owner: LockOwner) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.get(&(ino, owner)).is_some_and(|notify| notify.waiting() == 0) {
             waiting.remove(&(ino, owner));
@@ -276,7 +277,7 @@ impl Locks {
     }
 
     /// The server says that asking again is worth while.
-    pub fn freed(&self, ino: Ino, owner: LockOwner) {
+    pub fn notify_freed(&self, ino: Ino, owner: LockOwner) {
         if let Some(notify) = self.waiting.borrow().get(&(ino, owner)) {
             notify.notify_all();
         }
@@ -292,19 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_taken_back_to_what_was_held_before() {
+    fn undo_restores_the_locks_held_before() {
         let locks = Locks::default();
         let ino = Ino(3);
         let all = lock(0, 99, true);
-        let undoing = locks.undoing(ino, &all);
-        assert_eq!((undoing.free, undoing.restore), (vec![all.clone()], vec![]));
+        let undo = locks.plan_undo(ino, &all);
+        assert_eq!((undo.free, undo.restore), (vec![all.clone()], vec![]));
         locks.granted(ino, &lock(0, 9, true));
         locks.granted(ino, &lock(20, 29, false));
         locks.granted(ino, &lock(90, 200, false));
         let free = vec![lock(10, 19, true), lock(30, 89, true)];
         let restore = vec![lock(20, 29, false), lock(90, 99, false)];
-        let undoing = locks.undoing(ino, &all);
-        assert_eq!((undoing.free, undoing.restore), (free, restore));
+        let undo = locks.plan_undo(ino, &all);
+        assert_eq!((undo.free, undo.restore), (free, restore));
     }
 
     fn held(locks: &Locks) -> Vec<Lock> {
@@ -316,58 +317,58 @@ mod tests {
     }
 
     /// A lock was granted over what was held `before`.
-    fn granted_over(before: &[Lock], all: &Lock) -> (Locks, Undoing) {
+    fn granted_over(before: &[Lock], all: &Lock) -> (Locks, LockUndo) {
         let locks = Locks::default();
         before.iter().for_each(|lock| locks.granted(Ino(3), lock));
-        let undoing = locks.undoing(Ino(3), all);
+        let undo = locks.plan_undo(Ino(3), all);
         locks.granted(Ino(3), all);
-        (locks, undoing)
+        (locks, undo)
     }
 
     #[test]
-    fn what_nobody_wants_is_not_lost_with_the_session_and_what_was_held_before_is() {
+    fn undone_lock_is_not_lost_with_the_session_but_earlier_locks_are() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let (locks, undoing) = granted_over(before, &all);
-            let asked = locks.undo(ino, undoing);
-            assert_eq!((held(&locks), asked.restore), (before.to_vec(), before.to_vec()));
-            locks.lose();
+            let (locks, undo) = granted_over(before, &all);
+            let ops = locks.undo(ino, undo);
+            assert_eq!((held(&locks), ops.restore), (before.to_vec(), before.to_vec()));
+            locks.lose_all();
             assert_eq!(lost(&locks), before);
         }
     }
 
     #[test]
-    fn what_nobody_wanted_when_the_session_was_lost_is_not_lost_whenever_that_is_found_out() {
+    fn abandoned_lock_is_not_lost_even_if_undone_after_the_session_loss() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let (locks, undoing) = granted_over(before, &all);
-            assert_eq!(locks.lose()[&ino], vec![all.clone()], "it was wanted");
-            let asked = locks.undo(ino, undoing);
-            assert_eq!((asked.free, asked.restore), (vec![all.clone()], vec![]));
+            let (locks, undo) = granted_over(before, &all);
+            assert_eq!(locks.lose_all()[&ino], vec![all.clone()], "it was wanted");
+            let ops = locks.undo(ino, undo);
+            assert_eq!((ops.free, ops.restore), (vec![all.clone()], vec![]));
             assert_eq!((held(&locks), lost(&locks).is_empty()), (vec![], before.is_empty()));
         }
         // The session was lost before the grant, which is of the next one.
         let locks = Locks::default();
         locks.granted(ino, &lock(20, 29, false));
-        let undoing = locks.undoing(ino, &all);
-        locks.lose();
+        let undo = locks.plan_undo(ino, &all);
+        locks.lose_all();
         locks.granted(ino, &all);
-        let asked = locks.undo(ino, undoing);
-        assert_eq!((asked.free, asked.restore), (vec![all], vec![]));
+        let ops = locks.undo(ino, undo);
+        assert_eq!((ops.free, ops.restore), (vec![all], vec![]));
         assert_eq!((held(&locks), lost(&locks)), (vec![], vec![lock(20, 29, false)]));
     }
 
     #[test]
-    fn a_lock_that_was_lost_stays_so_when_one_that_nobody_wants_is_taken_back() {
+    fn lost_lock_stays_lost_when_an_abandoned_lock_is_undone() {
         let (locks, ino, all) = (Locks::default(), Ino(3), lock(0, 99, true));
         locks.granted(ino, &lock(10, 19, true));
-        locks.lose();
-        let undoing = locks.undoing(ino, &all);
+        locks.lose_all();
+        let undo = locks.plan_undo(ino, &all);
         locks.granted(ino, &all);
-        let asked = locks.undo(ino, undoing);
-        assert_eq!(asked.free, vec![all.clone()]);
+        let ops = locks.undo(ino, undo);
+        assert_eq!(ops.free, vec![all.clone()]);
         assert!(!locks.unlocked(ino, &all) && locks.holds(ino, false, LockOwner(7)));
-        locks.undone(ino, false, LockOwner(7));
+        locks.undo_done(ino, false, LockOwner(7));
         assert!(!locks.holds(ino, false, LockOwner(7)));
         assert_eq!(lost(&locks), vec![lock(10, 19, true)]);
         locks.released(ino, &lock(0, 99, false));
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_split_merge_nothing_and_vanish() {
+    fn lock_ranges_split_and_vanish() {
         let locks = Locks::default();
         let ino = Ino(3);
         locks.granted(ino, &lock(0, u64::MAX, true));

@@ -10,26 +10,26 @@
 use types::{HashMap, Ino, Name};
 
 /// Known-missing names kept in a map that is not complete.
-const MISSING_MAX: usize = 8192;
+const ABSENT_MAX: usize = 8192;
 /// Lookups sent to the server before the whole directory is fetched.
 const MISSES: u32 = 4;
 
 /// What the cache knows of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Known {
+pub(crate) enum CachedName {
     /// It leads there.
-    Leads(Ino),
+    Present(Ino),
     /// There is no such name.
-    Missing,
+    Absent,
     /// Nothing.
-    Nothing,
+    Unknown,
 }
 
 /// Cached names of one directory.
 #[derive(Default)]
 pub(crate) struct Names {
     map: HashMap<Name, Ino>,
-    missing: usize,
+    absent: usize,
     complete: bool,
     /// Up to which cookie the directory was listed without a gap.
     listed_to: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Names {
     /// Rises with every loss of the right.
     losses: u32,
     /// Rises whenever a name may have ceased to lead where it led.
-    turns: u64,
+    change_count: u64,
     misses: u32,
     fetching: bool,
     /// The directory above, as far as known.
@@ -53,19 +53,19 @@ impl Names {
     }
 
     /// The server restarted: versions begin anew, the names stay under the reclaimed right.
-    pub fn begin_again(&mut self) {
+    pub fn restart_versions(&mut self) {
         self.since = 0;
     }
 
     /// The right went.
     pub fn clear(&mut self) {
         self.map = HashMap::default();
-        self.missing = 0;
+        self.absent = 0;
         self.complete = false;
         self.listed_to = 0;
         self.misses = 0;
         self.losses = self.losses.wrapping_add(1);
-        self.turns += 1;
+        self.change_count += 1;
     }
 
     /// The directory was just made by this client.
@@ -79,45 +79,45 @@ impl Names {
     }
 
     /// What is known of `name`.
-    pub fn find(&self, name: &Name) -> Known {
+    pub fn find(&self, name: &Name) -> CachedName {
         match self.map.get(name) {
-            Some(&Ino::NONE) => Known::Missing,
-            Some(&ino) => Known::Leads(ino),
-            None if self.complete => Known::Missing,
-            None => Known::Nothing,
+            Some(&Ino::NONE) => CachedName::Absent,
+            Some(&ino) => CachedName::Present(ino),
+            None if self.complete => CachedName::Absent,
+            None => CachedName::Unknown,
         }
     }
 
     /// `name` leads to `ino`.
     pub fn add(&mut self, name: &Name, ino: Ino) {
         match self.map.insert(name.clone(), ino) {
-            Some(Ino::NONE) => self.missing -= 1,
-            Some(before) if before != ino => self.turns += 1,
+            Some(Ino::NONE) => self.absent -= 1,
+            Some(before) if before != ino => self.change_count += 1,
             _ => {}
         }
     }
 
     /// `name` is missing.
     pub fn remove(&mut self, name: &Name) {
-        self.turns += 1;
+        self.change_count += 1;
         if self.complete {
             self.map.remove(name);
             return;
         }
-        if self.missing >= MISSING_MAX {
+        if self.absent >= ABSENT_MAX {
             self.map.retain(|_, ino| *ino != Ino::NONE);
-            self.missing = 0;
+            self.absent = 0;
         }
         if self.map.insert(name.clone(), Ino::NONE) != Some(Ino::NONE) {
-            self.missing += 1;
+            self.absent += 1;
         }
     }
 
     /// Where `name` leads is not known any more.
     pub fn forget(&mut self, name: &Name) {
-        self.turns += 1;
+        self.change_count += 1;
         if self.map.remove(name) == Some(Ino::NONE) {
-            self.missing -= 1;
+            self.absent -= 1;
         }
         self.complete = false;
         self.listed_to = 0;
@@ -132,7 +132,7 @@ impl Names {
         if end {
             self.complete = true;
             self.map.retain(|_, ino| *ino != Ino::NONE);
-            self.missing = 0;
+            self.absent = 0;
         }
     }
 
@@ -164,8 +164,8 @@ impl Names {
     }
 
     /// While this is the same, and the right held, a name that led somewhere leads there still.
-    pub fn turns(&self) -> u64 {
-        self.turns
+    pub fn change_count(&self) -> u64 {
+        self.change_count
     }
 
     /// Names kept, missing ones too.
@@ -183,77 +183,78 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_listing_proves_absence_until_the_right_goes() {
+    fn complete_listing_proves_absence_until_the_right_is_lost() {
         let mut names = Names::default();
         names.begin(3);
-        assert_eq!(names.find(&name("a")), Known::Nothing);
+        assert_eq!(names.find(&name("a")), CachedName::Unknown);
         names.add(&name("a"), Ino(5));
         names.listed(0, 7, false);
         names.listed(9, 12, true);
         assert!(names.next_to_list().is_some(), "a listing with a gap proves nothing");
         names.listed(7, 12, true);
-        assert_eq!(names.find(&name("b")), Known::Missing);
+        assert_eq!(names.find(&name("b")), CachedName::Absent);
         names.add(&name("b"), Ino(6));
         names.remove(&name("a"));
-        assert_eq!(names.find(&name("b")), Known::Leads(Ino(6)));
-        assert_eq!(names.find(&name("a")), Known::Missing);
+        assert_eq!(names.find(&name("b")), CachedName::Present(Ino(6)));
+        assert_eq!(names.find(&name("a")), CachedName::Absent);
         names.clear();
-        assert_eq!(names.find(&name("b")), Known::Nothing);
+        assert_eq!(names.find(&name("b")), CachedName::Unknown);
     }
 
     #[test]
-    fn what_is_forgotten_is_neither_there_nor_missing_until_it_is_told_again() {
+    fn forgotten_name_is_unknown_until_it_is_cached_again() {
         let mut names = Names::default();
         names.begin(1);
         names.add(&name("a"), Ino(5));
         names.add(&name("b"), Ino(6));
         names.remove(&name("c"));
         names.forget(&name("c"));
-        assert_eq!(names.find(&name("c")), Known::Nothing);
+        assert_eq!(names.find(&name("c")), CachedName::Unknown);
         names.listed(0, 7, true);
-        assert_eq!(names.find(&name("c")), Known::Missing);
-        let turns = names.turns();
+        assert_eq!(names.find(&name("c")), CachedName::Absent);
+        let change_count = names.change_count();
         names.forget(&name("a"));
-        assert!(names.turns() > turns, "who relied on it asks again");
-        assert_eq!(names.find(&name("a")), Known::Nothing);
-        assert_eq!(names.find(&name("c")), Known::Nothing);
-        assert_eq!(names.find(&name("b")), Known::Leads(Ino(6)));
+        assert!(names.change_count() > change_count, "who relied on it asks again");
+        assert_eq!(names.find(&name("a")), CachedName::Unknown);
+        assert_eq!(names.find(&name("c")), CachedName::Unknown);
+        assert_eq!(names.find(&name("b")), CachedName::Present(Ino(6)));
         assert_eq!(names.next_to_list(), Some(0));
-        assert_eq!(names.missing, 0);
+        assert_eq!(names.absent, 0);
     }
 
     #[test]
-    fn only_news_leave_the_turns_as_they_were() {
+    fn change_count_rises_only_if_a_name_may_lead_elsewhere() {
         let mut names = Names::default();
-        let mut known = names.turns();
-        let mut turned =
-            |names: &Names| std::mem::replace(&mut known, names.turns()) != names.turns();
+        let mut known = names.change_count();
+        let mut changed = |names: &Names| {
+            std::mem::replace(&mut known, names.change_count()) != names.change_count()
+        };
         names.add(&name("a"), Ino(5));
         names.add(&name("b"), Ino(6));
         names.add(&name("a"), Ino(5));
         names.listed(0, 7, true);
-        assert!(!turned(&names));
+        assert!(!changed(&names));
         names.add(&name("a"), Ino(6));
-        assert!(turned(&names), "it leads elsewhere");
+        assert!(changed(&names), "it leads elsewhere");
         names.remove(&name("a"));
-        assert!(turned(&names), "it is gone");
+        assert!(changed(&names), "it is gone");
         names.clear();
-        assert!(turned(&names), "nothing is known");
+        assert!(changed(&names), "nothing is known");
     }
 
     #[test]
-    fn missing_names_are_bounded_and_found_names_survive_the_bound() {
+    fn absent_names_are_bounded_and_present_names_survive() {
         let mut names = Names::default();
         names.add(&name("here"), Ino(9));
-        for index in 0..2 * MISSING_MAX {
+        for index in 0..2 * ABSENT_MAX {
             names.remove(&name(&format!("gone{index}")));
         }
-        assert!(names.len() <= MISSING_MAX + 1);
-        assert_eq!(names.find(&name("here")), Known::Leads(Ino(9)));
+        assert!(names.len() <= ABSENT_MAX + 1);
+        assert_eq!(names.find(&name("here")), CachedName::Present(Ino(9)));
     }
 
     #[test]
-    fn a_few_misses_ask_for_the_whole_directory_once() {
+    fn repeated_misses_fetch_the_whole_directory_once() {
         let mut names = Names::default();
         let asked: Vec<bool> = (0..6).map(|_| names.missed()).collect();
         assert_eq!(asked, [false, false, false, true, false, false]);

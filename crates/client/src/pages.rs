@@ -26,7 +26,7 @@ use types::{Duration, Instant};
 use crate::ranges::{Bytes, append, intersect, overlap, pages_touched, subtract};
 
 /// So long after an answer that makes the kernel drop pages it may still be about to drop them.
-const TAKEN_IN: Duration = Duration::from_secs(2);
+const INVALIDATION_DELAY: Duration = Duration::from_secs(2);
 /// Ranges of refilled pages that are told apart.
 const REFILLED_MAX: usize = 256;
 
@@ -43,7 +43,7 @@ pub(crate) struct KernelPages {
     /// Pages that READs have filled since pages were dropped.
     refilled: RefCell<Vec<Bytes>>,
     /// When an invalidation of the inode, or another size than it had, reached the kernel last.
-    disturbed: Cell<Instant>,
+    invalidated_until: Cell<Instant>,
     /// Recalls that are telling the kernel of the inode.
     recalls: Cell<u32>,
     /// Bytes that are being stored into its pages, and openings by which pages may be written that
@@ -70,7 +70,7 @@ impl KernelPages {
             drops_until: Cell::default(),
             size: Cell::new(size),
             refilled: RefCell::default(),
-            disturbed: Cell::default(),
+            invalidated_until: Cell::default(),
             recalls: Cell::new(0),
             storing: RefCell::default(),
             opening: Cell::new(0),
@@ -91,12 +91,12 @@ impl KernelPages {
 
     /// An answer that leaves now makes the kernel drop pages.
     pub fn drops_by_answer(&self, now: Instant) {
-        self.drops_until.set(now + TAKEN_IN);
+        self.drops_until.set(now + INVALIDATION_DELAY);
     }
 
     /// An answer that leaves now tells the kernel the size: another one than it has makes it drop
     /// all pages.
-    pub fn size_told(&self, size: u64, now: Instant) {
+    pub fn size_reported(&self, size: u64, now: Instant) {
         if self.size.replace(size) != size {
             self.drops_by_answer(now);
         }
@@ -114,13 +114,13 @@ impl KernelPages {
 
     /// A recall has the kernel drop attributes or pages of the inode, until the guard is dropped.
     pub fn recall(self: &Rc<Self>, now: Instant) -> Recalling {
-        self.disturbed.set(now + TAKEN_IN);
+        self.invalidated_until.set(now + INVALIDATION_DELAY);
         self.recalls.set(self.recalls.get() + 1);
         Recalling(self.clone())
     }
 
     /// Ends when no recall is telling the kernel of the inode.
-    pub async fn told(&self) {
+    pub async fn wait_recalls(&self) {
         loop {
             let ended = self.ended.notified();
             if self.recalls.get() == 0 {
@@ -132,7 +132,7 @@ impl KernelPages {
 
     /// May the kernel not have taken in a size that it was told?
     pub fn may_lack_size(&self, now: Instant) -> bool {
-        now < self.disturbed.get().max(self.drops_until.get())
+        now < self.invalidated_until.get().max(self.drops_until.get())
     }
 
     /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_under_way_counts_beyond_the_answer_to_a_write() {
+    fn drop_in_progress_counts_after_the_answer_to_a_write() {
         let pages = pages();
         let dropping = pages.dropping();
         pages.answered();
@@ -371,19 +371,19 @@ mod tests {
     #[test]
     fn answer_with_another_size_drops_pages_for_a_while() {
         let pages = pages();
-        pages.size_told(100, NOW);
+        pages.size_reported(100, NOW);
         pages.answered();
         pages.read((0, 100), NOW + Duration::from_secs(1));
         assert_eq!(pages.lacking((0, 1)), [(0, 4096)]);
         pages.answered();
         pages.grew(200);
-        pages.size_told(200, NOW + Duration::from_secs(3));
+        pages.size_reported(200, NOW + Duration::from_secs(3));
         pages.read((0, 100), NOW + Duration::from_secs(3));
         assert_eq!(pages.lacking((0, 1)), [], "the kernel had that size");
     }
 
     #[test]
-    fn nothing_is_stored_that_is_being_changed_or_may_be_written_through_pages() {
+    fn store_is_refused_during_a_change_or_an_open_for_writing() {
         let pages = pages();
         let change = now(pages.change((4000, u64::MAX))).expect("nothing is stored");
         assert!(pages.store((4095, 4096)).is_none());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn write_back_leaves_newer_bytes_alone() {
+    fn write_back_leaves_newer_bytes_unchanged() {
         let pages = pages();
         let write = pages.overwrite((8, 16));
         let (_back, parts) = pages.write_back((0, 4096));

@@ -10,10 +10,10 @@ use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
 use crate::client::Client;
 use crate::core::Core;
+use crate::data_lease::{IoGuard, Service};
 use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::pages::Overwrite;
-use crate::uses::{Service, Use};
 
 /// Bytes that one `copy_range` copies at most: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
@@ -23,14 +23,14 @@ const DROP_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
     /// `Stale` if the file's making was lost.
-    fn stands(&self) -> Result<(), Fault> {
+    fn check_not_lost(&self) -> Result<(), Fault> {
         if self.inode.is_lost() { Err(Fault::Stale) } else { Ok(()) }
     }
 
     /// `Io` once for every failure of write-behind since the handle was opened.
-    fn report(&self) -> Result<(), Fault> {
-        let Some(content) = self.inode.content() else { return Ok(()) };
-        let failures = content.file.error_seq();
+    fn report_write_error(&self) -> Result<(), Fault> {
+        let Some(data_lease) = self.inode.data_lease() else { return Ok(()) };
+        let failures = data_lease.file.error_seq();
         if failures > self.reported.replace(failures) { Err(Fault::Io) } else { Ok(()) }
     }
 }
@@ -52,13 +52,13 @@ impl Client {
         let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
         let service = if page_filling { Service::PageRead } else { Service::Plain };
         let range = (offset, offset.saturating_add(u64::from(len)));
-        let in_use = if page_filling {
-            core.use_data(&file.inode, need, service, range).await?
+        let guard = if page_filling {
+            core.acquire_io(&file.inode, need, service, range).await?
         } else {
-            core.use_part(&file.inode, need, range).await?
+            core.acquire_range_io(&file.inode, need, range).await?
         };
-        let data = in_use.file().read(offset, len as usize).await?;
-        core.locks.stand(&file)?;
+        let data = guard.file().read(offset, len as usize).await?;
+        core.locks.check_not_lost(&file)?;
         Ok(data)
     }
 
@@ -94,18 +94,18 @@ impl Client {
         len: usize,
         flags: WriteFlags,
     ) -> Result<u32, Fault> {
-        self.core.writable()?;
+        self.core.check_writable()?;
         let file = self.core.handles.any_file(handle)?;
         if !flags.write_back_cache {
-            file.report()?;
+            file.report_write_error()?;
             return self.write_to(&file, caller, offset, data, len, flags).await;
         }
         // The kernel writes back for whoever has stored, by any descriptor: all of them tell what
         // is lost.
         match self.write_to(&file, caller, offset, data, len, flags).await {
             Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
-                if let Some(content) = file.inode.content() {
-                    content.refuse_pages();
+                if let Some(data_lease) = file.inode.data_lease() {
+                    data_lease.refuse_write_back();
                 }
                 Err(Fault::Io)
             }
@@ -126,7 +126,7 @@ impl Client {
     ) -> Result<u32, Fault> {
         let core = &self.core;
         let inode = &file.inode;
-        file.stands()?;
+        file.check_not_lost()?;
         if len == 0 {
             return Ok(0);
         }
@@ -141,36 +141,37 @@ impl Client {
         let range = (offset, offset + len as u64);
         let mut overwrite = None;
         let (at, written) = {
-            let past_pages = file.direct && !flags.write_back_cache;
+            let bypasses_pages = file.direct && !flags.write_back_cache;
             let (service, whole) =
-                if past_pages { (Service::Plain, append) } else { (service, true) };
-            let in_use = core.use_to_change(inode, service, whole, range).await?;
+                if bypasses_pages { (Service::Plain, append) } else { (service, true) };
+            let guard = core.acquire_write_io(inode, service, whole, range).await?;
             // Pages that the kernel launders may be another descriptor's.
             if !flags.write_back_cache {
-                core.locks.stand(file)?;
+                core.locks.check_not_lost(file)?;
             }
             if !file.direct {
                 inode.set_pages(true);
             }
             if flags.write_back_cache {
-                (offset, in_use.write_back(offset, data, len).await?)
+                (offset, guard.write_back(offset, data, len).await?)
             } else {
                 let place = (!append).then_some(offset);
-                let from = place.unwrap_or_else(|| in_use.file().size());
+                let from = place.unwrap_or_else(|| guard.file().size());
                 let end = place.map_or(u64::MAX, |_| range.1);
-                let _changing = in_use.pages().change((from, end)).await;
-                overwrite = in_use.overwrite(inode, place, len).await;
-                in_use.file().write(place, data, len).await?
+                let _changing = guard.pages().change((from, end)).await;
+                overwrite = guard.overwrite(inode, place, len).await;
+                guard.file().write(place, data, len).await?
             }
         };
         if !flags.write_back_cache {
-            core.drop_lacking(inode, file.direct, (at, at + u64::from(written)), overwrite).await;
+            core.drop_stale_pages(inode, file.direct, (at, at + u64::from(written)), overwrite)
+                .await;
         }
-        core.content_changed(inode).await;
+        core.inval_content_for_abandoned_caller(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
         if sync && !flags.write_back_cache {
             let durable = core.make_durable(inode, false).await;
-            file.report()?;
+            file.report_write_error()?;
             durable?;
         }
         Ok(written)
@@ -193,19 +194,19 @@ impl Client {
             core.unlock(ino, lock).await?;
         }
         core.locks.closed(&file, false, owner);
-        file.report()
+        file.report_write_error()
     }
 
     /// Everything of the file is durable when it ends.
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let file = self.core.handles.any_file(handle)?;
         if file.inode.is_lost() {
-            file.report()?;
-            return file.stands();
+            file.report_write_error()?;
+            return file.check_not_lost();
         }
         let durable = self.core.make_durable(&file.inode, datasync).await;
-        file.report()?;
-        self.core.locks.stand(&file)?;
+        file.report_write_error()?;
+        self.core.locks.check_not_lost(&file)?;
         durable
     }
 
@@ -219,31 +220,31 @@ impl Client {
         len: u64,
     ) -> Result<(), Fault> {
         let core = &self.core;
-        core.writable()?;
+        core.check_writable()?;
         let file = core.handles.any_file(handle)?;
         if len == 0 {
             return Err(Fault::Invalid);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let end = end.ok_or(Fault::FileTooBig)?;
-        file.report()?;
-        file.stands()?;
+        file.report_write_error()?;
+        file.check_not_lost()?;
         if caller.uid != 0 {
             // The kernel looks at the mode that it has, which may be old.
             core.kill_setid(caller, &file.inode).await?;
         }
-        let in_use = core.use_to_change(&file.inode, Service::Plain, true, (offset, end)).await?;
-        core.locks.stand(&file)?;
-        let changing = in_use.pages().change((offset, u64::MAX)).await;
-        let done = in_use.file().fallocate(mode, offset, len).await;
+        let guard = core.acquire_write_io(&file.inode, Service::Plain, true, (offset, end)).await?;
+        core.locks.check_not_lost(&file)?;
+        let changing = guard.pages().change((offset, u64::MAX)).await;
+        let done = guard.file().fallocate(mode, offset, len).await;
         drop(changing);
-        drop(in_use);
+        drop(guard);
         if done.is_err() && done != Err(Fault::NotSupported) {
             // A part may be done. Where it succeeds the kernel forgets by itself what was before.
             core.kernel.inval_attr(file.inode.ino).await;
-            core.void(&file.inode, (offset, end)).await;
+            core.inval_unlocked_pages(&file.inode, (offset, end)).await;
         }
-        core.content_changed(&file.inode).await;
+        core.inval_content_for_abandoned_caller(&file.inode).await;
         done
     }
 
@@ -253,10 +254,10 @@ impl Client {
         let file = core.handles.file(handle)?;
         if file.inode.has_buffered_writer() && file.inode.has_pages() {
             // What was stored into a mapping is data, too: the kernel does not say so of itself.
-            core.void_pages(&file.inode, (offset, u64::MAX)).await;
+            core.inval_pages(&file.inode, (offset, u64::MAX)).await;
         }
-        let in_use = core.use_data(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        in_use.file().seek(offset, whence).await
+        let guard = core.acquire_io(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        guard.file().seek(offset, whence).await
     }
 
     /// Copies a range from one open file to another; bytes copied, fewer than asked at the
@@ -305,7 +306,7 @@ impl Client {
     }
 }
 
-impl Use {
+impl IoGuard {
     /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have
     /// stored into old pages is not to lie over it. `None`: no page of the file can be mapped
     /// writable.
@@ -346,20 +347,20 @@ impl Core {
     /// copied a WRITE into the last page and not yet sent it, and the stored byte would take the
     /// place of one of that WRITE.
     async fn raise_size(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
-        let content = self.content(inode);
-        if !content.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
+        let data_lease = self.data_lease(inode);
+        if !data_lease.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
             return Ok(());
         }
         // Other clients do not change the size while the right is in use, and this one not what is
         // being stored. No page is locked while this waits for the right.
-        let in_use = self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        let size = in_use.file().size();
+        let guard = self.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let size = guard.file().size();
         let Some(last) = size.checked_sub(1) else { return Ok(()) };
         let range = (last, size);
-        let Some(storing) = content.store(range).filter(|_| !inode.has_buffered_writer()) else {
+        let Some(storing) = data_lease.store(range).filter(|_| !inode.has_buffered_writer()) else {
             return Ok(());
         };
-        let data = in_use.file().read(last, 1).await?.to_vec();
+        let data = guard.file().read(last, 1).await?.to_vec();
         if data.len() != 1 {
             return Ok(());
         }
@@ -375,39 +376,39 @@ impl Core {
             if is_late.get()
                 && let Some(core) = core.upgrade()
             {
-                core.void_pages(&file, range).await;
+                core.inval_pages(&file, range).await;
             }
         });
         late.set(self.env.timeout(DROP_WITHIN, &mut stored).await.is_none());
-        content.stored(range);
-        drop(in_use);
+        data_lease.stored(range);
+        drop(guard);
         Ok(())
     }
 
     /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before
     /// that is answered.
-    async fn drop_lacking(
+    async fn drop_stale_pages(
         &self,
         inode: &Rc<Inode>,
         direct: bool,
         range: (u64, u64),
         overwrite: Option<Overwrite>,
     ) {
-        let Some(content) = inode.content() else { return };
+        let Some(data_lease) = inode.data_lease() else { return };
         if direct {
             if inode.has_pages() {
-                self.void_pages(inode, range).await;
+                self.inval_pages(inode, range).await;
             }
             return;
         }
-        content.pages.grew(range.1);
-        let lacking = content.unlocked(&content.pages.lacking(range));
+        data_lease.pages.grew(range.1);
+        let lacking = data_lease.unlocked(&data_lease.pages.lacking(range));
         if !lacking.is_empty() && !planted(Bug::LackingPageKept) {
             let (kernel, ino, dropping) =
-                (self.kernel.clone(), inode.ino, content.pages.dropping());
+                (self.kernel.clone(), inode.ino, data_lease.pages.dropping());
             let mut dropped = self.env.spawn_join(async move {
                 for (from, to) in lacking {
-                    kernel.drop_lacking(ino, from, to - from).await;
+                    kernel.drop_stale_pages(ino, from, to - from).await;
                 }
                 drop((dropping, overwrite));
             });
@@ -415,14 +416,14 @@ impl Core {
         }
         // The kernel goes on without the answer where nobody waits for it.
         if !self.session.caller_is_gone() {
-            content.pages.answered();
+            data_lease.pages.answered();
         }
     }
 
     /// Data, commit and names of a file are durable when it ends.
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
-        if let Some(content) = inode.content()
-            && content.file.fsync(datasync).await?
+        if let Some(data_lease) = inode.data_lease()
+            && data_lease.file.fsync(datasync).await?
         {
             return Ok(());
         }

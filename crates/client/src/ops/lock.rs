@@ -10,11 +10,11 @@ use types::{Bug, Duration, Fault, Ino, LockOwner, planted};
 use crate::api::{Caller, Handle, LockRequest};
 use crate::client::Client;
 use crate::core::Core;
-use crate::locks::Undoing;
+use crate::locks::LockUndo;
 use crate::rpc::{Call, done, result};
 
 /// A waiter asks again after this time even if it was not told to.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 fn wire(lock: LockRequest) -> Lock {
     let LockRequest { flock, owner, pid, exclusive, start, end } = lock;
@@ -55,10 +55,10 @@ impl Client {
             return core.unlock(ino, lock).await;
         }
         if let Ok(file) = core.handles.file(handle) {
-            file.locks(lock.flock, lock.owner);
+            file.note_locker(lock.flock, lock.owner);
         }
         let waiter = core.locks.waiter(ino, lock.owner);
-        let mut waiting = Waiting { core, ino, lock, waiter, queued: false };
+        let mut waiting = LockWait { core, ino, lock, waiter, queued: false };
         loop {
             let freed = waiting.waiter.notified();
             match core.clone().try_lock(ino, lock, wait).await {
@@ -68,7 +68,7 @@ impl Client {
                     return other;
                 }
             }
-            let _ = core.env.timeout(ASK_AGAIN, freed).await;
+            let _ = core.env.timeout(POLL_INTERVAL, freed).await;
         }
     }
 }
@@ -77,12 +77,12 @@ impl Client {
     /// Ends when no request about locks of this owner of `ino` is under way: also what was given up
     /// is taken back.
     pub async fn locks_settled(&self, ino: Ino, flock: bool, owner: LockOwner) {
-        drop(self.core.locks.turn(ino, flock, owner).await);
+        drop(self.core.locks.lock_owner(ino, flock, owner).await);
     }
 }
 
 /// A wait that is cancelled at the server if it is given up.
-struct Waiting<'a> {
+struct LockWait<'a> {
     core: &'a Rc<Core>,
     ino: Ino,
     lock: LockRequest,
@@ -90,10 +90,10 @@ struct Waiting<'a> {
     queued: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LockWait<'_> {
     fn drop(&mut self) {
         let (core, ino, lock) = (self.core.clone(), self.ino, self.lock);
-        core.locks.waited(ino, lock.owner);
+        core.locks.stop_waiting(ino, lock.owner);
         if self.queued {
             core.env.clone().spawn(async move {
                 let op = Op::CancelLock { ino, lock: wire(lock) };
@@ -112,23 +112,23 @@ impl Core {
         lock: LockRequest,
         wait: bool,
     ) -> Result<(), Fault> {
-        let turn = self.locks.turn(ino, lock.flock, lock.owner).await;
+        let owner_lock = self.locks.lock_owner(ino, lock.flock, lock.owner).await;
         let (sender, receiver) = oneshot();
         let core = self.clone();
         self.env.spawn(async move {
-            let _turn = turn;
+            let _owner_lock = owner_lock;
             let lock = wire(lock);
-            let undoing = core.locks.undoing(ino, &lock);
+            let undo = core.locks.plan_undo(ino, &lock);
             let op = Op::Lock { ino, lock: lock.clone(), wait };
-            let result = core.ask_about_locks(vec![op]).await;
+            let result = core.send_lock_ops(vec![op]).await;
             if !sender.is_closed() {
                 return sender.send(result);
             }
             match result {
                 Ok(()) if planted(Bug::LockKeptByNobody) => {}
-                Ok(()) => core.take_back(ino, &lock, undoing).await,
+                Ok(()) => core.undo_lock(ino, &lock, undo).await,
                 Err(Fault::WouldBlock) if wait => {
-                    let _ = core.ask_about_locks(vec![Op::CancelLock { ino, lock }]).await;
+                    let _ = core.send_lock_ops(vec![Op::CancelLock { ino, lock }]).await;
                 }
                 Err(_) => {}
             }
@@ -136,23 +136,23 @@ impl Core {
         receiver.await.unwrap_or(Err(Fault::Interrupted))
     }
 
-    async fn take_back(&self, ino: Ino, lock: &Lock, undoing: Undoing) {
-        let undoing = self.locks.undo(ino, undoing);
-        let free = undoing.free.into_iter().map(|lock| Op::Unlock { ino, lock });
-        let restore = undoing.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
+    async fn undo_lock(&self, ino: Ino, lock: &Lock, undo: LockUndo) {
+        let undo = self.locks.undo(ino, undo);
+        let free = undo.free.into_iter().map(|lock| Op::Unlock { ino, lock });
+        let restore = undo.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
         let mut ops: Vec<Op> = free.chain(restore).collect();
         while !ops.is_empty() {
-            let rest = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
-            let _ = self.ask_about_locks(std::mem::replace(&mut ops, rest)).await;
+            let tail = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
+            let _ = self.send_lock_ops(std::mem::replace(&mut ops, tail)).await;
         }
-        self.locks.undone(ino, lock.flock, lock.owner);
+        self.locks.undo_done(ino, lock.flock, lock.owner);
     }
 
     /// Frees a range of an owner.
     pub async fn unlock(&self, ino: Ino, lock: LockRequest) -> Result<(), Fault> {
-        let _turn = self.locks.turn(ino, lock.flock, lock.owner).await;
+        let _owner_lock = self.locks.lock_owner(ino, lock.flock, lock.owner).await;
         let lock = wire(lock);
-        match self.ask_about_locks(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
+        match self.send_lock_ops(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
             // It is free, or went with the session that the request was made in.
             Ok(()) | Err(Fault::Evicted) => {
                 self.locks.released(ino, &lock);
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    async fn ask_about_locks(&self, ops: Vec<Op>) -> Result<(), Fault> {
+    async fn send_lock_ops(&self, ops: Vec<Op>) -> Result<(), Fault> {
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
         done(&reply)
     }

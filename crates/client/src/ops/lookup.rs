@@ -7,37 +7,42 @@ use proto::mds::{InoRef, Op, OpReply};
 use types::limits::READDIR_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino, Name, Rights};
 
-use crate::api::{Caller, Entry, Looked};
+use crate::api::{Caller, Entry, LookupResult};
 use crate::client::Client;
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::rpc::{Call, result};
 
 /// Rights wanted on an inode that is found: it can be opened without a message.
-pub(super) const WANT: Rights = Rights::ATTR.union(Rights::OPEN);
+pub(super) const WANT_FOUND: Rights = Rights::ATTR.union(Rights::OPEN);
 /// How often a name is asked for again of which the answer was overtaken.
-const FOUND_AGAIN: u32 = 16;
+const LOOKUP_RETRIES: u32 = 16;
 /// Rights wanted on a directory that is looked into.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// So long an answer with attributes waits at most until a recall has told the kernel of the inode.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const RECALL_WAIT: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Finds a name; a found inode counts one lookup.
-    pub async fn lookup(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+    pub async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<LookupResult, Fault> {
         let looked = self.find(caller, dir, name).await?;
         if let Ok(entry) = &looked {
-            self.core.origins.note(entry.attr.ino, dir, name);
+            self.core.path_hints.note(entry.attr.ino, dir, name);
         }
         Ok(looked)
     }
 
-    async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+    async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<LookupResult, Fault> {
         let core = &self.core;
-        core.live().await?;
-        core.stands(dir)?;
+        core.wait_for_lease().await?;
+        core.check_not_lost(dir)?;
         // What is given up with its last name is not found any more.
         while let Some(ended) = core.removal_of(dir, name) {
             ended.await;
@@ -47,56 +52,56 @@ impl Client {
         }
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
-            && core.name_counts(dir.ino, name)
+            && core.name_cache_valid(dir.ino, name)
         {
             match dir.names(|names| names.find(name)) {
-                Known::Leads(ino) => {
+                CachedName::Present(ino) => {
                     if let Some(inode) = core
                         .inodes
                         .get(ino)
-                        .filter(|inode| core.attr_counts(inode) && can_be_opened(inode))
+                        .filter(|inode| core.attr_cache_valid(inode) && can_be_opened(inode))
                     {
                         inode.found_at(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
                 }
-                Known::Missing => return Ok(Err(core.name_ttl(dir.ino))),
-                Known::Nothing => {}
+                CachedName::Absent => return Ok(Err(core.name_ttl(dir.ino))),
+                CachedName::Unknown => {}
             }
         }
-        let _find = core.finds.begin(dir, name);
-        let mut again = FOUND_AGAIN;
+        let _lookup = core.lookups.begin(dir, name);
+        let mut retries = LOOKUP_RETRIES;
         let (reply, inode) = loop {
             let op = Op::Lookup {
                 dir: InoRef::Is { ino: dir },
                 name: name.clone(),
-                want: WANT,
+                want: WANT_FOUND,
                 want_dir: WANT_DIR,
             };
             let reply = core.session.call(Call::one(caller, op)).await?;
             let entry = match result(&reply, 0) {
                 Ok(OpReply::Entry { entry, .. }) => entry,
                 Ok(_) => return Err(Fault::Protocol),
-                Err(fault) => return Err(core.of_names(dir, fault)),
+                Err(fault) => return Err(core.dir_fault(dir, fault)),
             };
             let Some(leased) = entry else {
-                return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));
+                return Ok(Err(core.name_ttl_from_reply(dir, name, CachedName::Absent)));
             };
-            let inode = core.inodes.make(&leased.attr);
+            let inode = core.inodes.get_or_insert(&leased.attr);
             // The answer was made before the server had what was given back of the inode: that may
             // be gone by now.
             let overtaken =
                 !can_be_opened(&inode) && inode.lease(|l| l.given().contains(Rights::OPEN));
-            if !overtaken || again == 0 {
+            if !overtaken || retries == 0 {
                 break (reply, inode);
             }
-            again -= 1;
+            retries -= 1;
         };
         let OpReply::Entry { entry: Some(leased), .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
         inode.found_at(core.env.now(), caller.pid);
-        let found = core.entry_as_told(&inode, dir, name, &leased.attr);
+        let found = core.entry_with_attr(&inode, dir, name, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())
@@ -125,49 +130,50 @@ impl Client {
     pub fn forget(&self, ino: Ino, count: u64) {
         self.core.inodes.forgotten(ino, count);
         if self.core.inodes.get(ino).is_none_or(|inode| !inode.is_known_to_kernel()) {
-            self.core.is_forgotten(ino);
+            self.core.kernel_forgot(ino);
         }
     }
 
     /// Attributes, and for how long they hold.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
-        self.or_as_last_known(ino, self.ask_or_know_attr(ino), |root| {
-            root.tell_owner();
+        self.or_last_known(ino, self.getattr_online(ino), |root| {
+            root.report_owner();
             Some(Ok((root.attr(), Duration::ZERO)))
         })
         .await
     }
 
-    async fn ask_or_know_attr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
+    async fn getattr_online(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
-        core.live().await?;
-        core.stands(ino)?;
+        core.wait_for_lease().await?;
+        core.check_not_lost(ino)?;
         let known = core.inodes.get(ino);
-        let (inode, attr) =
-            match known.filter(|inode| core.attr_counts(inode) || inode.is_removed_directory()) {
-                Some(inode) => {
-                    let attr = inode.attr();
-                    (inode, attr)
+        let (inode, attr) = match known
+            .filter(|inode| core.attr_cache_valid(inode) || inode.is_removed_directory())
+        {
+            Some(inode) => {
+                let attr = inode.attr();
+                (inode, attr)
+            }
+            None => match core.fetch_attr_reply(ino).await {
+                // The kernel found it by a name that another client has taken away since.
+                Err(Fault::Stale) => {
+                    core.check_not_lost(ino)?;
+                    // Who has it open lost it with the session: what is known here may be long
+                    // past.
+                    let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
+                    return inode.map_or(Err(Fault::Stale), removed_attr);
                 }
-                None => match core.ask_attr(ino).await {
-                    // The kernel found it by a name that another client has taken away since.
-                    Err(Fault::Stale) => {
-                        core.stands(ino)?;
-                        // Who has it open lost it with the session: what is known here may be long
-                        // past.
-                        let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
-                        return inode.map_or(Err(Fault::Stale), gone);
-                    }
-                    fetched => fetched?,
-                },
-            };
-        let ttl = core.tell_attr(&inode, &attr);
+                fetched => fetched?,
+            },
+        };
+        let ttl = core.report_attr(&inode, &attr);
         // The kernel takes in no size that it asked for before an invalidation. What reads up to
         // this one asks again, and finds the invalidations done.
         if ttl.is_zero()
-            && let Some(content) = inode.content()
+            && let Some(data_lease) = inode.data_lease()
         {
-            core.env.timeout(TOLD_WITHIN, content.pages.told()).await;
+            core.env.timeout(RECALL_WAIT, data_lease.pages.wait_recalls()).await;
         }
         Ok((attr, ttl))
     }
@@ -175,7 +181,7 @@ impl Client {
     /// Target of a symbolic link.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
         if inode.kind() != FileKind::Symlink {
             return Err(Fault::Invalid);
@@ -198,7 +204,7 @@ fn can_be_opened(inode: &Inode) -> bool {
 
 /// What is told of a file that is no more: on one machine, too, `stat` may come to a file
 /// between whose finding and whose asking the last name went.
-fn gone(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
+fn removed_attr(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
     Ok((Attr { nlink: 0, ..inode.attr() }, Duration::ZERO))
 }
 
@@ -229,7 +235,7 @@ impl Core {
                 cookie,
                 max: READDIR_MAX as u32,
                 plus: true,
-                want: WANT,
+                want: WANT_FOUND,
                 want_dir: WANT_DIR,
             };
             match self.session.call(Call::one(&Caller::default(), op)).await {

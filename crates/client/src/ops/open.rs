@@ -7,37 +7,37 @@ use proto::mds::{InoRef, NewNode, Op, OpReply, Reply};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
-use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
+use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
 use crate::client::Client;
 use crate::core::Core;
+use crate::data_lease::Service;
 use crate::handles::OpenFile;
-use crate::inode::{Inode, Stays};
+use crate::inode::{Inode, InodePin};
 use crate::rpc::{Call, result};
-use crate::uses::Service;
 
 /// Rights of who makes a file and opens it.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 
 /// How often a file is made anew that was there when it was to be made, and was removed before it
 /// was found.
-const MADE_AGAIN: u32 = 64;
+const CREATE_RETRIES: u32 = 64;
 
 /// Counts an open; taken back, as by a close, if opening fails or is given up.
-struct Counted {
+struct OpenCount {
     core: Weak<Core>,
     inode: Rc<Inode>,
     kept: bool,
 }
 
-impl Counted {
-    fn new(core: &Core, inode: &Rc<Inode>) -> Counted {
+impl OpenCount {
+    fn new(core: &Core, inode: &Rc<Inode>) -> OpenCount {
         inode.count_open(1);
-        Counted { core: core.me.clone(), inode: inode.clone(), kept: false }
+        OpenCount { core: core.me.clone(), inode: inode.clone(), kept: false }
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenCount {
     /// Whoever opened it may have been given up with `OPEN` here, which nobody else gives back.
     fn drop(&mut self) {
         if self.kept || self.inode.count_open(-1) > 0 {
@@ -48,7 +48,7 @@ impl Drop for Counted {
         if !inode.is_lost() && inode.server_attr().nlink == 0 {
             inode.owe_open();
         }
-        core.see_to_open(&inode);
+        core.schedule_open_return(&inode);
     }
 }
 
@@ -69,11 +69,11 @@ impl Client {
     ) -> Result<Opened, Fault> {
         let core = &self.core;
         if flags.writes() || flags.has(OpenFlags::TRUNCATE) {
-            core.writable()?;
+            core.check_writable()?;
         }
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        inode.kernel_opens();
+        inode.mark_opened();
         match inode.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Fault::IsDirectory),
@@ -97,8 +97,8 @@ impl Client {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
-        core.writable()?;
-        let mut again = MADE_AGAIN;
+        core.check_writable()?;
+        let mut retries = CREATE_RETRIES;
         loop {
             let op = Op::Create {
                 dir: InoRef::Is { ino: place.dir },
@@ -106,14 +106,14 @@ impl Client {
                 node: new_file(mode, umask),
                 want: WANT_NEW,
             };
-            let reply = core.change(caller, op).await?;
+            let reply = core.send_change(caller, op).await?;
             let exists = matches!(result(&reply, 0), Err(Fault::Exists));
             if !exists || flags.has(OpenFlags::EXCLUSIVE) {
-                return self.made(&reply, place, flags).await;
+                return self.created(&reply, place, flags).await;
             }
             let Ok(entry) = self.lookup(caller, place.dir, place.name).await? else {
                 // Removed since.
-                again = again.checked_sub(1).ok_or(Fault::Stale)?;
+                retries = retries.checked_sub(1).ok_or(Fault::Stale)?;
                 continue;
             };
             if !may_open(caller, &entry.attr, flags) {
@@ -149,11 +149,11 @@ impl Client {
                 return Err(fault);
             }
         }
-        Ok((Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry }, opened))
+        Ok((Entry { attr_ttl: ATTR_TTL_NONE, ..entry }, opened))
     }
 
     /// The answer to the making of a file that is opened with it.
-    async fn made(
+    async fn created(
         &self,
         reply: &Reply,
         place: Place<'_>,
@@ -162,15 +162,15 @@ impl Client {
         let core = &self.core;
         match result(reply, 0) {
             Ok(OpReply::Made { leased, .. }) => {
-                let inode = core.inodes.make(&leased.attr);
-                core.origins.note(inode.ino, place.dir, place.name);
+                let inode = core.inodes.get_or_insert(&leased.attr);
+                core.path_hints.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
-                let entry = core.told_entry(&inode, place.dir, place.name);
-                core.untold(reply).await;
+                let entry = core.entry_from_reply(&inode, place.dir, place.name);
+                core.invalidate_for_abandoned_caller(reply).await;
                 Ok((entry, opened))
             }
             Ok(_) => Err(Fault::Protocol),
-            Err(fault) => Err(core.of_names(place.dir, fault)),
+            Err(fault) => Err(core.dir_fault(place.dir, fault)),
         }
     }
 
@@ -184,20 +184,20 @@ impl Client {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
-        core.writable()?;
+        core.check_writable()?;
         let op = Op::CreateUnnamed {
             dir: InoRef::Is { ino: dir },
             node: new_file(mode, umask),
             want: WANT_NEW,
         };
-        let reply = core.change(caller, op).await?;
-        let made = result(&reply, 0).map_err(|fault| core.of_names(dir, fault))?;
-        let OpReply::Made { leased, .. } = made else { return Err(Fault::Protocol) };
-        let inode = core.inodes.make(&leased.attr);
-        inode.set_unnamed(true);
+        let reply = core.send_change(caller, op).await?;
+        let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
+        let OpReply::Made { leased, .. } = created else { return Err(Fault::Protocol) };
+        let inode = core.inodes.get_or_insert(&leased.attr);
+        inode.set_tmpfile(true);
         let opened = core.opened(&inode, flags);
         let entry = core.entry(&inode, dir);
-        core.untold(&reply).await;
+        core.invalidate_for_abandoned_caller(&reply).await;
         Ok((entry, opened))
     }
 
@@ -229,9 +229,9 @@ impl Client {
         if left > 0 || inode.is_lost() {
             return;
         }
-        core.closed_last(&inode).await;
-        core.content_closed(&inode);
-        core.inodes.cooled(&inode);
+        core.last_handle_closed(&inode).await;
+        core.data_lease_closed(&inode);
+        core.inodes.became_idle(&inode);
     }
 }
 
@@ -258,21 +258,21 @@ impl Core {
             let Some(removing) = removing else { break };
             removing.await;
         }
-        let mut counted = Counted::new(self, inode);
+        let mut count = OpenCount::new(self, inode);
         let _opening = if flags.read_write() && inode.kind() == FileKind::Regular {
-            Some(self.content(inode).pages.open_to_write().await)
+            Some(self.data_lease(inode).pages.open_to_write().await)
         } else {
             None
         };
         let got = self.rights_to_open(inode, flags).await;
-        counted.kept = got.is_ok();
-        drop(counted);
+        count.kept = got.is_ok();
+        drop(count);
         match got {
             Ok(direct) => {
                 if flags.read_write() {
                     inode.count_writer(1);
                 }
-                Ok(self.handle(inode, flags, direct))
+                Ok(self.new_handle(inode, flags, direct))
             }
             Err(fault) => Err(fault),
         }
@@ -293,9 +293,9 @@ impl Core {
             self.acquire_open(inode, follows).await?;
         }
         if flags.read_write() && !direct {
-            drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
+            drop(self.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
         } else if flags.read_write() && inode.has_pages() && !inode.holds(Rights::DATA_X) {
-            self.leave_whole(inode).await;
+            self.give_up_whole(inode).await;
         }
         Ok(direct)
     }
@@ -305,16 +305,16 @@ impl Core {
         if flags.read_write() {
             inode.count_writer(1);
         }
-        self.handle(inode, flags, is_direct(flags))
+        self.new_handle(inode, flags, is_direct(flags))
     }
 
-    fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
-        let reported = inode.content().map_or(0, |content| content.file.error_seq());
+    fn new_handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
+        let reported = inode.data_lease().map_or(0, |data_lease| data_lease.file.error_seq());
         let (reported, lockers) = (Cell::new(reported), RefCell::default());
         let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
         let keep_cache = inode.keep_pages();
-        if let Some(content) = inode.content().filter(|_| !keep_cache) {
-            content.pages.drops_by_answer(self.env.now());
+        if let Some(data_lease) = inode.data_lease().filter(|_| !keep_cache) {
+            data_lease.pages.drops_by_answer(self.env.now());
         }
         Opened { handle: self.handles.add_file(file), keep_cache, direct_io: direct }
     }
@@ -328,7 +328,7 @@ impl Core {
         let Some(core) = self.me.upgrade() else { return Ok(()) };
         let inode = inode.clone();
         let returned = self.env.spawn_join(async move {
-            while let Some(seq) = core.give_open(&inode).await? {
+            while let Some(seq) = core.return_open(&inode).await? {
                 // A grant was under way to here when that left: its answer tells what is held.
                 core.session.barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
@@ -340,7 +340,7 @@ impl Core {
 
     /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
     /// should have named.
-    async fn give_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
+    async fn return_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
         if inode.is_lost() {
             return Ok(None);
         }
@@ -357,33 +357,33 @@ impl Core {
             return Ok(None);
         }
         let gone = inode.server_attr().nlink == 0;
-        if gone && let Some(content) = inode.content() {
-            if content.shared.get() {
+        if gone && let Some(data_lease) = inode.data_lease() {
+            if data_lease.shared.get() {
                 // Another client may have it open still; what is lost is in the log.
-                let _ = content.file.flush().await;
+                let _ = data_lease.file.flush().await;
             }
-            content.file.pause().await;
+            data_lease.file.pause().await;
             if inode.opens() > 0 {
                 // Who found it by its name has opened it meanwhile.
-                content.file.resume();
+                data_lease.file.resume();
                 inode.owe_open();
                 return Ok(None);
             }
-            content.forget();
-            content.file.drop_all(false);
-            content.file.lost(Rights::empty());
-            content.file.resume();
+            data_lease.forget();
+            data_lease.file.drop_all(false);
+            data_lease.file.lost(Rights::empty());
+            data_lease.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
         let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
-        inode.give(give, self.session.order());
+        inode.give_up(give, self.session.order());
         if gone {
             inode.set_pages(false);
         }
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, part: None };
-        let stays = Stays::known(inode);
+        let pin = InodePin::new(inode);
         let reply = self.session.call(Call::reserved(vec![op])).await;
-        self.inodes.stayed(stays);
+        self.inodes.unpin(pin);
         // After an eviction there is nothing left to give back.
         let Ok(reply) = reply else { return Ok(None) };
         Ok(match result(&reply, 0) {

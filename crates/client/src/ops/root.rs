@@ -19,7 +19,7 @@ use crate::rpc::Call;
 impl Client {
     /// Learns what is told of the mounted directory if the server is away. Without it there is just
     /// less to tell.
-    pub(crate) async fn look_at_root(&self) {
+    pub(crate) async fn cache_root_info(&self) {
         let ino = InoRef::Is { ino: self.root() };
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
         if let Ok(reply) = self.core.session.call(Call::ops(&Caller::default(), ops)).await {
@@ -29,7 +29,7 @@ impl Client {
 
     /// The answer of `ask` about the inode. If it is the mounted directory and the server is
     /// silent: what `known` tells of it, if anything.
-    pub(super) async fn or_as_last_known<T>(
+    pub(super) async fn or_last_known<T>(
         &self,
         ino: Ino,
         ask: impl Future<Output = Result<T, Fault>>,

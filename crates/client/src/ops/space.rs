@@ -18,8 +18,8 @@ impl Client {
     /// While the server is silent: as it was last known.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
         let session = &self.core.session;
-        if let Some(told) = session.unless_silent(self.current_statfs()).await {
-            return told;
+        if let Some(answer) = session.unless_silent(self.current_statfs()).await {
+            return answer;
         }
         match self.core.statfs.get() {
             Some(known) => Ok(self.with_pool(known)),

@@ -15,7 +15,7 @@ use types::Fault;
 use super::Session;
 
 /// No operation.
-const NOBODY: u64 = 0;
+const NO_OPERATION: u64 = 0;
 
 #[derive(Default)]
 pub(super) struct Callers {
@@ -26,11 +26,11 @@ pub(super) struct Callers {
 impl Callers {
     /// The operation that is being polled, as far as its requests can be given up.
     pub fn of(&self, class: SlotClass) -> u64 {
-        if class == SlotClass::Ordinary { self.current.get() } else { NOBODY }
+        if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
 
     /// Is the caller of `operation` gone?
-    pub fn are_gone(&self, operation: u64) -> bool {
+    pub fn is_gone(&self, operation: u64) -> bool {
         self.gone.borrow().contains(&operation)
     }
 }
@@ -54,7 +54,7 @@ impl Session {
 
     /// Is the caller of the current operation gone?
     pub fn caller_is_gone(&self) -> bool {
-        self.callers.are_gone(self.callers.current.get())
+        self.callers.is_gone(self.callers.current.get())
     }
 
     /// The caller of `operation` is gone, and waits for nothing any more.
@@ -63,7 +63,7 @@ impl Session {
         let mut state = self.state.borrow_mut();
         let unsent = state
             .pending
-            .extract_if(.., |_, pending| pending.operation == operation && !pending.on_its_way);
+            .extract_if(.., |_, pending| pending.operation == operation && !pending.submitted);
         let unsent: Vec<_> = unsent.collect();
         for (slot, pending) in &unsent {
             state.slots.withdraw(Ticket { slot: *slot, seq: pending.request.seq });
@@ -76,7 +76,7 @@ impl Session {
     }
 
     /// `operation`, whose caller is gone, has ended.
-    pub fn over(&self, operation: u64) {
+    pub fn operation_ended(&self, operation: u64) {
         self.callers.gone.borrow_mut().remove(&operation);
     }
 }

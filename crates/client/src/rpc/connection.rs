@@ -10,7 +10,7 @@ use proto::slots::SlotTable;
 use proto::wire::Bytes;
 use types::{Bug, ClientId, Duration, Fault, Instant, Transno, planted};
 
-use super::{Call, Phase, Session, Undone};
+use super::{Call, LostChanges, Phase, Session};
 use crate::api::{ClientConfig, ConnectError};
 
 /// Bytes asked of the socket at once.
@@ -19,9 +19,9 @@ const READ: usize = 128 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long one attempt may take: a server that restarted lets new clients wait.
-const ATTEMPT: Duration = Duration::from_secs(15);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a TCP connection may take.
-const REACH: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection on which the server said Welcome.
 pub(super) struct Connection {
@@ -80,9 +80,11 @@ async fn greet(
         Failure::Unreachable(format!("cannot reach the metadata server at {address}: {text}"))
     };
     let attempt = async {
-        let reached = env.timeout(REACH, env.connect(address)).await;
+        let reached = env.timeout(CONNECT_TIMEOUT, env.connect(address)).await;
         let stream = reached
-            .ok_or_else(|| unreachable(format!("no connection within {} s", REACH.as_secs())))?
+            .ok_or_else(|| {
+                unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))
+            })?
             .map_err(|error| unreachable(error.to_string()))?;
         let hello_sent = env.now();
         let mut bytes = Vec::new();
@@ -135,7 +137,7 @@ impl Session {
             let mut text = String::new();
             for address in &config.server {
                 let hello = hello(&config, ClientId(0), nonce, Transno::ZERO);
-                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT);
+                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
                 match greet(&env, address, hello, patience).await {
                     Ok(connection) => {
                         let slots = connection.welcome.slots;
@@ -183,7 +185,7 @@ impl Session {
         state.pags.clone_from(&welcome.pags);
         // A tenth is left for clocks that drift apart.
         state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
-        state.heard = self.env.now();
+        state.heard_at = self.env.now();
         state.clock_offset = nanos(welcome.time) - nanos(wall);
         state.out.clear();
         state.writing = false;
@@ -193,12 +195,12 @@ impl Session {
         if welcome.state == mds::NEW {
             // Nothing of an older session means anything to the server.
             state.slots = SlotTable::new(welcome.slots);
-            state.kept.clear();
+            state.replay.clear();
             state.seen = Transno::ZERO;
             state.last_committed = Transno::ZERO;
         }
         state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
-        state.lost = None;
+        state.disconnected_at = None;
         state.extend_lease(connection.hello_sent);
     }
 
@@ -215,7 +217,7 @@ impl Session {
             };
             let mut text = self.clone().serve(connection).await;
             let mut state = self.state.borrow_mut();
-            if std::mem::take(&mut state.deaf) {
+            if std::mem::take(&mut state.timed_out) {
                 text = "nothing was heard from it".into();
             }
             if state.phase == Phase::Closed {
@@ -252,7 +254,7 @@ impl Session {
                 Ok(Received::Message(message)) => {
                     self.state.borrow_mut().hears(self.env.now());
                     match message {
-                        Message::Reply { reply } => self.answered(reply),
+                        Message::Reply { reply } => self.reply_received(reply),
                         Message::Push { push } => self.pushed(push),
                         Message::Refused { refused } => {
                             if refused.fault == Fault::Evicted {
@@ -274,12 +276,12 @@ impl Session {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Up;
-        state.quiet = None;
+        state.silent_since = None;
         let mut requests: Vec<_> = state
             .pending
             .values_mut()
             .map(|pending| {
-                if !std::mem::replace(&mut pending.on_its_way, true) {
+                if !std::mem::replace(&mut pending.submitted, true) {
                     pending.sent = now;
                 }
                 (pending.order, pending.request.clone())
@@ -287,7 +289,7 @@ impl Session {
             .collect();
         requests.sort_unstable_by_key(|(order, _)| *order);
         for (_, request) in requests {
-            self.put(&mut state, (*request).clone());
+            self.enqueue(&mut state, (*request).clone());
         }
         drop(state);
         self.changed.notify_all();
@@ -296,7 +298,7 @@ impl Session {
     /// Tries for ever; `None` when the session was closed.
     async fn reconnect(&self) -> Option<Connection> {
         let mut pause = PAUSE;
-        let mut told = false;
+        let mut logged = false;
         loop {
             for address in &self.config.server {
                 if self.is_closed() {
@@ -307,7 +309,7 @@ impl Session {
                     (state.client, state.nonce, state.seen)
                 };
                 let hello = hello(&self.config, client, nonce, seen);
-                match greet(&self.env, address, hello, ATTEMPT).await {
+                match greet(&self.env, address, hello, ATTEMPT_TIMEOUT).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
@@ -320,8 +322,8 @@ impl Session {
                         self.log(&format!("this client was evicted: {}", refused.text));
                         self.lose_session();
                     }
-                    Err(failure) if failure.is_final() && !told => {
-                        told = true;
+                    Err(failure) if failure.is_final() && !logged => {
+                        logged = true;
                         self.log(&failure.text());
                     }
                     Err(_) => {}
@@ -338,15 +340,15 @@ impl Session {
     /// A Welcome on a later connection: the session goes on, or it is a new one.
     fn welcomed(&self, connection: &Connection) {
         let lost = connection.welcome.state == mds::NEW;
-        let mut gone = Undone::default();
+        let mut lost_changes = LostChanges::default();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += u64::from(!planted(Bug::EvictionUntold));
             // The same server has what it answered, durable with the new client's number; of what
             // one before it had answered it says how much survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
-            let undone: Vec<_> = state.kept.undone(survived, epoch).collect();
-            undone.iter().for_each(|kept| gone.add(kept));
+            let undone: Vec<_> = state.replay.lost(survived, epoch).collect();
+            undone.iter().for_each(|entry| lost_changes.add(entry));
             if !undone.is_empty() {
                 state.losses += 1;
             }
@@ -361,7 +363,7 @@ impl Session {
                 "a new session stands as client {client}; what was not committed is lost"
             ));
             if let Some(events) = self.events() {
-                events.evicted(client, &gone);
+                events.evicted(client, &lost_changes);
             }
             for pending in pending.into_values() {
                 pending.answer.send(Err(Fault::Evicted));
@@ -382,23 +384,23 @@ impl Session {
             }
             let _ = self.env.timeout(third, closed).await;
             let now = self.env.now();
-            let (quiet, deaf, up) = {
+            let (due, timed_out, up) = {
                 let state = self.state.borrow();
                 let left = state.lease_ends.since(now);
                 (
                     left < state.lease - third / 2,
-                    now.since(state.heard) > state.lease * 2 / 3,
+                    now.since(state.heard_at) > state.lease * 2 / 3,
                     state.phase == Phase::Up,
                 )
             };
-            if up && deaf {
+            if up && timed_out {
                 let mut state = self.state.borrow_mut();
-                state.deaf = true;
+                state.timed_out = true;
                 if let Some(stream) = &state.stream {
                     stream.shutdown();
                 }
             } else if up
-                && quiet
+                && due
                 && let Some(permit) = self.renewal.try_acquire(1)
             {
                 drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));

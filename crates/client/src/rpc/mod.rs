@@ -12,9 +12,9 @@
 
 mod callers;
 mod connection;
-mod content;
-mod kept;
+mod data_rpc;
 mod recovery;
+mod replay_list;
 mod silence;
 mod writers;
 
@@ -34,8 +34,8 @@ use types::{
 };
 
 use crate::api::{Caller, ClientConfig};
-pub(crate) use content::ContentRpc;
-use kept::{Kept, KeptRequests};
+pub(crate) use data_rpc::DataRpc;
+use replay_list::{ReplayEntry, ReplayList};
 
 /// What the session tells the rest of the client. All are called on the
 /// connection's task and do not wait.
@@ -50,28 +50,28 @@ pub(crate) trait Events {
     /// The server restarted, and `epoch` has begun: what is held, to be reclaimed.
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
     /// Does the operation name an inode whose making was lost?
-    fn refuses(&self, op: &Op) -> bool;
+    fn names_lost_inode(&self, op: &Op) -> bool;
     /// The session was lost and a new one stands under a new number.
-    fn evicted(&self, client: ClientId, undone: &Undone);
+    fn evicted(&self, client: ClientId, lost: &LostChanges);
 }
 
 /// What was answered, and went with the session and the server that had answered it.
 #[derive(Default)]
-pub(crate) struct Undone {
+pub(crate) struct LostChanges {
     /// Files of which something was committed.
     pub committed: Vec<Ino>,
     /// Inodes that were made.
-    pub made: Vec<Ino>,
+    pub created: Vec<Ino>,
 }
 
-impl Undone {
-    fn add(&mut self, kept: &Kept) {
-        for (op, result) in kept.request.ops.iter().zip(&kept.reply.results) {
+impl LostChanges {
+    fn add(&mut self, entry: &ReplayEntry) {
+        for (op, result) in entry.request.ops.iter().zip(&entry.reply.results) {
             match (op, result) {
                 (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
-                (_, Ok(OpReply::Made { leased, .. })) => self.made.push(leased.attr.ino),
+                (_, Ok(OpReply::Made { leased, .. })) => self.created.push(leased.attr.ino),
                 (_, Ok(OpReply::Renamed { whiteout, .. })) => {
-                    self.made.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
+                    self.created.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
                 }
                 _ => {}
             }
@@ -114,7 +114,7 @@ impl Call {
 
 type Answer = Result<Rc<Reply>, Fault>;
 
-struct Pending {
+struct PendingRequest {
     request: Rc<Request>,
     /// Number of the request, in the order of making.
     order: u64,
@@ -122,7 +122,7 @@ struct Pending {
     /// may have come over this connection before the client, which stood still, sent it there.
     sent: Instant,
     /// The server may have it.
-    on_its_way: bool,
+    submitted: bool,
     /// For which operation; 0 if for none that could be given up.
     operation: u64,
     answer: OneSender<Answer>,
@@ -142,10 +142,10 @@ enum Phase {
     Closed,
 }
 
-struct State {
+struct SessionState {
     phase: Phase,
     slots: SlotTable,
-    pending: BTreeMap<u16, Pending>,
+    pending: BTreeMap<u16, PendingRequest>,
     /// Requests that wait to be written, and whether an executor is writing some.
     out: Vec<u8>,
     writing: bool,
@@ -159,7 +159,7 @@ struct State {
     recovery_unanswered: Option<Request>,
     /// The last request of a recovery, and when it went out first.
     recovery_sent: Option<(Ticket, Instant)>,
-    kept: KeptRequests,
+    replay: ReplayList,
     /// How often answered changes were lost with a session.
     losses: u64,
     client: ClientId,
@@ -171,17 +171,17 @@ struct State {
     last_committed: Transno,
     lease: Duration,
     lease_ends: Instant,
-    heard: Instant,
+    heard_at: Instant,
     /// Since when the server has not answered what it would answer at once, or there is no
     /// connection on which requests go out.
-    quiet: Option<Instant>,
+    silent_since: Option<Instant>,
     /// When the connection was lost that no other has replaced.
-    lost: Option<Instant>,
+    disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
     /// The connection was given up because nothing was heard on it.
-    deaf: bool,
+    timed_out: bool,
     requests: u64,
     evictions: u64,
 }
@@ -190,7 +190,7 @@ struct State {
 pub(crate) struct Session {
     pub env: Env,
     config: ClientConfig,
-    state: RefCell<State>,
+    state: RefCell<SessionState>,
     ordinary: Semaphore,
     reserved: Semaphore,
     /// The reserved slot that is kept for renewing the lease: when all others wait for a slow
@@ -203,11 +203,11 @@ pub(crate) struct Session {
     /// A goodbye was said: a connection that ends now is the last.
     leaving: Cell<bool>,
     /// When it was first asked whether what is left waits in vain.
-    ending: Cell<Option<Instant>>,
+    away_since: Cell<Option<Instant>>,
     callers: callers::Callers,
 }
 
-impl State {
+impl SessionState {
     /// Has the server ended the session, and was no other one begun?
     fn has_no_session(&self) -> bool {
         self.client == ClientId(0)
@@ -268,7 +268,7 @@ impl Session {
     /// was sent. `Stale`: it names an inode whose making was lost.
     pub async fn call(&self, call: Call) -> Answer {
         // One that asks for nothing wants what was done in this session to be durable.
-        if call.ops.is_empty() || !call.ops.iter().all(only_asks) {
+        if call.ops.is_empty() || !call.ops.iter().all(is_idempotent) {
             return self.call_once(call).await;
         }
         loop {
@@ -287,11 +287,14 @@ impl Session {
         let operation = self.callers.of(call.class);
         let permit = permits.acquire(1).await;
         let asked = call.class == SlotClass::Ordinary;
-        if asked && self.events().is_some_and(|events| call.ops.iter().any(|op| events.refuses(op)))
+        if asked
+            && self
+                .events()
+                .is_some_and(|events| call.ops.iter().any(|op| events.names_lost_inode(op)))
         {
             return Err(Fault::Stale);
         }
-        if self.callers.are_gone(operation) {
+        if self.callers.is_gone(operation) {
             return Err(Fault::Interrupted);
         }
         let receiver = self.submit(call, permit, operation)?;
@@ -320,14 +323,14 @@ impl Session {
         };
         let order = state.requests;
         state.requests += 1;
-        let on_its_way = state.phase == Phase::Up;
-        let request = if on_its_way { self.put(&mut state, request) } else { request };
+        let submitted = state.phase == Phase::Up;
+        let request = if submitted { self.enqueue(&mut state, request) } else { request };
         let (answer, receiver) = oneshot();
-        let pending = Pending {
+        let pending = PendingRequest {
             request: Rc::new(request),
             order,
             sent: self.env.now(),
-            on_its_way,
+            submitted,
             operation,
             answer,
             _permit: permit,
@@ -337,20 +340,20 @@ impl Session {
     }
 
     /// Appends a request to what the writer sends next.
-    fn put(&self, state: &mut State, request: Request) -> Request {
+    fn enqueue(&self, state: &mut SessionState, request: Request) -> Request {
         let message = Message::Request { request };
-        self.put_message(state, &message);
+        self.enqueue_message(state, &message);
         let Message::Request { request } = message else { unreachable!("just made") };
         request
     }
 
-    fn put_message(&self, state: &mut State, message: &Message) {
+    fn enqueue_message(&self, state: &mut SessionState, message: &Message) {
         frame::encode(message, &mut state.out);
         self.writers.wake(&self.env);
     }
 
     /// A reply came.
-    fn answered(&self, reply: Reply) {
+    fn reply_received(&self, reply: Reply) {
         let mut state = self.state.borrow_mut();
         let ticket = Ticket { slot: reply.slot, seq: reply.seq };
         if state.phase == Phase::Recovering {
@@ -366,28 +369,28 @@ impl Session {
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
         state.extend_lease(pending.sent);
         state.seen = state.seen.max(reply.transno);
-        self.committed(&mut state, reply.last_committed);
+        self.note_committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
-            state.kept.keep(pending.request.clone(), reply.clone());
+            state.replay.keep(pending.request.clone(), reply.clone());
         }
-        let crowded = state.kept.is_long();
+        let long = state.replay.is_long();
         drop(state);
         if let Some(events) = self.events() {
             events.absorb(&pending.request, &reply, pending.order);
         }
         pending.answer.send(Ok(reply));
-        if crowded {
+        if long {
             self.force_sync();
         } else {
             self.sync_forced.set(false);
         }
     }
 
-    fn committed(&self, state: &mut State, upto: Transno) {
+    fn note_committed(&self, state: &mut SessionState, upto: Transno) {
         if upto > state.last_committed {
             state.last_committed = upto;
-            state.kept.forget(upto);
+            state.replay.forget(upto);
         }
     }
 
@@ -410,11 +413,11 @@ impl Session {
                 let data = self.events().and_then(|events| events.glimpse(ino));
                 let mut state = self.state.borrow_mut();
                 let reply = PushReply { id, data };
-                self.put_message(&mut state, &Message::PushReply { reply });
+                self.enqueue_message(&mut state, &Message::PushReply { reply });
             }
             Push::Committed { transno } => {
                 let mut state = self.state.borrow_mut();
-                self.committed(&mut state, transno);
+                self.note_committed(&mut state, transno);
             }
             Push::Evicted { reason } => {
                 self.log(&format!("the metadata server ended this client's session: {reason}"));
@@ -454,7 +457,7 @@ impl Session {
     }
 
     /// Is there an operation without an answer of which this holds?
-    pub fn awaits(&self, holds: impl Fn(&Op) -> bool) -> bool {
+    pub fn has_unanswered(&self, holds: impl Fn(&Op) -> bool) -> bool {
         let state = self.state.borrow();
         state.pending.values().flat_map(|pending| &pending.request.ops).any(holds)
     }
@@ -512,7 +515,7 @@ impl Session {
     ///
     /// # Errors
     /// `Unreachable` if the session is closed, `Interrupted` if the current operation was given up.
-    pub async fn live(&self) -> Result<(), Fault> {
+    pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         loop {
             let changed = self.changed.notified();
             let (phase, good) = {
@@ -592,8 +595,8 @@ impl Session {
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
         let asked =
-            state.pending.values().filter(|pending| !pending.request.ops.iter().all(only_asks));
-        state.kept.len() + asked.count()
+            state.pending.values().filter(|pending| !pending.request.ops.iter().all(is_idempotent));
+        state.replay.len() + asked.count()
     }
 
     /// Has `close` been called?
@@ -614,7 +617,7 @@ impl Session {
         status.connected = state.phase == Phase::Up;
         status.requests = state.requests;
         status.in_flight = state.slots.busy();
-        status.replay = state.kept.len();
+        status.replay = state.replay.len();
         status.evictions = state.evictions;
     }
 
@@ -627,7 +630,7 @@ impl Session {
             ordinary: Semaphore::new(usize::from(slots.ordinary())),
             reserved: Semaphore::new(usize::from(TABLE_RESERVED - 1)),
             renewal: Semaphore::new(1),
-            state: RefCell::new(State {
+            state: RefCell::new(SessionState {
                 phase: Phase::Down,
                 slots,
                 pending: BTreeMap::new(),
@@ -639,7 +642,7 @@ impl Session {
                 recovery_seq: 0,
                 recovery_unanswered: None,
                 recovery_sent: None,
-                kept: KeptRequests::default(),
+                replay: ReplayList::default(),
                 losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),
@@ -650,12 +653,12 @@ impl Session {
                 last_committed: Transno::ZERO,
                 lease: Duration::from_secs(30),
                 lease_ends: Instant(0),
-                heard: now,
-                quiet: None,
-                lost: None,
+                heard_at: now,
+                silent_since: None,
+                disconnected_at: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
-                deaf: false,
+                timed_out: false,
                 requests: 0,
                 evictions: 0,
             }),
@@ -664,7 +667,7 @@ impl Session {
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
             leaving: Cell::new(false),
-            ending: Cell::new(None),
+            away_since: Cell::new(None),
             callers: callers::Callers::default(),
             env,
         }
@@ -690,7 +693,7 @@ pub(crate) fn result(reply: &Reply, index: usize) -> Result<&OpReply, Fault> {
 }
 
 /// May the operation be executed any number of times?
-fn only_asks(op: &Op) -> bool {
+fn is_idempotent(op: &Op) -> bool {
     matches!(
         op,
         Op::Lookup { .. }

@@ -14,31 +14,31 @@ use std::future::{Future, pending};
 use proto::mds::Op;
 use types::{Duration, Instant};
 
-use super::{Call, Phase, Session, State};
+use super::{Call, Phase, Session, SessionState};
 use crate::client::first;
 
 /// How long the server says nothing before it counts as silent.
-const SILENT: Duration = Duration::from_secs(1);
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// After so much of that the server is asked for a sign of life.
-const PROBE: Duration = Duration::from_millis(500);
+const PROBE_AFTER: Duration = Duration::from_millis(500);
 /// A process that stood still has answers in its sockets that it has not looked at: it looks for so
 /// long.
 const SETTLE: Duration = Duration::from_millis(20);
 
-impl State {
+impl SessionState {
     /// Something came from the server.
     pub(super) fn hears(&mut self, now: Instant) {
-        self.heard = now;
+        self.heard_at = now;
         if self.phase == Phase::Up {
-            self.quiet = None;
+            self.silent_since = None;
         }
     }
 
     /// The connection is gone.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.phase = Phase::Down;
-        self.lost = Some(now);
-        self.quiet.get_or_insert(now);
+        self.disconnected_at = Some(now);
+        self.silent_since.get_or_insert(now);
     }
 }
 
@@ -53,35 +53,37 @@ impl Session {
 
     /// Has the server been silent for long?
     async fn is_silent(&self) -> bool {
-        let quiet = || self.state.borrow().quiet;
-        let Some(since) = quiet().filter(|since| self.env.now().since(*since) >= SILENT) else {
+        let silent_since = || self.state.borrow().silent_since;
+        let Some(since) =
+            silent_since().filter(|since| self.env.now().since(*since) >= SILENT_AFTER)
+        else {
             return false;
         };
         self.env.sleep(SETTLE).await;
-        quiet() == Some(since)
+        silent_since() == Some(since)
     }
 
     /// Ends when the server has been silent for long.
     async fn silence(&self) {
         loop {
             let begin = self.env.now();
-            let (phase, quiet) = {
+            let (phase, silent_since) = {
                 let state = self.state.borrow();
-                (state.phase, state.quiet)
+                (state.phase, state.silent_since)
             };
             if phase == Phase::Closed {
                 // Whoever asks hears of that.
                 return pending().await;
             }
-            match quiet {
+            match silent_since {
                 Some(since) => {
-                    self.env.sleep_until(since + SILENT).await;
+                    self.env.sleep_until(since + SILENT_AFTER).await;
                     if self.is_silent().await {
                         return;
                     }
                 }
                 None => {
-                    self.env.sleep(PROBE).await;
+                    self.env.sleep(PROBE_AFTER).await;
                     self.probe(begin);
                 }
             }
@@ -92,10 +94,10 @@ impl Session {
     fn probe(&self, begin: Instant) {
         {
             let mut state = self.state.borrow_mut();
-            if state.phase != Phase::Up || state.quiet.is_some() || state.heard > begin {
+            if state.phase != Phase::Up || state.silent_since.is_some() || state.heard_at > begin {
                 return;
             }
-            state.quiet = Some(begin);
+            state.silent_since = Some(begin);
         }
         // Without a permit one is under way.
         if let Some(permit) = self.renewal.try_acquire(1) {
@@ -107,10 +109,10 @@ impl Session {
     /// call on: of several waits for one end the later ones wait no longer than the first.
     pub async fn away(&self, patience: Duration) {
         const LOOK: Duration = Duration::from_millis(250);
-        let asked = self.ending.get().unwrap_or(self.env.now());
-        self.ending.set(Some(asked));
+        let asked = self.away_since.get().unwrap_or(self.env.now());
+        self.away_since.set(Some(asked));
         loop {
-            let lost = self.state.borrow().lost;
+            let lost = self.state.borrow().disconnected_at;
             if lost.is_some_and(|lost| self.env.now().since(lost.max(asked)) >= patience) {
                 return;
             }

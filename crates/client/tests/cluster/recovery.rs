@@ -254,7 +254,7 @@ fn an_operation_that_is_given_up_is_not_sent_any_more_or_executed_once_and_told_
                 cluster.start_server().await;
             }
             let result = made.await;
-            a.client.over(7);
+            a.client.operation_ended(7);
             assert_eq!(result, if sent { Ok(()) } else { Err(Fault::Interrupted) });
             // The slot is as good as any, and the session goes on.
             for index in 0..20 {
@@ -292,7 +292,7 @@ fn an_open_that_is_given_up_keeps_no_removed_file() {
         cluster.env.sleep(Duration::from_millis(20)).await;
         cluster.world.heal();
         assert_eq!(opened.await, Err(Fault::Interrupted));
-        a.client.over(7);
+        a.client.operation_ended(7);
         cluster.env.sleep(Duration::from_secs(5)).await;
         let c = cluster.mount("c").await;
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
@@ -333,7 +333,7 @@ fn operations_are_given_up_at_any_moment_and_each_is_done_once_or_not_at_all() {
                             Err(fault) => panic!("{text}: {fault}"),
                         }
                         killer.await;
-                        mount.client.over(number);
+                        mount.client.operation_ended(number);
                     }
                     (expected, given_up)
                 }));

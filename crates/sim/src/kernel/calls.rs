@@ -273,7 +273,7 @@ impl Vfs {
         let held = held.clone();
         self.goes_on(async move {
             poll_fn(|cx| client.step(operation, || rest.as_mut().poll(cx))).await;
-            client.over(operation);
+            client.operation_ended(operation);
             drop(held);
         });
         self.dies();
@@ -315,7 +315,7 @@ impl Vfs {
         })
         .await;
         if gone {
-            self.client().over(operation);
+            self.client().operation_ended(operation);
             self.leaves(GoesOn(None));
             self.dies();
         }

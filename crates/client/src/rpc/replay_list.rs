@@ -17,7 +17,7 @@ use types::limits::{REPLAY_BYTES_MAX, REPLAY_MAX};
 use types::{Epoch, Transno};
 
 /// An answered request.
-pub(super) struct Kept {
+pub(super) struct ReplayEntry {
     pub request: Rc<Request>,
     pub reply: Rc<Reply>,
     /// Its number in the epoch of the recovery that is going on.
@@ -26,13 +26,13 @@ pub(super) struct Kept {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct KeptRequests {
-    list: BTreeMap<Transno, Kept>,
+pub(super) struct ReplayList {
+    list: BTreeMap<Transno, ReplayEntry>,
     /// What the requests weigh together.
     bytes: usize,
 }
 
-impl KeptRequests {
+impl ReplayList {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
@@ -52,12 +52,12 @@ impl KeptRequests {
     /// Keeps a request that was answered by `reply`.
     pub fn keep(&mut self, request: Rc<Request>, reply: Rc<Reply>) {
         let transno = reply.transno;
-        self.insert(transno, Kept { request, reply, replayed: None });
+        self.insert(transno, ReplayEntry { request, reply, replayed: None });
     }
 
-    fn insert(&mut self, transno: Transno, kept: Kept) {
-        self.bytes += weight(&kept.request);
-        if let Some(before) = self.list.insert(transno, kept) {
+    fn insert(&mut self, transno: Transno, entry: ReplayEntry) {
+        self.bytes += weight(&entry.request);
+        if let Some(before) = self.list.insert(transno, entry) {
             self.bytes -= weight(&before.request);
         }
     }
@@ -71,7 +71,7 @@ impl KeptRequests {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        *self = KeptRequests::default();
+        *self = ReplayList::default();
     }
 
     /// Those after `after`, and before `before`.
@@ -79,23 +79,23 @@ impl KeptRequests {
         &self,
         after: Transno,
         before: Bound<Transno>,
-    ) -> impl DoubleEndedIterator<Item = (Transno, &Kept)> {
+    ) -> impl DoubleEndedIterator<Item = (Transno, &ReplayEntry)> {
         let range = self.list.range((Bound::Excluded(after), before));
-        range.map(|(transno, kept)| (*transno, kept))
+        range.map(|(transno, entry)| (*transno, entry))
     }
 
     /// Those after `survived` that a server of another epoch than `epoch` answered: it had them in
     /// memory only.
-    pub fn undone(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &Kept> {
+    pub fn lost(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &ReplayEntry> {
         self.between(survived, Bound::Unbounded)
-            .filter(move |(transno, kept)| kept.replayed.unwrap_or(*transno).epoch != epoch)
-            .map(|(_, kept)| kept)
+            .filter(move |(transno, entry)| entry.replayed.unwrap_or(*transno).epoch != epoch)
+            .map(|(_, entry)| entry)
     }
 
     /// The request was replayed, as `now`.
     pub fn replayed(&mut self, transno: Transno, now: Transno) {
-        if let Some(kept) = self.list.get_mut(&transno) {
-            kept.replayed = Some(now);
+        if let Some(entry) = self.list.get_mut(&transno) {
+            entry.replayed = Some(now);
         }
     }
 
@@ -104,9 +104,9 @@ impl KeptRequests {
     /// old epoch. The highest of the numbers.
     pub fn renumber(&mut self) -> Transno {
         let before = std::mem::take(self);
-        for (transno, mut kept) in before.list {
-            let transno = kept.replayed.take().unwrap_or(transno);
-            self.insert(transno, kept);
+        for (transno, mut entry) in before.list {
+            let transno = entry.replayed.take().unwrap_or(transno);
+            self.insert(transno, entry);
         }
         self.list.last_key_value().map_or(Transno::ZERO, |(last, _)| *last)
     }
@@ -169,40 +169,40 @@ mod tests {
 
     #[test]
     fn content_makes_the_list_long_before_the_number_of_requests_does() {
-        let mut kept = KeptRequests::default();
+        let mut entry = ReplayList::default();
         let mut at = 0;
-        while !kept.is_long() {
+        while !entry.is_long() {
             at += 1;
-            kept.keep(request(3900), reply(at));
-            assert!(kept.bytes() >= 3900 * kept.len());
+            entry.keep(request(3900), reply(at));
+            assert!(entry.bytes() >= 3900 * entry.len());
         }
-        assert!(kept.len() < REPLAY_MAX / 2 && kept.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
+        assert!(entry.len() < REPLAY_MAX / 2 && entry.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
         let half = reply(at / 2).transno;
-        kept.forget(half);
-        assert!(!kept.is_long() && kept.bytes() < REPLAY_BYTES_MAX / 3);
+        entry.forget(half);
+        assert!(!entry.is_long() && entry.bytes() < REPLAY_BYTES_MAX / 3);
         // What has no content counts by its number.
-        let mut kept = KeptRequests::default();
-        (1..=REPLAY_MAX as u64 / 2).for_each(|at| kept.keep(request(1), reply(at)));
-        assert!(!kept.is_long());
-        kept.keep(request(1), reply(1 << 40));
-        assert!(kept.is_long());
+        let mut entry = ReplayList::default();
+        (1..=REPLAY_MAX as u64 / 2).for_each(|at| entry.keep(request(1), reply(at)));
+        assert!(!entry.is_long());
+        entry.keep(request(1), reply(1 << 40));
+        assert!(entry.is_long());
     }
 
     #[test]
     fn nothing_is_left_of_the_bytes_of_what_is_replaced_renumbered_or_forgotten() {
-        let mut kept = KeptRequests::default();
-        kept.keep(request(100), reply(1));
-        let one = kept.bytes();
-        kept.keep(request(100), reply(1));
-        assert_eq!((kept.len(), kept.bytes()), (1, one));
-        kept.keep(request(100), reply(2));
+        let mut entry = ReplayList::default();
+        entry.keep(request(100), reply(1));
+        let one = entry.bytes();
+        entry.keep(request(100), reply(1));
+        assert_eq!((entry.len(), entry.bytes()), (1, one));
+        entry.keep(request(100), reply(2));
         let first = reply(1).transno;
-        kept.replayed(first, reply(9).transno);
-        assert_eq!(kept.renumber(), reply(9).transno);
-        assert_eq!(kept.bytes(), 2 * one);
-        kept.forget(reply(2).transno);
-        assert_eq!((kept.len(), kept.bytes()), (1, one));
-        kept.forget(reply(9).transno);
-        assert_eq!(kept.bytes(), 0);
+        entry.replayed(first, reply(9).transno);
+        assert_eq!(entry.renumber(), reply(9).transno);
+        assert_eq!(entry.bytes(), 2 * one);
+        entry.forget(reply(2).transno);
+        assert_eq!((entry.len(), entry.bytes()), (1, one));
+        entry.forget(reply(9).transno);
+        assert_eq!(entry.bytes(), 0);
     }
 }

@@ -10,21 +10,21 @@ use std::collections::VecDeque;
 use types::{HashMap, Ino, Name};
 
 /// Names remembered.
-const ORIGINS_MAX: usize = 16_384;
+const PATH_HINTS_MAX: usize = 16_384;
 /// Longest path that is told.
 const DEPTH_MAX: usize = 64;
 
 #[derive(Default)]
-struct State {
+struct Hints {
     names: HashMap<Ino, (Ino, Name)>,
     order: VecDeque<Ino>,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Origins(RefCell<State>);
+pub(crate) struct PathHints(RefCell<Hints>);
 
-impl Origins {
+impl PathHints {
     /// `name` in `dir` leads to `ino`.
     pub fn note(&self, ino: Ino, dir: Ino, name: &Name) {
         let mut state = self.0.borrow_mut();
@@ -34,7 +34,7 @@ impl Origins {
         if state.names.insert(ino, (dir, name.clone())).is_none() {
             state.order.push_back(ino);
         }
-        if state.order.len() > ORIGINS_MAX
+        if state.order.len() > PATH_HINTS_MAX
             && let Some(oldest) = state.order.pop_front()
         {
             state.names.remove(&oldest);
@@ -68,32 +68,32 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_described_by_as_much_of_its_path_as_is_known() {
-        let origins = Origins::default();
-        assert_eq!(origins.describe(Ino(7)), "inode 7");
-        origins.note(Ino(7), Ino(5), &name("file"));
-        assert_eq!(origins.describe(Ino(7)), "inode 7 (…/file)");
-        origins.note(Ino(5), Ino::ROOT, &name("dir"));
-        assert_eq!(origins.describe(Ino(7)), "inode 7 (/dir/file)");
-        origins.note(Ino(7), Ino::ROOT, &name("moved"));
-        assert_eq!(origins.describe(Ino(7)), "inode 7 (/moved)");
+    fn inode_is_described_by_the_known_part_of_its_path() {
+        let path_hints = PathHints::default();
+        assert_eq!(path_hints.describe(Ino(7)), "inode 7");
+        path_hints.note(Ino(7), Ino(5), &name("file"));
+        assert_eq!(path_hints.describe(Ino(7)), "inode 7 (…/file)");
+        path_hints.note(Ino(5), Ino::ROOT, &name("dir"));
+        assert_eq!(path_hints.describe(Ino(7)), "inode 7 (/dir/file)");
+        path_hints.note(Ino(7), Ino::ROOT, &name("moved"));
+        assert_eq!(path_hints.describe(Ino(7)), "inode 7 (/moved)");
     }
 
     #[test]
-    fn names_that_lead_in_a_circle_end() {
-        let origins = Origins::default();
-        origins.note(Ino(7), Ino(8), &name("a"));
-        origins.note(Ino(8), Ino(7), &name("b"));
-        assert!(origins.describe(Ino(7)).len() < 1000);
+    fn path_of_names_in_a_cycle_is_bounded() {
+        let path_hints = PathHints::default();
+        path_hints.note(Ino(7), Ino(8), &name("a"));
+        path_hints.note(Ino(8), Ino(7), &name("b"));
+        assert!(path_hints.describe(Ino(7)).len() < 1000);
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
-        let origins = Origins::default();
-        for number in 0..2 * ORIGINS_MAX as u64 {
-            origins.note(Ino(10 + number), Ino::ROOT, &name("x"));
+    fn hints_are_bounded() {
+        let path_hints = PathHints::default();
+        for number in 0..2 * PATH_HINTS_MAX as u64 {
+            path_hints.note(Ino(10 + number), Ino::ROOT, &name("x"));
         }
-        let state = origins.0.borrow();
-        assert_eq!((state.names.len(), state.order.len()), (ORIGINS_MAX, ORIGINS_MAX));
+        let state = path_hints.0.borrow();
+        assert_eq!((state.names.len(), state.order.len()), (PATH_HINTS_MAX, PATH_HINTS_MAX));
     }
 }

@@ -46,13 +46,13 @@ use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
 use crate::rpc::{Call, result};
 
 /// Between two requests for a right while the server asks for what it had granted.
-const AGAIN: Duration = Duration::from_millis(2);
+const RETRY: Duration = Duration::from_millis(2);
 
 /// A client whose processes use a file without a pause keeps its right on the content for so long,
 /// although another client waits for it.
-const LEAST_USE: Duration = Duration::from_millis(5);
+const MIN_HOLD: Duration = Duration::from_millis(5);
 /// A longer time without a request is a pause.
-const PAUSE: Duration = Duration::from_micros(200);
+const IDLE_GAP: Duration = Duration::from_micros(200);
 
 /// What kind of request wants to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +64,7 @@ pub(crate) enum Service {
     /// Any other that may be parked.
     Plain,
     /// Never parked: change of size.
-    Always,
+    Resize,
     /// The kernel writes back what was stored into a mapping. Never parked, and refused if that was
     /// done under rights of a session that is lost.
     WriteBack,
@@ -82,14 +82,14 @@ impl Service {
 
     /// Is it served while a recall waits for it?
     fn overtakes_recalls(self) -> bool {
-        matches!(self, Service::Always | Service::WriteBack)
+        matches!(self, Service::Resize | Service::WriteBack)
     }
 }
 
 /// What became of a request for rights on content.
-struct Asked {
+struct AcquireOutcome {
     /// The whole right is to be had, or nothing.
-    calm: bool,
+    uncontended: bool,
 }
 
 /// The blocks that bytes `[range.0, range.1)` touch.
@@ -100,7 +100,7 @@ fn blocks_of(range: (u64, u64)) -> BlockRange {
 struct Drain {
     /// What goes.
     range: BlockRange,
-    parking: bool,
+    blocking: bool,
     /// Requests that touch pages of these ranges are served all the same.
     passing: Vec<(u64, u64)>,
     /// Pages that may have become up to date after an invalidation passed there.
@@ -108,7 +108,7 @@ struct Drain {
 }
 
 /// The content of a file in use.
-pub(crate) struct Content {
+pub(crate) struct DataLease {
     pub file: Rc<File>,
     /// The file knows its layout under the right that is held.
     loaded: Cell<bool>,
@@ -116,34 +116,34 @@ pub(crate) struct Content {
     /// `DATA_X` on ever since, without a glimpse: whoever finds it has its size glimpsed.
     pub shared: Cell<bool>,
     /// Under `DATA_P`: what is held.
-    pub parts: RefCell<Parts>,
+    pub ranges: RefCell<Parts>,
     /// Where a part was asked for last, how far from the one before, and how often so.
-    asked: Cell<(u64, u64, u8)>,
+    last_range: Cell<(u64, u64, u8)>,
     /// The server did not know what lies behind the size.
-    untold_tail: Cell<bool>,
+    tail_unknown: Cell<bool>,
     /// Under a right to write: the file is known to have no `security.capability`. Whoever sets one
     /// takes that right first.
-    plain: Cell<bool>,
+    no_capability: Cell<bool>,
     /// Number of the first request made under the right to write.
     writes_from: Cell<u64>,
     /// Number of the first request made since this client was told that it set the attribute.
     capability_set: Cell<u64>,
-    uses: Cell<u32>,
+    guards: Cell<u32>,
     /// When a right on the whole content came, and when a request was served under it last.
-    granted: Cell<Instant>,
-    served: Cell<Instant>,
+    granted_at: Cell<Instant>,
+    served_at: Cell<Instant>,
     /// Uses of parts, by number.
-    part_uses: RefCell<BTreeMap<u64, BlockRange>>,
+    range_guards: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
     /// Waiting requests, by number, and the pages of each that are locked and not up to date for
     /// certain.
-    parked: RefCell<BTreeMap<u64, (u64, u64)>>,
-    parked_next: Cell<u64>,
+    blocked: RefCell<BTreeMap<u64, (u64, u64)>>,
+    next_id: Cell<u64>,
     acquiring: Cell<bool>,
     /// So many times the kernel has yet to drop its pages of lost sessions.
-    outdated: Cell<u32>,
+    stale_pages: Cell<u32>,
     /// Of what was to be written back of them nothing was refused yet.
-    outdated_untold: Cell<bool>,
+    stale_unreported: Cell<bool>,
     /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those
     /// from before.
     refilled: RefCell<Vec<(u64, u64)>>,
@@ -157,30 +157,30 @@ pub(crate) struct Content {
     pub queued: Cell<bool>,
 }
 
-impl Content {
+impl DataLease {
     /// Content that holds nothing yet, of a file whose size the kernel was told last.
-    pub fn new(file: Rc<File>, size_told: u64) -> Content {
-        Content {
+    pub fn new(file: Rc<File>, reported_size: u64) -> DataLease {
+        DataLease {
             file,
-            pages: Rc::new(KernelPages::new(size_told)),
+            pages: Rc::new(KernelPages::new(reported_size)),
             loaded: Cell::new(false),
             shared: Cell::new(true),
-            parts: RefCell::default(),
-            asked: Cell::default(),
-            untold_tail: Cell::new(false),
-            plain: Cell::new(false),
+            ranges: RefCell::default(),
+            last_range: Cell::default(),
+            tail_unknown: Cell::new(false),
+            no_capability: Cell::new(false),
             writes_from: Cell::new(0),
             capability_set: Cell::new(0),
-            uses: Cell::new(0),
-            granted: Cell::default(),
-            served: Cell::default(),
-            part_uses: RefCell::default(),
+            guards: Cell::new(0),
+            granted_at: Cell::default(),
+            served_at: Cell::default(),
+            range_guards: RefCell::default(),
             drain: RefCell::new(None),
-            parked: RefCell::new(BTreeMap::new()),
-            parked_next: Cell::new(0),
+            blocked: RefCell::new(BTreeMap::new()),
+            next_id: Cell::new(0),
             acquiring: Cell::new(false),
-            outdated: Cell::new(0),
-            outdated_untold: Cell::new(false),
+            stale_pages: Cell::new(0),
+            stale_unreported: Cell::new(false),
             refilled: RefCell::default(),
             changed: Notify::new(),
             draining: AsyncMutex::new(),
@@ -189,17 +189,17 @@ impl Content {
     }
 
     /// A right on the whole content came.
-    pub fn came(&self, now: Instant) {
-        self.granted.set(now);
+    pub fn whole_granted(&self, now: Instant) {
+        self.granted_at.set(now);
         self.set_loaded(true);
     }
 
     /// Until when a recall lets requests be served before it drains: [`LEAST_USE`] after the right
     /// came, as long as they follow each other within [`PAUSE`]. `None`: no longer.
-    pub fn used_until(&self, now: Instant) -> Option<Instant> {
-        let busy = self.uses.get() > 0 || !self.parked.borrow().is_empty();
-        let pause = if busy { now + PAUSE } else { self.served.get() + PAUSE };
-        let until = pause.min(self.granted.get() + LEAST_USE);
+    pub fn keep_until(&self, now: Instant) -> Option<Instant> {
+        let busy = self.guards.get() > 0 || !self.blocked.borrow().is_empty();
+        let pause = if busy { now + IDLE_GAP } else { self.served_at.get() + IDLE_GAP };
+        let until = pause.min(self.granted_at.get() + MIN_HOLD);
         (now < until).then_some(until)
     }
 
@@ -219,81 +219,81 @@ impl Content {
     }
 
     /// A right to write came; `order`: the number of the next request. `plain`: the file is new.
-    pub fn may_write(&self, order: u64, plain: bool) {
-        self.plain.set(plain);
+    pub fn write_granted(&self, order: u64, is_new: bool) {
+        self.no_capability.set(is_new);
         self.writes_from.set(order);
     }
 
     /// The right to write went.
-    pub fn may_not_write(&self) {
-        self.plain.set(false);
+    pub fn write_given_up(&self) {
+        self.no_capability.set(false);
     }
 
     /// The answer to request number `order` tells whether there is no `security.capability`.
     /// `acquired`: the request was executed under the right to write that it acquired.
-    pub fn told_plain(&self, plain: bool, order: u64, acquired: bool) {
-        let since =
+    pub fn capability_reply(&self, absent: bool, order: u64, acquired: bool) {
+        let current =
             (acquired || order >= self.writes_from.get()) && order >= self.capability_set.get();
-        self.plain.set(plain && since && self.writes());
+        self.no_capability.set(absent && current && self.writes());
     }
 
     /// This client set `security.capability`. `order`: the number of the next request.
     pub fn set_capability(&self, order: u64) {
-        self.plain.set(false);
+        self.no_capability.set(false);
         self.capability_set.set(order);
     }
 
     /// Is a right to write held?
     fn writes(&self) -> bool {
-        self.file.holds(Rights::DATA_X) || self.holds_parts()
+        self.file.holds(Rights::DATA_X) || self.holds_ranges()
     }
 
     /// Nothing is held any more.
     pub fn forget(&self) {
-        self.may_not_write();
+        self.write_given_up();
         self.loaded.set(false);
-        self.parts.borrow_mut().clear();
+        self.ranges.borrow_mut().clear();
     }
 
     /// The kernel's pages are of a session that is lost: nothing of them is written back any more.
     /// Until [`Content::pages_dropped`].
-    pub fn pages_outdated(&self) {
-        self.outdated.set(self.outdated.get() + 1);
-        self.outdated_untold.set(true);
+    pub fn pages_are_stale(&self) {
+        self.stale_pages.set(self.stale_pages.get() + 1);
+        self.stale_unreported.set(true);
         self.refilled.take();
     }
 
     /// Would what the kernel writes back of bytes `range` be of a session that is lost?
-    fn is_outdated(&self, range: (u64, u64)) -> bool {
-        self.outdated.get() > 0 && !subtract(&[range], &self.refilled.borrow()).is_empty()
+    fn is_stale(&self, range: (u64, u64)) -> bool {
+        self.stale_pages.get() > 0 && !subtract(&[range], &self.refilled.borrow()).is_empty()
     }
 
     /// The kernel has pages of bytes `range` filled, which it did not have.
     fn refill(&self, range: (u64, u64)) {
-        if self.outdated.get() > 0 {
+        if self.stale_pages.get() > 0 {
             append(&mut self.refilled.borrow_mut(), range);
         }
     }
 
     /// What the kernel writes back is refused, since a session was lost. That is told once for each
     /// loss.
-    pub fn refuse_pages(&self) {
-        if self.outdated_untold.take() || self.outdated.get() == 0 {
+    pub fn refuse_write_back(&self) {
+        if self.stale_unreported.take() || self.stale_pages.get() == 0 {
             self.file.lose_pages();
         }
     }
 
     /// The kernel has dropped the pages that it had when [`Content::pages_outdated`] was told.
     pub fn pages_dropped(&self) {
-        self.outdated.set(self.outdated.get() - 1);
-        if self.outdated.get() == 0 {
+        self.stale_pages.set(self.stale_pages.get() - 1);
+        if self.stale_pages.get() == 0 {
             self.refilled.take();
         }
     }
 
     /// Are parts held?
-    pub fn holds_parts(&self) -> bool {
-        !self.parts.borrow().is_empty()
+    pub fn holds_ranges(&self) -> bool {
+        !self.ranges.borrow().is_empty()
     }
 
     /// Is a recall draining it?
@@ -303,47 +303,47 @@ impl Content {
 
     /// Nothing in service, nothing dirty?
     pub fn is_idle(&self) -> bool {
-        self.uses.get() == 0
-            && self.outdated.get() == 0
+        self.guards.get() == 0
+            && self.stale_pages.get() == 0
             && !self.acquiring.get()
             && !self.is_draining()
-            && self.parked.borrow().is_empty()
+            && self.blocked.borrow().is_empty()
             && self.file.is_settled()
     }
 
     /// Requests in service.
-    pub fn uses(&self) -> u32 {
-        self.uses.get()
+    pub fn io_guards(&self) -> u32 {
+        self.guards.get()
     }
 
     /// Is a request on a block of `range` in service under a part?
-    pub fn is_used_in(&self, range: BlockRange) -> bool {
-        self.part_uses.borrow().values().any(|used| used.overlaps(range))
+    pub fn has_io_in(&self, range: BlockRange) -> bool {
+        self.range_guards.borrow().values().any(|used| used.overlaps(range))
     }
 
     /// A recall of `range` begins to drain.
     pub fn begin_drain(&self, range: BlockRange) {
         *self.drain.borrow_mut() =
-            Some(Drain { range, parking: false, passing: Vec::new(), noted: Vec::new() });
+            Some(Drain { range, blocking: false, passing: Vec::new(), noted: Vec::new() });
     }
 
     /// A part is asked for. What will be asked for next, if it goes on as before?
     fn ahead(&self, part: BlockRange) -> Ahead {
-        let (last, stride, times) = self.asked.get();
+        let (last, stride, times) = self.last_range.get();
         let from = part.from.0;
         let given = stride.saturating_mul(u64::from(AHEAD_STEPS[usize::from(times)]) + 1);
         if stride == 0 || last.checked_add(given) != Some(from) {
-            self.asked.set((from, from.saturating_sub(last), 0));
+            self.last_range.set((from, from.saturating_sub(last), 0));
             return Ahead::default();
         }
         let times = (times + 1).min(AHEAD_STEPS.len() as u8 - 1);
-        self.asked.set((from, stride, times));
+        self.last_range.set((from, stride, times));
         Ahead { stride, count: AHEAD_STEPS[usize::from(times)] }
     }
 
-    fn is_parking(&self, range: BlockRange) -> bool {
+    fn blocks(&self, range: BlockRange) -> bool {
         let drain = self.drain.borrow();
-        drain.as_ref().is_some_and(|drain| drain.parking && drain.range.overlaps(range))
+        drain.as_ref().is_some_and(|drain| drain.blocking && drain.range.overlaps(range))
     }
 
     /// Does an invalidation wait, perhaps, for this request to be answered?
@@ -354,17 +354,17 @@ impl Content {
             || drain.passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
     }
 
-    fn use_whole(self: &Rc<Self>, now: Instant) -> Use {
-        self.served.set(now);
-        self.uses.set(self.uses.get() + 1);
-        Use { content: self.clone(), part: None }
+    fn guard_whole(self: &Rc<Self>, now: Instant) -> IoGuard {
+        self.served_at.set(now);
+        self.guards.set(self.guards.get() + 1);
+        IoGuard { data_lease: self.clone(), part: None }
     }
 
-    fn use_part(self: &Rc<Self>, range: BlockRange) -> Use {
-        self.uses.set(self.uses.get() + 1);
-        let number = self.parked_next.replace(self.parked_next.get() + 1);
-        self.part_uses.borrow_mut().insert(number, range);
-        Use { content: self.clone(), part: Some(number) }
+    fn guard_range(self: &Rc<Self>, range: BlockRange) -> IoGuard {
+        self.guards.set(self.guards.get() + 1);
+        let number = self.next_id.replace(self.next_id.get() + 1);
+        self.range_guards.borrow_mut().insert(number, range);
+        IoGuard { data_lease: self.clone(), part: Some(number) }
     }
 
     /// The recall ended: parked requests ask anew.
@@ -374,17 +374,17 @@ impl Content {
     }
 
     /// From now on new requests are parked.
-    pub fn park(&self) {
+    pub fn block_new_requests(&self) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            drain.parking = true;
+            drain.blocking = true;
         }
     }
 
     /// Requests that touch pages of `ranges` are served while others are parked.
-    pub fn let_pass(&self, ranges: &[(u64, u64)]) {
+    pub fn set_passing(&self, ranges: &[(u64, u64)]) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
             drain.passing = ranges.to_vec();
-            drain.parking &= !planted(Bug::DrainServesAll);
+            drain.blocking &= !planted(Bug::DrainServesAll);
         }
         self.changed.notify_all();
     }
@@ -408,8 +408,8 @@ impl Content {
     /// that a waiting WRITE changes in part may be up to date, with other bytes that become stale,
     /// so it is not left out.
     pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let parked: Vec<_> = self.parked.borrow().values().copied().collect();
-        subtract(ranges, &parked)
+        let blocked: Vec<_> = self.blocked.borrow().values().copied().collect();
+        subtract(ranges, &blocked)
     }
 
     /// The kernel's pages of `range` are being stored into, which may wait for a READ that has one
@@ -432,7 +432,7 @@ impl Content {
             Service::PageRead => Some(pages_touched(range)),
             Service::PageWrite if planted(Bug::DrainServesAll) => Some(pages_touched(range)),
             Service::PageWrite => pages_covered(range),
-            Service::Plain | Service::Always | Service::WriteBack => None,
+            Service::Plain | Service::Resize | Service::WriteBack => None,
         };
         if let Some(filled) = filled
             && let Some(drain) = self.drain.borrow_mut().as_mut()
@@ -443,58 +443,58 @@ impl Content {
 }
 
 /// A request in service.
-pub(crate) struct Use {
-    content: Rc<Content>,
+pub(crate) struct IoGuard {
+    data_lease: Rc<DataLease>,
     /// Its number among the uses of parts.
     part: Option<u64>,
 }
 
-impl Use {
+impl IoGuard {
     /// The file.
     pub fn file(&self) -> &Rc<File> {
-        &self.content.file
+        &self.data_lease.file
     }
 
     /// What the kernel's pages of the file may hold.
     pub fn pages(&self) -> &Rc<KernelPages> {
-        &self.content.pages
+        &self.data_lease.pages
     }
 }
 
-impl Drop for Use {
+impl Drop for IoGuard {
     fn drop(&mut self) {
-        let uses = self.content.uses.get() - 1;
-        self.content.uses.set(uses);
+        let guards = self.data_lease.guards.get() - 1;
+        self.data_lease.guards.set(guards);
         if let Some(number) = self.part {
-            self.content.part_uses.borrow_mut().remove(&number);
+            self.data_lease.range_guards.borrow_mut().remove(&number);
         }
-        if uses == 0 || self.part.is_some() && self.content.is_draining() {
-            self.content.changed.notify_all();
+        if guards == 0 || self.part.is_some() && self.data_lease.is_draining() {
+            self.data_lease.changed.notify_all();
         }
     }
 }
 
-struct Parked<'a> {
-    content: &'a Content,
+struct Blocked<'a> {
+    data_lease: &'a DataLease,
     id: u64,
 }
 
-impl<'a> Parked<'a> {
-    fn new(content: &'a Content, range: (u64, u64)) -> Parked<'a> {
-        let id = content.parked_next.get();
-        content.parked_next.set(id + 1);
-        content.parked.borrow_mut().insert(id, range);
-        Parked { content, id }
+impl<'a> Blocked<'a> {
+    fn new(data_lease: &'a DataLease, range: (u64, u64)) -> Blocked<'a> {
+        let id = data_lease.next_id.get();
+        data_lease.next_id.set(id + 1);
+        data_lease.blocked.borrow_mut().insert(id, range);
+        Blocked { data_lease, id }
     }
 }
 
-impl Drop for Parked<'_> {
+impl Drop for Blocked<'_> {
     fn drop(&mut self) {
-        self.content.parked.borrow_mut().remove(&self.id);
+        self.data_lease.blocked.borrow_mut().remove(&self.id);
     }
 }
 
-struct Acquiring<'a>(&'a Content);
+struct Acquiring<'a>(&'a DataLease);
 
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
@@ -505,38 +505,38 @@ impl Drop for Acquiring<'_> {
 
 impl Core {
     /// The content of a regular file, made if there is none.
-    pub fn content(&self, inode: &Inode) -> Rc<Content> {
-        if let Some(content) = inode.content() {
-            return content;
+    pub fn data_lease(&self, inode: &Inode) -> Rc<DataLease> {
+        if let Some(data_lease) = inode.data_lease() {
+            return data_lease;
         }
         let file = File::new(self.data(), inode.ino, &inode.server_attr());
-        let content = Rc::new(Content::new(file, inode.server_attr().size));
-        inode.set_content(Some(content.clone()));
-        content
+        let data_lease = Rc::new(DataLease::new(file, inode.server_attr().size));
+        inode.set_data_lease(Some(data_lease.clone()));
+        data_lease
     }
 
     /// Waits until a request on bytes `range` may be served under `need` (`DATA_S` or `DATA_X`) on
     /// the whole content.
-    pub async fn use_data(
+    pub async fn acquire_io(
         &self,
         inode: &Rc<Inode>,
         need: Rights,
         service: Service,
         range: (u64, u64),
-    ) -> Result<Use, Fault> {
-        self.serve(inode, need, service, range, true).await
+    ) -> Result<IoGuard, Fault> {
+        self.acquire_guard(inode, need, service, range, true).await
     }
 
     /// As [`Core::use_data`], for what bypasses the kernel's pages: a part that covers `range` will
     /// do.
-    pub async fn use_part(
+    pub async fn acquire_range_io(
         &self,
         inode: &Rc<Inode>,
         need: Rights,
         range: (u64, u64),
-    ) -> Result<Use, Fault> {
+    ) -> Result<IoGuard, Fault> {
         let large = blocks_of(range).len() > PART_BLOCKS_MAX / 2;
-        self.serve(inode, need, Service::Plain, range, large).await
+        self.acquire_guard(inode, need, Service::Plain, range, large).await
     }
 
     /// As [`Core::use_data`] under `DATA_X` if `whole`, else as [`Core::use_part`], for whoever
@@ -546,31 +546,31 @@ impl Core {
     /// The removal happens while the right is in use. The server executes it at once for a client
     /// that holds the right, so neither a recall nor a folio that the kernel has locked can block
     /// it.
-    pub async fn use_to_change(
+    pub async fn acquire_write_io(
         &self,
         inode: &Rc<Inode>,
         service: Service,
         whole: bool,
         range: (u64, u64),
-    ) -> Result<Use, Fault> {
-        let in_use = if whole {
-            self.use_data(inode, Rights::DATA_X, service, range).await?
+    ) -> Result<IoGuard, Fault> {
+        let guard = if whole {
+            self.acquire_io(inode, Rights::DATA_X, service, range).await?
         } else {
-            self.use_part(inode, Rights::DATA_X, range).await?
+            self.acquire_range_io(inode, Rights::DATA_X, range).await?
         };
-        let content = &in_use.content;
-        while !content.plain.get() {
-            if inode.xattrs().lack(CAPABILITY) {
-                content.plain.set(true);
+        let data_lease = &guard.data_lease;
+        while !data_lease.no_capability.get() {
+            if inode.xattrs().excludes(CAPABILITY) {
+                data_lease.no_capability.set(true);
                 break;
             }
             self.remove_capability(inode).await?;
-            if !content.writes() {
+            if !data_lease.writes() {
                 // The session was lost, and the right with it.
                 return Err(Fault::Evicted);
             }
         }
-        Ok(in_use)
+        Ok(guard)
     }
 
     /// Removes `security.capability` under a right to write that is in use.
@@ -584,69 +584,69 @@ impl Core {
         }
     }
 
-    async fn serve(
+    async fn acquire_guard(
         &self,
         inode: &Rc<Inode>,
         need: Rights,
         service: Service,
         range: (u64, u64),
         mut whole: bool,
-    ) -> Result<Use, Fault> {
-        let content = self.content(inode);
+    ) -> Result<IoGuard, Fault> {
+        let data_lease = self.data_lease(inode);
         let writes = need.contains(Rights::DATA_X);
         let part = Part { range: blocks_of(range), exclusive: writes };
         let locked = if service == Service::PageRead { pages_touched(range) } else { (0, 0) };
-        let mut parked = None;
+        let mut blocked = None;
         loop {
-            self.live().await?;
+            self.wait_for_lease().await?;
             if inode.is_lost() {
                 return Err(Fault::Stale);
             }
-            let changed = content.changed.notified();
-            let refused = service == Service::WriteBack && content.is_outdated(range);
+            let changed = data_lease.changed.notified();
+            let refused = service == Service::WriteBack && data_lease.is_stale(range);
             if refused && !planted(Bug::StaleWriteBack) {
                 // Others may have written the file since. A recall may wait for this answer.
-                content.refuse_pages();
+                data_lease.refuse_write_back();
                 return Err(Fault::Io);
             }
-            if content.is_ready(need) && inode.holds(need) {
-                let served = !content.is_parking(BlockRange::ALL)
+            if data_lease.is_ready(need) && inode.holds(need) {
+                let served = !data_lease.blocks(BlockRange::ALL)
                     || service.overtakes_recalls()
-                    || content.is_passing(service, range);
+                    || data_lease.is_passing(service, range);
                 if served {
-                    content.note(service, range);
+                    data_lease.note(service, range);
                     if service == Service::PageRead {
                         inode.set_pages(true);
-                        content.refill(range);
-                        content.pages.read(range, self.env.now());
+                        data_lease.refill(range);
+                        data_lease.pages.read(range, self.env.now());
                     }
-                    let in_use = content.use_whole(self.env.now());
-                    drop(parked);
-                    if writes && content.untold_tail.take() {
-                        in_use.file().zero_tail().await?;
+                    let guard = data_lease.guard_whole(self.env.now());
+                    drop(blocked);
+                    if writes && data_lease.tail_unknown.take() {
+                        guard.file().zero_tail().await?;
                     }
-                    return Ok(in_use);
+                    return Ok(guard);
                 }
-            } else if !whole && content.parts.borrow().covers(part) {
+            } else if !whole && data_lease.ranges.borrow().covers(part) {
                 // What lies beyond the size that is known here may have been written elsewhere.
-                if !writes && range.1 > content.file.size() {
+                if !writes && range.1 > data_lease.file.size() {
                     whole = true;
                     continue;
                 }
-                if !content.is_parking(part.range) {
-                    drop(parked);
-                    return Ok(content.use_part(part.range));
+                if !data_lease.blocks(part.range) {
+                    drop(blocked);
+                    return Ok(data_lease.guard_range(part.range));
                 }
-            } else if !content.is_draining() && !content.acquiring.get() {
+            } else if !data_lease.is_draining() && !data_lease.acquiring.get() {
                 drop(changed);
                 // Others may ask for the file before this is answered: its folios are locked
                 // meanwhile.
-                parked.get_or_insert_with(|| Parked::new(&content, locked));
+                blocked.get_or_insert_with(|| Blocked::new(&data_lease, locked));
                 let part = (!whole).then_some(part.range);
-                whole |= self.acquire(inode, &content, need, part).await?.calm;
+                whole |= self.acquire(inode, &data_lease, need, part).await?.uncontended;
                 continue;
             }
-            parked.get_or_insert_with(|| Parked::new(&content, locked));
+            blocked.get_or_insert_with(|| Blocked::new(&data_lease, locked));
             changed.await;
         }
     }
@@ -656,25 +656,25 @@ impl Core {
     /// rights it grants it nothing: then again. What a file that counts as open was granted stays,
     /// however often others ask for it, so this ends.
     pub async fn acquire_open(&self, inode: &Rc<Inode>, need: Rights) -> Result<bool, Fault> {
-        let content = self.content(inode);
+        let data_lease = self.data_lease(inode);
         let writes = need.contains(Rights::DATA_X);
         let part = writes.then(BlockRange::default);
         loop {
             if inode.is_lost() {
                 return Err(Fault::Stale);
             }
-            let changed = content.changed.notified();
-            let has = !writes || inode.holds(need) || content.holds_parts();
+            let changed = data_lease.changed.notified();
+            let has = !writes || inode.holds(need) || data_lease.holds_ranges();
             if inode.holds(Rights::OPEN) && has {
                 return Ok(writes && !inode.holds(need));
             }
-            if !content.acquiring.get() && !content.is_draining() {
+            if !data_lease.acquiring.get() && !data_lease.is_draining() {
                 drop(changed);
-                let asked = self.acquire(inode, &content, need, part).await?;
+                let asked = self.acquire(inode, &data_lease, need, part).await?;
                 if inode.holds(Rights::OPEN) {
-                    return Ok(writes && !asked.calm && !inode.holds(need));
+                    return Ok(writes && !asked.uncontended && !inode.holds(need));
                 }
-                self.env.sleep(AGAIN).await;
+                self.env.sleep(RETRY).await;
                 continue;
             }
             changed.await;
@@ -686,37 +686,37 @@ impl Core {
     async fn acquire(
         &self,
         inode: &Rc<Inode>,
-        content: &Rc<Content>,
+        data_lease: &Rc<DataLease>,
         need: Rights,
         part: Option<BlockRange>,
-    ) -> Result<Asked, Fault> {
-        content.acquiring.set(true);
-        let _acquiring = Acquiring(content);
+    ) -> Result<AcquireOutcome, Fault> {
+        data_lease.acquiring.set(true);
+        let _acquiring = Acquiring(data_lease);
         // Who holds the whole right to read has pages, and gives it up first.
         let part = part.filter(|_| !inode.holds(Rights::DATA_S));
-        let many = content.parts.borrow().len() + PARTS_AHEAD_MAX >= PARTS_MAX;
+        let many = data_lease.ranges.borrow().len() + PARTS_AHEAD_MAX >= PARTS_MAX;
         let part = part.filter(|_| !many);
         if part.is_none() {
-            self.leave_parts(inode, content).await;
+            self.give_up_ranges(inode, data_lease).await;
         }
         if inode.is_lost() {
             return Err(Fault::Stale);
         }
         let ino = InoRef::Is { ino: inode.ino };
         let rights = need | Rights::ATTR | Rights::OPEN;
-        let ahead = part.map_or_else(Ahead::default, |part| content.ahead(part));
+        let ahead = part.map_or_else(Ahead::default, |part| data_lease.ahead(part));
         let from = FileBlock(0);
         let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, part, ahead }];
         // Before the first write it is asked for `security.capability`.
-        let first = !content.holds_parts();
+        let first = !data_lease.holds_ranges();
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
             ops.push(Op::ListXattr { ino, want: Rights::ATTR });
         }
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, 0)? {
             OpReply::Acquired { calm, untold_tail, .. } => {
-                content.untold_tail.set(*untold_tail);
-                Ok(Asked { calm: *calm })
+                data_lease.tail_unknown.set(*untold_tail);
+                Ok(AcquireOutcome { uncontended: *calm })
             }
             _ => Err(Fault::Protocol),
         }

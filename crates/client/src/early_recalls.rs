@@ -17,11 +17,11 @@ use std::rc::Rc;
 use types::{Attr, BlockRange, HashMap, Ino, Rights};
 
 use crate::core::Core;
-use crate::inode::{Inode, Stays};
+use crate::inode::{Inode, InodePin};
 
 /// What was taken of an inode that is not known.
 #[derive(Clone, Copy, Default)]
-struct Taken {
+struct RecalledRights {
     seq: u64,
     rights: Rights,
     /// Number of the next request then.
@@ -31,31 +31,34 @@ struct Taken {
 
 /// All of them, while requests are under way that may tell of their inodes.
 #[derive(Default)]
-pub(crate) struct Early(RefCell<HashMap<Ino, Taken>>);
+pub(crate) struct EarlyRecalls(RefCell<HashMap<Ino, RecalledRights>>);
 
-impl Early {
+impl EarlyRecalls {
     /// The sequences of leases begin anew, or the session is over.
     pub fn clear(&self) {
         self.0.borrow_mut().clear();
     }
 
-    fn note(&self, ino: Ino, taken: Taken) {
+    fn note(&self, ino: Ino, recalled: RecalledRights) {
         let mut all = self.0.borrow_mut();
         let known = all.entry(ino).or_default();
-        known.seq = known.seq.max(taken.seq);
-        known.rights |= taken.rights;
-        known.order = taken.order;
-        known.owes_open |= taken.owes_open;
+        known.seq = known.seq.max(recalled.seq);
+        known.rights |= recalled.rights;
+        known.order = recalled.order;
+        known.owes_open |= recalled.owes_open;
     }
 
-    fn take(&self, ino: Ino) -> Option<Taken> {
+    fn take(&self, ino: Ino) -> Option<RecalledRights> {
         self.0.borrow_mut().remove(&ino)
     }
 
     /// What was taken, if this is its newest recall.
-    fn take_of(&self, ino: Ino, seq: u64) -> Option<Taken> {
+    fn take_of(&self, ino: Ino, seq: u64) -> Option<RecalledRights> {
         let mut all = self.0.borrow_mut();
-        all.get(&ino).is_some_and(|taken| taken.seq == seq).then(|| all.remove(&ino)).flatten()
+        all.get(&ino)
+            .is_some_and(|recalled| recalled.seq == seq)
+            .then(|| all.remove(&ino))
+            .flatten()
     }
 
     fn is_empty(&self) -> bool {
@@ -65,7 +68,7 @@ impl Early {
 
 impl Core {
     /// A recall of an inode that is not known here.
-    pub(crate) fn recalled_early(
+    pub(crate) fn recall_unknown_inode(
         self: &Rc<Self>,
         (ino, seq): (Ino, u64),
         take: Rights,
@@ -78,22 +81,24 @@ impl Core {
         }
         let owes_open = take.contains(Rights::OPEN);
         let rights = take - Rights::OPEN;
-        self.early.note(ino, Taken { seq, rights, order: self.session.order(), owes_open });
+        self.early_recalls
+            .note(ino, RecalledRights { seq, rights, order: self.session.order(), owes_open });
         self.env.spawn(async move {
             core.give_back((ino, seq), rights, owes_open, part).await;
             core.session.barrier().await;
             match core.inodes.get(ino) {
-                Some(inode) => core.see_to_open(&inode),
+                Some(inode) => core.schedule_open_return(&inode),
                 // An answer may have told of it, and it was forgotten since, with what it owed. The
                 // newest recall ends it: the server takes nothing back under an older sequence.
                 None if owes_open => {
                     // What was asked for since may be told of it under this sequence.
-                    core.early.take_of(ino, seq);
+                    core.early_recalls.take_of(ino, seq);
                     let (rights, order) = (Rights::OPEN, core.session.order());
-                    core.early.note(ino, Taken { seq, rights, order, owes_open: false });
+                    core.early_recalls
+                        .note(ino, RecalledRights { seq, rights, order, owes_open: false });
                     core.give_back((ino, seq), rights, false, None).await;
                     core.session.barrier().await;
-                    core.early.take_of(ino, seq);
+                    core.early_recalls.take_of(ino, seq);
                 }
                 None => {}
             }
@@ -102,13 +107,13 @@ impl Core {
 
     /// The inode that a reply tells of, known at least until everything is answered that is under
     /// way.
-    pub(crate) fn told_until_all_are(&self, attr: &Attr) -> Rc<Inode> {
-        let inode = self.told_of(attr);
+    pub(crate) fn upsert_inode_until_barrier(&self, attr: &Attr) -> Rc<Inode> {
+        let inode = self.upsert_inode(attr);
         if let Some(core) = self.me.upgrade() {
-            let stays = Stays::known(&inode);
+            let pin = InodePin::new(&inode);
             self.env.spawn(async move {
                 core.session.barrier().await;
-                core.inodes.stayed(stays);
+                core.inodes.unpin(pin);
             });
         }
         inode
@@ -116,14 +121,14 @@ impl Core {
 
     /// The inode that a reply tells of, known from now on, without what was taken before it was
     /// known.
-    pub(crate) fn told_of(&self, attr: &Attr) -> Rc<Inode> {
-        let inode = self.inodes.make(attr);
-        if !self.early.is_empty()
-            && let Some(taken) = self.early.take(attr.ino)
+    pub(crate) fn upsert_inode(&self, attr: &Attr) -> Rc<Inode> {
+        let inode = self.inodes.get_or_insert(attr);
+        if !self.early_recalls.is_empty()
+            && let Some(recalled) = self.early_recalls.take(attr.ino)
         {
-            inode.lease(|lease| lease.recalled(taken.seq, taken.rights));
-            inode.give(taken.rights, taken.order);
-            if taken.owes_open {
+            inode.lease(|lease| lease.recalled(recalled.seq, recalled.rights));
+            inode.give_up(recalled.rights, recalled.order);
+            if recalled.owes_open {
                 inode.owe_open();
             }
         }

@@ -9,9 +9,9 @@ use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
 
 /// [`Rpc`] of a client that may be gone already.
-pub(crate) struct ContentRpc(pub std::rc::Weak<Core>);
+pub(crate) struct DataRpc(pub std::rc::Weak<Core>);
 
-impl ContentRpc {
+impl DataRpc {
     fn core(&self) -> Result<std::rc::Rc<Core>, Fault> {
         self.0.upgrade().ok_or(Fault::Unreachable)
     }
@@ -23,7 +23,7 @@ impl ContentRpc {
     }
 }
 
-impl Rpc for ContentRpc {
+impl Rpc for DataRpc {
     fn space(
         &self,
         hint: Option<PagId>,
@@ -31,7 +31,7 @@ impl Rpc for ContentRpc {
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
         Box::pin(async move {
             let mut granted = self.reserved(Op::Space { hint, blocks }).await;
-            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.hurry().await {
+            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
                 granted = self.reserved(Op::Space { hint, blocks }).await;
             }
             match granted? {
@@ -95,7 +95,7 @@ impl Rpc for ContentRpc {
                 let call = Call { sync, ..Call::reserved(ops) };
                 let answers: Vec<_> = match core.session.call(call).await {
                     Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
-                    Ok(reply) => reply.results.iter().map(taken).collect(),
+                    Ok(reply) => reply.results.iter().map(commit_result).collect(),
                     Err(fault) => vec![Err(fault.into()); open.len()],
                 };
                 for (&index, answer) in open.iter().zip(answers) {
@@ -119,7 +119,7 @@ impl Rpc for ContentRpc {
         Box::pin(async move {
             let core = self.core()?;
             let client = core.session.client();
-            core.session.live().await?;
+            core.session.wait_for_lease().await?;
             if core.session.client() == client { Ok(()) } else { Err(Fault::Evicted) }
         })
     }
@@ -135,7 +135,7 @@ impl Rpc for ContentRpc {
     }
 
     fn describe(&self, ino: Ino) -> String {
-        self.core().map_or_else(|_| format!("inode {ino}"), |core| core.origins.describe(ino))
+        self.core().map_or_else(|_| format!("inode {ino}"), |core| core.path_hints.describe(ino))
     }
 
     fn attr(&self, ino: Ino) -> Option<Attr> {
@@ -143,10 +143,10 @@ impl Rpc for ContentRpc {
         core.inodes.get(ino).map(|inode| inode.server_attr())
     }
 
-    fn void_pages(&self, ino: Ino, from: u64, to: u64) {
+    fn inval_pages(&self, ino: Ino, from: u64, to: u64) {
         let Ok(core) = self.core() else { return };
         let Some(inode) = core.inodes.get(ino) else { return };
-        core.env.clone().spawn(async move { core.void(&inode, (from, to)).await });
+        core.env.clone().spawn(async move { core.inval_unlocked_pages(&inode, (from, to)).await });
     }
 
     fn is_open(&self, ino: Ino) -> bool {
@@ -156,7 +156,7 @@ impl Rpc for ContentRpc {
 }
 
 /// How a commit was answered.
-fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
+fn commit_result(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
     match result {
         Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
         Ok(OpReply::Part { done, fault }) => Err(Refusal { fault: *fault, done: *done as usize }),
