@@ -14,12 +14,12 @@ use crate::data::{DataConfig, DataContext};
 use crate::inode::Inode;
 use crate::rpc::{DataRpc, Events, Session};
 
-/// How often the inode table's bound is looked after.
+/// How often the size of the inode table is checked.
 const TRIM: Duration = Duration::from_secs(1);
-/// A data device that is asked and answers nothing for so long is worth a word.
+/// A data device that has not answered a request for this long is reported.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
-/// How long an unmount waits for a server that is away, or for a data device that answers nothing;
-/// longer if two leases are longer.
+/// How long an unmount waits for an absent server, or for a data device that does not answer; at
+/// least two leases.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of one file system. Clones are the same client; it lives on one executor.
@@ -29,8 +29,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a session and the data devices. Fails within `connect_timeout` with what is
-    /// wrong and what to do.
+    /// Opens a session and the data devices. Fails within `connect_timeout`, saying what is wrong
+    /// and what to do.
     pub async fn connect(
         env: Env,
         config: ClientConfig,
@@ -83,7 +83,7 @@ impl Client {
         self.core.root.get()
     }
 
-    /// Finds the directory that is to be mounted. The kernel never forgets it.
+    /// Finds the directory to mount. The kernel never forgets it.
     async fn find_mount_root(&self) -> Result<(), String> {
         let core = &self.core;
         let mut path = format!("{}:", core.config.fs_name);
@@ -105,9 +105,9 @@ impl Client {
         Ok(())
     }
 
-    /// Everything is written, the pool given back, the session ended; waits for a server that
-    /// is away, and for a device that answers nothing, as [`Client::gone`] does. Tells, and logs,
-    /// what could not be written.
+    /// Writes everything, returns the pool and ends the session. Waits for an absent server, and
+    /// for a device that does not answer, as [`Client::gone`] does. Returns, and logs, what could
+    /// not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
         if let Some(who) = self.unanswering(SILENT_AFTER) {
@@ -125,8 +125,8 @@ impl Client {
             core.session.log(text);
         }
         if core.data().writes_in_flight() > 0 {
-            // They may still reach blocks that a goodbye would free for others: without one the
-            // server keeps these blocks back until it is proven that they cannot.
+            // The writes in flight may still reach blocks that a goodbye would free for others.
+            // Without one the server keeps these blocks until it is certain that the writes cannot.
             core.session.abandon();
             return lost;
         }
@@ -137,8 +137,8 @@ impl Client {
         lost
     }
 
-    /// Ends when the server has been away, or a data device has answered nothing, for so long
-    /// that an unmount waits no longer.
+    /// Ends when the server has been away, or a data device has not answered, for so long that an
+    /// unmount waits no longer.
     pub fn gone(&self) -> LocalFuture<'static, ()> {
         let (session, data) = (self.core.session.clone(), self.core.data().clone());
         let patience = self.patience();
@@ -147,7 +147,7 @@ impl Client {
         })
     }
 
-    /// Who does not answer, for people: the server, or a data device for at least `silent`.
+    /// What does not answer, as a message: the server, or a data device for at least `silent`.
     pub fn unanswering(&self, silent: Duration) -> Option<String> {
         if !self.core.session.is_connected() {
             return Some("the metadata server is away".into());
@@ -163,7 +163,7 @@ impl Client {
         (self.core.session.lease() * 2).max(PATIENCE)
     }
 
-    /// What is lost if this client ends now, for people.
+    /// What is lost if this client ends now, as a message.
     pub fn losses(&self, why: &str) -> String {
         const NAMED: usize = 10;
         let core = &self.core;
@@ -183,14 +183,14 @@ impl Client {
         )
     }
 
-    /// Polls a part of `operation`, a number other than 0, so that it can be given up.
+    /// Polls a future of `operation`, which is not 0, so that the operation can be given up.
     pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
         self.core.session.step(operation, poll)
     }
 
-    /// The caller of `operation` is gone. What the operation has not yet asked of the server it
-    /// does not ask, and fails `Fault::Interrupted`; what is under way it brings to its end.
-    /// The kernel is told to forget what that changes.
+    /// The caller of `operation` is gone. Requests that the operation has not sent yet fail with
+    /// `Fault::Interrupted`; requests in flight are completed. The kernel must then forget what
+    /// they change.
     pub fn give_up(&self, operation: u64) {
         self.core.session.give_up(operation);
     }
@@ -200,23 +200,23 @@ impl Client {
         self.core.session.operation_ended(operation);
     }
 
-    /// For how long what it and the kernel cache may still be relied on without hearing from the
-    /// server.
+    /// How long the caches of client and kernel may still be used without hearing from the server.
     pub fn lease_left(&self) -> Duration {
         self.core.session.lease_left()
     }
 
-    /// Its number at the server; none while it has no session.
+    /// Its number at the server; 0 while it has no session.
     pub fn number(&self) -> ClientId {
         self.core.session.client()
     }
 
-    /// The rights that it relies on as long as its lease is good, by inode.
+    /// The rights that the client relies on while its lease is good, by inode.
     pub fn leases(&self) -> Vec<(Ino, Rights)> {
         let held = |inode: Rc<Inode>| {
             let mut rights = inode.lease(|lease| lease.rights());
-            // Who asks for the whole has let go of the parts before it has the answer.
-            if !inode.data_lease().is_some_and(|data_lease| data_lease.holds_ranges()) {
+            // A client that asks for the whole right has given up the ranges before the reply
+            // arrives.
+            if !inode.data_lease().is_some_and(|data| data.holds_ranges()) {
                 rights -= Rights::DATA_P;
             }
             (!rights.is_empty()).then_some((inode.ino, rights))
@@ -224,7 +224,7 @@ impl Client {
         self.core.inodes.all().into_iter().filter_map(held).collect()
     }
 
-    /// The parts of files that it relies on as long as its lease is good, by inode.
+    /// The ranges of files that the client relies on while its lease is good, by inode.
     pub fn ranges(&self) -> Vec<(Ino, Part)> {
         let held = |inode: Rc<Inode>| {
             let data_lease = inode.data_lease().filter(|_| inode.holds(Rights::DATA_P))?;
@@ -234,7 +234,7 @@ impl Client {
         self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }
 
-    /// What it is doing.
+    /// What the client is doing.
     pub fn status(&self) -> ClientStatus {
         let core = &self.core;
         let mut status = ClientStatus {
@@ -252,7 +252,7 @@ impl Client {
     }
 }
 
-/// What `future` gives, unless `end` comes first.
+/// The output of `future`, unless `end` is ready first.
 pub(crate) async fn first<T>(
     future: impl Future<Output = T>,
     end: impl Future<Output = ()>,

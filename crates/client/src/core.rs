@@ -1,9 +1,9 @@
-//! What all operations share, and how replies change it.
+//! The state that all operations share, and how replies change it.
 //!
 //! Invariants:
-//! - every reply passes [`Core::absorb`] in the order of arrival, before the operation
-//!   that waits for it goes on: caches and leases change only there and by recalls;
-//! - an operation trusts what it read before an await only after looking again.
+//! - every reply passes [`Core::absorb`] in the order of arrival, before the operation that waits
+//!   for it continues: caches and leases change only there and by recalls;
+//! - an operation trusts what it read before an await only after it has checked again.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,26 +33,26 @@ use crate::ops::open::WANT_NEW;
 use crate::path_hints::PathHints;
 use crate::rpc::{Call, Events, LostChanges, Session, result};
 
-/// Longest time for which the kernel may believe anything.
+/// Longest TTL that the kernel gets for anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// How often attributes are asked for again of which a part changed meanwhile.
+/// How often attributes are fetched again if the local size changed during the request.
 const ATTR_RETRIES: u32 = 3;
-/// Closed files of which content and rights are kept for their next opening.
+/// How many closed files keep content and rights for their next opening.
 const CLOSED_MAX: usize = 65_536;
 
-/// For how long the kernel may believe what it is told in one moment.
+/// TTLs of what is reported to the kernel in one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifetimes {
-    /// What the lease covers.
+    /// TTL of what the lease covers.
     covered: Duration,
-    /// Names of the directory in question.
+    /// TTL of names in the directory in question.
     name: Duration,
-    /// The moment.
+    /// When they were computed.
     now: Instant,
 }
 
 impl Lifetimes {
-    /// What a lookup of the inode answers; counts as one.
+    /// The answer to a lookup of the inode; counts one lookup.
     pub fn entry(self, inode: &Inode) -> Entry {
         inode.looked_up();
         inode.report_owner();
@@ -64,7 +64,7 @@ impl Lifetimes {
     }
 }
 
-/// The removal of the last name of an inode, as long as it is under way.
+/// A removal in progress of an inode's last name.
 pub(crate) struct Removing {
     pub dir: Ino,
     pub name: Name,
@@ -84,24 +84,25 @@ pub(crate) struct Core {
     pub handles: Handles,
     pub locks: Locks,
     pub path_hints: PathHints,
-    /// Recalls of inodes that are not known yet.
+    /// Recalls of inodes that the client does not know yet.
     pub early_recalls: EarlyRecalls,
     pub recalls: Cell<u64>,
-    /// Number of the request whose reply is being absorbed.
+    /// Number of the request whose reply is being applied.
     absorbing: Cell<u64>,
-    /// Space as told last.
+    /// Space as the server last reported it.
     pub statfs: Cell<Option<Statfs>>,
-    /// Names of the extended attributes of the mounted directory, as told last.
+    /// Names of the extended attributes of the mounted directory, as the server last reported them.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
     closed_leases: RefCell<VecDeque<Rc<Inode>>>,
-    /// Inodes whose return is under way, with the lease sequence given back: replies made
-    /// before it bring nothing.
+    /// Inodes whose rights are being returned, with the lease sequence of the return: replies made
+    /// before it grant nothing.
     returning: RefCell<HashMap<Ino, u64>>,
-    /// Inodes whose last name is being taken away, given up: opening and finding them waits.
+    /// Inodes that this client gives up with their last name, which is being removed: lookups and
+    /// opens of them wait.
     pub removing: RefCell<BTreeMap<Ino, Removing>>,
-    /// Lookups under way.
+    /// Lookups in progress.
     pub lookups: Rc<Lookups>,
-    /// Inodes that are kept for the kernel.
+    /// Inodes that stay open after their last name is gone, because the kernel may still open them.
     pub lingering: Lingering,
     pub me: Weak<Core>,
 }
@@ -139,25 +140,25 @@ impl Core {
         })
     }
 
-    /// The data devices were opened.
+    /// Sets the data devices after they were opened.
     pub fn set_data(&self, data: Rc<DataContext>) {
         let first = self.data.set(data).is_ok();
         assert!(first, "data devices are opened once");
     }
 
-    /// The client is gone.
+    /// Closes the data devices: the client has ended.
     pub fn close_data(&self) {
         if let Some(data) = self.data.get() {
             data.let_go();
         }
     }
 
-    /// The content half.
+    /// The data half of the client.
     pub fn data(&self) -> &Rc<DataContext> {
         self.data.get().expect("data devices are opened before the client is handed out")
     }
 
-    /// The server wants unused space back; it is always answered.
+    /// Returns unused space, which the server wants back; always answers the server.
     pub async fn return_unused_space(&self) {
         self.reclaim_lingering().await;
         match self.data.get() {
@@ -169,7 +170,7 @@ impl Core {
         }
     }
 
-    /// Ends when what is cached may be relied on.
+    /// Waits until the lease is good, so that what is cached may be used.
     pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         if self.session.lease_ends() > self.env.now() {
             return Ok(());
@@ -177,19 +178,19 @@ impl Core {
         self.session.wait_for_lease().await
     }
 
-    /// For how long the kernel may believe what the lease covers, from now on.
+    /// The TTL, from now on, of what the lease covers.
     fn ttl(&self) -> Duration {
         self.session.lease_left().min(TTL_MAX)
     }
 
-    /// The kernel is told `attr` of the inode; for how long it may believe that.
+    /// Notes that `attr` of the inode is reported to the kernel; returns its TTL.
     pub fn report_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
         inode.report_owner();
         inode.report_size(attr.size, self.env.now());
         if inode.kernel_may_cache_attr() { self.ttl() } else { Duration::ZERO }
     }
 
-    /// For how long the kernel may believe names of the directory.
+    /// The TTL of names in the directory.
     pub fn name_ttl(&self, dir: Ino) -> Duration {
         match self.inodes.get(dir) {
             Some(dir) if dir.holds(Rights::NAMES) => self.ttl(),
@@ -197,15 +198,15 @@ impl Core {
         }
     }
 
-    /// What a lookup of the inode under `dir` answers; counts as one.
+    /// The answer to a lookup of the inode under `dir`; counts one lookup.
     pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
         let now = self.env.now();
         let times = Lifetimes { covered: self.ttl(), name: self.name_ttl(dir), now };
         times.entry(inode)
     }
 
-    /// For how long the kernel may believe what a reply told of a name of the directory. That may
-    /// be older than the right that is held now: what came since must say the same.
+    /// The TTL of a name in the directory that a reply brought. The reply may be older than the
+    /// right that is held now, so the TTL is zero unless the cached name says the same.
     pub fn name_ttl_from_reply(&self, dir: Ino, name: &Name, found: CachedName) -> Duration {
         match self.inodes.get(dir) {
             Some(dir) if dir.cached_name(name) == found => self.ttl(),
@@ -213,49 +214,49 @@ impl Core {
         }
     }
 
-    /// As [`Core::entry`], for what a reply found or made under `name`.
+    /// As [`Core::entry`], for an inode that a reply found or created under `name`.
     pub fn entry_from_reply(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
         let name = self.name_ttl_from_reply(dir, name, CachedName::Present(inode.ino));
         Lifetimes { covered: self.ttl(), name, now: self.env.now() }.entry(inode)
     }
 
-    /// Lifetimes of what is told under `dir` in this moment.
+    /// The TTLs of what is reported under `dir` now.
     pub fn lifetimes(&self, dir: &Inode) -> Lifetimes {
         let covered = self.ttl();
         let name = if dir.holds(Rights::NAMES) { covered } else { Duration::ZERO };
         Lifetimes { covered, name, now: self.env.now() }
     }
 
-    /// As [`Core::told_entry`], with attributes as this reply told them.
+    /// As [`Core::entry_from_reply`], with the attributes of this reply.
     pub fn entry_with_attr(&self, inode: &Inode, dir: Ino, name: &Name, attr: &Attr) -> Entry {
         let attr = inode.attr_for_reply(attr);
         inode.report_size(attr.size, self.env.now());
         Entry { attr, ..self.entry_from_reply(inode, dir, name) }
     }
 
-    /// Fails if the kernel means by this number an inode whose making was lost.
+    /// Fails if the kernel means by this number an inode whose creation was lost.
     pub fn check_not_lost(&self, ino: Ino) -> Result<(), Fault> {
         if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
     }
 
-    /// The failure of an operation on names of directory `dir`, as the kernel is told it. `Stale`
-    /// says that the directory is gone. One that the kernel knows, and whose making was not lost,
-    /// was removed: it has no names, as on one machine.
+    /// Translates the fault of an operation on names of directory `dir` for the kernel. `Stale`
+    /// says that the directory is gone. If the kernel knows the directory, and its creation was not
+    /// lost, then it was removed: it has no names, as on a local file system.
     pub fn dir_fault(&self, dir: Ino, fault: Fault) -> Fault {
         if self.note_if_removed(dir, fault) { Fault::NotFound } else { fault }
     }
 
-    /// Does `fault`, which the server gave of this directory, say that it was removed? Then it is
-    /// known from now on.
+    /// Does `fault`, which the server returned for this directory, say that it was removed? If so,
+    /// marks it as removed.
     pub fn note_if_removed(&self, dir: Ino, fault: Fault) -> bool {
         if fault != Fault::Stale || self.inodes.is_lost(dir) {
             return false;
         }
         let dir = self.inodes.get(dir).filter(|dir| dir.kind() == FileKind::Directory);
-        dir.inspect(|dir| dir.is_gone()).is_some()
+        dir.inspect(|dir| dir.mark_removed()).is_some()
     }
 
-    /// The inode, asked from the server if it is not known.
+    /// The inode, fetched from the server if the client does not know it.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
         self.check_not_lost(ino)?;
         if let Some(inode) = self.inodes.get(ino) {
@@ -264,16 +265,17 @@ impl Core {
         self.fetch_attr(ino).await
     }
 
-    /// Asks the server for the attributes.
+    /// Fetches the attributes from the server.
     pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
         Ok(self.fetch_attr_reply(ino).await?.0)
     }
 
-    /// Asks the server for the attributes; with them as it told them to this question.
+    /// Fetches the attributes from the server; returns them as this reply brought them.
     ///
-    /// Of a file that this client writes the server knows all but the size. If that changes while
-    /// the server is asked, the two are of different moments, between which another client may have
-    /// changed the rest: it is asked again, up to [`ASKED_AGAIN`] times.
+    /// The server knows everything of a file that this client writes, except the size. If the local
+    /// size changes during the request, size and other attributes are of different moments, and
+    /// another client may have changed the others in between. So the request is repeated, up to
+    /// [`ATTR_RETRIES`] times.
     pub async fn fetch_attr_reply(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
         let local_size = || self.inodes.get(ino).and_then(|inode| inode.local_size());
         let mut retries = ATTR_RETRIES;
@@ -291,14 +293,14 @@ impl Core {
         }
     }
 
-    /// Asks the server for a change of names or attributes. When all that follows from the answer
-    /// is done here, [`Core::untold`] is the last thing.
+    /// Asks the server for a change of names or attributes. After applying the reply, the caller
+    /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
         self.session.call(Call::one(caller, op)).await
     }
 
-    /// If nobody waits for the answer of a change any more, the kernel was told that the call
-    /// failed, and may believe what was before: it has forgotten that when this ends.
+    /// If the caller was killed, the kernel already saw EINTR and may cache the state before the
+    /// change: invalidates it. The kernel has dropped it when this ends.
     pub async fn invalidate_for_abandoned_caller(&self, reply: &Reply) {
         if !self.session.caller_is_gone() {
             return;
@@ -311,8 +313,8 @@ impl Core {
         }
     }
 
-    /// The content of an inode was changed. If nobody waits for the answer any more, the
-    /// kernel does not hear of it, and may have read what was before.
+    /// Call after a change of the inode's content. If the caller was killed, the kernel does not
+    /// learn of the change, and may have read the old content: invalidates it.
     pub async fn inval_content_for_abandoned_caller(&self, inode: &Inode) {
         if self.session.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
@@ -320,29 +322,30 @@ impl Core {
         }
     }
 
-    /// The kernel forgets bytes `range` of the content, but for what waiting requests hold locked.
+    /// The kernel drops its pages of bytes `range`, except for those that blocked requests have
+    /// locked.
     pub async fn inval_unlocked_pages(&self, inode: &Inode, range: (u64, u64)) {
         let data_lease = inode.data_lease().filter(|_| inode.has_pages());
-        let ranges = data_lease.map_or_else(Vec::new, |data_lease| data_lease.unlocked(&[range]));
+        let ranges = data_lease.map_or_else(Vec::new, |data| data.unlocked(&[range]));
         for range in ranges {
             self.inval_pages(inode, range).await;
         }
     }
 
     /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
-    /// one locked.
+    /// one of them locked.
     pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
-        let _dropping = inode.data_lease().map(|data_lease| data_lease.pages.dropping());
+        let _dropping = inode.data_lease().map(|data| data.pages.dropping());
         let len = if to == u64::MAX { 0 } else { to - from };
         self.kernel.inval_pages_outside_recall(inode.ino, from, len).await;
     }
 
-    /// Fails if nothing may be changed.
+    /// Fails if the mount is read-only.
     pub fn check_writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
     }
 
-    /// A file's last handle was closed: its content is kept for a while.
+    /// The last handle of a file was closed: its content stays cached for a while.
     pub fn data_lease_closed(&self, inode: &Rc<Inode>) {
         let Some(data_lease) = inode.data_lease() else { return };
         data_lease.file.closed();
@@ -380,13 +383,13 @@ impl Core {
         (inode, newer)
     }
 
-    /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed,
-    /// before the answer was here, and nobody else gives it back.
+    /// `OPEN` was granted for an orphan that no handle has open here: it was closed, or removed,
+    /// before the reply arrived. Nothing else would return it.
     fn late_open_grant(&self, inode: &Rc<Inode>) {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
         self.env.spawn(async move {
-            // What has just been made without a name is open by now.
+            // A file that was created as an orphan (`O_TMPFILE`) is open by now.
             if is_unused(&inode) && inode.holds(Rights::OPEN) {
                 inode.owe_open();
                 me.schedule_open_return(&inode);
@@ -394,7 +397,8 @@ impl Core {
         });
     }
 
-    /// What a reply says about the directory. Whether names found along with it may be kept.
+    /// Applies what a reply says about the directory. True if names in the same reply may be
+    /// cached.
     fn apply_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
         let inode = self.upsert_inode(&dir.attr);
         let current = dir.attr.version >= inode.server_attr().version;
@@ -405,8 +409,8 @@ impl Core {
         (inode, keep)
     }
 
-    /// This client's own change of a directory: where a name leads since, if the names are held
-    /// since before it.
+    /// Applies this client's own change of a directory: `change` is a name and where it leads
+    /// since. The name is cached if `NAMES` was held before the change.
     fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
         let inode = self.upsert_inode(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
@@ -414,8 +418,7 @@ impl Core {
         let Some((name, ino)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
         inode.names(|names| match ino {
             _ if !names.covers(dir.attr.version) => {}
-            // A later change, of which the answer came before this one, may have been of the same
-            // name.
+            // A later change, whose reply came before this one, may concern the same name.
             _ if !newest => names.forget(name),
             Some(ino) => names.add(name, ino),
             None => names.remove(name),
@@ -439,7 +442,7 @@ impl Core {
         data_lease.changed.notify_all();
     }
 
-    /// Parts of the content came; `attr`: as they were then.
+    /// Applies a grant of ranges of the content; `attr`: the attributes at the time of the grant.
     fn apply_range_grant(
         &self,
         inode: &Rc<Inode>,
@@ -460,16 +463,16 @@ impl Core {
         data_lease.changed.notify_all();
     }
 
-    /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
+    /// An inode lost a name. `given_up`: this client's rights go with the name, if it was the last.
     fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
         if known.is_none() && self.session.is_idle() {
             return;
         }
-        // What was found of it before may be told after this.
+        // A lookup from before the removal may be answered after this.
         let inode = known.clone().unwrap_or_else(|| self.upsert_inode_until_barrier(attr));
         inode.apply_removal(attr);
-        // Another client may have given it a further name meanwhile: then the server keeps them.
+        // Another client may have linked it again in between: then the server keeps the rights.
         if given_up && attr.nlink == 0 {
             inode.give_up(Rights::all(), self.session.order());
         }
@@ -529,8 +532,8 @@ impl Core {
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
                 let (inode, newer) = self.apply_attr_and_lease(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    // Without a layout it brings no right on content, whatever it tells of one: the
-                    // answer that brings it is under way.
+                    // Without a layout the reply grants no right on content, even if it names one:
+                    // another reply that grants it is on its way.
                     if let Some(layout) = layout {
                         self.apply_whole_grant(&inode, newer, layout.clone());
                     }
@@ -544,9 +547,9 @@ impl Core {
             }
             (_, OpReply::Attr { leased }) => {
                 let (inode, _) = self.apply_attr_and_lease(leased);
-                // The answer to a change of what several write tells what the server has.
-                let in_parts =
-                    inode.data_lease().is_some_and(|data_lease| data_lease.holds_ranges());
+                // While several clients write the file, a reply to a change has the server's size
+                // and times.
+                let in_parts = inode.data_lease().is_some_and(|data| data.holds_ranges());
                 if in_parts && !matches!(op, Op::GetAttr { .. }) {
                     inode.mark_size_stale();
                 }
@@ -575,8 +578,8 @@ impl Core {
         }
     }
 
-    /// This client set or removed an extended attribute: what is told of the mounted directory
-    /// while the server is away goes by that.
+    /// Applies this client's change of an extended attribute to the cached list of the mounted
+    /// directory, which answers while the server is away.
     fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
         let mut known = self.root_xattrs.borrow_mut();
         let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };
@@ -589,7 +592,7 @@ impl Core {
         *names = changed;
     }
 
-    /// What a reply tells of `security.capability` to who may write the file.
+    /// Applies what a reply says about `security.capability`, for a client that may write the file.
     fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
         let is_capability = |name: &Bytes| name.0 == CAPABILITY;
         let data_lease = |at: &InoRef| match at {
@@ -630,7 +633,8 @@ impl Core {
         inline_max: u32,
     ) {
         if want.contains(WANT_NEW) {
-            // Open from here on: a recall may come before who made it goes on.
+            // Counts as open from here on: a recall may come before the operation that created it
+            // continues.
             inode.count_open(1);
         }
         inode.cache_xattrs(attr, Xattrs::OnlyAcls);
@@ -709,7 +713,7 @@ impl Core {
         }
     }
 
-    /// Returns what the kernel forgot longest ago, when too much is cached.
+    /// Returns the rights of the inodes that have been idle longest, while too many are cached.
     pub async fn trim(&self) {
         const BATCH: usize = 64;
         if self.inodes.len() > self.config.inodes_max {
@@ -743,12 +747,12 @@ impl Core {
     }
 }
 
-/// Has it no name, and is it not open here?
+/// Is it an orphan that is not open here?
 fn is_unused(inode: &Inode) -> bool {
     inode.opens() == 0 && inode.server_attr().nlink == 0 && inode.kind() != FileKind::Directory
 }
 
-/// The inodes that an operation changed, by its result.
+/// The inodes that an operation changed, according to its result.
 fn changed_inodes(result: &OpReply) -> Vec<Ino> {
     let of = |leased: &Leased| leased.attr.ino;
     match result {
@@ -765,7 +769,7 @@ fn changed_inodes(result: &OpReply) -> Vec<Ino> {
     }
 }
 
-/// The inodes that an operation of the kernel names by number.
+/// The inodes that an operation from the kernel names by number.
 fn named_inodes(op: &Op) -> [Option<Ino>; 2] {
     let is = |ino: &InoRef| match ino {
         InoRef::Is { ino } => Some(*ino),
@@ -883,7 +887,7 @@ impl Events for Core {
 }
 
 impl Core {
-    /// The locks went with the session: the log names the files and the processes.
+    /// Marks the locks of the ended session as lost; logs the files and the processes.
     fn lose_locks(&self) {
         for (ino, locks) in self.locks.lose_all() {
             let pids: BTreeSet<u32> = locks.iter().map(|lock| lock.pid).collect();
@@ -896,8 +900,9 @@ impl Core {
         }
     }
 
-    /// Nothing that the kernel caches is covered any more; open files are opened anew.
-    /// Its pages are dropped before anything else is asked of the server, which may wait for that.
+    /// Invalidates everything that the kernel caches, because no lease covers it any more, and
+    /// acquires `OPEN` again for open files. Drops the pages before it sends any request, because
+    /// the server may wait for that.
     async fn invalidate_kernel(
         self: Rc<Self>,
         inodes: Vec<Rc<Inode>>,
@@ -922,7 +927,7 @@ impl Core {
                     part: None,
                     ahead: Ahead::default(),
                 };
-                // A file that has no name left is gone: its handles see `Stale`.
+                // An orphan is gone: its handles get `Stale`.
                 let _ = self.session.call(Call::one(&Caller::default(), op)).await;
             }
         }

@@ -1,30 +1,30 @@
-//! Requests on the content of a file: uses of a DATA right, parking while it drains.
+//! The DATA rights of a file: I/O guards for requests, and blocking requests while a right drains.
 //!
 //! Invariants:
-//! - a right serves requests only when what came with it (size, layout) is here: another reply may
-//!   tell of it before;
-//! - a request in service holds a [`Use`]; the right is given back only at zero uses, a part only
-//!   when no use has a block of it;
-//! - parts serve only what bypasses the kernel's pages: whoever waits for a part locks no folio,
-//!   and while parts are held the kernel has no pages of the file, so giving one up tells it
-//!   nothing;
-//! - a request that changes the size is never parked while `DATA_X` is held, nor is the
-//!   kernel's write-back: the kernel may hold locks that an invalidation waits for;
+//! - a right serves requests only when the size and layout that come with it are here: another
+//!   reply may name the right before;
+//! - a request in service holds an [`IoGuard`]; the client gives the whole right up only when no
+//!   guard is left, and a range only when no guard has a block of it;
+//! - ranges serve only requests that bypass the kernel's pages. A request that waits for a range
+//!   locks no folio. While ranges are held the kernel has no pages of the file, so giving one up
+//!   invalidates nothing;
+//! - a request that changes the size is never blocked while `DATA_X` is held, nor is the kernel's
+//!   write-back: the kernel may hold locks that an invalidation waits for;
 //! - while the right drains, all pages that may be up to date are invalidated before the right
-//!   goes. An invalidation leaves out the pages of waiting READs: these are locked and not up to
-//!   date. Pages that a READ that is served fills, and those that a WRITE covers, are noted: they
-//!   may have come after an invalidation passed there. A WRITE into a part of a page never makes it
-//!   up to date, so it is not noted;
-//! - an invalidation that waits for a locked page has the waiting requests on its range served, and
-//!   no others (but READs of a page that is being stored into): so the rounds of a drain end,
-//!   however busy the file is;
-//! - while a handle may map the file writable the kernel has pages under `DATA_X` only, so what
-//!   page-filling READs need is held as long as there is something to invalidate;
-//! - what the kernel writes back of pages from before a loss is refused; a page that it has had
-//!   filled since was not there before, so what is stored into that is written back;
-//! - a request never waits for a second right while it holds a use;
-//! - content changes only while the file has no `security.capability`: whoever sets one takes the
-//!   right to write first, and whoever then changes content removes it before.
+//!   goes. An invalidation leaves out the pages of blocked READs: they are locked and not up to
+//!   date. Pages that a served READ fills, and pages that a WRITE covers, are noted: they may have
+//!   come after an invalidation passed there. A WRITE into a part of a page never makes it up to
+//!   date, so it is not noted;
+//! - while an invalidation waits for a locked page, blocked requests on its range are served, and
+//!   no others (except for READs of a page that is being stored into). So the rounds of a drain
+//!   end, however busy the file is;
+//! - while a handle may map the file writable the kernel has pages under `DATA_X` only. So the
+//!   right that page-filling READs need is held as long as there is something to invalidate;
+//! - a write-back of pages from before a loss of the session is refused. A page that the kernel has
+//!   filled since then was not there before, so its write-back is accepted;
+//! - a request never waits for a second right while it holds a guard;
+//! - content changes only while the file has no `security.capability`: a client that sets one takes
+//!   the right to write first, and a client that changes content afterwards removes it before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -45,50 +45,50 @@ use crate::pages::{KernelPages, Storing};
 use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
 use crate::rpc::{Call, result};
 
-/// Between two requests for a right while the server asks for what it had granted.
+/// Pause between two requests for a right while the server recalls what it had granted.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// A client whose processes use a file without a pause keeps its right on the content for so long,
+/// How long a client whose processes use a file without a pause keeps its right on the content,
 /// although another client waits for it.
 const MIN_HOLD: Duration = Duration::from_millis(5);
 /// A longer time without a request is a pause.
 const IDLE_GAP: Duration = Duration::from_micros(200);
 
-/// What kind of request wants to be served.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     /// A read whose answer fills the kernel's pages.
     PageRead,
     /// A write through the kernel's pages.
     PageWrite,
-    /// Any other that may be parked.
+    /// Any other request that may be blocked.
     Plain,
-    /// Never parked: change of size.
+    /// A change of size; never blocked.
     Resize,
-    /// The kernel writes back what was stored into a mapping. Never parked, and refused if that was
-    /// done under rights of a session that is lost.
+    /// The kernel writes back what was stored into a mapping. Never blocked; refused if the store
+    /// was made under rights of a lost session.
     WriteBack,
 }
 
-/// Parts that are asked for ahead: the first time that a stride is repeated, the second …
+/// How many ranges are requested ahead after the first, second, … repetition of a stride.
 const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, PARTS_AHEAD_MAX as u8 - 1];
 
 impl Service {
-    /// Does the kernel have pages of the range when it is answered, of which it keeps some locked
+    /// Does the kernel have pages of the range when the request is answered, some of them locked
     /// until then?
     fn fills_pages(self) -> bool {
         matches!(self, Service::PageRead | Service::PageWrite)
     }
 
-    /// Is it served while a recall waits for it?
+    /// Is the request served while a recall waits for it?
     fn overtakes_recalls(self) -> bool {
         matches!(self, Service::Resize | Service::WriteBack)
     }
 }
 
-/// What became of a request for rights on content.
+/// The outcome of a request for rights on content.
 struct AcquireOutcome {
-    /// The whole right is to be had, or nothing.
+    /// The file is not contended: the server grants the whole right, or nothing.
     uncontended: bool,
 }
 
@@ -98,67 +98,70 @@ fn blocks_of(range: (u64, u64)) -> BlockRange {
 }
 
 struct Drain {
-    /// What goes.
+    /// The range to be given up.
     range: BlockRange,
     blocking: bool,
-    /// Requests that touch pages of these ranges are served all the same.
+    /// Requests that touch pages of these ranges are served nevertheless.
     passing: Vec<(u64, u64)>,
     /// Pages that may have become up to date after an invalidation passed there.
     noted: Vec<(u64, u64)>,
 }
 
-/// The content of a file in use.
+/// The DATA rights of a file, and its content in use.
 pub(crate) struct DataLease {
     pub file: Rc<File>,
     /// The file knows its layout under the right that is held.
     loaded: Cell<bool>,
-    /// Another client may know the file. Not so for a file that this client made and has held
-    /// `DATA_X` on ever since, without a glimpse: whoever finds it has its size glimpsed.
+    /// Another client may know the file. False only for a file that this client created and has
+    /// held `DATA_X` on ever since, without a glimpse: a client that finds the file has its size
+    /// glimpsed.
     pub shared: Cell<bool>,
-    /// Under `DATA_P`: what is held.
+    /// Under `DATA_P`: the ranges that are held.
     pub ranges: RefCell<Parts>,
-    /// Where a part was asked for last, how far from the one before, and how often so.
+    /// Where the last requested range began, its distance from the one before, and how often that
+    /// distance was repeated.
     last_range: Cell<(u64, u64, u8)>,
-    /// The server did not know what lies behind the size.
+    /// The server did not know what lies behind the size in the last block.
     tail_unknown: Cell<bool>,
-    /// Under a right to write: the file is known to have no `security.capability`. Whoever sets one
-    /// takes that right first.
+    /// Under a right to write: the file is known to have no `security.capability`. A client that
+    /// sets one takes that right first.
     no_capability: Cell<bool>,
     /// Number of the first request made under the right to write.
     writes_from: Cell<u64>,
-    /// Number of the first request made since this client was told that it set the attribute.
+    /// Number of the first request made since the server acknowledged that this client set the
+    /// attribute.
     capability_set: Cell<u64>,
     guards: Cell<u32>,
-    /// When a right on the whole content came, and when a request was served under it last.
+    /// When a right on the whole content was granted, and when a request was last served under it.
     granted_at: Cell<Instant>,
     served_at: Cell<Instant>,
-    /// Uses of parts, by number.
+    /// Guards of ranges, by number.
     range_guards: RefCell<BTreeMap<u64, BlockRange>>,
     drain: RefCell<Option<Drain>>,
-    /// Waiting requests, by number, and the pages of each that are locked and not up to date for
-    /// certain.
+    /// Blocked requests, by number, and the pages of each that are certainly locked and not up to
+    /// date.
     blocked: RefCell<BTreeMap<u64, (u64, u64)>>,
     next_id: Cell<u64>,
     acquiring: Cell<bool>,
-    /// So many times the kernel has yet to drop its pages of lost sessions.
+    /// How many losses of a session the kernel has yet to drop its pages for.
     stale_pages: Cell<u32>,
-    /// Of what was to be written back of them nothing was refused yet.
+    /// No write-back of these pages was refused yet.
     stale_unreported: Cell<bool>,
-    /// Bytes whose pages the kernel has had filled since the last loss, until it has dropped those
+    /// Bytes whose pages the kernel has filled since the last loss, until it has dropped the pages
     /// from before.
     refilled: RefCell<Vec<(u64, u64)>>,
-    /// What the kernel's pages may hold while WRITEs are on their way.
+    /// What the kernel's pages may hold while WRITEs are in flight.
     pub pages: Rc<KernelPages>,
-    /// Uses, drain or rights changed.
+    /// Guards, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
     pub draining: AsyncMutex,
-    /// Waits in the queue of contents to be dropped.
+    /// The inode is in the queue of closed files.
     pub queued: Cell<bool>,
 }
 
 impl DataLease {
-    /// Content that holds nothing yet, of a file whose size the kernel was told last.
+    /// Rights of a file, none held yet; `reported_size` is the size that the kernel knows.
     pub fn new(file: Rc<File>, reported_size: u64) -> DataLease {
         DataLease {
             file,
@@ -188,14 +191,14 @@ impl DataLease {
         }
     }
 
-    /// A right on the whole content came.
+    /// A right on the whole content was granted.
     pub fn whole_granted(&self, now: Instant) {
         self.granted_at.set(now);
         self.set_loaded(true);
     }
 
-    /// Until when a recall lets requests be served before it drains: [`LEAST_USE`] after the right
-    /// came, as long as they follow each other within [`PAUSE`]. `None`: no longer.
+    /// Until when a recall lets requests be served before it drains: [`MIN_HOLD`] after the grant,
+    /// as long as the requests follow each other within [`IDLE_GAP`]. `None`: no longer.
     pub fn keep_until(&self, now: Instant) -> Option<Instant> {
         let busy = self.guards.get() > 0 || !self.blocked.borrow().is_empty();
         let pause = if busy { now + IDLE_GAP } else { self.served_at.get() + IDLE_GAP };
@@ -208,28 +211,29 @@ impl DataLease {
         self.loaded.get()
     }
 
-    /// May requests under `need` on the whole content be served, `need` being held?
+    /// May requests under `need` on the whole content be served, given that `need` is held?
     fn is_ready(&self, need: Rights) -> bool {
         self.loaded.get() && self.file.holds(need)
     }
 
-    /// A DATA right came or went.
+    /// Sets whether the file knows its layout.
     pub fn set_loaded(&self, loaded: bool) {
         self.loaded.set(loaded);
     }
 
-    /// A right to write came; `order`: the number of the next request. `plain`: the file is new.
+    /// A right to write was granted; `order`: the number of the next request. `is_new`: the file
+    /// was just created.
     pub fn write_granted(&self, order: u64, is_new: bool) {
         self.no_capability.set(is_new);
         self.writes_from.set(order);
     }
 
-    /// The right to write went.
+    /// The right to write was given up.
     pub fn write_given_up(&self) {
         self.no_capability.set(false);
     }
 
-    /// The answer to request number `order` tells whether there is no `security.capability`.
+    /// The reply to request number `order` says whether the file has no `security.capability`.
     /// `acquired`: the request was executed under the right to write that it acquired.
     pub fn capability_reply(&self, absent: bool, order: u64, acquired: bool) {
         let current =
@@ -255,35 +259,34 @@ impl DataLease {
         self.ranges.borrow_mut().clear();
     }
 
-    /// The kernel's pages are of a session that is lost: nothing of them is written back any more.
-    /// Until [`Content::pages_dropped`].
+    /// The kernel's pages are of a lost session: their write-back is refused until
+    /// [`DataLease::pages_dropped`].
     pub fn pages_are_stale(&self) {
         self.stale_pages.set(self.stale_pages.get() + 1);
         self.stale_unreported.set(true);
         self.refilled.take();
     }
 
-    /// Would what the kernel writes back of bytes `range` be of a session that is lost?
+    /// Would a write-back of bytes `range` come from pages of a lost session?
     fn is_stale(&self, range: (u64, u64)) -> bool {
         self.stale_pages.get() > 0 && !subtract(&[range], &self.refilled.borrow()).is_empty()
     }
 
-    /// The kernel has pages of bytes `range` filled, which it did not have.
+    /// The kernel fills pages of bytes `range`, which it did not have.
     fn refill(&self, range: (u64, u64)) {
         if self.stale_pages.get() > 0 {
             append(&mut self.refilled.borrow_mut(), range);
         }
     }
 
-    /// What the kernel writes back is refused, since a session was lost. That is told once for each
-    /// loss.
+    /// A write-back is refused, because a session was lost. Reports an error once for each loss.
     pub fn refuse_write_back(&self) {
         if self.stale_unreported.take() || self.stale_pages.get() == 0 {
             self.file.lose_pages();
         }
     }
 
-    /// The kernel has dropped the pages that it had when [`Content::pages_outdated`] was told.
+    /// The kernel has dropped the pages that it had at [`DataLease::pages_are_stale`].
     pub fn pages_dropped(&self) {
         self.stale_pages.set(self.stale_pages.get() - 1);
         if self.stale_pages.get() == 0 {
@@ -291,7 +294,7 @@ impl DataLease {
         }
     }
 
-    /// Are parts held?
+    /// Are ranges held?
     pub fn holds_ranges(&self) -> bool {
         !self.ranges.borrow().is_empty()
     }
@@ -301,7 +304,7 @@ impl DataLease {
         self.drain.borrow().is_some()
     }
 
-    /// Nothing in service, nothing dirty?
+    /// Is nothing in service, blocked or dirty?
     pub fn is_idle(&self) -> bool {
         self.guards.get() == 0
             && self.stale_pages.get() == 0
@@ -311,12 +314,12 @@ impl DataLease {
             && self.file.is_settled()
     }
 
-    /// Requests in service.
+    /// The number of requests in service.
     pub fn io_guards(&self) -> u32 {
         self.guards.get()
     }
 
-    /// Is a request on a block of `range` in service under a part?
+    /// Is a request on a block of `range` in service under a range?
     pub fn has_io_in(&self, range: BlockRange) -> bool {
         self.range_guards.borrow().values().any(|used| used.overlaps(range))
     }
@@ -327,7 +330,7 @@ impl DataLease {
             Some(Drain { range, blocking: false, passing: Vec::new(), noted: Vec::new() });
     }
 
-    /// A part is asked for. What will be asked for next, if it goes on as before?
+    /// A range is being requested. What will be requested next, if the stride continues?
     fn ahead(&self, part: BlockRange) -> Ahead {
         let (last, stride, times) = self.last_range.get();
         let from = part.from.0;
@@ -346,7 +349,7 @@ impl DataLease {
         drain.as_ref().is_some_and(|drain| drain.blocking && drain.range.overlaps(range))
     }
 
-    /// Does an invalidation wait, perhaps, for this request to be answered?
+    /// May an invalidation be waiting for this request to be answered?
     fn is_passing(&self, service: Service, range: (u64, u64)) -> bool {
         let drain = self.drain.borrow();
         let Some(drain) = drain.as_ref().filter(|_| service.fills_pages()) else { return false };
@@ -367,20 +370,20 @@ impl DataLease {
         IoGuard { data_lease: self.clone(), part: Some(number) }
     }
 
-    /// The recall ended: parked requests ask anew.
+    /// The recall ended: blocked requests acquire the right again.
     pub fn end_drain(&self) {
         *self.drain.borrow_mut() = None;
         self.changed.notify_all();
     }
 
-    /// From now on new requests are parked.
+    /// Blocks new requests from now on.
     pub fn block_new_requests(&self) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
             drain.blocking = true;
         }
     }
 
-    /// Requests that touch pages of `ranges` are served while others are parked.
+    /// Requests that touch pages of `ranges` are served while others are blocked.
     pub fn set_passing(&self, ranges: &[(u64, u64)]) {
         if let Some(drain) = self.drain.borrow_mut().as_mut() {
             drain.passing = ranges.to_vec();
@@ -389,7 +392,7 @@ impl DataLease {
         self.changed.notify_all();
     }
 
-    /// Takes the pages that were noted, without those of waiting READs. `None`: nothing was noted.
+    /// Takes the pages that were noted, without those of blocked READs. `None`: nothing was noted.
     pub fn take_noted(&self) -> Option<Vec<(u64, u64)>> {
         let mut drain = self.drain.borrow_mut();
         let noted = std::mem::take(&mut drain.as_mut()?.noted);
@@ -399,21 +402,21 @@ impl DataLease {
         Some(self.unlocked(&noted))
     }
 
-    /// Everything but the pages of waiting READs.
+    /// Everything but the pages of blocked READs.
     pub fn all_unlocked(&self) -> Vec<(u64, u64)> {
         self.unlocked(&[(0, u64::MAX)])
     }
 
-    /// `ranges` without the pages of waiting READs, which are locked and not up to date. The page
-    /// that a waiting WRITE changes in part may be up to date, with other bytes that become stale,
+    /// `ranges` without the pages of blocked READs, which are locked and not up to date. The page
+    /// that a blocked WRITE changes in part may be up to date, with other bytes that become stale,
     /// so it is not left out.
     pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let blocked: Vec<_> = self.blocked.borrow().values().copied().collect();
         subtract(ranges, &blocked)
     }
 
-    /// The kernel's pages of `range` are being stored into, which may wait for a READ that has one
-    /// locked: it is served, also while the right drains.
+    /// Begins a store into the kernel's pages of `range`. The store may wait for a READ that has
+    /// one of them locked: that READ is served, also while the right drains.
     pub fn store(&self, range: (u64, u64)) -> Option<Storing> {
         let storing = self.pages.store(range);
         self.changed.notify_all();
@@ -426,7 +429,7 @@ impl DataLease {
         self.note(Service::PageRead, range);
     }
 
-    /// Notes what pages a request makes up to date that is being served.
+    /// Notes which pages a request makes up to date while it is being served.
     fn note(&self, service: Service, range: (u64, u64)) {
         let filled = match service {
             Service::PageRead => Some(pages_touched(range)),
@@ -442,10 +445,10 @@ impl DataLease {
     }
 }
 
-/// A request in service.
+/// Held by a request in service while it uses a DATA right.
 pub(crate) struct IoGuard {
     data_lease: Rc<DataLease>,
-    /// Its number among the uses of parts.
+    /// The number of the guard, if it is of a range.
     part: Option<u64>,
 }
 
@@ -504,7 +507,7 @@ impl Drop for Acquiring<'_> {
 }
 
 impl Core {
-    /// The content of a regular file, made if there is none.
+    /// The DATA rights of a regular file, created if there are none.
     pub fn data_lease(&self, inode: &Inode) -> Rc<DataLease> {
         if let Some(data_lease) = inode.data_lease() {
             return data_lease;
@@ -527,8 +530,8 @@ impl Core {
         self.acquire_guard(inode, need, service, range, true).await
     }
 
-    /// As [`Core::use_data`], for what bypasses the kernel's pages: a part that covers `range` will
-    /// do.
+    /// As [`Core::acquire_io`], for a request that bypasses the kernel's pages: a range that covers
+    /// `range` is enough.
     pub async fn acquire_range_io(
         &self,
         inode: &Rc<Inode>,
@@ -539,11 +542,11 @@ impl Core {
         self.acquire_guard(inode, need, Service::Plain, range, large).await
     }
 
-    /// As [`Core::use_data`] under `DATA_X` if `whole`, else as [`Core::use_part`], for whoever
-    /// changes content: `security.capability` is gone when this ends. The kernel removes it only
-    /// where it knows of it, and of one that another client set it may not.
+    /// For a request that changes content: as [`Core::acquire_io`] under `DATA_X` if `whole`, else
+    /// as [`Core::acquire_range_io`]. `security.capability` is gone when this ends. The kernel
+    /// removes it only where it knows of it, and it may not know of one that another client set.
     ///
-    /// The removal happens while the right is in use. The server executes it at once for a client
+    /// The removal happens while the guard is held. The server executes it at once for a client
     /// that holds the right, so neither a recall nor a folio that the kernel has locked can block
     /// it.
     pub async fn acquire_write_io(
@@ -573,7 +576,7 @@ impl Core {
         Ok(guard)
     }
 
-    /// Removes `security.capability` under a right to write that is in use.
+    /// Removes `security.capability` while a guard of a right to write is held.
     async fn remove_capability(&self, inode: &Inode) -> Result<(), Fault> {
         let name = Bytes(CAPABILITY.to_vec());
         let op = Op::RemoveXattr { ino: InoRef::Is { ino: inode.ino }, name };
@@ -628,7 +631,7 @@ impl Core {
                     return Ok(guard);
                 }
             } else if !whole && data_lease.ranges.borrow().covers(part) {
-                // What lies beyond the size that is known here may have been written elsewhere.
+                // Another client may have written beyond the size that is known here.
                 if !writes && range.1 > data_lease.file.size() {
                     whole = true;
                     continue;
@@ -639,7 +642,7 @@ impl Core {
                 }
             } else if !data_lease.is_draining() && !data_lease.acquiring.get() {
                 drop(changed);
-                // Others may ask for the file before this is answered: its folios are locked
+                // Others may ask for the file before the server answers: its folios are locked
                 // meanwhile.
                 blocked.get_or_insert_with(|| Blocked::new(&data_lease, locked));
                 let part = (!whole).then_some(part.range);
@@ -651,10 +654,10 @@ impl Core {
         }
     }
 
-    /// Gets `OPEN`, and with it `need` on the whole content if no other client stands in the way of
-    /// writing. Do several write the file at this time? While the server asks this client for
-    /// rights it grants it nothing: then again. What a file that counts as open was granted stays,
-    /// however often others ask for it, so this ends.
+    /// Acquires `OPEN`, and with it `need` on the whole content unless other clients also write the
+    /// file. True if several clients write it at this time. While the server recalls rights from
+    /// this client it grants nothing; then this asks again. A file that counts as open keeps what
+    /// was granted, however often others ask for it, so this ends.
     pub async fn acquire_open(&self, inode: &Rc<Inode>, need: Rights) -> Result<bool, Fault> {
         let data_lease = self.data_lease(inode);
         let writes = need.contains(Rights::DATA_X);
@@ -681,8 +684,9 @@ impl Core {
         }
     }
 
-    /// At most one at a time for an inode: what a reply says of a DATA right and of the
-    /// layout belongs together. Without `part` the parts held are given up for the whole.
+    /// Acquires rights. At most one request at a time for an inode: a DATA right and the layout
+    /// must come from the same reply. Without `part` the ranges that are held are given up for the
+    /// whole.
     async fn acquire(
         &self,
         inode: &Rc<Inode>,
@@ -692,7 +696,7 @@ impl Core {
     ) -> Result<AcquireOutcome, Fault> {
         data_lease.acquiring.set(true);
         let _acquiring = Acquiring(data_lease);
-        // Who holds the whole right to read has pages, and gives it up first.
+        // A client that holds the whole right to read has pages, and gives that right up first.
         let part = part.filter(|_| !inode.holds(Rights::DATA_S));
         let many = data_lease.ranges.borrow().len() + PARTS_AHEAD_MAX >= PARTS_MAX;
         let part = part.filter(|_| !many);
@@ -707,7 +711,8 @@ impl Core {
         let ahead = part.map_or_else(Ahead::default, |part| data_lease.ahead(part));
         let from = FileBlock(0);
         let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, part, ahead }];
-        // Before the first write it is asked for `security.capability`.
+        // The list of attributes says, before the first write, whether there is a
+        // `security.capability`.
         let first = !data_lease.holds_ranges();
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
             ops.push(Op::ListXattr { ino, want: Rights::ATTR });

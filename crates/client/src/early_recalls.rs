@@ -1,15 +1,16 @@
-//! Recalls, and answers to removals, that overtake the answer that first tells of their inode.
+//! Recalls, and replies to removals, that overtake the first reply about their inode.
 //!
-//! The answer to who makes a file may wait for the server's log, while another client takes the
-//! name away and the server asks for the rights that went with it. A name may have been found when
-//! another process of this client takes it away, and that answer comes first.
+//! The reply to the client that creates a file may wait for the server's log. Meanwhile another
+//! client may remove the name, and the server recalls the rights that went with it. Likewise, a
+//! lookup may have found a name when another process of this client removes it, and the reply to
+//! the removal comes first.
 //!
 //! Invariants:
-//! - such a recall is answered at once; what it took does not come with the answer that it
-//!   overtook;
-//! - what is removed is known until everything that was under way is answered, so that older
+//! - the client answers such a recall at once; the overtaken reply does not grant what the recall
+//!   took;
+//! - a removed inode stays in the table until all requests in flight are answered. So older
 //!   attributes are not believed, nor rights that went with the removal;
-//! - `OPEN` is kept until everything that was under way is answered: the file may be open then.
+//! - `OPEN` is kept until all requests in flight are answered: the file may be open then.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,22 +20,22 @@ use types::{Attr, BlockRange, HashMap, Ino, Rights};
 use crate::core::Core;
 use crate::inode::{Inode, InodePin};
 
-/// What was taken of an inode that is not known.
+/// What was recalled of an inode that the client does not know.
 #[derive(Clone, Copy, Default)]
 struct RecalledRights {
     seq: u64,
     rights: Rights,
-    /// Number of the next request then.
+    /// Number of the next request at the time of the recall.
     order: u64,
     owes_open: bool,
 }
 
-/// All of them, while requests are under way that may tell of their inodes.
+/// The early recalls, while requests are in flight whose replies may describe their inodes.
 #[derive(Default)]
 pub(crate) struct EarlyRecalls(RefCell<HashMap<Ino, RecalledRights>>);
 
 impl EarlyRecalls {
-    /// The sequences of leases begin anew, or the session is over.
+    /// Forgets all: the sequences of leases start again, or the session is over.
     pub fn clear(&self) {
         self.0.borrow_mut().clear();
     }
@@ -52,7 +53,7 @@ impl EarlyRecalls {
         self.0.borrow_mut().remove(&ino)
     }
 
-    /// What was taken, if this is its newest recall.
+    /// What was recalled, if `seq` is the newest recall of the inode.
     fn take_of(&self, ino: Ino, seq: u64) -> Option<RecalledRights> {
         let mut all = self.0.borrow_mut();
         all.get(&ino)
@@ -67,7 +68,7 @@ impl EarlyRecalls {
 }
 
 impl Core {
-    /// A recall of an inode that is not known here.
+    /// Handles a recall of an inode that the client does not know.
     pub(crate) fn recall_unknown_inode(
         self: &Rc<Self>,
         (ino, seq): (Ino, u64),
@@ -88,10 +89,11 @@ impl Core {
             core.session.barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.schedule_open_return(&inode),
-                // An answer may have told of it, and it was forgotten since, with what it owed. The
-                // newest recall ends it: the server takes nothing back under an older sequence.
+                // A reply may have brought the inode, and the client may have forgotten it since,
+                // with the `OPEN` that it owed. The newest recall ends the debt: the server takes
+                // nothing back under an older sequence.
                 None if owes_open => {
-                    // What was asked for since may be told of it under this sequence.
+                    // A reply to a request made since may grant it under this sequence.
                     core.early_recalls.take_of(ino, seq);
                     let (rights, order) = (Rights::OPEN, core.session.order());
                     core.early_recalls
@@ -105,8 +107,8 @@ impl Core {
         });
     }
 
-    /// The inode that a reply tells of, known at least until everything is answered that is under
-    /// way.
+    /// Inserts the inode of a reply; it stays in the table at least until all requests in flight
+    /// are answered.
     pub(crate) fn upsert_inode_until_barrier(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.upsert_inode(attr);
         if let Some(core) = self.me.upgrade() {
@@ -119,8 +121,7 @@ impl Core {
         inode
     }
 
-    /// The inode that a reply tells of, known from now on, without what was taken before it was
-    /// known.
+    /// Inserts the inode of a reply, without the rights that were recalled before it was known.
     pub(crate) fn upsert_inode(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.inodes.get_or_insert(attr);
         if !self.early_recalls.is_empty()

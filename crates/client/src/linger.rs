@@ -1,19 +1,19 @@
-//! Inodes that are kept beyond their last name because the kernel may still open them.
+//! Orphans that stay open for the kernel, which may still open them.
 //!
-//! The kernel asks for an inode by its number: after it has found it by name, or through a
-//! descriptor that no OPEN tells of (`O_PATH`). Both may come after the last name has gone. What
-//! says that nothing of the kind will come is FORGET.
+//! The kernel opens an inode by its number: after it has found it by name, or through a descriptor
+//! that no OPEN reports (`O_PATH`). Both may come after the last name is gone. Only FORGET says
+//! that neither will come.
 //!
 //! Invariants:
-//! - while the kernel knows an inode that is no directory, `OPEN` is not given back; it is owed
-//!   until the kernel has forgotten the inode. A kernel that cannot be asked to drop unused names
-//!   keeps what it knows for long: there `OPEN` is kept for a second after the inode was found by
-//!   name;
-//! - a lookup counts from its beginning until its answer is told: what it may find is kept;
-//! - an inode whose `OPEN` is owed has a task that sees to its return, unless it is open: then the
-//!   last close sees to it;
-//! - this client does not give an inode up with its last name while another thread than the one
-//!   that removes it may be on its way there.
+//! - while the kernel knows an inode that is no directory, the client does not return `OPEN`; it
+//!   owes it until the kernel has forgotten the inode. A kernel that cannot be asked to drop unused
+//!   names keeps inodes for long. With such a kernel the client keeps `OPEN` for a second after the
+//!   inode was found by name;
+//! - a lookup counts from its beginning until its reply is applied: what it may find is kept;
+//! - for an inode whose `OPEN` is owed there is a task that returns it, unless the inode is open:
+//!   then the last close returns it;
+//! - this client does not give an inode up with its last name while a thread other than the one
+//!   that removes it may still open it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,31 +26,32 @@ use crate::api::Place;
 use crate::core::Core;
 use crate::inode::{Inode, InodePin};
 
-/// How long a recall waits for the kernel to forget an inode. Who removes the file waits with it.
+/// How long a recall waits for the kernel to forget an inode. The client that removes the file
+/// waits with it.
 const RECALL_WAIT: Duration = Duration::from_millis(5);
-/// How long a kernel takes to forget what it has just closed or removed, if it forgets it unasked.
+/// How long a kernel takes to forget what it has just closed or removed, if it does so unasked.
 const FORGET_DELAY: Duration = Duration::from_millis(1);
-/// How long who lacks space waits for files to be given back that the kernel may be about to
+/// How long a client without space waits for the return of files that the kernel may be about to
 /// forget.
 const RECLAIM_WAIT: Duration = Duration::from_millis(20);
-/// How long the kernel may still hold what it was asked to drop before it is asked again: at first,
-/// and at most. A process may keep a descriptor for days.
+/// How long the kernel may keep what it was asked to drop before it is asked again: at first, and
+/// at most. A process may keep a descriptor for days.
 const PRUNE_RETRY: Duration = Duration::from_millis(20);
 const PRUNE_RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// Inodes of which an owed `OPEN` is seen to.
+/// Inodes whose owed `OPEN` a task returns.
 #[derive(Default)]
 pub(crate) struct Lingering {
     inodes: RefCell<BTreeMap<Ino, Rc<Inode>>>,
     returned: Notify,
-    /// Wakes who waits until the kernel has forgotten an inode.
+    /// Wakes tasks that wait until the kernel has forgotten an inode.
     forgets: RefCell<BTreeMap<Ino, Notify>>,
 }
 
-/// Lookups whose answers are not told yet.
+/// Lookups whose replies are not applied yet.
 #[derive(Default)]
 pub(crate) struct Lookups {
-    /// By number: the names that are looked for.
+    /// The names that are looked up, by number of the lookup.
     pending: RefCell<BTreeMap<u64, (Ino, Name)>>,
     last: Cell<u64>,
     ended: Notify,
@@ -83,12 +84,12 @@ impl Lookups {
         self.pending.borrow().values().any(|(dir, name)| *dir == place.dir && name == place.name)
     }
 
-    /// Is any lookup up to this number not told yet?
+    /// Is any lookup up to this number pending?
     fn is_pending(&self, upto: u64) -> bool {
         self.pending.borrow().first_key_value().is_some_and(|(first, _)| *first <= upto)
     }
 
-    /// Ends when all lookups up to this number have been told.
+    /// Waits until all lookups up to this number have finished.
     async fn finished(&self, upto: u64) {
         loop {
             let ended = self.ended.notified();
@@ -101,18 +102,18 @@ impl Lookups {
 }
 
 impl Core {
-    /// Does the kernel tell, by FORGET, that nothing uses the inode any more?
+    /// Does the kernel report, by FORGET, that nothing uses the inode any more?
     fn kernel_reports_forget(&self, inode: &Inode) -> bool {
         self.kernel.prunes() && inode.kind() != FileKind::Directory
     }
 
-    /// Is the inode open, or has the kernel not told that nothing uses it?
+    /// Is the inode open, or may the kernel use it without having reported the opposite?
     pub(crate) fn is_used(&self, inode: &Inode) -> bool {
         let known = inode.is_known_to_kernel() && !inode.is_lost();
         inode.opens() > 0 || known && self.kernel_reports_forget(inode)
     }
 
-    /// Is it used, or may the kernel be on its way to open it?
+    /// Is it used, or may the kernel still open it?
     fn may_be_opened(&self, inode: &Inode) -> bool {
         let known = inode.is_known_to_kernel() && !inode.is_lost();
         self.is_used(inode) || known && self.env.now() < inode.may_be_opened_until()
@@ -125,7 +126,7 @@ impl Core {
         }
     }
 
-    /// `OPEN` on the inode is asked back. May something here still open it?
+    /// `OPEN` on the inode is recalled. May something here still open it?
     pub(crate) async fn stays_open(self: &Rc<Self>, inode: &Rc<Inode>) -> bool {
         let upto = self.lookups.last.get();
         let reports = self.kernel_reports_forget(inode);
@@ -145,7 +146,7 @@ impl Core {
         held || inode.opens() > 0 || self.lookups.is_pending(upto)
     }
 
-    /// Ends when the kernel has forgotten the inode.
+    /// Waits until the kernel has forgotten the inode.
     async fn wait_forgotten(&self, inode: &Inode) {
         while inode.is_known_to_kernel() {
             let waiting = self.lingering.forgets.borrow_mut().entry(inode.ino).or_default().clone();
@@ -154,7 +155,7 @@ impl Core {
         }
     }
 
-    /// The kernel has forgotten the inode.
+    /// The kernel has forgotten the inode: wakes the tasks that wait for that.
     pub(crate) fn kernel_forgot(&self, ino: Ino) {
         let waiting = self.lingering.forgets.borrow_mut().remove(&ino);
         if let Some(waiting) = waiting {
@@ -162,7 +163,7 @@ impl Core {
         }
     }
 
-    /// `OPEN` is owed: gives it back as soon as nothing here may open the inode any more.
+    /// Returns an owed `OPEN` as soon as nothing here may open the inode any more.
     pub(crate) fn schedule_open_return(&self, inode: &Rc<Inode>) {
         let Some(core) = self.me.upgrade() else { return };
         if inode.opens() > 0 || !inode.owes_open() || self.has_return_task(inode.ino) {
@@ -185,8 +186,8 @@ impl Core {
         self.lingering.inodes.borrow().contains_key(&ino)
     }
 
-    /// The last descriptor of the inode was closed. What is owed, and nothing may open any more, is
-    /// given back when this ends.
+    /// The last descriptor of the inode was closed. If `OPEN` is owed and nothing may open the
+    /// inode any more, it is returned when this ends.
     pub(crate) async fn last_handle_closed(&self, inode: &Rc<Inode>) {
         if inode.server_attr().nlink == 0 {
             inode.owe_open();
@@ -194,14 +195,14 @@ impl Core {
         let may_be_found = self.lookups.is_pending(self.lookups.last.get());
         let at_once = !self.is_used(inode) && !may_be_found && !self.has_return_task(inode.ino);
         if at_once && inode.take_owed_open() && self.last_close(inode).await.is_err() {
-            // What the server could not be asked for is owed until it is closed once more.
+            // The server could not be asked: `OPEN` is owed until the next last close.
             return;
         }
         self.schedule_open_return(inode);
     }
 
-    /// Space is short: has the kernel drop what it does not use, and waits, not for long, until
-    /// that is given back. `false`: there is nothing of the kind.
+    /// Space is short: asks the kernel to drop inodes that it does not use, and waits briefly until
+    /// these are returned. `false`: there are none.
     pub(crate) async fn reclaim_lingering(&self) -> bool {
         let owed: Vec<Rc<Inode>> = self.lingering.inodes.borrow().values().cloned().collect();
         let given_back = async {
@@ -228,7 +229,7 @@ impl Core {
             if !self.may_be_opened(inode) {
                 inode.take_owed_open();
                 if self.last_close(inode).await.is_err() {
-                    // It is owed still: the next last close tries again.
+                    // It is still owed: the next last close tries again.
                     return;
                 }
                 continue;
@@ -245,7 +246,7 @@ impl Core {
         }
     }
 
-    /// May another thread than `pid` be on its way to the inode, which has the one name `place`?
+    /// May a thread other than `pid` still open the inode, whose only name is `place`?
     pub(crate) fn may_be_opened_by_others(
         &self,
         inode: &Inode,

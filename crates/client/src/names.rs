@@ -1,15 +1,16 @@
 //! The names of a directory, cached under `NAMES`.
 //!
 //! Invariants:
-//! - nothing is kept without the right; whoever loses it clears the map;
-//! - a complete map has every name of the directory: what is not in it is missing;
-//! - what another reply told about an older version of the directory is not kept; this client's own
+//! - nothing is cached without the right; a client that loses it clears the cache;
+//! - a complete cache has every name of the directory: a name that is not in it does not exist;
+//! - names from a reply about an older version of the directory are not cached. This client's own
 //!   changes are, in the order in which they were made. The kernel never overlaps them, unless a
-//!   process is killed that waits for one: of what is told after a newer version nothing is known.
+//!   process is killed that waits for one. If a reply to such a change comes after a newer version,
+//!   the name becomes unknown.
 
 use types::{HashMap, Ino, Name};
 
-/// Known-missing names kept in a map that is not complete.
+/// How many absent names an incomplete cache keeps.
 const ABSENT_MAX: usize = 8192;
 /// Lookups sent to the server before the whole directory is fetched.
 const MISSES: u32 = 4;
@@ -17,11 +18,11 @@ const MISSES: u32 = 4;
 /// What the cache knows of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CachedName {
-    /// It leads there.
+    /// It leads to this inode.
     Present(Ino),
     /// There is no such name.
     Absent,
-    /// Nothing.
+    /// The cache does not know.
     Unknown,
 }
 
@@ -31,33 +32,33 @@ pub(crate) struct Names {
     map: HashMap<Name, Ino>,
     absent: usize,
     complete: bool,
-    /// Up to which cookie the directory was listed without a gap.
+    /// The cookie up to which the directory was listed without a gap.
     listed_to: u64,
-    /// Version of the directory as of which the right was got.
+    /// Version of the directory when the right was granted.
     since: u64,
     /// Rises with every loss of the right.
     losses: u32,
-    /// Rises whenever a name may have ceased to lead where it led.
+    /// Rises whenever a name may have stopped leading where it led.
     change_count: u64,
     misses: u32,
     fetching: bool,
-    /// The directory above, as far as known.
+    /// The parent directory, as far as known.
     pub parent: Option<Ino>,
 }
 
 impl Names {
-    /// The right was got as of `version` of the directory.
+    /// The right was granted when the directory had `version`.
     pub fn begin(&mut self, version: u64) {
         self.clear();
         self.since = version;
     }
 
-    /// The server restarted: versions begin anew, the names stay under the reclaimed right.
+    /// The server restarted: versions start again, the names stay under the reclaimed right.
     pub fn restart_versions(&mut self) {
         self.since = 0;
     }
 
-    /// The right went.
+    /// The right was lost.
     pub fn clear(&mut self) {
         self.map = HashMap::default();
         self.absent = 0;
@@ -68,17 +69,18 @@ impl Names {
         self.change_count += 1;
     }
 
-    /// The directory was just made by this client.
+    /// This client has just created the directory.
     pub fn begin_empty(&mut self) {
         self.complete = true;
     }
 
-    /// Was a change that made this version of the directory made under the right as it is held now?
+    /// Was the change that made this version of the directory made under the right that is held
+    /// now?
     pub fn covers(&self, version: u64) -> bool {
         version >= self.since
     }
 
-    /// What is known of `name`.
+    /// What the cache knows of `name`.
     pub fn find(&self, name: &Name) -> CachedName {
         match self.map.get(name) {
             Some(&Ino::NONE) => CachedName::Absent,
@@ -97,7 +99,7 @@ impl Names {
         }
     }
 
-    /// `name` is missing.
+    /// `name` does not exist.
     pub fn remove(&mut self, name: &Name) {
         self.change_count += 1;
         if self.complete {
@@ -113,7 +115,7 @@ impl Names {
         }
     }
 
-    /// Where `name` leads is not known any more.
+    /// It is no longer known where `name` leads.
     pub fn forget(&mut self, name: &Name) {
         self.change_count += 1;
         if self.map.remove(name) == Some(Ino::NONE) {
@@ -123,7 +125,7 @@ impl Names {
         self.listed_to = 0;
     }
 
-    /// A listing from `cookie` reached `next`; `end`: that was all.
+    /// A listing from `cookie` reached `next`; `end`: it reached the end.
     pub fn listed(&mut self, cookie: u64, next: u64, end: bool) {
         if cookie != self.listed_to || self.complete {
             return;
@@ -136,8 +138,8 @@ impl Names {
         }
     }
 
-    /// A lookup had to be sent for a name that exists. True if the directory had better be
-    /// fetched whole: several different names were asked for one by one.
+    /// A lookup of an existing name had to be sent. True if the caller should fetch the whole
+    /// directory: several different names were looked up one by one.
     pub fn missed(&mut self) -> bool {
         self.misses += 1;
         if self.complete || self.fetching || self.misses < MISSES {
@@ -147,13 +149,13 @@ impl Names {
         true
     }
 
-    /// The fetching ended.
+    /// The fetch of the whole directory ended.
     pub fn fetched(&mut self) {
         self.fetching = false;
         self.misses = 0;
     }
 
-    /// Where the fetching goes on; `None`: all is known.
+    /// The cookie at which the fetch continues; `None`: the cache is complete.
     pub fn next_to_list(&self) -> Option<u64> {
         (!self.complete).then_some(self.listed_to)
     }
@@ -163,12 +165,12 @@ impl Names {
         self.losses
     }
 
-    /// While this is the same, and the right held, a name that led somewhere leads there still.
+    /// While this does not change, and the right is held, every cached name leads where it led.
     pub fn change_count(&self) -> u64 {
         self.change_count
     }
 
-    /// Names kept, missing ones too.
+    /// The number of cached names, including absent ones.
     pub fn len(&self) -> usize {
         self.map.len()
     }

@@ -1,20 +1,20 @@
-//! What the kernel's pages of one file may hold while a WRITE is on its way.
+//! What the kernel's pages of one file may hold while a WRITE is in flight.
 //!
 //! The kernel copies a WRITE into a page that is up to date, unlocks the page, and only then sends
-//! the request. A page can be dropped and filled anew in between, by a READ that the client serves
-//! before the WRITE. The new page then lacks the bytes of the WRITE, and nothing drops it later.
-//! So the client has the kernel drop such a page before it answers the WRITE.
+//! the request. In between, the page can be dropped, and filled again by a READ that the client
+//! serves before the WRITE. The new page then lacks the bytes of the WRITE, and nothing drops it
+//! later. So the client asks the kernel to drop such a page before it answers the WRITE.
 //!
 //! Invariants:
 //! - a kernel sends one WRITE through the pages of an inode at a time: it copies the next one in
-//!   only after it has taken the answer to the last one;
+//!   only after it has received the answer to the last one;
 //! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, and
-//!   between the answers to the WRITE before and to this one;
-//! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
-//!   that WRITE, which are newer;
-//! - a WRITE is put in only when no write-back of the same bytes is in service that began before;
-//! - a byte is stored into the kernel's pages only while nothing changes it, and the size it ends
-//!   with.
+//!   between the answers to the previous WRITE and to this one;
+//! - when bytes stored through a mapping into a page that lacks a WRITE are written back, the bytes
+//!   of that WRITE are left out: they are newer;
+//! - a WRITE is applied only when no write-back of the same bytes is in service that began before;
+//! - a byte is stored into the kernel's pages only while nothing changes that byte or the size that
+//!   it ends with.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,44 +25,45 @@ use types::{Duration, Instant};
 
 use crate::ranges::{Bytes, append, intersect, overlap, pages_touched, subtract};
 
-/// So long after an answer that makes the kernel drop pages it may still be about to drop them.
+/// How long after an answer that makes the kernel drop pages it may still be about to drop them.
 const INVALIDATION_DELAY: Duration = Duration::from_secs(2);
-/// Ranges of refilled pages that are told apart.
+/// How many ranges of refilled pages are tracked separately.
 const REFILLED_MAX: usize = 256;
 
 /// See the module.
 pub(crate) struct KernelPages {
-    /// Invalidations under way.
+    /// Invalidations in progress.
     dropping: Cell<u32>,
     /// Pages were dropped since the last WRITE through pages was answered.
     dropped: Cell<bool>,
-    /// Until when the kernel may drop pages because of an answer that it was given.
+    /// Until when the kernel may drop pages because of an answer that it got.
     drops_until: Cell<Instant>,
-    /// The size that the kernel has, as far as is known.
+    /// The size that the kernel has, as far as known.
     size: Cell<u64>,
     /// Pages that READs have filled since pages were dropped.
     refilled: RefCell<Vec<Bytes>>,
-    /// When an invalidation of the inode, or another size than it had, reached the kernel last.
+    /// Until when an invalidation of the inode, or a size other than the kernel had, may keep it
+    /// from accepting a size.
     invalidated_until: Cell<Instant>,
-    /// Recalls that are telling the kernel of the inode.
+    /// Recalls that are invalidating something of the inode in the kernel.
     recalls: Cell<u32>,
-    /// Bytes that are being stored into its pages, and openings by which pages may be written that
-    /// are under way.
+    /// Bytes that are being stored into its pages, and the number of opens in progress that allow
+    /// writing into pages.
     storing: RefCell<Vec<Bytes>>,
     opening: Cell<u32>,
     next: Cell<u64>,
-    /// What this client is changing of the content.
+    /// Ranges of the content that this client is changing.
     changes: RefCell<Vec<Bytes>>,
-    /// What WRITEs put in whose pages are not yet known to hold it.
+    /// Ranges of WRITEs that are being applied, and whose pages may not hold them yet.
     overwrites: RefCell<BTreeMap<u64, Bytes>>,
-    /// What the kernel is writing back.
+    /// Ranges that the kernel is writing back.
     write_backs: RefCell<BTreeMap<u64, Bytes>>,
     /// A write-back, a store or a recall ended.
     ended: Notify,
 }
 
 impl KernelPages {
-    /// Those of a file whose size the kernel was told last.
+    /// The pages of a file of which the kernel has `size`.
     pub fn new(size: u64) -> KernelPages {
         KernelPages {
             dropping: Cell::new(0),
@@ -82,32 +83,32 @@ impl KernelPages {
         }
     }
 
-    /// The kernel is being told to drop pages, until what is returned is dropped.
+    /// The kernel is asked to drop pages, until the guard is dropped.
     pub fn dropping(self: &Rc<Self>) -> Dropping {
         self.dropping.set(self.dropping.get() + 1);
         self.dropped.set(true);
         Dropping(self.clone())
     }
 
-    /// An answer that leaves now makes the kernel drop pages.
+    /// An answer that is sent now makes the kernel drop pages.
     pub fn drops_by_answer(&self, now: Instant) {
         self.drops_until.set(now + INVALIDATION_DELAY);
     }
 
-    /// An answer that leaves now tells the kernel the size: another one than it has makes it drop
-    /// all pages.
+    /// An answer that is sent now tells the kernel the size: if it has another one it drops all
+    /// pages.
     pub fn size_reported(&self, size: u64, now: Instant) {
         if self.size.replace(size) != size {
             self.drops_by_answer(now);
         }
     }
 
-    /// The kernel itself sets the size, while no WRITE is on its way.
+    /// The kernel itself sets the size, while no WRITE is in flight.
     pub fn resized(&self, size: u64) {
         self.size.set(size);
     }
 
-    /// The kernel itself moved the end of the file: by a WRITE that ends at `end`.
+    /// The kernel itself moved the end of the file, by a WRITE that ends at `end`.
     pub fn grew(&self, end: u64) {
         self.size.set(self.size.get().max(end));
     }
@@ -119,7 +120,7 @@ impl KernelPages {
         Recalling(self.clone())
     }
 
-    /// Ends when no recall is telling the kernel of the inode.
+    /// Waits until no recall is invalidating anything of the inode in the kernel.
     pub async fn wait_recalls(&self) {
         loop {
             let ended = self.ended.notified();
@@ -130,13 +131,14 @@ impl KernelPages {
         }
     }
 
-    /// May the kernel not have taken in a size that it was told?
+    /// May the kernel have ignored a size that it got?
     pub fn may_lack_size(&self, now: Instant) -> bool {
         now < self.invalidated_until.get().max(self.drops_until.get())
     }
 
-    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is
-    /// changing it, or the file is being opened so that processes may write into its pages.
+    /// Begins a store of `range` into the kernel's pages, which lasts until the guard is dropped.
+    /// `None`: this client is changing the range, or an open in progress allows processes to write
+    /// into the pages.
     pub fn store(self: &Rc<Self>, range: Bytes) -> Option<Storing> {
         let changing = self.changes.borrow().iter().any(|&change| overlap(change, range));
         (self.opening.get() == 0 && !changing).then(|| {
@@ -146,7 +148,7 @@ impl KernelPages {
         })
     }
 
-    /// This client changes `range`, until the guard is dropped. Ends when nothing of it is being
+    /// This client changes `range`, until the guard is dropped. Waits until nothing of it is being
     /// stored into the kernel's pages.
     pub async fn change(self: &Rc<Self>, range: Bytes) -> Changing {
         self.changes.borrow_mut().push(range);
@@ -160,13 +162,13 @@ impl KernelPages {
         }
     }
 
-    /// May something that is being stored wait for a page that a request on `range` has locked?
+    /// May a store in progress wait for a page that a request on `range` has locked?
     pub fn is_stored_into(&self, range: Bytes) -> bool {
         self.storing.borrow().iter().any(|&storing| overlap(storing, pages_touched(range)))
     }
 
     /// The file is being opened so that processes may write into its pages, until the guard is
-    /// dropped. Ends when nothing is being stored into them.
+    /// dropped. Waits until no store into them is in progress.
     pub async fn open_to_write(self: &Rc<Self>) -> Opening {
         self.opening.set(self.opening.get() + 1);
         let opening = Opening(self.clone());
@@ -191,7 +193,7 @@ impl KernelPages {
         }
     }
 
-    /// Pages that may lack a WRITE of `range` which has been put in.
+    /// Pages that may lack a WRITE of `range` which has been applied.
     pub fn lacking(&self, range: Bytes) -> Vec<Bytes> {
         intersect(&self.refilled.borrow(), pages_touched(range))
     }
@@ -208,15 +210,15 @@ impl KernelPages {
         number
     }
 
-    /// A WRITE of `range` will be put in. What the kernel writes back until the guard is dropped
-    /// leaves these bytes as they are.
+    /// A WRITE of `range` will be applied. Until the guard is dropped, write-backs of the kernel
+    /// leave these bytes unchanged.
     pub fn overwrite(self: &Rc<Self>, range: Bytes) -> Overwrite {
         let number = self.number();
         self.overwrites.borrow_mut().insert(number, range);
         Overwrite { pages: self.clone(), number }
     }
 
-    /// Ends when nothing of `range` is being written back that was in service before.
+    /// Waits until no write-back of `range` is in service that began before.
     pub async fn written_back(&self, range: Bytes) {
         let before = self.number();
         loop {
@@ -229,7 +231,8 @@ impl KernelPages {
         }
     }
 
-    /// The kernel writes back `range`, until the guard is dropped; what of it is to be put in.
+    /// The kernel writes back `range`, until the guard is dropped; returns which parts of it to
+    /// apply.
     pub fn write_back(self: &Rc<Self>, range: Bytes) -> (WriteBack, Vec<Bytes>) {
         let newer: Vec<Bytes> = self.overwrites.borrow().values().copied().collect();
         let number = self.number();
@@ -277,7 +280,7 @@ impl Drop for Changing {
     }
 }
 
-/// Takes one `range` out of `ranges`.
+/// Removes one `range` from `ranges`.
 fn remove(ranges: &RefCell<Vec<Bytes>>, range: Bytes) {
     let mut ranges = ranges.borrow_mut();
     let at = ranges.iter().position(|other| *other == range);
@@ -327,7 +330,7 @@ mod tests {
 
     const NOW: Instant = Instant(5_000_000_000);
 
-    /// What the future gives, if it need not wait.
+    /// The output of the future, if it is ready.
     fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(value) => Some(value),

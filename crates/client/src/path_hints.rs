@@ -1,17 +1,17 @@
-//! By which names inodes were come to, for messages to people.
+//! By which names inodes were found, for log messages.
 //!
 //! Invariants:
-//! - bounded: the oldest are forgotten, so a message may have to do with a number;
-//! - nothing else relies on it: names may have changed since.
+//! - bounded: the oldest hints are dropped, so a message may have only an inode number;
+//! - nothing else relies on the hints: names may have changed since.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use types::{HashMap, Ino, Name};
 
-/// Names remembered.
+/// How many hints are kept.
 const PATH_HINTS_MAX: usize = 16_384;
-/// Longest path that is told.
+/// How many names a path in a message has at most.
 const DEPTH_MAX: usize = 64;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl PathHints {
         }
     }
 
-    /// "inode 7 (/dir/name)", as much of it as is known.
+    /// "inode 7 (/dir/name)", or as much of it as is known.
     pub fn describe(&self, ino: Ino) -> String {
         let state = self.0.borrow();
         let mut path = String::new();

@@ -1,33 +1,33 @@
-//! Recalls: the kernel's caches are emptied, dirty data committed, the rights given back.
+//! Recalls: the client empties the kernel's caches, commits dirty data, and returns the rights.
 //!
 //! Invariants:
-//! - attributes and names stop being answered from memory at the recall, before the
-//!   kernel is told; data stop at the end of the drain;
-//! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
-//!   for the one that drains the same file;
-//! - every recall is answered, also of what is not held (any more);
-//! - an inode is known until the server has what was given back of it: answers from before may tell
-//!   of that;
+//! - the client stops answering attributes and names from memory at the recall, before it notifies
+//!   the kernel; it stops serving data at the end of the drain;
+//! - nothing here waits for an ordinary slot, a FUSE request or another recall, except for a recall
+//!   that drains the same file;
+//! - every recall is answered, even if the right is not held (any more);
+//! - an inode stays in the table until the server has what was returned of it: replies from before
+//!   may describe it;
 //! - `OPEN` is kept as long as the kernel may still open the inode ([`crate::linger`]).
 //!
-//! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The
-//! rounds by which data drain:
+//! A newly granted right on content is used for a moment before it drains (`MIN_HOLD`). Data drain
+//! in these rounds:
 //!
 //! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
-//! | first | served, noted | served | served | invalidate all pages but those of waiting READs |
-//! | next, while something is noted | parked | parked | served | invalidate what was noted, but pages of waiting READs |
-//! | … if that takes over 2 ms | on its range served, noted | parked | served | (a waiting request has a page locked) |
-//! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
+//! | first | served, noted | served | served | invalidate all pages except those of blocked READs |
+//! | next, while something is noted | blocked | blocked | served | invalidate what was noted, except pages of blocked READs |
+//! | … if that takes over 2 ms | on its range served, noted | blocked | served | (a blocked request has a page locked) |
+//! | last: nothing noted | blocked | blocked | served | wait for zero guards, commit, return |
 //!
-//! Noted is what may be up to date behind the invalidation: pages that a READ fills or a WRITE
-//! covers. A WRITE of a part leaves a page as it is, up to date or not. Each round invalidates only
-//! what was noted in the one before, and in that only requests were served that had locked pages of
-//! its range: so the rounds end.
+//! Noted are the pages that may be up to date after the invalidation: those that a READ fills or a
+//! WRITE covers. A WRITE of a part leaves a page as it is, up to date or not. Each round
+//! invalidates only what was noted in the one before. In that round only requests were served that
+//! had locked pages of its range, so the rounds end.
 //!
-//! Parts drain without the kernel, which has no pages of them: what has a block of the part is
-//! parked, and the part goes when nothing of it is in service or dirty. The rest of the file is
-//! served on.
+//! Ranges drain without the kernel, which has no pages of them. Requests on a block of the range
+//! are blocked, and the range is given up when nothing of it is in service or dirty. The rest of
+//! the file is served meanwhile.
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
@@ -38,10 +38,10 @@ use crate::data_lease::DataLease;
 use crate::inode::{Inode, InodePin};
 use crate::rpc::Call;
 
-/// How long an invalidation may wait for pages that waiting requests may have locked.
+/// How long an invalidation may wait for pages that blocked requests may have locked.
 const PAGE_LOCK_WAIT: Duration = Duration::from_millis(2);
 
-/// What of `soft` is given up: all of it, unless a bug is planted.
+/// The part of `soft` that is given up: all of it, unless a bug is planted.
 fn kept_by_mistake(soft: Rights) -> Rights {
     if planted(Bug::NamesKeptAfterRecall) {
         return soft - Rights::NAMES;
@@ -50,7 +50,7 @@ fn kept_by_mistake(soft: Rights) -> Rights {
 }
 
 impl Core {
-    /// The server said something.
+    /// Handles a push of the server.
     pub fn pushed(self: &Rc<Self>, push: Push) {
         match push {
             Push::Recall { ino, seq, take, part } => {
@@ -89,13 +89,13 @@ impl Core {
     ) {
         let ino = inode.ino;
         let soft = Rights::ATTR | Rights::NAMES;
-        // What the kernel was never told, or has forgotten, it need not be told to forget.
+        // The kernel need not be notified of what it never got, or has forgotten.
         let known = ino == Ino::ROOT || !inode.is_idle();
         if known && take.contains(Rights::NAMES) {
             self.kernel.inc_epoch().await;
         }
         let data_lease = inode.data_lease();
-        let recalling = data_lease.map(|data_lease| data_lease.pages.recall(self.env.now()));
+        let recalling = data_lease.map(|data| data.pages.recall(self.env.now()));
         if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
@@ -118,9 +118,9 @@ impl Core {
             self.schedule_open_return(inode);
         }
         inode.give_up(give & Rights::OPEN, self.session.order());
-        // The server may have restarted since, and given some of that anew. What is not held is
-        // given up under the sequence that the return names, too: an answer under way may still
-        // tell of it.
+        // The server may have restarted since, and granted some of that again. Rights that are not
+        // held are given up too, under the sequence that the return names: a reply in flight may
+        // still grant them.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
         let regranted = if last > seq { held & soft } else { Rights::empty() };
         if !planted(Bug::ReturnKept) {
@@ -138,12 +138,12 @@ impl Core {
         part: Option<BlockRange>,
     ) {
         let op = Op::Return { ino, seq, give, still_open, part };
-        // After an eviction there is nothing left to give back.
+        // After an eviction there is nothing left to return.
         let _ = self.session.call(Call::reserved(vec![op])).await;
     }
 
-    /// Gives up the rights on the whole content of its own accord. The server hears of it, but
-    /// nothing is awaited after they were given up here.
+    /// Gives up the rights on the whole content voluntarily. The server is notified, but nothing is
+    /// awaited after the rights were given up here.
     pub async fn give_up_whole(&self, inode: &Rc<Inode>) {
         self.drain(inode, Rights::WHOLE).await;
         let Some(core) = self.me.upgrade() else { return };
@@ -155,8 +155,8 @@ impl Core {
         });
     }
 
-    /// Lets processes use `data` rights for a while that have just come: each client gets on,
-    /// however fast they are asked back.
+    /// Lets processes use newly granted `data` rights for a while: each client makes progress,
+    /// however fast they are recalled.
     async fn allow_minimum_use(&self, inode: &Inode, data: Rights) {
         while let Some(data_lease) = inode.data_lease()
             && inode.lease(|lease| lease.rights().closed()).intersects(data)
@@ -166,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Takes `data` rights from the requests that use them, and gives them up locally.
+    /// Waits for the requests that use `data` rights, and gives the rights up locally.
     async fn drain(&self, inode: &Rc<Inode>, data: Rights) {
         if inode.data_lease().is_none() && !inode.has_pages() {
             inode.give_up(data, self.session.order());
@@ -202,14 +202,14 @@ impl Core {
         data_lease.end_drain();
     }
 
-    /// Takes `range` from the requests that use parts of it, and gives it up locally.
+    /// Waits for the requests that use ranges within `range`, and gives these up locally.
     async fn drain_range(&self, inode: &Inode, range: BlockRange) {
         if let Some(data_lease) = inode.data_lease() {
             self.drain_ranges_in(inode, &data_lease, range).await;
         }
     }
 
-    /// Gives up all parts locally, because the whole will take their place.
+    /// Gives up all ranges locally, because the whole right will replace them.
     pub async fn give_up_ranges(&self, inode: &Inode, data_lease: &DataLease) {
         if data_lease.holds_ranges() {
             self.drain_ranges_in(inode, data_lease, BlockRange::ALL).await;
@@ -230,7 +230,7 @@ impl Core {
                 changed.await;
                 continue;
             }
-            // With the last part everything goes that is known of the file.
+            // With the last range, everything that is known of the file goes.
             let last = data_lease.ranges.borrow().iter().all(|part| range.contains(part.range));
             let range = if last { BlockRange::ALL } else { range };
             if data_lease.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
@@ -265,9 +265,9 @@ impl Core {
         ));
     }
 
-    /// Has the kernel drop pages, while requests that keep one locked are served. If the session is
-    /// lost they are not, before the drain has ended: then this ends, too, and the kernel drops
-    /// them all for the loss.
+    /// Asks the kernel to drop pages, while requests that keep one locked are served. If the
+    /// session is lost they are not served before the drain has ended: then this ends, too, and the
+    /// kernel drops all pages because of the loss.
     async fn drop_pages(
         &self,
         inode: &Inode,
@@ -294,7 +294,7 @@ impl Core {
         data_lease.set_passing(&[]);
     }
 
-    /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
+    /// Ends when nothing is noted, in service or dirty; awaits nothing after it has seen that.
     async fn drain_rounds(&self, inode: &Rc<Inode>, data_lease: &Rc<DataLease>, data: Rights) {
         loop {
             data_lease.block_new_requests();
@@ -310,7 +310,7 @@ impl Core {
             if data_lease.file.is_settled() || planted(Bug::RecallWithoutFlush) {
                 return;
             }
-            // A removal that holds the file back waits for the gate that this recall keeps shut.
+            // A removal that holds the file back waits for the gate that this recall keeps closed.
             data_lease.file.resume();
             if let Err(fault) = data_lease.file.flush().await
                 && !data_lease.file.is_clean()

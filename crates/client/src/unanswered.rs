@@ -1,8 +1,8 @@
-//! Changes that this client has asked for and not heard of yet.
+//! Changes that this client has requested, and whose replies are not here yet.
 //!
 //! Invariants:
-//! - while such a change concerns a name or an inode, nothing that is cached of it is told: the
-//!   server may have made the change, and others may have seen it. The server is asked instead.
+//! - while such a change concerns a name or an inode, no cached state of it is used in an answer:
+//!   the server may have made the change, and others may have seen it. The server is asked instead.
 
 use proto::mds::{InoRef, Op};
 use types::{Ino, Name};
@@ -30,12 +30,12 @@ fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
 }
 
 impl Core {
-    /// Does it count what is cached of a name, given that the right is held?
+    /// Is what is cached of a name valid, given that the right is held?
     pub fn name_cache_valid(&self, dir: Ino, name: &Name) -> bool {
         !self.session.has_unanswered(|op| changes_name(op, dir, name))
     }
 
-    /// Do the cached attributes count?
+    /// Are the cached attributes valid?
     pub fn attr_cache_valid(&self, inode: &Inode) -> bool {
         inode.attr_is_valid() && !self.session.has_unanswered(|op| self.may_change(op, inode.ino))
     }
@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// May the name lead to `ino`, as far as is known here?
+    /// May the name lead to `ino`, as far as this client knows?
     fn may_lead(&self, dir: &InoRef, name: &Name, ino: Ino) -> bool {
         let InoRef::Is { ino: dir } = dir else { return true };
         match self.inodes.get(*dir).map_or(CachedName::Unknown, |dir| dir.cached_name(name)) {

@@ -1,4 +1,4 @@
-//! Reading, writing, and making durable.
+//! Reading, writing, and fsync.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,19 +15,19 @@ use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::pages::Overwrite;
 
-/// Bytes that one `copy_range` copies at most: the caller asks again for more.
+/// Most bytes that one `copy_range` copies: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
-/// So long the answer to a WRITE waits until the kernel has dropped pages that lack it. What takes
-/// longer waits for a page that the WRITE itself keeps locked: such a page is not up to date.
+/// How long the answer to a WRITE waits for the kernel to drop pages that lack it. A drop that
+/// takes longer waits for a page that the WRITE itself keeps locked: such a page is not up to date.
 const DROP_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
-    /// `Stale` if the file's making was lost.
+    /// `Stale` if the file's creation was lost.
     fn check_not_lost(&self) -> Result<(), Fault> {
         if self.inode.is_lost() { Err(Fault::Stale) } else { Ok(()) }
     }
 
-    /// `Io` once for every failure of write-behind since the handle was opened.
+    /// `Io` once for each failure of write-back since the handle was opened.
     fn report_write_error(&self) -> Result<(), Fault> {
         let Some(data_lease) = self.inode.data_lease() else { return Ok(()) };
         let failures = data_lease.file.error_seq();
@@ -37,7 +37,7 @@ impl OpenFile {
 
 impl Client {
     /// Reads; `page_filling`: the kernel fills its page cache with the answer. Shorter than
-    /// asked only at the end of the file.
+    /// requested only at the end of the file.
     pub async fn read(
         &self,
         handle: Handle,
@@ -47,7 +47,7 @@ impl Client {
     ) -> Result<ReadData, Fault> {
         let core = &self.core;
         let file = core.handles.file(handle)?;
-        // A mapping of a file that is open for writing gets dirty without a request.
+        // A mapping of a file that is open for writing becomes dirty without a request.
         let exclusive = page_filling && file.inode.has_buffered_writer() && !core.config.read_only;
         let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
         let service = if page_filling { Service::PageRead } else { Service::Plain };
@@ -62,13 +62,13 @@ impl Client {
         Ok(data)
     }
 
-    /// As [`Client::getattr`], for a process that reads by an open file beyond the size that the
-    /// kernel has.
+    /// As [`Client::getattr`], for a process that reads, through an open file, beyond the size that
+    /// the kernel has.
     ///
-    /// A kernel does not take in the size that an answer tells if anything else told it of the file
-    /// since it asked: an invalidation, or an answer to another thread. It would then end the read
-    /// below a size that it has shown. So where the file has just changed elsewhere its last byte
-    /// is stored into the kernel's pages before the answer.
+    /// A kernel ignores the size in an answer if anything else changed its view of the file since
+    /// the request: an invalidation, or an answer to another thread. It would then end the read
+    /// below a size that it has shown. So if the file has just changed elsewhere, its last byte is
+    /// stored into the kernel's pages before the answer.
     pub async fn getattr_to_read(
         &self,
         ino: Ino,
@@ -78,7 +78,8 @@ impl Client {
             && file.inode.ino == ino
             && !file.direct
         {
-            // Without the right the answer tells what the server has, or why it is not to be had.
+            // Without the right the answer has the server's attributes, or the reason for the
+            // failure.
             let _ = self.core.raise_size(&file.inode).await;
         }
         self.getattr(ino).await
@@ -100,8 +101,8 @@ impl Client {
             file.report_write_error()?;
             return self.write_to(&file, caller, offset, data, len, flags).await;
         }
-        // The kernel writes back for whoever has stored, by any descriptor: all of them tell what
-        // is lost.
+        // The kernel writes back for every process that stored, through any descriptor: all
+        // descriptors report what is lost.
         match self.write_to(&file, caller, offset, data, len, flags).await {
             Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
                 if let Some(data_lease) = file.inode.data_lease() {
@@ -113,8 +114,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::write`]. What it waits for may be lost with the session, and then so are the
-    /// bytes.
+    /// As [`Client::write`]. If the session is lost during a wait, so are the bytes.
     async fn write_to(
         &self,
         file: &OpenFile,
@@ -145,7 +145,7 @@ impl Client {
             let (service, whole) =
                 if bypasses_pages { (Service::Plain, append) } else { (service, true) };
             let guard = core.acquire_write_io(inode, service, whole, range).await?;
-            // Pages that the kernel launders may be another descriptor's.
+            // Pages that the kernel writes back may be of another descriptor.
             if !flags.write_back_cache {
                 core.locks.check_not_lost(file)?;
             }
@@ -197,7 +197,7 @@ impl Client {
         file.report_write_error()
     }
 
-    /// Everything of the file is durable when it ends.
+    /// Makes everything of the file durable.
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let file = self.core.handles.any_file(handle)?;
         if file.inode.is_lost() {
@@ -230,7 +230,7 @@ impl Client {
         file.report_write_error()?;
         file.check_not_lost()?;
         if caller.uid != 0 {
-            // The kernel looks at the mode that it has, which may be old.
+            // The kernel checks the mode that it has, which may be outdated.
             core.kill_setid(caller, &file.inode).await?;
         }
         let guard = core.acquire_write_io(&file.inode, Service::Plain, true, (offset, end)).await?;
@@ -240,7 +240,7 @@ impl Client {
         drop(changing);
         drop(guard);
         if done.is_err() && done != Err(Fault::NotSupported) {
-            // A part may be done. Where it succeeds the kernel forgets by itself what was before.
+            // A part may be done. On success the kernel drops the old content by itself.
             core.kernel.inval_attr(file.inode.ino).await;
             core.inval_unlocked_pages(&file.inode, (offset, end)).await;
         }
@@ -253,15 +253,15 @@ impl Client {
         let core = &self.core;
         let file = core.handles.file(handle)?;
         if file.inode.has_buffered_writer() && file.inode.has_pages() {
-            // What was stored into a mapping is data, too: the kernel does not say so of itself.
+            // Stores into a mapping are data, too, but the kernel does not report them by itself.
             core.inval_pages(&file.inode, (offset, u64::MAX)).await;
         }
         let guard = core.acquire_io(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         guard.file().seek(offset, whence).await
     }
 
-    /// Copies a range from one open file to another; bytes copied, fewer than asked at the
-    /// end of the source or for a long range.
+    /// Copies a range from one open file to another. Returns the bytes copied: fewer than requested
+    /// at the end of the source or for a long range.
     pub async fn copy_range(
         &self,
         caller: &Caller,
@@ -291,7 +291,7 @@ impl Client {
                 at += bytes.len();
             }
             drop(data);
-            // The kernel looks at the mode that it has, which may be old.
+            // The kernel checks the mode that it has, which may be outdated.
             let flags = WriteFlags { kill_suidgid: caller.uid != 0, ..WriteFlags::default() };
             match self.write(caller, to, to_offset + copied, buffer, at, flags).await {
                 Ok(written) => copied += u64::from(written),
@@ -307,8 +307,8 @@ impl Client {
 }
 
 impl IoGuard {
-    /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have
-    /// stored into old pages is not to lie over it. `None`: no page of the file can be mapped
+    /// A WRITE of `len` bytes at `offset`, or at the end, is about to be applied: stores of
+    /// mappings into old pages must not overwrite it. `None`: no page of the file can be mapped
     /// writable.
     async fn overwrite(&self, inode: &Inode, offset: Option<u64>, len: usize) -> Option<Overwrite> {
         if !inode.has_buffered_writer() {
@@ -323,8 +323,8 @@ impl IoGuard {
         Some(overwrite)
     }
 
-    /// Puts in what the kernel writes back of its pages, except for bytes of WRITEs that these
-    /// pages may lack.
+    /// Applies a write-back of the kernel's pages, except for bytes of WRITEs that these pages may
+    /// lack.
     async fn write_back(&self, offset: u64, data: IoBuf, len: usize) -> Result<u32, Fault> {
         let range = (offset, offset + len as u64);
         let (_writing, parts) = self.pages().write_back(range);
@@ -341,18 +341,18 @@ impl IoGuard {
 }
 
 impl Core {
-    /// Has the kernel know at least the size that the file has now, if it may not.
+    /// Makes the kernel aware of at least the file's current size, if it may not be.
     ///
-    /// Not where a process of this host may write through the kernel's pages: the kernel may have
-    /// copied a WRITE into the last page and not yet sent it, and the stored byte would take the
-    /// place of one of that WRITE.
+    /// Does nothing if a process of this host may write through the kernel's pages. The kernel may
+    /// have copied a WRITE into the last page and not yet sent it, and the stored byte would
+    /// replace a byte of that WRITE.
     async fn raise_size(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
         let data_lease = self.data_lease(inode);
         if !data_lease.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
             return Ok(());
         }
-        // Other clients do not change the size while the right is in use, and this one not what is
-        // being stored. No page is locked while this waits for the right.
+        // While the guard is held other clients do not change the size, and this one does not
+        // change what is being stored. No page is locked while this waits for the right.
         let guard = self.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         let size = guard.file().size();
         let Some(last) = size.checked_sub(1) else { return Ok(()) };
@@ -364,15 +364,15 @@ impl Core {
         if data.len() != 1 {
             return Ok(());
         }
-        // A drain that begins from here on finds pages, and that the store fills one when it has
-        // ended.
+        // A drain that begins from here on finds pages, and notices after the store that it filled
+        // one.
         inode.set_pages(true);
         let (core, file, late) = (self.me.clone(), inode.clone(), Rc::new(Cell::new(false)));
         let (kernel, is_late) = (self.kernel.clone(), late.clone());
         let mut stored = self.env.spawn_join(async move {
             kernel.store(file.ino, last, &data).await;
             drop(storing);
-            // What was stored without the right may be old.
+            // Bytes that were stored without the right may be old.
             if is_late.get()
                 && let Some(core) = core.upgrade()
             {
@@ -385,8 +385,8 @@ impl Core {
         Ok(())
     }
 
-    /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before
-    /// that is answered.
+    /// The kernel drops pages that lack bytes `range` of a WRITE that was just applied, before the
+    /// WRITE is answered.
     async fn drop_stale_pages(
         &self,
         inode: &Rc<Inode>,
@@ -414,13 +414,13 @@ impl Core {
             });
             self.env.timeout(DROP_WITHIN, &mut dropped).await;
         }
-        // The kernel goes on without the answer where nobody waits for it.
+        // If the caller is gone, the kernel continues without the answer.
         if !self.session.caller_is_gone() {
             data_lease.pages.answered();
         }
     }
 
-    /// Data, commit and names of a file are durable when it ends.
+    /// Makes data, commit and names of a file durable.
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         if let Some(data_lease) = inode.data_lease()
             && data_lease.file.fsync(datasync).await?

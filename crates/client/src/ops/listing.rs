@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - an entry that this client knows to be gone is not listed, whenever it was fetched;
-//! - a listing that begins anew uses nothing that was asked for before;
-//! - whatever was prepared, lookups are counted and lifetimes taken when entries are told.
+//! - a listing that starts over uses nothing that was fetched before;
+//! - whatever was prepared, lookups are counted and TTLs computed when entries are returned.
 
 use std::rc::Rc;
 
@@ -24,8 +24,7 @@ use crate::rpc::{Call, result};
 
 /// Offset after "." and "..".
 const DOTS: u64 = 2;
-/// Entries of a part. Where a listing goes on, the part after it is on its way while this one is
-/// told.
+/// Entries of a part. If a listing continues, the next part is fetched while this one is returned.
 const PART: u32 = 1024;
 const _: () = assert!(PART as usize <= READDIR_MAX);
 /// Bytes of a FUSE directory entry before its name, and of what READDIRPLUS adds.
@@ -56,8 +55,8 @@ impl Client {
         Ok(core.handles.add_dir(inode, core.session.losses()))
     }
 
-    /// Entries after `cookie` (0: from the start) until about `bytes` of FUSE directory
-    /// entries; none: the end.
+    /// Entries after `cookie` (0: from the start), up to about `bytes` of FUSE directory entries;
+    /// none: the end.
     pub async fn readdir(
         &self,
         handle: Handle,
@@ -87,7 +86,7 @@ impl Client {
         let mut after = cookie.saturating_sub(DOTS);
         loop {
             let part = match self.listing_after(&dir, after, plus).await {
-                // Another client removed it: it is empty, as one that was removed here.
+                // Another client removed it: it is empty, like one that was removed here.
                 Err(fault) if core.note_if_removed(dir.inode.ino, fault) => break,
                 part => part?,
             };
@@ -113,7 +112,7 @@ impl Client {
                 }
                 after = entry.cookie;
             }
-            // What needs no wait is told first: nothing that was put may grow old.
+            // Entries that need no wait are returned first: an entry must not get old in the page.
             if *end || (!page.listed.is_empty() && !dir.advance(after, plus)) {
                 break;
             }
@@ -121,8 +120,8 @@ impl Client {
         Ok(page.listed)
     }
 
-    /// Puts an entry if there is room, or passes over it if it is known to be gone. `inode`: what
-    /// its name leads to, if that is known for certain.
+    /// Adds an entry if there is room, or skips it if it is known to be gone. `inode`: where its
+    /// name leads, if that is certain.
     fn put(
         &self,
         page: &mut Page,
@@ -152,7 +151,8 @@ impl Client {
         page.put(name, entry.ino, entry.kind, cookie, found)
     }
 
-    /// The part of the listing that holds what follows `after`, and where in it. `None`: the end.
+    /// The part of the listing with the entries after `after`, and their index in it. `None`: the
+    /// end.
     async fn listing_after(
         &self,
         dir: &Rc<OpenDir>,
@@ -194,7 +194,7 @@ impl Client {
         Ok(Some((fetched, 0)))
     }
 
-    /// Asks for what follows `after`, unless that is under way.
+    /// Fetches the entries after `after`, unless that is in progress.
     fn read_ahead(&self, dir: &OpenDir, after: u64, plus: bool) {
         let mut ahead = dir.ahead.borrow_mut();
         if ahead.as_ref().is_none_or(|ahead| !ahead.matches(after, plus)) {
@@ -213,11 +213,11 @@ impl Client {
         self.core.handles.remove_dir(handle);
     }
 
-    /// The directory's changes are durable when it ends.
+    /// Makes the directory's changes durable.
     ///
     /// # Errors
-    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of
-    /// this directory, or of others.
+    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of this
+    /// directory, or of others.
     pub async fn fsyncdir(&self, handle: Handle) -> Result<(), Fault> {
         let dir = self.core.handles.dir(handle)?;
         let session = &self.core.session;
@@ -231,7 +231,7 @@ impl Client {
 }
 
 impl Core {
-    /// Asks the server for a part of a listing.
+    /// Fetches a part of a listing from the server.
     async fn list(&self, ino: Ino, after: u64, plus: bool) -> Result<FetchedListing, Fault> {
         let dir = InoRef::Is { ino };
         let op = Op::ReadDir {
@@ -244,7 +244,7 @@ impl Core {
         };
         let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0)? {
-            // Another request for the same would bring the same.
+            // Repeating the request would return the same.
             OpReply::Entries { entries, end: false, .. } if entries.is_empty() => {
                 Err(Fault::Protocol)
             }
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Where the names of a part of a listing of `dir` lead, as far as that is known for certain.
+    /// Where the names of a part of a listing of `dir` lead, as far as that is certain.
     fn entry_inodes(&self, dir: Ino, part: &Reply) -> Option<EntryInodes> {
         let Ok(OpReply::Entries { entries, .. }) = result(part, 0) else { return None };
         let dir = self.inodes.get(dir).filter(|dir| dir.holds(Rights::NAMES))?;
@@ -266,12 +266,12 @@ impl Core {
     }
 }
 
-/// An answer that fills up.
+/// An answer to READDIR that is being filled.
 struct Page {
     listed: Vec<Listed>,
     room: usize,
     plus: bool,
-    /// As of the moment in which entries are put.
+    /// Computed when entries are added.
     times: Lifetimes,
 }
 

@@ -1,4 +1,4 @@
-//! Locks between processes, on this client and others: the server decides.
+//! Locks between processes, on this client and others. The server decides.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::locks::LockUndo;
 use crate::rpc::{Call, done, result};
 
-/// A waiter asks again after this time even if it was not told to.
+/// A waiter asks again after this time even without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 fn wire(lock: LockRequest) -> Lock {
@@ -22,7 +22,7 @@ fn wire(lock: LockRequest) -> Lock {
 }
 
 impl Client {
-    /// The first lock in the way of `lock`, if any.
+    /// The first lock that conflicts with `lock`, if any.
     pub async fn getlk(
         &self,
         handle: Handle,
@@ -42,12 +42,12 @@ impl Client {
         }))
     }
 
-    /// Takes or frees a lock; `wait`: until it is free. Dropping the future gives up waiting:
-    /// a lock that is granted all the same is taken back, to what was held before.
+    /// Takes or frees a lock; `wait`: until it is free. Dropping the future stops waiting: a lock
+    /// that is granted nevertheless is undone, to what was held before.
     pub async fn setlk(&self, handle: Handle, lock: LockRequest, wait: bool) -> Result<(), Fault> {
         let core = &self.core;
         let ino = match core.handles.ino(handle) {
-            // Nothing is held of what is no more.
+            // Locks on a deleted inode are already gone.
             Err(Fault::Stale) if lock.exclusive.is_none() => return Ok(()),
             ino => ino?,
         };
@@ -74,14 +74,14 @@ impl Client {
 }
 
 impl Client {
-    /// Ends when no request about locks of this owner of `ino` is under way: also what was given up
-    /// is taken back.
+    /// Waits until no request about the locks of this owner on `ino` is in flight, and abandoned
+    /// locks are undone.
     pub async fn locks_settled(&self, ino: Ino, flock: bool, owner: LockOwner) {
         drop(self.core.locks.lock_owner(ino, flock, owner).await);
     }
 }
 
-/// A wait that is cancelled at the server if it is given up.
+/// A wait for a lock; if it is dropped, it is cancelled at the server.
 struct LockWait<'a> {
     core: &'a Rc<Core>,
     ino: Ino,
@@ -104,8 +104,8 @@ impl Drop for LockWait<'_> {
 }
 
 impl Core {
-    /// Asks once. The request runs to its end also if nobody waits for it any more; what it took
-    /// then is taken back, and what the owner held before stays.
+    /// Asks once. The request completes even if the caller is gone; then the lock is undone, and
+    /// the owner keeps what it held before.
     async fn try_lock(
         self: Rc<Self>,
         ino: Ino,
@@ -153,7 +153,7 @@ impl Core {
         let _owner_lock = self.locks.lock_owner(ino, lock.flock, lock.owner).await;
         let lock = wire(lock);
         match self.send_lock_ops(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
-            // It is free, or went with the session that the request was made in.
+            // It is free, or was lost with the session of the request.
             Ok(()) | Err(Fault::Evicted) => {
                 self.locks.released(ino, &lock);
                 Ok(())

@@ -1,4 +1,4 @@
-//! Finding names and attributes.
+//! Looking up names and attributes.
 
 use std::rc::Rc;
 
@@ -14,14 +14,14 @@ use crate::inode::Inode;
 use crate::names::CachedName;
 use crate::rpc::{Call, result};
 
-/// Rights wanted on an inode that is found: it can be opened without a message.
+/// Rights to acquire with a found inode: it can then be opened without a request.
 pub(super) const WANT_FOUND: Rights = Rights::ATTR.union(Rights::OPEN);
-/// How often a name is asked for again of which the answer was overtaken.
+/// How often a lookup whose reply was overtaken is repeated.
 const LOOKUP_RETRIES: u32 = 16;
-/// Rights wanted on a directory that is looked into.
+/// Rights to acquire with the directory of a lookup.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
-/// So long an answer with attributes waits at most until a recall has told the kernel of the inode.
+/// How long an answer with attributes waits for a recall to invalidate the inode in the kernel.
 const RECALL_WAIT: Duration = Duration::from_secs(1);
 
 impl Client {
@@ -43,7 +43,7 @@ impl Client {
         let core = &self.core;
         core.wait_for_lease().await?;
         core.check_not_lost(dir)?;
-        // What is given up with its last name is not found any more.
+        // An inode that is given up with its last name is no longer found.
         while let Some(ended) = core.removal_of(dir, name) {
             ended.await;
         }
@@ -88,8 +88,8 @@ impl Client {
                 return Ok(Err(core.name_ttl_from_reply(dir, name, CachedName::Absent)));
             };
             let inode = core.inodes.get_or_insert(&leased.attr);
-            // The answer was made before the server had what was given back of the inode: that may
-            // be gone by now.
+            // The reply was made before the server had what this client returned of the inode,
+            // which may be gone by now.
             let overtaken =
                 !can_be_opened(&inode) && inode.lease(|l| l.given().contains(Rights::OPEN));
             if !overtaken || retries == 0 {
@@ -111,10 +111,10 @@ impl Client {
         Ok(Ok(found))
     }
 
-    /// The parent of a directory, as far as it is known here.
+    /// The parent of a directory, as far as this client knows.
     ///
     /// # Errors
-    /// `Stale` if this client has not come to the directory by its name.
+    /// `Stale` if this client did not find the directory by its name.
     pub async fn lookup_parent(&self, dir: Ino) -> Result<Entry, Fault> {
         let core = &self.core;
         let inode = core.inode(dir).await?;
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Attributes, and for how long they hold.
+    /// The attributes, and their TTL.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         self.or_last_known(ino, self.getattr_online(ino), |root| {
             root.report_owner();
@@ -156,11 +156,10 @@ impl Client {
                 (inode, attr)
             }
             None => match core.fetch_attr_reply(ino).await {
-                // The kernel found it by a name that another client has taken away since.
+                // The kernel found it by a name that another client has removed since.
                 Err(Fault::Stale) => {
                     core.check_not_lost(ino)?;
-                    // Who has it open lost it with the session: what is known here may be long
-                    // past.
+                    // An open file was lost with the session: its attributes here may be outdated.
                     let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
                     return inode.map_or(Err(Fault::Stale), removed_attr);
                 }
@@ -168,8 +167,8 @@ impl Client {
             },
         };
         let ttl = core.report_attr(&inode, &attr);
-        // The kernel takes in no size that it asked for before an invalidation. What reads up to
-        // this one asks again, and finds the invalidations done.
+        // The kernel ignores a size that it asked for before an invalidation. A process that reads
+        // up to this size asks again, and then the invalidations are done.
         if ttl.is_zero()
             && let Some(data_lease) = inode.data_lease()
         {
@@ -197,29 +196,29 @@ impl Client {
     }
 }
 
-/// Is what lets it be opened, whoever takes its names away, held, or not needed?
+/// Can it be opened even if others remove its names? Then `OPEN` is held, or not needed.
 fn can_be_opened(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory || inode.holds(Rights::OPEN)
 }
 
-/// What is told of a file that is no more: on one machine, too, `stat` may come to a file
-/// between whose finding and whose asking the last name went.
+/// The attributes of a file that is gone. On a local file system, too, the last name may be removed
+/// between the lookup and the `stat` of a file.
 fn removed_attr(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
     Ok((Attr { nlink: 0, ..inode.attr() }, Duration::ZERO))
 }
 
 impl Core {
-    /// Ends when the removal under way of this name, of an inode that is given up with it, has
-    /// ended.
+    /// Waits for a removal in progress of this name whose inode is given up with it; `None`: there
+    /// is none.
     fn removal_of(&self, dir: Ino, name: &Name) -> Option<Notified> {
         let removing = self.removing.borrow();
         let removal = removing.values().find(|r| r.dir == dir && r.name == *name)?;
         Some(removal.ended.notified())
     }
 
-    /// Reads a whole directory ahead, with attributes: what asks for a few names of a
-    /// directory one by one, as `stat` of a sorted list does, asks for all of them. Stops
-    /// when the right goes or when three quarters of the inode table are full.
+    /// Reads a whole directory ahead, with attributes. A process that looks up a few names of a
+    /// directory one by one, like `stat` of a sorted list, looks up all of them. Stops when the
+    /// right is lost or when the inode table is three quarters full.
     async fn fetch_names(self: Rc<Core>, dir: Rc<Inode>) {
         let losses = dir.names(|names| names.losses());
         let mut stuck = 0;

@@ -1,4 +1,4 @@
-//! Making, linking, removing and renaming names.
+//! Creating, linking, removing and renaming names.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
 impl Client {
-    /// Makes any node that is no symbolic link and is not opened.
+    /// Creates any node that is not a symbolic link, without opening it.
     pub async fn mknod(
         &self,
         caller: &Caller,
@@ -45,7 +45,7 @@ impl Client {
         Ok(self.core.entry_from_reply(&inode, place.dir, place.name))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn symlink(
         &self,
         caller: &Caller,
@@ -70,7 +70,7 @@ impl Client {
         Ok(self.core.entry_from_reply(&inode, place.dir, place.name))
     }
 
-    /// A further name.
+    /// Adds a name to an inode.
     pub async fn link(&self, caller: &Caller, ino: Ino, place: Place<'_>) -> Result<Entry, Fault> {
         self.core.check_writable()?;
         let tmpfile = self.core.inodes.get(ino).is_some_and(|inode| inode.is_tmpfile());
@@ -84,7 +84,8 @@ impl Client {
         let leased = match result(&reply, 0) {
             Ok(OpReply::Linked { leased, .. }) => leased,
             Ok(_) => return Err(Fault::Protocol),
-            // Which of the two is gone? Of the file the kernel may find another one under its name.
+            // Which of the two is gone? If the file is, the kernel may find another one under its
+            // name.
             Err(Fault::Stale) => match self.core.fetch_attr(place.dir).await {
                 Err(fault) => return Err(self.core.dir_fault(place.dir, fault)),
                 Ok(_) => return Err(Fault::Stale),
@@ -98,7 +99,7 @@ impl Client {
         Ok(Entry { attr_ttl: ATTR_TTL_NONE, ..entry })
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub async fn unlink(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.check_writable()?;
         let kernel_target = self.core.kernel_target(place);
@@ -135,9 +136,9 @@ impl Client {
         result(&reply, 0).map(|_| ()).map_err(|fault| self.core.dir_fault(place.dir, fault))
     }
 
-    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is
-    /// replaced leads to the old content or the new, also if this client dies at once: the new one
-    /// is committed before.
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A replaced name
+    /// leads to the old content or the new, even if this client dies at once: the new content is
+    /// committed before.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -172,7 +173,7 @@ impl Client {
             if sent == flags || result(&reply, 0).err() != Some(Fault::Exists) {
                 break (reply, kernel_target, removal);
             }
-            // The name is there.
+            // The name exists.
             committed?;
             self.core.commit_named(from).await?;
             sent = flags;
@@ -199,8 +200,8 @@ impl Client {
             }
             self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
         }
-        // The kernel moves what it keeps of a name along, with its lifetime: to where nobody would
-        // tell of a change.
+        // The kernel moves its cached name along, with its TTL: to a directory where nothing would
+        // invalidate it.
         let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
         if holds(from.dir) != holds(to.dir) {
             self.core.kernel.inc_epoch().await;
@@ -210,16 +211,16 @@ impl Client {
     }
 }
 
-/// An inode that is given up with its last name. Until it is dropped, opening the
-/// inode waits; its dirty data stay where they are until the removal succeeds.
+/// An inode that is given up with its last name. Until this is dropped, opens of the inode wait;
+/// its dirty data stay where they are until the removal succeeds.
 pub(super) struct Removal {
     core: Rc<Core>,
     inode: Rc<Inode>,
 }
 
 impl Removal {
-    /// The name went; `attr` are the inode's attributes since. `kept`: another client has the
-    /// file open, which thereby must get what is dirty here.
+    /// The name was removed; `attr`: the inode's attributes since. `kept`: another client has the
+    /// file open, and must get what is dirty here.
     fn complete(self, attr: &Attr, kept: bool) {
         if kept {
             self.core.name_removed(attr);
@@ -248,7 +249,7 @@ impl Drop for Removal {
 /// Is nothing of its content dirty, nor stored into a mapping?
 fn is_settled(inode: &Inode) -> bool {
     let mapped = inode.has_buffered_writer() && inode.has_pages();
-    !mapped && inode.data_lease().is_none_or(|data_lease| data_lease.file.is_settled())
+    !mapped && inode.data_lease().is_none_or(|data| data.file.is_settled())
 }
 
 impl Core {
@@ -271,8 +272,8 @@ impl Core {
         Ok(inode)
     }
 
-    /// An inode lost a name that it was not given up with. If that was the last one and no
-    /// handle is open here, it is given up as soon as the kernel has forgotten it.
+    /// An inode lost a name, but was not given up with it. If that was the last name and no handle
+    /// is open here, the client returns it as soon as the kernel has forgotten it.
     fn name_removed(self: &Rc<Self>, attr: &Attr) {
         if attr.nlink > 0 || attr.kind == FileKind::Directory {
             return;
@@ -284,21 +285,21 @@ impl Core {
         }
     }
 
-    /// The inode that the kernel means by a name that it wants to change: it holds its directory
-    /// locked, so that what it was told last is what is known here.
+    /// The inode that the kernel means by a name that it is about to change. The kernel holds the
+    /// directory locked, so its view is the one cached here.
     fn kernel_target(&self, place: Place<'_>) -> Option<Ino> {
         self.cached_inode(place).map(|inode| inode.ino)
     }
 
-    /// An inode lost a name. If the kernel meant another by that, it counts that one's links down:
-    /// what it keeps of this one is from before.
+    /// An inode lost a name. If the kernel meant another inode, it decrements the link count of
+    /// that one, and its attributes of this one are outdated.
     async fn inval_unexpected_inode(&self, kernel_target: Option<Ino>, ino: Ino) {
         if kernel_target != Some(ino) {
             self.kernel.inval_attr(ino).await;
         }
     }
 
-    /// Where a name leads, if that is known here.
+    /// The inode that a name leads to, if that is cached here.
     fn cached_inode(&self, place: Place<'_>) -> Option<Rc<Inode>> {
         let dir = self.inodes.get(place.dir).filter(|dir| dir.holds(Rights::NAMES))?;
         match dir.names(|names| names.find(place.name)) {
@@ -307,13 +308,13 @@ impl Core {
         }
     }
 
-    /// Commits what this client has dirty of the files that a rename gives names which others had
-    /// before. What other clients have dirty the server recalls. Nothing is asked of the server
-    /// here that others could wait for: the commits wait for no gate.
+    /// Commits what is dirty here of files that a rename moves over existing names. The server
+    /// recalls what is dirty at other clients. No request made here can block others: the commits
+    /// wait for no gate.
     ///
-    /// Gives the flags to ask the server with. Is the name not known to be there, and the file not
-    /// committed, then the server is asked to replace nothing, and with it goes what to answer if
-    /// the name is there: that the file cannot be committed, if it was tried.
+    /// Returns the flags for the request to the server. If the name may not exist, and the file is
+    /// not committed, the server is asked to replace nothing. The second value is then the answer
+    /// if the name exists: the fault, if a commit was tried and failed.
     ///
     /// # Errors
     /// The content is lost, or cannot be committed now: then the old name must stay.
@@ -331,7 +332,7 @@ impl Core {
                 Ok(()) => self.commit_named(from).await,
                 failed => failed,
             };
-            // If a name is missing nothing is exchanged, as the server will say.
+            // If a name does not exist, nothing is exchanged, and the server will say so.
             if both.is_err() && self.find(to).await?.is_some() && self.find(from).await?.is_some() {
                 both?;
             }
@@ -351,12 +352,13 @@ impl Core {
         }
     }
 
-    /// Is there nothing that a commit could tell, of no file, and nothing that a mapping may hold?
+    /// Is nothing of any file left to commit, nor possibly stored into a mapping?
     fn is_all_settled(&self) -> bool {
         self.data().is_settled() && !self.handles.may_be_mapped_writable()
     }
 
-    /// What this client has accepted of the content of the file at `place` is stable and committed.
+    /// Makes what this client has accepted of the content of the file at `place` stable and
+    /// committed.
     async fn commit_named(&self, place: Place<'_>) -> Result<(), Fault> {
         if self.is_all_settled() {
             return Ok(());
@@ -364,19 +366,19 @@ impl Core {
         let found = self.find(place).await?;
         let Some(inode) = found.and_then(|ino| self.inodes.get(ino)) else { return Ok(()) };
         if inode.has_buffered_writer() && inode.has_pages() {
-            // What was stored into a mapping is content, too.
+            // Stores into a mapping are content, too.
             self.inval_pages(&inode, (0, u64::MAX)).await;
         }
         let Some(data_lease) = inode.data_lease() else { return Ok(()) };
         match data_lease.file.commit_accepted().await {
-            // It is gone, as the server will say.
+            // The file is gone, and the server will say so.
             Err(Fault::Stale) => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// The inode to which a name leads, asked from the server if that is not known. `None`: to
-    /// none, or the server has another answer, which the operation will get as well.
+    /// The inode that a name leads to, looked up at the server if it is not cached. `None`: there
+    /// is none, or the server returned a fault, which the operation will get as well.
     async fn find(&self, place: Place<'_>) -> Result<Option<Ino>, Fault> {
         if let Some(inode) = self.cached_inode(place) {
             return Ok(Some(inode.ino));
@@ -401,9 +403,9 @@ impl Core {
         }
     }
 
-    /// If `place` is the only name of a file that nothing here uses, its rights can be given
-    /// up with the name: nothing goes to the devices for it any more.
-    /// Not while another thread than `pid` may be on its way to it.
+    /// If `place` is the only name of a file that nothing here uses, its rights can be given up
+    /// with the name: then nothing more is written to the devices for it. Not while a thread other
+    /// than `pid` may still open it.
     async fn prepare_removal(self: &Rc<Self>, place: Place<'_>, pid: u32) -> Option<Removal> {
         let inode = self.cached_inode(place)?;
         let removable = |inode: &Inode| {
@@ -426,7 +428,7 @@ impl Core {
             && !data_lease.file.is_clean()
         {
             if data_lease.shared.get() {
-                // Another client may have it open, and go on reading.
+                // Another client may have it open, and continue reading.
                 data_lease.file.flush().await.ok()?;
             }
             data_lease.file.pause().await;

@@ -16,14 +16,13 @@ use crate::handles::OpenFile;
 use crate::inode::{Inode, InodePin};
 use crate::rpc::{Call, result};
 
-/// Rights of who makes a file and opens it.
+/// Rights to acquire with a file that is created and opened.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 
-/// How often a file is made anew that was there when it was to be made, and was removed before it
-/// was found.
+/// How often a create is retried whose name existed, and was removed before it was looked up.
 const CREATE_RETRIES: u32 = 64;
 
-/// Counts an open; taken back, as by a close, if opening fails or is given up.
+/// Counts an open; if the open fails or is given up, counts it back, like a close.
 struct OpenCount {
     core: Weak<Core>,
     inode: Rc<Inode>,
@@ -38,7 +37,8 @@ impl OpenCount {
 }
 
 impl Drop for OpenCount {
-    /// Whoever opened it may have been given up with `OPEN` here, which nobody else gives back.
+    /// If the last name was removed during this open, `OPEN` was kept for it, and nothing else
+    /// would return it.
     fn drop(&mut self) {
         if self.kept || self.inode.count_open(-1) > 0 {
             return;
@@ -52,9 +52,9 @@ impl Drop for OpenCount {
     }
 }
 
-/// Does the kernel bypass its page cache? A buffered write shows its bytes to local
-/// readers before this client has the right, so only O_RDWR, which takes the right at
-/// open and may be mapped, is buffered, and not even that while several clients write the file.
+/// Does the kernel bypass its page cache? A buffered write shows its bytes to local readers before
+/// this client has the right. So only O_RDWR, which takes the right at open and may be mapped, is
+/// buffered, and not even that while several clients write the file.
 fn is_direct(flags: OpenFlags) -> bool {
     flags.has(OpenFlags::DIRECT | OpenFlags::APPEND) || flags.writes() && !flags.read_write()
 }
@@ -82,12 +82,12 @@ impl Client {
         core.open_inode(&inode, flags).await
     }
 
-    /// Makes and opens a regular file, or opens it if it exists and `O_EXCL` is not set.
+    /// Creates and opens a regular file, or opens it if it exists and `O_EXCL` is not set.
     ///
     /// # Errors
-    /// `Stale` if it exists and only the kernel, which took the name for missing, can say
-    /// whether the caller may open it: the kernel then looks the name up again. So where others
-    /// made and removed it too often meanwhile.
+    /// `Stale` if it exists and only the kernel, which believed that the name did not exist, can
+    /// say whether the caller may open it: the kernel then looks the name up again. Also if others
+    /// created and removed it too often in between.
     pub async fn create(
         &self,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl Client {
                 return self.created(&reply, place, flags).await;
             }
             let Ok(entry) = self.lookup(caller, place.dir, place.name).await? else {
-                // Removed since.
+                // It was removed since.
                 retries = retries.checked_sub(1).ok_or(Fault::Stale)?;
                 continue;
             };
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// What was found under the name of a file that was to be made is opened.
+    /// Opens the existing file that a create found.
     async fn open_found(
         &self,
         caller: &Caller,
@@ -152,7 +152,7 @@ impl Client {
         Ok((Entry { attr_ttl: ATTR_TTL_NONE, ..entry }, opened))
     }
 
-    /// The answer to the making of a file that is opened with it.
+    /// Handles the reply to a create that also opens the file.
     async fn created(
         &self,
         reply: &Reply,
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Makes and opens a nameless regular file.
+    /// Creates and opens a regular file without a name (`O_TMPFILE`).
     pub async fn tmpfile(
         &self,
         caller: &Caller,
@@ -201,7 +201,7 @@ impl Client {
         Ok((entry, opened))
     }
 
-    /// The last descriptor is gone; frees the owner's flock if given.
+    /// The last descriptor is closed; frees the owner's flock if given.
     pub async fn release(&self, handle: Handle, flock_owner: Option<LockOwner>) {
         let core = &self.core;
         let Some(file) = core.handles.remove_file(handle) else { return };
@@ -235,9 +235,10 @@ impl Client {
     }
 }
 
-/// Is it plain that the kernel would let `caller` open what turned out to exist? It checks nothing
-/// that an answer to CREATE opens. Where it is not plain the kernel looks the name up, and checks.
-/// User 0 has no more rights than others: behind a mount that maps ids it may be anybody.
+/// Is it certain that the kernel would let `caller` open an existing file? The kernel checks
+/// nothing when an answer to CREATE opens a file. If it is not certain, the kernel looks the name
+/// up, and checks. User 0 has no more rights than others: behind an id-mapped mount it may be any
+/// user.
 fn may_open(caller: &Caller, attr: &Attr, flags: OpenFlags) -> bool {
     let writes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
     let reads = flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
@@ -251,7 +252,7 @@ fn new_file(mode: u16, umask: u16) -> NewNode {
 }
 
 impl Core {
-    /// Opens an inode that exists.
+    /// Opens an existing inode.
     pub async fn open_inode(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<Opened, Fault> {
         loop {
             let removing = self.removing.borrow().get(&inode.ino).map(|r| r.ended.notified());
@@ -278,16 +279,16 @@ impl Core {
         }
     }
 
-    /// Gets what opening takes. Does the kernel bypass its page cache? When it ends, and until
-    /// something else is awaited, the kernel has no pages but under `DATA_X` if the handle may map
-    /// them writable: a page that is there gets dirty without a request.
+    /// Acquires the rights for opening. True if the kernel bypasses its page cache. If the handle
+    /// may map pages writable, the kernel then has pages under `DATA_X` only, until something else
+    /// is awaited: a page that exists becomes dirty without a request.
     async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
         let mut direct = is_direct(flags);
         if flags.read_write() && !direct {
             direct = self.acquire_open(inode, Rights::DATA_X).await?;
         }
-        // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before
-        // `OPEN` was lost.
+        // Usually a read or a write follows. A client that writes may still have `DATA_X` from
+        // before `OPEN` was lost.
         if !inode.holds(Rights::OPEN) {
             let follows = if flags.writes() { Rights::DATA_X } else { Rights::DATA_S };
             self.acquire_open(inode, follows).await?;
@@ -300,7 +301,7 @@ impl Core {
         Ok(direct)
     }
 
-    /// The handle of a file that was just made, and is counted as open since its answer came.
+    /// The handle of a newly created file, which counts as open since the reply came.
     fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
         if flags.read_write() {
             inode.count_writer(1);
@@ -309,7 +310,7 @@ impl Core {
     }
 
     fn new_handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
-        let reported = inode.data_lease().map_or(0, |data_lease| data_lease.file.error_seq());
+        let reported = inode.data_lease().map_or(0, |data| data.file.error_seq());
         let (reported, lockers) = (Cell::new(reported), RefCell::default());
         let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
         let keep_cache = inode.keep_pages();
@@ -319,17 +320,17 @@ impl Core {
         Opened { handle: self.handles.add_file(file), keep_cache, direct_io: direct }
     }
 
-    /// A file without a name, or one whose `OPEN` the server wants back, is open no longer. In a
-    /// task of its own: what is owed goes back also when the caller of the operation is gone.
+    /// Returns `OPEN` of an orphan, or of a file whose `OPEN` was recalled, after its last close.
+    /// Runs in its own task: what is owed is returned even if the caller of the operation is gone.
     ///
     /// # Errors
-    /// If the server could not be asked whether it has a name: then `OPEN` is owed.
+    /// If the server could not be asked whether the file has a name: then `OPEN` is owed.
     pub async fn last_close(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
         let Some(core) = self.me.upgrade() else { return Ok(()) };
         let inode = inode.clone();
         let returned = self.env.spawn_join(async move {
             while let Some(seq) = core.return_open(&inode).await? {
-                // A grant was under way to here when that left: its answer tells what is held.
+                // A grant was on its way when the return was sent: its reply says what is held.
                 core.session.barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
             }
@@ -338,8 +339,8 @@ impl Core {
         returned.await
     }
 
-    /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
-    /// should have named.
+    /// Returns `OPEN` if nothing is open. If the server did not accept the return: the sequence
+    /// that it should have named.
     async fn return_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
         if inode.is_lost() {
             return Ok(None);
@@ -351,20 +352,20 @@ impl Core {
             return Err(fault);
         }
         if self.is_used(inode) {
-            // Opened or found again meanwhile: it is owed at the next last close, or when the
-            // kernel has forgotten it.
+            // Opened or found again in between: `OPEN` is owed at the next last close, or when the
+            // kernel has forgotten the inode.
             inode.owe_open();
             return Ok(None);
         }
         let gone = inode.server_attr().nlink == 0;
         if gone && let Some(data_lease) = inode.data_lease() {
             if data_lease.shared.get() {
-                // Another client may have it open still; what is lost is in the log.
+                // Another client may still have it open; the log reports what is lost.
                 let _ = data_lease.file.flush().await;
             }
             data_lease.file.pause().await;
             if inode.opens() > 0 {
-                // Who found it by its name has opened it meanwhile.
+                // A process that found it by its name has opened it in between.
                 data_lease.file.resume();
                 inode.owe_open();
                 return Ok(None);
@@ -384,7 +385,7 @@ impl Core {
         let pin = InodePin::new(inode);
         let reply = self.session.call(Call::reserved(vec![op])).await;
         self.inodes.unpin(pin);
-        // After an eviction there is nothing left to give back.
+        // After an eviction there is nothing left to return.
         let Ok(reply) = reply else { return Ok(None) };
         Ok(match result(&reply, 0) {
             Ok(OpReply::Kept { seq }) => Some(*seq),

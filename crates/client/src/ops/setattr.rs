@@ -21,13 +21,13 @@ fn time(spec: TimeSpec) -> SetTime {
     }
 }
 
-/// For how long the kernel may believe attributes that it takes in also where they were invalidated
-/// after the answer: those of SETATTR (before Linux 6.16), of LINK, and of CREATE for a file that
-/// is there.
+/// TTL of attributes that the kernel accepts even if they were invalidated after the answer. These
+/// are the answers to SETATTR (before Linux 6.16), to LINK, and to CREATE of an existing file. So
+/// they must not be cached.
 pub(super) const ATTR_TTL_NONE: Duration = Duration::ZERO;
 
 impl Client {
-    /// Changes attributes. The size is changed under `DATA_X`, locally; the rest at the server.
+    /// Changes attributes. The size is changed locally, under `DATA_X`; the rest at the server.
     pub async fn setattr(
         &self,
         caller: &Caller,
@@ -38,7 +38,7 @@ impl Client {
         core.check_writable()?;
         core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        // A descriptor of what is lost does not reach what has its number now.
+        // A handle to a lost inode must not affect the inode that reuses its number.
         if let Some(handle) = set.handle {
             core.handles.ino(handle)?;
         }
@@ -74,8 +74,8 @@ impl Client {
         } else {
             match core.fetch_attr_reply(ino).await {
                 Ok((_, attr)) => attr,
-                // It was changed, and then removed: who changed it by its name must not try that
-                // again with what has the name now.
+                // It was changed, and then removed. A caller that changed it by its name must not
+                // repeat that with the inode that has the name now.
                 Err(Fault::Stale | Fault::NotFound) if changed => Attr { nlink: 0, ..inode.attr() },
                 Err(fault) => return Err(fault),
             }
@@ -91,7 +91,7 @@ pub(super) fn has_setid(attr: &Attr) -> bool {
 }
 
 impl Core {
-    /// Sets the size of a regular file; `by`: through this.
+    /// Sets the size of a regular file; `by`: through this open file.
     pub async fn truncate(
         &self,
         inode: &Rc<Inode>,
@@ -101,12 +101,12 @@ impl Core {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
-        // An unlinked, closed file is no longer there; the kernel may still ask.
+        // An unlinked, closed file no longer exists; the kernel may still ask.
         let guard = self.acquire_write_io(inode, Service::Resize, true, (size, u64::MAX)).await?;
         by.map_or(Ok(()), |file| self.locks.check_not_lost(file))?;
         let _changing = guard.pages().change((size, u64::MAX)).await;
         guard.file().set_size(size).await?;
-        // The kernel that asks for this changes the size that it has, and its pages, by itself.
+        // The kernel that requested this adjusts its size and pages by itself.
         guard.pages().resized(size);
         drop(guard);
         self.inval_content_for_abandoned_caller(inode).await;
@@ -123,8 +123,8 @@ impl Core {
         if set.mtime.is_some()
             && let Some(data_lease) = inode.data_lease()
         {
-            // What was written before no longer sets the time, also not by a commit that is sent
-            // again after a restart; what is written from now on does.
+            // Earlier writes must no longer set the time, not even by a commit that is replayed
+            // after a restart; later writes do.
             data_lease.file.times_setting().await;
         }
         if inode.is_lost() {
@@ -138,8 +138,8 @@ impl Core {
 
     /// A write by an unprivileged caller clears set-id bits.
     pub async fn kill_setid(&self, caller: &Caller, inode: &Rc<Inode>) -> Result<(), Fault> {
-        // Who holds a part gives it up before anyone changes the mode.
-        let parts = inode.data_lease().is_some_and(|data_lease| data_lease.holds_ranges());
+        // A client that holds a range gives it up before anyone changes the mode.
+        let parts = inode.data_lease().is_some_and(|data| data.holds_ranges());
         if !inode.attr_is_valid() && !parts {
             self.fetch_attr(inode.ino).await?;
         }

@@ -16,17 +16,17 @@ use crate::rpc::{Call, result};
 
 /// The layout of a regular file, as JSON text.
 const LAYOUT: &[u8] = b"user.redbud.layout";
-/// How the names of attributes begin that a file may have.
+/// Prefixes of the attributes that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-/// How names of attributes begin for which `ls -l` asks of every entry.
+/// Prefixes of the attributes that `ls -l` asks for on every entry.
 const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
 
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
         self.or_last_known(ino, self.getxattr_online(ino, name), |_| {
-            // Of others an application may rely on what has been changed meanwhile.
+            // An application may rely on changes of other attributes.
             if !ASKED_BY_LS.iter().any(|prefix| name.starts_with(prefix)) {
                 return None;
             }
@@ -50,7 +50,7 @@ impl Client {
         }
         let mut ops = Vec::new();
         if known == Xattrs::Unknown {
-            // The next name that is asked for, and is not there, needs no request.
+            // A later query for another absent name then needs no request.
             ops.push(Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR });
         }
         ops.push(Op::GetXattr {
@@ -63,7 +63,7 @@ impl Client {
         match result(&reply, last) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
             Ok(_) => Err(Fault::Protocol),
-            // The kernel asks for ACLs before it looks for a name.
+            // The kernel asks for ACLs before it looks up a name.
             Err(fault) if core.note_if_removed(ino, fault) => Err(Fault::NoAttribute),
             Err(fault) => Err(fault),
         }
@@ -95,8 +95,7 @@ impl Client {
             && inode.has_buffered_writer()
             && inode.has_pages()
         {
-            // What was stored into a mapping before comes first: its write-back takes the attribute
-            // away.
+            // Earlier stores into a mapping come first: their write-back removes the attribute.
             self.core.inval_pages(&inode, (0, u64::MAX)).await;
         }
         let op = Op::SetXattr {
@@ -111,7 +110,7 @@ impl Client {
         result(&reply, 0).map(|_| ())
     }
 
-    /// Names of all, each ended by NUL.
+    /// Names of all, each terminated by NUL.
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         self.or_last_known(ino, self.listxattr_online(ino), |_| {
             self.core.root_xattrs.borrow().clone().map(Ok)
@@ -159,15 +158,15 @@ impl Client {
 }
 
 fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
-    // Of names that no file can have the server says so.
+    // The server answers for names that no file can have.
     if !STORED.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix)) {
         return false;
     }
     known.excludes(name)
 }
 
-/// The segments of a layout: file offset, length and device offset in bytes; before them what lies
-/// with the inode.
+/// The segments of a layout: file offset, length and device offset in bytes; before them the inline
+/// data.
 fn layout_json(inline: usize, extents: &[Extent]) -> String {
     let mut text = String::from("[");
     if inline > 0 {

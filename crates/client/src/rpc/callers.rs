@@ -1,10 +1,11 @@
 //! Operations whose callers are gone.
 //!
 //! Invariants:
-//! - while an operation is polled it is the current one; what it spawns belongs to none;
-//! - for an operation whose caller is gone nothing new is asked in ordinary slots: what was
-//!   not sent is withdrawn. What was sent is executed once and answered, like any other;
-//! - reserved slots know no callers: commits and returns are everybody's.
+//! - while an operation is polled it is the current one; tasks that it spawns belong to none;
+//! - an operation whose caller is gone starts no request in an ordinary slot: requests that were
+//!   not sent are withdrawn. Requests that were sent are executed once and answered, like any
+//!   other;
+//! - reserved slots have no callers: commits and returns belong to everybody.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// The operation that is being polled, as far as its requests can be given up.
+    /// The operation that is being polled, if its requests can be given up.
     pub fn of(&self, class: SlotClass) -> u64 {
         if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
@@ -35,7 +36,7 @@ impl Callers {
     }
 }
 
-/// Makes what was current before current again, also after a panic.
+/// Restores the previous current operation, even after a panic.
 struct Current<'a>(&'a Cell<u64>, u64);
 
 impl Drop for Current<'_> {
@@ -45,7 +46,7 @@ impl Drop for Current<'_> {
 }
 
 impl Session {
-    /// Polls a part of `operation`, which is not 0.
+    /// Polls a future of `operation`, which is not 0.
     pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
         let current = &self.callers.current;
         let _current = Current(current, current.replace(operation));

@@ -1,4 +1,4 @@
-//! One connection after the other: hello, reading, writing, coming back.
+//! Connections to the server, one after the other: hello, reading, writing, reconnecting.
 
 use std::rc::Rc;
 
@@ -13,12 +13,12 @@ use types::{Bug, ClientId, Duration, Fault, Instant, Transno, planted};
 use super::{Call, LostChanges, Phase, Session};
 use crate::api::{ClientConfig, ConnectError};
 
-/// Bytes asked of the socket at once.
+/// Bytes requested from the socket at once.
 const READ: usize = 128 << 10;
 /// First pause between attempts, doubled up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long one attempt may take: a server that restarted lets new clients wait.
+/// How long one attempt may take: a server that restarted makes new clients wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a TCP connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,9 +32,9 @@ pub(super) struct Connection {
 }
 
 enum Failure {
-    /// Not reached, or it went away.
+    /// Not reached, or the connection was lost.
     Unreachable(String),
-    /// It answered no.
+    /// The server refused.
     Refused(Refused),
 }
 
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Takes over what a Welcome says.
+    /// Applies a Welcome.
     fn adopt(&self, connection: &Connection) {
         let welcome = &connection.welcome;
         let wall = self.env.wall();
@@ -171,19 +171,19 @@ impl Session {
         };
         let mut state = self.state.borrow_mut();
         if welcome.state != mds::RECOVERED || welcome.epoch != state.epoch {
-            // What a server of before did not answer of its recovery is not for this one,
-            // where all begins anew: to say first that all is done would be the end of it.
+            // An unanswered request of a recovery with the previous server must not go to this one,
+            // where the recovery starts over. If it says "done", it would end the recovery at once.
             (state.recovery_unanswered, state.recovery_sent) = (None, None);
         }
         if welcome.state == mds::RESUMED {
-            // Where a recovery is done of which this client has not heard the last answer.
+            // The recovery is done, but its last reply was lost.
             state.renumber();
         }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;
         state.pags.clone_from(&welcome.pags);
-        // A tenth is left for clocks that drift apart.
+        // A tenth is left for clock drift.
         state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
         state.heard_at = self.env.now();
         state.clock_offset = nanos(welcome.time) - nanos(wall);
@@ -271,7 +271,7 @@ impl Session {
         }
     }
 
-    /// Sends what was asked for and not answered, again where it went out before.
+    /// Sends all unanswered requests, again if they were sent before.
     pub(super) fn resend(&self) {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
@@ -295,7 +295,7 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Tries for ever; `None` when the session was closed.
+    /// Tries forever; `None` when the session was closed.
     async fn reconnect(&self) -> Option<Connection> {
         let mut pause = PAUSE;
         let mut logged = false;
@@ -329,7 +329,7 @@ impl Session {
                     Err(_) => {}
                 }
             }
-            // Clients that lost the server at one moment do not all come back at one moment.
+            // Clients that lost the server at one moment must not all reconnect at one moment.
             let half = pause / 2;
             let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
             self.env.sleep(half + Duration::from_nanos(more)).await;
@@ -337,15 +337,15 @@ impl Session {
         }
     }
 
-    /// A Welcome on a later connection: the session goes on, or it is a new one.
+    /// Handles a Welcome on a later connection: the session continues, or it is a new one.
     fn welcomed(&self, connection: &Connection) {
         let lost = connection.welcome.state == mds::NEW;
         let mut lost_changes = LostChanges::default();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += u64::from(!planted(Bug::EvictionUntold));
-            // The same server has what it answered, durable with the new client's number; of what
-            // one before it had answered it says how much survived.
+            // If it is the same server, what it answered is durable together with the new client's
+            // number. For a previous server, `survived` says how much of its answers survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
             let undone: Vec<_> = state.replay.lost(survived, epoch).collect();
             undone.iter().for_each(|entry| lost_changes.add(entry));
@@ -373,8 +373,8 @@ impl Session {
         }
     }
 
-    /// Renews the lease when nothing else does, and gives up a connection on which
-    /// nothing is heard.
+    /// Renews the lease when nothing else does, and drops a connection on which nothing is
+    /// received.
     async fn keep_alive(self: Rc<Self>) {
         loop {
             let third = (self.lease() / 3).max(Duration::from_millis(1));

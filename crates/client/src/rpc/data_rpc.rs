@@ -1,4 +1,4 @@
-//! What the content half asks of the server, in reserved slots.
+//! Requests of the data half to the server, in reserved slots.
 
 use proto::mds::{LayoutPart, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
@@ -84,7 +84,8 @@ impl Rpc for DataRpc {
                 return answer.err().map(|fault| Err(fault.into())).into_iter().collect();
             }
             let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
-            // A commit that fails ends its compound: those of other files go again without it.
+            // A commit that fails ends its compound: those of other files are sent again without
+            // it.
             loop {
                 let open: Vec<usize> =
                     (0..commits.len()).filter(|&i| results[i].is_none()).collect();
@@ -155,7 +156,7 @@ impl Rpc for DataRpc {
     }
 }
 
-/// How a commit was answered.
+/// Translates the answer to a commit.
 fn commit_result(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
     match result {
         Ok(OpReply::Attr { leased }) => Ok(leased.clone()),

@@ -1,13 +1,13 @@
 //! The session with the metadata server: slots, replies, replay, reconnection.
 //!
 //! Invariants:
-//! - a request stays in its slot until it is answered or the session is lost; a new
-//!   connection resends it with the same sequence;
-//! - [`Events`] sees replies and pushes in the order of their arrival, before whoever waits;
-//! - an answered request that changed state is kept with its reply until the server
-//!   says that it is durable; after a restart it is replayed with that result (`kept`);
+//! - a request stays in its slot until it is answered or the session is lost; a new connection
+//!   resends it with the same sequence;
+//! - [`Events`] gets replies and pushes in the order of their arrival, before any waiter;
+//! - an answered request that changed state is kept with its reply until the server says that it is
+//!   durable; after a restart it is replayed with that result (`replay_list`);
 //! - the lease counts from the sending of the last request that was answered;
-//! - what completes a recall never waits for an ordinary slot;
+//! - requests that complete a recall never wait for an ordinary slot;
 //! - unanswered requests are resent in the order in which they were made.
 
 mod callers;
@@ -37,30 +37,31 @@ use crate::api::{Caller, ClientConfig};
 pub(crate) use data_rpc::DataRpc;
 use replay_list::{ReplayEntry, ReplayList};
 
-/// What the session tells the rest of the client. All are called on the
-/// connection's task and do not wait.
+/// What the session reports to the rest of the client. All methods are called on the connection's
+/// task and do not wait.
 pub(crate) trait Events {
-    /// A reply came; `request`, the session's number `order`, has as many operations as ran, or
-    /// more.
+    /// A reply came to `request`, which is number `order` of the session. The request has at least
+    /// as many operations as were executed.
     fn absorb(&self, request: &Request, reply: &Reply, order: u64);
-    /// The server said something unasked (glimpses and evictions excepted).
+    /// The server sent a push (other than glimpses and evictions).
     fn push(&self, push: Push);
-    /// The answer to a glimpse.
+    /// Answers a glimpse.
     fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
-    /// The server restarted, and `epoch` has begun: what is held, to be reclaimed.
+    /// The server restarted with `epoch`: returns what is held, to be reclaimed.
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
-    /// Does the operation name an inode whose making was lost?
+    /// Does the operation name an inode whose creation was lost?
     fn names_lost_inode(&self, op: &Op) -> bool;
-    /// The session was lost and a new one stands under a new number.
+    /// The session was lost and there is a new one under a new number.
     fn evicted(&self, client: ClientId, lost: &LostChanges);
 }
 
-/// What was answered, and went with the session and the server that had answered it.
+/// Changes that were answered, and were lost with the session and the server that had answered
+/// them.
 #[derive(Default)]
 pub(crate) struct LostChanges {
-    /// Files of which something was committed.
+    /// Files with lost commits.
     pub committed: Vec<Ino>,
-    /// Inodes that were made.
+    /// Inodes whose creation was lost.
     pub created: Vec<Ino>,
 }
 
@@ -79,7 +80,7 @@ impl LostChanges {
     }
 }
 
-/// A request to be made.
+/// A request to send.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub ops: Vec<Op>,
@@ -116,27 +117,28 @@ type Answer = Result<Rc<Reply>, Fault>;
 
 struct PendingRequest {
     request: Rc<Request>,
-    /// Number of the request, in the order of making.
+    /// Number of the request, in the order in which requests are made.
     order: u64,
-    /// When it went out first: the answer may be to that, however often it was sent again since. It
-    /// may have come over this connection before the client, which stood still, sent it there.
+    /// When it was first sent: the reply may be to that, however often it was resent since. The
+    /// reply may even have come over this connection before the client, which was suspended, sent
+    /// the request there.
     sent: Instant,
     /// The server may have it.
     submitted: bool,
-    /// For which operation; 0 if for none that could be given up.
+    /// The operation that it belongs to; 0 if it cannot be given up.
     operation: u64,
     answer: OneSender<Answer>,
     _permit: Permit,
 }
 
-/// How far the connection is.
+/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// None, or no Welcome yet.
+    /// No connection, or no Welcome yet.
     Down,
-    /// Reclaim and replay are going on; other requests wait.
+    /// Reclaim and replay are in progress; other requests wait.
     Recovering,
-    /// Requests go out.
+    /// Requests are sent.
     Up,
     /// Closed by `close`.
     Closed,
@@ -146,18 +148,18 @@ struct SessionState {
     phase: Phase,
     slots: SlotTable,
     pending: BTreeMap<u16, PendingRequest>,
-    /// Requests that wait to be written, and whether an executor is writing some.
+    /// Requests to be written, and whether an executor is writing some.
     out: Vec<u8>,
     writing: bool,
     stream: Option<Stream>,
     /// Rises with every connection.
     connection: u64,
-    /// The answer that recovery waits for.
+    /// The reply that recovery waits for.
     recovery: Option<(Ticket, OneSender<Reply>)>,
-    /// Sequence of the recovery slot, and its request if that has no answer.
+    /// Sequence of the recovery slot, and its request if that is unanswered.
     recovery_seq: u32,
     recovery_unanswered: Option<Request>,
-    /// The last request of a recovery, and when it went out first.
+    /// The last request of a recovery, and when it was first sent.
     recovery_sent: Option<(Ticket, Instant)>,
     replay: ReplayList,
     /// How often answered changes were lost with a session.
@@ -172,15 +174,15 @@ struct SessionState {
     lease: Duration,
     lease_ends: Instant,
     heard_at: Instant,
-    /// Since when the server has not answered what it would answer at once, or there is no
-    /// connection on which requests go out.
+    /// Since when the server has not answered a request that it answers at once, or there is no
+    /// connection on which requests are sent.
     silent_since: Option<Instant>,
-    /// When the connection was lost that no other has replaced.
+    /// When the connection was lost, if there is no other since.
     disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
-    /// The connection was given up because nothing was heard on it.
+    /// The connection was dropped because nothing was received on it.
     timed_out: bool,
     requests: u64,
     evictions: u64,
@@ -193,28 +195,28 @@ pub(crate) struct Session {
     state: RefCell<SessionState>,
     ordinary: Semaphore,
     reserved: Semaphore,
-    /// The reserved slot that is kept for renewing the lease: when all others wait for a slow
-    /// server, it is the only sign of life, of both.
+    /// The reserved slot for renewing the lease. When all others wait for a slow server, renewals
+    /// show each side that the other is alive.
     renewal: Semaphore,
     writers: writers::Writers,
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
-    /// A goodbye was said: a connection that ends now is the last.
+    /// A goodbye was sent: the end of the connection ends the session.
     leaving: Cell<bool>,
-    /// When it was first asked whether what is left waits in vain.
+    /// When the first wait for an absent server began (see `away`).
     away_since: Cell<Option<Instant>>,
     callers: callers::Callers,
 }
 
 impl SessionState {
-    /// Has the server ended the session, and was no other one begun?
+    /// Has the server ended the session, and is there no new one?
     fn has_no_session(&self) -> bool {
         self.client == ClientId(0)
     }
 
-    /// The server has answered what was sent then. Of a session that it has ended since no lease is
-    /// left.
+    /// The server has answered a request from `sent`. After the server has ended the session no
+    /// lease is left.
     fn extend_lease(&mut self, sent: Instant) {
         if !self.has_no_session() {
             self.lease_ends = self.lease_ends.max(sent + self.lease);
@@ -223,7 +225,7 @@ impl SessionState {
 }
 
 impl Session {
-    /// Where replies and pushes go; set once, before anything is called.
+    /// Sets where replies and pushes go; called once, before any request.
     pub fn set_events(&self, events: Weak<dyn Events>) {
         let first = self.events.set(events).is_ok();
         assert!(first, "the session has one owner");
@@ -249,25 +251,26 @@ impl Session {
         self.state.borrow().requests
     }
 
-    /// Rises whenever changes that were answered, and not known to be durable, are lost with the
-    /// session.
+    /// Rises whenever a session is lost with changes that were answered but not known to be
+    /// durable.
     pub fn losses(&self) -> u64 {
         self.state.borrow().losses
     }
 
-    /// One line for people.
+    /// Writes one line to the log.
     pub fn log(&self, text: &str) {
         (self.config.log)(text);
     }
 
-    /// Makes a request and waits for its answer, through reconnections and restarts.
+    /// Makes a request and waits for its reply, through reconnections and restarts.
     ///
-    /// # Errors `Evicted`: the session was lost before the answer came, and nobody knows whether
-    /// the request was executed; one that only asks is made again instead. `Unreachable`: the
-    /// session is closed. `Interrupted`: the operation that it is part of was given up before it
-    /// was sent. `Stale`: it names an inode whose making was lost.
+    /// # Errors
+    /// `Evicted`: the session was lost before the reply came, and the request may or may not have
+    /// been executed; idempotent requests are repeated instead. `Unreachable`: the session is
+    /// closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
+    /// request names an inode whose creation was lost.
     pub async fn call(&self, call: Call) -> Answer {
-        // One that asks for nothing wants what was done in this session to be durable.
+        // A request without operations asks that what was done in this session becomes durable.
         if call.ops.is_empty() || !call.ops.iter().all(is_idempotent) {
             return self.call_once(call).await;
         }
@@ -394,7 +397,7 @@ impl Session {
         }
     }
 
-    /// The replay list is long: makes the server write what it has, once at a time.
+    /// The replay list is long: makes the server flush its log, one request at a time.
     fn force_sync(&self) {
         if self.sync_forced.replace(true) {
             return;
@@ -403,7 +406,7 @@ impl Session {
             self.sync_forced.set(false);
             return;
         };
-        // The answer is of no interest: its `last_committed` prunes the list.
+        // The reply is not needed: its `last_committed` prunes the list.
         drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit, 0));
     }
 
@@ -441,10 +444,10 @@ impl Session {
         }
     }
 
-    /// Everything of this session so far is durable when it ends; no request if it is already.
+    /// Makes everything of this session so far durable; sends no request if it is already.
     ///
     /// # Errors
-    /// `Evicted`: the session was lost meanwhile, and perhaps what was done in it.
+    /// `Evicted`: the session was lost in between, and perhaps what was done in it.
     pub async fn sync(&self) -> Result<(), Fault> {
         {
             let state = self.state.borrow();
@@ -456,18 +459,18 @@ impl Session {
         done(&reply)
     }
 
-    /// Is there an operation without an answer of which this holds?
+    /// Is there an unanswered operation for which `holds` is true?
     pub fn has_unanswered(&self, holds: impl Fn(&Op) -> bool) -> bool {
         let state = self.state.borrow();
         state.pending.values().flat_map(|pending| &pending.request.ops).any(holds)
     }
 
-    /// Is there no request without an answer?
+    /// Is no request unanswered?
     pub fn is_idle(&self) -> bool {
         self.state.borrow().pending.is_empty()
     }
 
-    /// Ends when every request that is without an answer now has one.
+    /// Waits until every request that is unanswered now has its reply.
     pub async fn barrier(&self) {
         let mut waiting: Vec<(u16, u32)> = {
             let state = self.state.borrow();
@@ -487,7 +490,7 @@ impl Session {
         }
     }
 
-    /// The client is gone without a goodbye.
+    /// Ends the client without a goodbye.
     pub fn abandon(&self) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
@@ -499,7 +502,7 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Until when what is cached may be relied on.
+    /// Until when caches may be used.
     pub fn lease_ends(&self) -> Instant {
         let ends = self.state.borrow().lease_ends;
         let ignored = planted(Bug::LeaseIgnored) && ends > Instant(0);
@@ -511,7 +514,7 @@ impl Session {
         self.lease_ends().since(self.env.now())
     }
 
-    /// Ends when the lease is good. At once, as a rule.
+    /// Waits until the lease is good; usually it is.
     ///
     /// # Errors
     /// `Unreachable` if the session is closed, `Interrupted` if the current operation was given up.
@@ -532,7 +535,8 @@ impl Session {
                 return Ok(());
             }
             if phase == Phase::Up {
-                // Late: the answer to a renewal tells whether the session still is ours.
+                // The lease has run out: the answer to a renewal says whether the session still
+                // exists.
                 drop(changed);
                 let permit = self.renewal.acquire(1).await;
                 let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0)?;
@@ -559,7 +563,7 @@ impl Session {
         state.last_time
     }
 
-    /// Leaves the server: it frees what this client held.
+    /// Ends the session: the server frees what this client held.
     pub async fn close(&self) {
         self.leaving.set(true);
         if self.is_connected() {
@@ -570,7 +574,7 @@ impl Session {
         self.end();
     }
 
-    /// Nothing is asked or answered any more.
+    /// Closes the session; unanswered requests fail.
     fn end(&self) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
@@ -586,12 +590,12 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Is there a connection on which the server said Welcome?
+    /// Is there a connection on which the server sent a Welcome?
     pub fn is_connected(&self) -> bool {
         matches!(self.state.borrow().phase, Phase::Up | Phase::Recovering)
     }
 
-    /// Requests of which nobody knows that they outlive a crash of the server.
+    /// The number of requests that may not survive a crash of the server.
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
         let asked =
@@ -604,12 +608,12 @@ impl Session {
         self.state.borrow().phase == Phase::Closed
     }
 
-    /// Lease of the session.
+    /// The length of the lease.
     pub fn lease(&self) -> Duration {
         self.state.borrow().lease
     }
 
-    /// Fills in what is known here.
+    /// Fills in what the session knows.
     pub fn status(&self, status: &mut crate::api::ClientStatus) {
         let state = self.state.borrow();
         status.client = state.client.0;

@@ -1,12 +1,12 @@
-//! After a restart of the server: reclaim, replay, done.
+//! Recovery after a restart of the server: reclaim, replay, done.
 //!
 //! | answered request | what happens |
 //! |---|---|
-//! | transno at or below `survived` | the server has it durably: forgotten |
+//! | transno at or below `survived` | the server has it durably: dropped |
 //! | above, of an earlier epoch | replayed with its results, in transno order |
 //!
-//! The server may have taken the recovery for done although its last answer was lost: it then says
-//! that the session is resumed.
+//! The server may have accepted the end of the recovery although its last reply was lost: it then
+//! says that the session is resumed.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use super::{Phase, Session, SessionState, done};
 /// Leases in one reclaim.
 const RECLAIM_MAX: usize = 4096;
 
-/// The connection went away under the recovery; the next one begins anew.
+/// The connection was lost during the recovery; the next one starts it again.
 struct ConnectionLost;
 
 impl SessionState {
@@ -43,7 +43,7 @@ impl Session {
     async fn try_recover(&self, number: u64, survived: Transno) -> Result<(), ConnectionLost> {
         let unanswered = self.state.borrow_mut().recovery_unanswered.take();
         if let Some(request) = unanswered {
-            // Of the recovery that broke off with this server: its slot must not pass over it.
+            // From an interrupted recovery with this server: its slot must not skip it.
             let last = request.ops == [Op::ReclaimDone {}];
             self.recovery_request(number, request).await?;
             if last {
@@ -156,20 +156,20 @@ impl Session {
                 return Err(ConnectionLost);
             }
             let ticket = Ticket { slot: request.slot, seq: request.seq };
-            // The answer may be to what went over the connection before.
+            // The reply may be to the request on the previous connection.
             let before = state.recovery_sent.filter(|(known, _)| *known == ticket);
             let sent = before.map_or(self.env.now(), |(_, sent)| sent);
             state.recovery_sent = Some((ticket, sent));
             let (sender, receiver) = oneshot();
             state.recovery = Some((ticket, sender));
             let request = self.enqueue(&mut state, request);
-            // A replay is known by its number wherever it is sent again.
+            // The server recognises a replay by its transno wherever it is resent.
             state.recovery_unanswered = Some(request).filter(|request| request.replay.is_none());
             (sent, receiver)
         };
         let reply = receiver.await.ok_or(ConnectionLost)?;
         let mut state = self.state.borrow_mut();
-        // The session may have been lost since the answer came.
+        // The session may have been lost since the reply came.
         if state.connection != number || state.has_no_session() {
             return Err(ConnectionLost);
         }
@@ -179,7 +179,7 @@ impl Session {
     }
 }
 
-/// What of a request could not be repeated, for people.
+/// Says which operation of a request could not be repeated, for the log.
 fn unrepeatable(transno: Transno, request: &Request, was: &Reply, is: &Reply) -> String {
     let new = is.results.iter().map(Some).chain(std::iter::repeat(None));
     for ((op, old), new) in request.ops.iter().zip(&was.results).zip(new) {

@@ -1,11 +1,11 @@
-//! Answered requests that a restart of the server may undo, to be replayed then.
+//! Answered requests that a restart of the server may undo; they are replayed then.
 //!
 //! Invariants:
-//! - they are in the order of their transactions; one leaves when the server says that it is
+//! - they are in the order of their transactions; an entry leaves when the server says that it is
 //!   durable, or with its session;
-//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the server is
-//!   made to write what it has. The other half is for what is under way meanwhile. Nobody waits: if
-//!   the server's device is slower than that, the list grows by what is answered until then.
+//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the client asks
+//!   the server to flush its log. The other half is for requests in flight meanwhile. Nothing
+//!   waits: if the server's device is slower, the list grows by what is answered until then.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -20,7 +20,7 @@ use types::{Epoch, Transno};
 pub(super) struct ReplayEntry {
     pub request: Rc<Request>,
     pub reply: Rc<Reply>,
-    /// Its number in the epoch of the recovery that is going on.
+    /// Its transno in the epoch of the recovery in progress.
     pub replayed: Option<Transno>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct ReplayEntry {
 #[derive(Default)]
 pub(super) struct ReplayList {
     list: BTreeMap<Transno, ReplayEntry>,
-    /// What the requests weigh together.
+    /// Bytes of all requests.
     bytes: usize,
 }
 
@@ -38,18 +38,18 @@ impl ReplayList {
         self.list.len()
     }
 
-    /// Their bytes in memory, about.
+    /// Their bytes in memory, estimated.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Are there so many that the server is to make them durable?
+    /// Is the list so long that the server must make its entries durable?
     pub fn is_long(&self) -> bool {
         self.list.len() > REPLAY_MAX / 2 || self.bytes > REPLAY_BYTES_MAX / 2
     }
 
-    /// Keeps a request that was answered by `reply`.
+    /// Adds a request that was answered by `reply`.
     pub fn keep(&mut self, request: Rc<Request>, reply: Rc<Reply>) {
         let transno = reply.transno;
         self.insert(transno, ReplayEntry { request, reply, replayed: None });
@@ -62,19 +62,19 @@ impl ReplayList {
         }
     }
 
-    /// Everything up to `upto` is durable.
+    /// Drops the entries up to `upto`: they are durable.
     pub fn forget(&mut self, upto: Transno) {
         while let Some(entry) = self.list.first_entry().filter(|entry| *entry.key() <= upto) {
             self.bytes -= weight(&entry.remove().request);
         }
     }
 
-    /// Forgets all.
+    /// Drops all entries.
     pub fn clear(&mut self) {
         *self = ReplayList::default();
     }
 
-    /// Those after `after`, and before `before`.
+    /// The entries after `after`, and before `before`.
     pub fn between(
         &self,
         after: Transno,
@@ -84,8 +84,8 @@ impl ReplayList {
         range.map(|(transno, entry)| (*transno, entry))
     }
 
-    /// Those after `survived` that a server of another epoch than `epoch` answered: it had them in
-    /// memory only.
+    /// The entries after `survived` that a server of another epoch than `epoch` answered: that
+    /// server had them only in memory.
     pub fn lost(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &ReplayEntry> {
         self.between(survived, Bound::Unbounded)
             .filter(move |(transno, entry)| entry.replayed.unwrap_or(*transno).epoch != epoch)
@@ -99,9 +99,9 @@ impl ReplayList {
         }
     }
 
-    /// The recovery is done: the replayed requests are kept under their new numbers. Not before: a
-    /// restart during the recovery lets it begin anew, in the old order, from what survived of the
-    /// old epoch. The highest of the numbers.
+    /// The recovery is done: the replayed requests get their new numbers. Not before: if the server
+    /// restarts during the recovery, the next one starts over, in the old order, from what survived
+    /// of the old epoch. Returns the highest number.
     pub fn renumber(&mut self) -> Transno {
         let before = std::mem::take(self);
         for (transno, mut entry) in before.list {
@@ -112,7 +112,7 @@ impl ReplayList {
     }
 }
 
-/// Bytes that a request takes in memory, about: what callers decide the size of counts in full.
+/// Bytes that a request takes in memory, estimated: parts whose size callers decide count in full.
 fn weight(request: &Request) -> usize {
     size_of::<Request>() + request.ops.iter().map(weight_of).sum::<usize>()
 }
@@ -180,7 +180,7 @@ mod tests {
         let half = reply(at / 2).transno;
         entry.forget(half);
         assert!(!entry.is_long() && entry.bytes() < REPLAY_BYTES_MAX / 3);
-        // What has no content counts by its number.
+        // Requests without content count by their number.
         let mut entry = ReplayList::default();
         (1..=REPLAY_MAX as u64 / 2).for_each(|at| entry.keep(request(1), reply(at)));
         assert!(!entry.is_long());
