@@ -94,15 +94,14 @@ pub(crate) struct Core {
     /// Names of the extended attributes of the mounted directory, as the server last reported them.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
     closed_leases: RefCell<VecDeque<Rc<Inode>>>,
-    /// Inodes whose rights are being returned, with the lease sequence of the return: replies made
-    /// before it grant nothing.
+    /// Inodes whose rights are being returned, with the lease sequence: earlier replies grant
+    /// nothing.
     returning: RefCell<HashMap<Ino, u64>>,
-    /// Inodes that this client gives up with their last name, which is being removed: lookups and
-    /// opens of them wait.
+    /// Inodes given up with their last name, whose removal is in progress: lookups and opens wait.
     pub removing: RefCell<BTreeMap<Ino, Removing>>,
     /// Lookups in progress.
     pub lookups: Rc<Lookups>,
-    /// Inodes that stay open after their last name is gone, because the kernel may still open them.
+    /// Orphans that stay open because the kernel may still open them.
     pub lingering: Lingering,
     pub me: Weak<Core>,
 }
@@ -205,8 +204,8 @@ impl Core {
         times.entry(inode)
     }
 
-    /// The TTL of a name in the directory that a reply brought. The reply may be older than the
-    /// right that is held now, so the TTL is zero unless the cached name says the same.
+    /// The TTL of a name that a reply brought. The reply may be older than the right that is held,
+    /// so the TTL is zero unless the cache says the same.
     pub fn name_ttl_from_reply(&self, dir: Ino, name: &Name, found: CachedName) -> Duration {
         match self.inodes.get(dir) {
             Some(dir) if dir.cached_name(name) == found => self.ttl(),
@@ -239,15 +238,13 @@ impl Core {
         if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
     }
 
-    /// Translates the fault of an operation on names of directory `dir` for the kernel. `Stale`
-    /// says that the directory is gone. If the kernel knows the directory, and its creation was not
-    /// lost, then it was removed: it has no names, as on a local file system.
+    /// Translates a fault of an operation on names of `dir` for the kernel. `Stale`: it was
+    /// removed, so it has no names, if the kernel knows it and its creation was not lost.
     pub fn dir_fault(&self, dir: Ino, fault: Fault) -> Fault {
         if self.note_if_removed(dir, fault) { Fault::NotFound } else { fault }
     }
 
-    /// Does `fault`, which the server returned for this directory, say that it was removed? If so,
-    /// marks it as removed.
+    /// Does `fault` of a request on this directory say that it was removed? If so, notes it.
     pub fn note_if_removed(&self, dir: Ino, fault: Fault) -> bool {
         if fault != Fault::Stale || self.inodes.is_lost(dir) {
             return false;
@@ -270,12 +267,9 @@ impl Core {
         Ok(self.fetch_attr_reply(ino).await?.0)
     }
 
-    /// Fetches the attributes from the server; returns them as this reply brought them.
-    ///
-    /// The server knows everything of a file that this client writes, except the size. If the local
-    /// size changes during the request, size and other attributes are of different moments, and
-    /// another client may have changed the others in between. So the request is repeated, up to
-    /// [`ATTR_RETRIES`] times.
+    /// Fetches the attributes from the server; returns them as this reply brought them. A file that
+    /// this client writes is asked for again, up to [`ATTR_RETRIES`] times, if its local size
+    /// changes meanwhile: size and other attributes would be of different moments.
     pub async fn fetch_attr_reply(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
         let local_size = || self.inodes.get(ino).and_then(|inode| inode.local_size());
         let mut retries = ATTR_RETRIES;
@@ -299,8 +293,8 @@ impl Core {
         self.session.call(Call::one(caller, op)).await
     }
 
-    /// If the caller was killed, the kernel already saw EINTR and may cache the state before the
-    /// change: invalidates it. The kernel has dropped it when this ends.
+    /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops
+    /// it.
     pub async fn invalidate_for_abandoned_caller(&self, reply: &Reply) {
         if !self.session.caller_is_gone() {
             return;
@@ -313,8 +307,8 @@ impl Core {
         }
     }
 
-    /// Call after a change of the inode's content. If the caller was killed, the kernel does not
-    /// learn of the change, and may have read the old content: invalidates it.
+    /// If the caller of a change of content was killed, the kernel may have the old bytes: drops
+    /// them.
     pub async fn inval_content_for_abandoned_caller(&self, inode: &Inode) {
         if self.session.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
@@ -322,8 +316,7 @@ impl Core {
         }
     }
 
-    /// The kernel drops its pages of bytes `range`, except for those that blocked requests have
-    /// locked.
+    /// The kernel drops its pages of bytes `range`, except those that blocked requests have locked.
     pub async fn inval_unlocked_pages(&self, inode: &Inode, range: (u64, u64)) {
         let data_lease = inode.data_lease().filter(|_| inode.has_pages());
         let ranges = data_lease.map_or_else(Vec::new, |data| data.unlocked(&[range]));
@@ -332,8 +325,7 @@ impl Core {
         }
     }
 
-    /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
-    /// one of them locked.
+    /// The kernel drops all pages that bytes `[from, to)` touch. May wait until they are unlocked.
     pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
         let _dropping = inode.data_lease().map(|data| data.pages.dropping());
         let len = if to == u64::MAX { 0 } else { to - from };
@@ -383,8 +375,7 @@ impl Core {
         (inode, newer)
     }
 
-    /// `OPEN` was granted for an orphan that no handle has open here: it was closed, or removed,
-    /// before the reply arrived. Nothing else would return it.
+    /// `OPEN` was granted for an orphan that is no longer open: nothing else would return it.
     fn late_open_grant(&self, inode: &Rc<Inode>) {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
@@ -397,8 +388,7 @@ impl Core {
         });
     }
 
-    /// Applies what a reply says about the directory. True if names in the same reply may be
-    /// cached.
+    /// Applies what a reply says of a directory. True if names in the same reply may be cached.
     fn apply_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
         let inode = self.upsert_inode(&dir.attr);
         let current = dir.attr.version >= inode.server_attr().version;
@@ -409,8 +399,8 @@ impl Core {
         (inode, keep)
     }
 
-    /// Applies this client's own change of a directory: `change` is a name and where it leads
-    /// since. The name is cached if `NAMES` was held before the change.
+    /// Applies this client's own change of a directory: a name, and where it leads since. The name
+    /// is cached only if `NAMES` was held before the change.
     fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
         let inode = self.upsert_inode(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
@@ -463,7 +453,7 @@ impl Core {
         data_lease.changed.notify_all();
     }
 
-    /// An inode lost a name. `given_up`: this client's rights go with the name, if it was the last.
+    /// An inode lost a name. `given_up`: this client's rights go with it, if it was the last.
     fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
         if known.is_none() && self.session.is_idle() {
@@ -532,8 +522,7 @@ impl Core {
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, parts, .. }) => {
                 let (inode, newer) = self.apply_attr_and_lease(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    // Without a layout the reply grants no right on content, even if it names one:
-                    // another reply that grants it is on its way.
+                    // Without a layout the reply grants no right on content: another one does.
                     if let Some(layout) = layout {
                         self.apply_whole_grant(&inode, newer, layout.clone());
                     }
@@ -547,10 +536,9 @@ impl Core {
             }
             (_, OpReply::Attr { leased }) => {
                 let (inode, _) = self.apply_attr_and_lease(leased);
-                // While several clients write the file, a reply to a change has the server's size
-                // and times.
-                let in_parts = inode.data_lease().is_some_and(|data| data.holds_ranges());
-                if in_parts && !matches!(op, Op::GetAttr { .. }) {
+                // While several clients write, a reply to a change has the server's size and times.
+                let in_ranges = inode.data_lease().is_some_and(|data| data.holds_ranges());
+                if in_ranges && !matches!(op, Op::GetAttr { .. }) {
                     inode.mark_size_stale();
                 }
                 match op {
@@ -578,8 +566,7 @@ impl Core {
         }
     }
 
-    /// Applies this client's change of an extended attribute to the cached list of the mounted
-    /// directory, which answers while the server is away.
+    /// Applies a change of an extended attribute to the cached list of the mounted directory.
     fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
         let mut known = self.root_xattrs.borrow_mut();
         let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };
@@ -594,7 +581,7 @@ impl Core {
 
     /// Applies what a reply says about `security.capability`, for a client that may write the file.
     fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
-        let is_capability = |name: &Bytes| name.0 == CAPABILITY;
+        let is_cap = |name: &Bytes| name.0 == CAPABILITY;
         let data_lease = |at: &InoRef| match at {
             InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.data_lease()),
             InoRef::Of { .. } => None,
@@ -609,13 +596,13 @@ impl Core {
                 }
             }
             ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)])
-                if is_capability(name) =>
+                if is_cap(name) =>
             {
                 if let Some(data_lease) = data_lease(ino) {
                     data_lease.capability_reply(true, order, false);
                 }
             }
-            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_capability(name) => {
+            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_cap(name) => {
                 if let Some(data_lease) = data_lease(ino) {
                     data_lease.set_capability(self.session.order());
                 }
@@ -633,8 +620,7 @@ impl Core {
         inline_max: u32,
     ) {
         if want.contains(WANT_NEW) {
-            // Counts as open from here on: a recall may come before the operation that created it
-            // continues.
+            // Counts as open from here on: a recall may come before the creating operation goes on.
             inode.count_open(1);
         }
         inode.cache_xattrs(attr, Xattrs::OnlyAcls);
@@ -900,9 +886,8 @@ impl Core {
         }
     }
 
-    /// Invalidates everything that the kernel caches, because no lease covers it any more, and
-    /// acquires `OPEN` again for open files. Drops the pages before it sends any request, because
-    /// the server may wait for that.
+    /// Invalidates what the kernel caches, which no lease covers any more, and acquires `OPEN`
+    /// again for open files. Drops pages first: requests may wait for that.
     async fn invalidate_kernel(
         self: Rc<Self>,
         inodes: Vec<Rc<Inode>>,

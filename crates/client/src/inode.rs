@@ -93,8 +93,7 @@ struct InodeState {
     buffered_writers: u32,
     /// The kernel may have pages of it.
     pages: bool,
-    /// A DATA right was given up while the kernel had pages, and nothing has invalidated these
-    /// since.
+    /// A DATA right was given up while the kernel had pages, which nothing has invalidated since.
     pages_stale: bool,
     /// A recall of `OPEN` was answered "still open": the client owes `OPEN`, and returns it when
     /// nothing here may open the inode any more.
@@ -192,9 +191,7 @@ impl Inode {
     fn is_sole_writer(&self) -> bool {
         let state = self.state.borrow();
         match &state.special {
-            Special::Data(data_lease) => {
-                state.lease.holds(Rights::DATA_X) && data_lease.is_loaded()
-            }
+            Special::Data(data) => state.lease.holds(Rights::DATA_X) && data.is_loaded(),
             _ => false,
         }
     }
@@ -232,8 +229,7 @@ impl Inode {
     /// May the kernel cache attributes that it gets now?
     pub fn kernel_may_cache_attr(&self) -> bool {
         let state = self.state.borrow();
-        let draining =
-            matches!(&state.special, Special::Data(data_lease) if data_lease.is_draining());
+        let draining = matches!(&state.special, Special::Data(data) if data.is_draining());
         state.lease.holds(Rights::ATTR) && !draining
     }
 
@@ -266,7 +262,7 @@ impl Inode {
         }
     }
 
-    /// Applies attributes and lease from the reply to request number `order`. True if the lease is
+    /// Applies attributes and lease of the reply to request number `order`. True if the lease is
     /// newer.
     pub fn apply_lease(&self, leased: &Leased, order: u64) -> bool {
         self.apply_attr(&leased.attr);
@@ -305,8 +301,7 @@ impl Inode {
         order >= state.given_up_at && state.lease.holds(Rights::NAMES)
     }
 
-    /// Gives rights up: nothing is answered from them any more. `order`: the number of the next
-    /// request.
+    /// Gives rights up: nothing is answered from them any more. `order`: of the next request.
     pub fn give_up(&self, rights: Rights, order: u64) {
         let mut state = self.state.borrow_mut();
         state.lease.give(rights);
