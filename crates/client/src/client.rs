@@ -92,7 +92,7 @@ impl Client {
             path = format!("{path}/{name}");
             let found = self.lookup(&Caller::default(), dir, name).await;
             let entry = found.map_err(|fault| format!("cannot look up {path}: {fault}"))?.map_err(
-                |_| format!("{path} does not exist: make it, or mount what is above it"),
+                |_| format!("{path} does not exist: create it, or mount a directory above it"),
             )?;
             if dir != Ino::ROOT {
                 self.forget(dir, 1);
@@ -113,7 +113,7 @@ impl Client {
         if let Some(who) = self.unanswering(SILENT_AFTER) {
             let limit = self.patience().as_nanos() / 1_000_000_000;
             core.session.log(&format!(
-                "unmounting while {who}: what is not written waits {limit} s for it"
+                "unmounting while {who}: waiting up to {limit} s to write unsaved data"
             ));
         }
         let lost = match first(self.syncfs(), self.gone()).await {
@@ -155,7 +155,7 @@ impl Client {
         let (path, silence) = self.core.data().most_silent()?;
         (silence >= silent).then(|| {
             let seconds = silence.as_nanos() / 1_000_000_000;
-            format!("the data device {path} has answered nothing for {seconds} s")
+            format!("the data device {path} has not answered for {seconds} s")
         })
     }
 

@@ -673,9 +673,9 @@ impl Core {
             }
             if !data_lease.acquiring.get() && !data_lease.is_draining() {
                 drop(changed);
-                let asked = self.acquire(inode, &data_lease, need, part).await?;
+                let outcome = self.acquire(inode, &data_lease, need, part).await?;
                 if inode.holds(Rights::OPEN) {
-                    return Ok(writes && !asked.uncontended && !inode.holds(need));
+                    return Ok(writes && !outcome.uncontended && !inode.holds(need));
                 }
                 self.env.sleep(RETRY).await;
                 continue;

@@ -576,7 +576,7 @@ impl InodeState {
         }
         match &mut self.special {
             Special::Names(names) => names,
-            _ => unreachable!("just made"),
+            _ => unreachable!("just created"),
         }
     }
 
@@ -852,10 +852,10 @@ mod tests {
         let new = inodes.get_or_insert(&attr_of(1, 0));
         assert!(inodes.is_lost(ino) && !new.is_lost() && new.generation != old.generation);
         let other = inodes.get_or_insert(&Attr { ino: Ino(9), ..attr_of(1, 0) });
-        assert_eq!((new.generation, other.generation), (1, 0), "that number was never another's");
+        assert_eq!((new.generation, other.generation), (1, 0), "no inode of that number was lost");
         new.looked_up();
         assert!(!inodes.is_lost(ino));
-        assert_eq!(new.forgotten(1), 1, "of the lost one the kernel knows as well");
+        assert_eq!(new.forgotten(1), 1, "the kernel also knows the lost one");
         inodes.lose(&[ino]);
         inodes.forgotten(ino, 1);
         assert!(!inodes.is_lost(ino), "forgotten");

@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(names.find(&name("c")), CachedName::Absent);
         let change_count = names.change_count();
         names.forget(&name("a"));
-        assert!(names.change_count() > change_count, "who relied on it asks again");
+        assert!(names.change_count() > change_count, "a caller that relied on it asks again");
         assert_eq!(names.find(&name("a")), CachedName::Unknown);
         assert_eq!(names.find(&name("c")), CachedName::Unknown);
         assert_eq!(names.find(&name("b")), CachedName::Present(Ino(6)));

@@ -8,8 +8,8 @@
 //! Invariants:
 //! - a kernel sends one WRITE through the pages of an inode at a time: it copies the next one in
 //!   only after it has received the answer to the last one;
-//! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, and
-//!   between the answers to the previous WRITE and to this one;
+//! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages. That
+//!   READ was also served between the answers to the previous WRITE and to this one;
 //! - when bytes stored through a mapping into a page that lacks a WRITE are written back, the bytes
 //!   of that WRITE are left out: they are newer;
 //! - a WRITE is applied only when no write-back of the same bytes is in service that began before;

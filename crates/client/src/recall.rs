@@ -260,7 +260,7 @@ impl Core {
 
     fn log_loss(&self, inode: &Inode, fault: Fault) {
         self.session.log(&format!(
-            "{}: data were lost when another client asked for the file: {fault}",
+            "{}: data were lost when another client requested the file: {fault}",
             self.path_hints.describe(inode.ino)
         ));
     }

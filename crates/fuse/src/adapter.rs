@@ -23,7 +23,7 @@ impl Filesystem for Client {
         Client::gone(self)
     }
     fn over(&self, unique: u64) {
-        Client::over(self, unique);
+        Client::operation_ended(self, unique);
     }
     async fn lookup(&self, caller: &Caller, place: Place<'_>) -> Result<LookupResult, Fault> {
         Client::lookup(self, caller, place.dir, place.name).await

@@ -37,7 +37,7 @@ impl OpenCount {
 }
 
 impl Drop for OpenCount {
-    /// If the last name was removed during this open, `OPEN` was kept for it, and nothing else
+    /// The operation that opened it may have been abandoned while `OPEN` is held here: nothing else
     /// would return it.
     fn drop(&mut self) {
         if self.kept || self.inode.count_open(-1) > 0 {

@@ -97,7 +97,7 @@ async fn greet(
                 Ok(Connection { stream, decoder, welcome, hello_sent })
             }
             Received::Message(Message::Refused { refused }) => Err(Failure::Refused(refused)),
-            _ => Err(unreachable("it answered something else than a welcome".into())),
+            _ => Err(unreachable("it did not answer with a welcome".into())),
         }
     };
     match env.timeout(patience, attempt).await {
@@ -218,7 +218,7 @@ impl Session {
             let mut text = self.clone().serve(connection).await;
             let mut state = self.state.borrow_mut();
             if std::mem::take(&mut state.timed_out) {
-                text = "nothing was heard from it".into();
+                text = "it sent nothing for too long".into();
             }
             if state.phase == Phase::Closed {
                 return;
@@ -262,7 +262,7 @@ impl Session {
                             }
                             return refused.text;
                         }
-                        _ => return "the server sent what only clients send".into(),
+                        _ => return "the server sent a message that only clients may send".into(),
                     }
                 }
                 Ok(Received::Unknown { .. }) => return "the server sent a request".into(),
@@ -360,7 +360,7 @@ impl Session {
         if lost {
             let client = connection.welcome.client;
             self.log(&format!(
-                "a new session stands as client {client}; what was not committed is lost"
+                "the session is new, as client {client}; uncommitted changes are lost"
             ));
             if let Some(events) = self.events() {
                 events.evicted(client, &lost_changes);

@@ -74,7 +74,10 @@ impl Rpc for DataRpc {
         commits: Vec<Commit>,
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
-        assert!(commits.len() <= COMPOUND_OPS_MAX, "a compound has a limit");
+        assert!(
+            commits.len() <= COMPOUND_OPS_MAX,
+            "a compound has at most COMPOUND_OPS_MAX operations"
+        );
         Box::pin(async move {
             let Ok(core) = self.core() else {
                 return vec![Err(Fault::Unreachable.into()); commits.len()];

@@ -228,7 +228,7 @@ impl Session {
     /// Sets where replies and pushes go; called once, before any request.
     pub fn set_events(&self, events: Weak<dyn Events>) {
         let first = self.events.set(events).is_ok();
-        assert!(first, "the session has one owner");
+        assert!(first, "set_events is called once");
     }
 
     fn events(&self) -> Option<Rc<dyn Events>> {
@@ -346,7 +346,7 @@ impl Session {
     fn enqueue(&self, state: &mut SessionState, request: Request) -> Request {
         let message = Message::Request { request };
         self.enqueue_message(state, &message);
-        let Message::Request { request } = message else { unreachable!("just made") };
+        let Message::Request { request } = message else { unreachable!("just created") };
         request
     }
 

@@ -168,41 +168,41 @@ mod tests {
     }
 
     #[test]
-    fn content_makes_the_list_long_before_the_number_of_requests_does() {
-        let mut entry = ReplayList::default();
+    fn list_of_large_requests_is_long_before_their_number_is() {
+        let mut list = ReplayList::default();
         let mut at = 0;
-        while !entry.is_long() {
+        while !list.is_long() {
             at += 1;
-            entry.keep(request(3900), reply(at));
-            assert!(entry.bytes() >= 3900 * entry.len());
+            list.keep(request(3900), reply(at));
+            assert!(list.bytes() >= 3900 * list.len());
         }
-        assert!(entry.len() < REPLAY_MAX / 2 && entry.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
+        assert!(list.len() < REPLAY_MAX / 2 && list.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
         let half = reply(at / 2).transno;
-        entry.forget(half);
-        assert!(!entry.is_long() && entry.bytes() < REPLAY_BYTES_MAX / 3);
+        list.forget(half);
+        assert!(!list.is_long() && list.bytes() < REPLAY_BYTES_MAX / 3);
         // Requests without content count by their number.
-        let mut entry = ReplayList::default();
-        (1..=REPLAY_MAX as u64 / 2).for_each(|at| entry.keep(request(1), reply(at)));
-        assert!(!entry.is_long());
-        entry.keep(request(1), reply(1 << 40));
-        assert!(entry.is_long());
+        let mut list = ReplayList::default();
+        (1..=REPLAY_MAX as u64 / 2).for_each(|at| list.keep(request(1), reply(at)));
+        assert!(!list.is_long());
+        list.keep(request(1), reply(1 << 40));
+        assert!(list.is_long());
     }
 
     #[test]
-    fn nothing_is_left_of_the_bytes_of_what_is_replaced_renumbered_or_forgotten() {
-        let mut entry = ReplayList::default();
-        entry.keep(request(100), reply(1));
-        let one = entry.bytes();
-        entry.keep(request(100), reply(1));
-        assert_eq!((entry.len(), entry.bytes()), (1, one));
-        entry.keep(request(100), reply(2));
+    fn byte_count_is_exact_after_replacing_renumbering_and_forgetting() {
+        let mut list = ReplayList::default();
+        list.keep(request(100), reply(1));
+        let one = list.bytes();
+        list.keep(request(100), reply(1));
+        assert_eq!((list.len(), list.bytes()), (1, one));
+        list.keep(request(100), reply(2));
         let first = reply(1).transno;
-        entry.replayed(first, reply(9).transno);
-        assert_eq!(entry.renumber(), reply(9).transno);
-        assert_eq!(entry.bytes(), 2 * one);
-        entry.forget(reply(2).transno);
-        assert_eq!((entry.len(), entry.bytes()), (1, one));
-        entry.forget(reply(9).transno);
-        assert_eq!(entry.bytes(), 0);
+        list.replayed(first, reply(9).transno);
+        assert_eq!(list.renumber(), reply(9).transno);
+        assert_eq!(list.bytes(), 2 * one);
+        list.forget(reply(2).transno);
+        assert_eq!((list.len(), list.bytes()), (1, one));
+        list.forget(reply(9).transno);
+        assert_eq!(list.bytes(), 0);
     }
 }
