@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Writes everything, returns the pool and ends the session. Waits for an absent server, and
-    /// for a device that does not answer, as [`Client::gone`] does. Returns, and logs, what could
+    /// for a device that does not answer, as [`Client::unmount_deadline`] does. Returns, and logs, what could
     /// not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
@@ -116,10 +116,10 @@ impl Client {
                 "unmounting while {who}: waiting up to {limit} s to write unsaved data"
             ));
         }
-        let lost = match first(self.syncfs(), self.gone()).await {
+        let lost = match first(self.syncfs(), self.unmount_deadline()).await {
             Some(Ok(())) => None,
-            Some(Err(fault)) => Some(self.losses(fault.text())),
-            None => Some(self.losses(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
+            Some(Err(fault)) => Some(self.loss_report(fault.text())),
+            None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
         };
         if let Some(text) = &lost {
             core.session.log(text);
@@ -139,7 +139,7 @@ impl Client {
 
     /// Ends when the server has been away, or a data device has not answered, for so long that an
     /// unmount waits no longer.
-    pub fn gone(&self) -> LocalFuture<'static, ()> {
+    pub fn unmount_deadline(&self) -> LocalFuture<'static, ()> {
         let (session, data) = (self.core.session.clone(), self.core.data().clone());
         let patience = self.patience();
         Box::pin(async move {
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// What is lost if this client ends now, as a message.
-    pub fn losses(&self, why: &str) -> String {
+    pub fn loss_report(&self, why: &str) -> String {
         const NAMED: usize = 10;
         let core = &self.core;
         let files = core.data().unsaved();

@@ -796,7 +796,7 @@ impl Events for Core {
 
     fn push(&self, push: Push) {
         if let Some(me) = self.me.upgrade() {
-            me.pushed(push);
+            me.push_received(push);
         }
     }
 

@@ -450,7 +450,7 @@ impl Inode {
 
     /// Thread `pid` gets the inode from a lookup, and may open it next. Threads outside the mount's
     /// pid namespace all have number 0.
-    pub fn found_at(&self, now: Instant, pid: u32) {
+    pub fn note_lookup(&self, now: Instant, pid: u32) {
         let mut state = self.state.borrow_mut();
         if state.finder != pid || pid == 0 {
             state.found_by_others = state.found;

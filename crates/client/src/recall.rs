@@ -51,7 +51,7 @@ fn kept_by_mistake(soft: Rights) -> Rights {
 
 impl Core {
     /// Handles a push of the server.
-    pub fn pushed(self: &Rc<Self>, push: Push) {
+    pub fn push_received(self: &Rc<Self>, push: Push) {
         match push {
             Push::Recall { ino, seq, take, part } => {
                 self.recalls.set(self.recalls.get() + 1);

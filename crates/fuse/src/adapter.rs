@@ -20,7 +20,7 @@ impl Filesystem for Client {
         Client::give_up(self, unique);
     }
     fn gone(&self) -> LocalFuture<'static, ()> {
-        Client::gone(self)
+        Client::unmount_deadline(self)
     }
     fn over(&self, unique: u64) {
         Client::operation_ended(self, unique);

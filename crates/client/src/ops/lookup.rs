@@ -61,7 +61,7 @@ impl Client {
                         .get(ino)
                         .filter(|inode| core.attr_cache_valid(inode) && can_be_opened(inode))
                     {
-                        inode.found_at(core.env.now(), caller.pid);
+                        inode.note_lookup(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
                 }
@@ -100,7 +100,7 @@ impl Client {
         let OpReply::Entry { entry: Some(leased), .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
-        inode.found_at(core.env.now(), caller.pid);
+        inode.note_lookup(core.env.now(), caller.pid);
         let found = core.entry_with_attr(&inode, dir, name, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)

@@ -265,7 +265,7 @@ impl Core {
         } else {
             None
         };
-        let got = self.rights_to_open(inode, flags).await;
+        let got = self.acquire_open_rights(inode, flags).await;
         count.kept = got.is_ok();
         drop(count);
         match got {
@@ -282,7 +282,11 @@ impl Core {
     /// Acquires the rights for opening. True if the kernel bypasses its page cache. If the handle
     /// may map pages writable, the kernel then has pages under `DATA_X` only, until something else
     /// is awaited: a page that exists becomes dirty without a request.
-    async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
+    async fn acquire_open_rights(
+        &self,
+        inode: &Rc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<bool, Fault> {
         let mut direct = is_direct(flags);
         if flags.read_write() && !direct {
             direct = self.acquire_open(inode, Rights::DATA_X).await?;

@@ -26,7 +26,7 @@ pub(super) struct Callers {
 
 impl Callers {
     /// The operation that is being polled, if its requests can be given up.
-    pub fn of(&self, class: SlotClass) -> u64 {
+    pub fn current_for(&self, class: SlotClass) -> u64 {
         if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
 

@@ -252,10 +252,10 @@ impl Session {
         loop {
             match receive(&stream, &mut connection.decoder).await {
                 Ok(Received::Message(message)) => {
-                    self.state.borrow_mut().hears(self.env.now());
+                    self.state.borrow_mut().note_received(self.env.now());
                     match message {
                         Message::Reply { reply } => self.reply_received(reply),
-                        Message::Push { push } => self.pushed(push),
+                        Message::Push { push } => self.push_received(push),
                         Message::Refused { refused } => {
                             if refused.fault == Fault::Evicted {
                                 self.lose_session();

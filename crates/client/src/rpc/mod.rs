@@ -287,7 +287,7 @@ impl Session {
             SlotClass::Ordinary => &self.ordinary,
             SlotClass::Reserved => &self.reserved,
         };
-        let operation = self.callers.of(call.class);
+        let operation = self.callers.current_for(call.class);
         let permit = permits.acquire(1).await;
         let asked = call.class == SlotClass::Ordinary;
         if asked
@@ -410,7 +410,7 @@ impl Session {
         drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit, 0));
     }
 
-    fn pushed(&self, push: Push) {
+    fn push_received(&self, push: Push) {
         match push {
             Push::Glimpse { id, ino } => {
                 let data = self.events().and_then(|events| events.glimpse(ino));

@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 
 impl SessionState {
     /// Something was received from the server.
-    pub(super) fn hears(&mut self, now: Instant) {
+    pub(super) fn note_received(&mut self, now: Instant) {
         self.heard_at = now;
         if self.phase == Phase::Up {
             self.silent_since = None;
