@@ -106,8 +106,8 @@ impl Client {
     }
 
     /// Writes everything, returns the pool and ends the session. Waits for an absent server, and
-    /// for a device that does not answer, as [`Client::unmount_deadline`] does. Returns, and logs, what could
-    /// not be written.
+    /// for a device that does not answer, as [`Client::unmount_deadline`] does. Returns, and logs,
+    /// what could not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
         if let Some(who) = self.unanswering(SILENT_AFTER) {
