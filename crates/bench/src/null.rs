@@ -13,9 +13,9 @@ use std::rc::Rc;
 
 use env::{DriverKind, Env, IoBuf};
 use fuse::fs::{
-    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LockRequest, Looked, NodeSpec, OpenFlags,
-    Opened, Place, ReadData, ReadPart, SetAttrRequest, SetXattr, Statfs, TimeSpec, Whence,
-    WriteData, WriteFlags, bypasses_pages,
+    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LockRequest, LookupResult, NodeSpec,
+    OpenFlags, Opened, Place, ReadData, ReadPart, SetAttrRequest, SetXattr, Statfs, TimeSpec,
+    Whence, WriteData, WriteFlags, bypasses_pages,
 };
 use fuse::init::InitOptions;
 use fuse::{MountError, MountOptions, Mounting, Notifier, mount_and_serve};
@@ -212,7 +212,7 @@ fn resize(attr: &mut Attr, size: u64) {
 }
 
 impl Filesystem for NullFs {
-    async fn lookup(&self, _: &Caller, place: Place<'_>) -> Res<Looked> {
+    async fn lookup(&self, _: &Caller, place: Place<'_>) -> Res<LookupResult> {
         let mut state = self.state.borrow_mut();
         match state.find(place) {
             Ok(ino) => Ok(Ok(state.entry(ino)?)),

@@ -1,4 +1,4 @@
-//! The words of the client's interface.
+//! The types of the client's interface.
 
 use std::rc::Rc;
 
@@ -9,24 +9,29 @@ pub use crate::boundary::LocalFuture;
 use crate::pages::Reading;
 pub use types::LockOwner;
 
-/// What the kernel is told when rights are recalled. Each ends when the kernel
-/// has done it; none may wait for a FUSE request, except those for pages.
+/// Notifications to the kernel when rights are recalled. Each future ends when the kernel has done
+/// it. None may wait for a FUSE request, except those for pages.
 pub trait Kernel {
-    /// All cached names are to be looked up anew (FUSE_NOTIFY_INC_EPOCH).
+    /// All cached names must be looked up again (FUSE_NOTIFY_INC_EPOCH).
     fn inc_epoch(&self) -> LocalFuture<'static, ()>;
     /// Cached attributes of `ino` are stale.
     fn inval_attr(&self, ino: Ino) -> LocalFuture<'static, ()>;
-    /// Cached pages of `ino` in the range are to be written back and dropped; `len` 0: to the end.
-    /// A recall waits for that: nothing may hold it up but the requests that keep these pages
+    /// The kernel must write back and drop its pages of `ino` in the range; `len` 0: to the end. A
+    /// recall waits for this: nothing may delay it except the requests that keep these pages
     /// locked.
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// The same where no recall waits for it. It may wait for a request that itself waits for
-    /// recalls, and must hold up none of these.
-    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// The same, of pages that lack a WRITE which is not answered before this ends, or takes long:
-    /// it may wait for a page that the WRITE has locked, and must not be held up by what waits for
-    /// recalls.
-    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
+    /// As [`Kernel::inval_pages`], where no recall waits. It may wait for a request that itself
+    /// waits for recalls, and must delay no recall.
+    fn inval_pages_outside_recall(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+    ) -> LocalFuture<'static, ()>;
+    /// As [`Kernel::inval_pages`], for pages that lack a WRITE. That WRITE is not answered before
+    /// this ends, or before a timeout. It may wait for a page that the WRITE has locked, and must
+    /// not be delayed by what waits for recalls.
+    fn drop_stale_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
     /// What the kernel's pages hold of bytes `[offset, offset + len)` of one page: as many as it has,
     /// and not beyond the size that it has. This waits for no page (FUSE_NOTIFY_RETRIEVE). `None`:
     /// it does not tell.
@@ -34,16 +39,15 @@ pub trait Kernel {
         let _ = (ino, offset, len);
         Box::pin(std::future::ready(None))
     }
-    /// The file has these bytes there: if they end behind the size that the kernel has, that is its
-    /// size from now on.
+    /// Stores the file's bytes at `offset` into the kernel's pages. If they end behind the size
+    /// that the kernel has, their end is its size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
     /// Does [`Kernel::prune`] do something?
     fn prunes(&self) -> bool {
         false
     }
-    /// Names of `ino` that nothing uses are to be dropped (FUSE_NOTIFY_PRUNE). The kernel then
-    /// forgets the inode, unless a process still has it in some way. No recall waits for this for
-    /// long.
+    /// The kernel must drop names of `ino` that nothing uses (FUSE_NOTIFY_PRUNE). It then forgets
+    /// the inode, unless a process still uses it in some way. No recall waits long for this.
     fn prune(&self, ino: Ino) -> LocalFuture<'static, ()> {
         let _ = ino;
         Box::pin(std::future::ready(()))
@@ -64,10 +68,10 @@ impl Kernel for NoKernel {
     fn inval_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
-    fn void_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
+    fn inval_pages_outside_recall(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
-    fn drop_lacking(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
+    fn drop_stale_pages(&self, _: Ino, _: u64, _: u64) -> LocalFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
     fn store(&self, _: Ino, _: u64, _: &[u8]) -> LocalFuture<'static, ()> {
@@ -75,50 +79,50 @@ impl Kernel for NoKernel {
     }
 }
 
-/// What changed of a file's content.
+/// A change of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Edited {
-    /// Bytes of this range.
+    /// Bytes in this range.
     Bytes {
         /// First byte.
         from: u64,
-        /// The byte behind the last.
+        /// One past the last byte.
         to: u64,
     },
-    /// The size, which is this now; what lies behind it is gone.
+    /// The size, which is this now; what was behind it is gone.
     Size(u64),
 }
 
-/// Is told, for tests, that content changed, at the instant from which on the client's applications
-/// see it. It waits for nothing and changes nothing.
+/// An observer for tests: called when content changed, at the instant from which the client's
+/// applications see the change. It must not wait or change anything.
 pub type OnEdit = fn(Ino, Edited);
 
-/// How a client is set up.
+/// Configuration of a client.
 #[derive(Clone)]
 pub struct ClientConfig {
     /// Addresses of the metadata server, "host:port", tried in turn.
     pub server: Vec<String>,
     /// Name of the file system.
     pub fs_name: String,
-    /// The directory that is mounted: names from the root of the file system on.
+    /// The directory to mount: names from the root of the file system on.
     pub dir: Vec<Name>,
     /// For people: "host, pid, mount point".
     pub description: String,
-    /// Asked lease; `None`: the server's own.
+    /// Requested lease; `None`: the server's own.
     pub lease: Option<Duration>,
-    /// Paths of data devices that lie elsewhere here than the server says, by PAG number.
+    /// Paths of data devices whose path here differs from the server's, by PAG number.
     pub devices: Vec<(types::PagId, String)>,
     /// Dirty bytes before writers wait.
     pub dirty_max: usize,
-    /// Cached inodes before the coldest are given back.
+    /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
-    /// Nothing is changed.
+    /// The client changes nothing.
     pub read_only: bool,
-    /// How long `connect` tries before it gives up with the reason.
+    /// How long `connect` tries before it fails with the reason.
     pub connect_timeout: Duration,
-    /// Where lines for people go.
+    /// Receives log lines.
     pub log: fn(&str),
-    /// Who looks on as content changes, if anyone.
+    /// The observer of content changes, if any.
     pub on_edit: Option<OnEdit>,
 }
 
@@ -141,7 +145,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// Why there is no session, for people: what failed, where, and what to do.
+/// Why there is no session: what failed, where, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectError {
     /// The text.
@@ -156,38 +160,38 @@ impl std::fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// On whose behalf an operation runs; the kernel has checked its permissions.
+/// On whose behalf an operation runs; the kernel has checked the caller's permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Thread, as FUSE tells it; 0 if unknown.
+    /// Thread, as FUSE reports it; 0 if unknown.
     pub pid: u32,
 }
 
 impl Caller {
-    /// Stands for a user or group that was not told. It owns nothing and has no right.
+    /// An unknown user or group. It owns nothing and has no right.
     pub const UNKNOWN: u32 = u32::MAX;
 
-    /// Are user and group told?
+    /// Are user and group known?
     pub fn is_known(&self) -> bool {
         self.uid != Caller::UNKNOWN && self.gid != Caller::UNKNOWN
     }
 }
 
-/// A found or made inode, and how long the kernel may believe it.
+/// An inode that was found or created, and how long the kernel may cache it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Attributes.
     pub attr: Attr,
-    /// Time for which the attributes hold.
+    /// How long the attributes are valid.
     pub attr_ttl: Duration,
-    /// Time for which the name leads there.
+    /// How long the name is valid.
     pub entry_ttl: Duration,
-    /// How many inodes of this number were lost under this mount: what was told of it before with
-    /// another generation was another inode. 0 for nearly all.
+    /// How many inodes of this number were lost under this mount. An entry with another generation
+    /// describes another inode. 0 for nearly all.
     pub generation: u64,
 }
 
@@ -246,7 +250,7 @@ pub struct Opened {
     pub direct_io: bool,
 }
 
-/// A change of attributes, as SETATTR carries it.
+/// A change of attributes, as SETATTR has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttrRequest {
     /// Permission bits.
@@ -261,7 +265,7 @@ pub struct SetAttrRequest {
     pub atime: Option<TimeSpec>,
     /// Modification time.
     pub mtime: Option<TimeSpec>,
-    /// The handle that ftruncate came by.
+    /// The handle of ftruncate.
     pub handle: Option<Handle>,
     /// Clear set-id bits (FATTR_KILL_SUIDGID).
     pub kill_suidgid: bool,
@@ -270,16 +274,16 @@ pub struct SetAttrRequest {
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeSpec {
-    /// The server's clock.
+    /// The server's time.
     Now,
-    /// This.
+    /// This time.
     At(Timestamp),
 }
 
-/// How a write came.
+/// Flags of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteFlags {
-    /// The kernel launders pages (FUSE_WRITE_CACHE).
+    /// The kernel writes back pages (FUSE_WRITE_CACHE).
     pub write_back_cache: bool,
     /// Clear set-id bits (FUSE_WRITE_KILL_SUIDGID).
     pub kill_suidgid: bool,
@@ -289,7 +293,7 @@ pub struct WriteFlags {
     pub sync: bool,
 }
 
-/// A piece of what was read: bytes `start..end` of a buffer.
+/// A piece of the data that was read: bytes `start..end` of a buffer.
 #[derive(Clone)]
 pub struct ReadPart {
     /// The buffer.
@@ -307,7 +311,7 @@ impl ReadPart {
     }
 }
 
-/// What was read, in order; shorter than asked only at the end of the file.
+/// The data that was read, in order; shorter than requested only at the end of the file.
 #[derive(Clone, Default)]
 pub struct ReadData {
     /// The pieces.
@@ -330,12 +334,12 @@ impl Filling {
 }
 
 impl ReadData {
-    /// Bytes in all.
+    /// Bytes in total.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.end - part.start).sum()
     }
 
-    /// Nothing was read?
+    /// Was nothing read?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -368,14 +372,14 @@ pub struct Listed {
     pub ino: Ino,
     /// Type.
     pub kind: FileKind,
-    /// Offset at which the listing goes on after this entry.
+    /// Offset at which the listing continues after this entry.
     pub cookie: u64,
-    /// With READDIRPLUS, and not for "." and "..": what LOOKUP would answer. Each counts as a
-    /// lookup.
+    /// With READDIRPLUS, except for "." and "..": the answer that LOOKUP would give. Each counts as
+    /// a lookup.
     pub entry: Option<Entry>,
 }
 
-/// A lock as fcntl or flock asks for it.
+/// A lock as fcntl or flock requests it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
     /// flock(2), not fcntl(2).
@@ -405,7 +409,7 @@ pub struct Statfs {
     pub inodes_free: u64,
 }
 
-/// What a client is doing, for `redbud status` and tests.
+/// What a client is doing; for `redbud status` and tests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientStatus {
     /// Its number.
@@ -414,7 +418,7 @@ pub struct ClientStatus {
     pub epoch: u32,
     /// Is the connection up?
     pub connected: bool,
-    /// Requests sent so far, resends and replays left out.
+    /// Requests sent so far, without resends and replays.
     pub requests: u64,
     /// Requests without an answer.
     pub in_flight: usize,
@@ -428,10 +432,9 @@ pub struct ClientStatus {
     pub handles: usize,
     /// Dirty bytes.
     pub dirty_bytes: u64,
-    /// Blocks that it keeps for what it will write: the server has given them to it, and no file
-    /// has them.
+    /// Blocks that the server gave to the client's pool and that belong to no file yet.
     pub pool_blocks: u64,
-    /// Blocks that it gives back when no write is under way that may still reach them.
+    /// Blocks that the client returns when no write that could still reach them is in flight.
     pub tainted_blocks: u64,
     /// Recalls answered.
     pub recalls: u64,
@@ -439,10 +442,10 @@ pub struct ClientStatus {
     pub evictions: u64,
 }
 
-/// Result of a lookup: an entry, or for how long the name is known to be missing.
-pub type Looked = Result<Entry, Duration>;
+/// Result of a lookup: an entry, or how long the kernel may cache that the name does not exist.
+pub type LookupResult = Result<Entry, Duration>;
 
-/// A name and the directory that it is in.
+/// A name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Directory.
@@ -451,7 +454,7 @@ pub struct Place<'a> {
     pub name: &'a Name,
 }
 
-/// What mknod, mkdir and create make.
+/// What mknod, mkdir and create create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSpec {
     /// Type; not a symbolic link.

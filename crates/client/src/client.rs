@@ -12,14 +12,14 @@ use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, Local
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::inode::Inode;
-use crate::rpc::{ContentRpc, Events, Session};
+use crate::rpc::{DataRpc, Events, Session};
 
-/// How often the inode table's bound is looked after.
+/// How often the size of the inode table is checked.
 const TRIM: Duration = Duration::from_secs(1);
-/// A data device that is asked and answers nothing for so long is worth a word.
-const SILENT: Duration = Duration::from_secs(1);
-/// How long an unmount waits for a server that is away, or for a data device that answers nothing;
-/// longer if two leases are longer.
+/// A data device that has not answered a request for this long is reported.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// How long an unmount waits for an absent server, or for a data device that does not answer; at
+/// least two leases.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of one file system. Clones are the same client; it lives on one executor.
@@ -29,8 +29,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a session and the data devices. Fails within `connect_timeout` with what is
-    /// wrong and what to do.
+    /// Opens a session and the data devices. Fails within `connect_timeout`, saying what is wrong
+    /// and what to do.
     pub async fn connect(
         env: Env,
         config: ClientConfig,
@@ -47,7 +47,7 @@ impl Client {
             on_edit: config.on_edit,
         };
         let (fs, pags) = session.volume();
-        let rpc = Rc::new(ContentRpc(Rc::downgrade(&core)));
+        let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
         match DataContext::open(env.clone(), data, session.client(), fs, &pags, rpc).await {
             Ok(data) => core.set_data(data),
             Err(text) => {
@@ -60,11 +60,11 @@ impl Client {
             return Err(ConnectError { text: format!("cannot read the root directory: {fault}") });
         }
         let client = Client { core: core.clone() };
-        if let Err(text) = client.enter().await {
+        if let Err(text) = client.find_mount_root().await {
             session.close().await;
             return Err(ConnectError { text });
         }
-        client.look_at_root().await;
+        client.cache_root_info().await;
         let weak = Rc::downgrade(&core);
         env.clone().spawn(async move {
             loop {
@@ -83,8 +83,8 @@ impl Client {
         self.core.root.get()
     }
 
-    /// Finds the directory that is to be mounted. The kernel never forgets it.
-    async fn enter(&self) -> Result<(), String> {
+    /// Finds the directory to mount. The kernel never forgets it.
+    async fn find_mount_root(&self) -> Result<(), String> {
         let core = &self.core;
         let mut path = format!("{}:", core.config.fs_name);
         for name in &core.config.dir {
@@ -92,7 +92,7 @@ impl Client {
             path = format!("{path}/{name}");
             let found = self.lookup(&Caller::default(), dir, name).await;
             let entry = found.map_err(|fault| format!("cannot look up {path}: {fault}"))?.map_err(
-                |_| format!("{path} does not exist: make it, or mount what is above it"),
+                |_| format!("{path} does not exist: create it, or mount a directory above it"),
             )?;
             if dir != Ino::ROOT {
                 self.forget(dir, 1);
@@ -105,28 +105,28 @@ impl Client {
         Ok(())
     }
 
-    /// Everything is written, the pool given back, the session ended; waits for a server that
-    /// is away, and for a device that answers nothing, as [`Client::gone`] does. Tells, and logs,
+    /// Writes everything, returns the pool and ends the session. Waits for an absent server, and
+    /// for a device that does not answer, as [`Client::unmount_deadline`] does. Returns, and logs,
     /// what could not be written.
     pub async fn unmount(&self) -> Option<String> {
         let core = &self.core;
-        if let Some(who) = self.unanswering(SILENT) {
+        if let Some(who) = self.unanswering(SILENT_AFTER) {
             let limit = self.patience().as_nanos() / 1_000_000_000;
             core.session.log(&format!(
-                "unmounting while {who}: what is not written waits {limit} s for it"
+                "unmounting while {who}: waiting up to {limit} s to write unsaved data"
             ));
         }
-        let lost = match first(self.syncfs(), self.gone()).await {
+        let lost = match first(self.syncfs(), self.unmount_deadline()).await {
             Some(Ok(())) => None,
-            Some(Err(fault)) => Some(self.losses(fault.text())),
-            None => Some(self.losses(&self.unanswering(SILENT).unwrap_or_default())),
+            Some(Err(fault)) => Some(self.loss_report(fault.text())),
+            None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
         };
         if let Some(text) = &lost {
             core.session.log(text);
         }
         if core.data().writes_in_flight() > 0 {
-            // They may still reach blocks that a goodbye would free for others: without one the
-            // server keeps these blocks back until it is proven that they cannot.
+            // The writes in flight may still reach blocks that a goodbye would free for others.
+            // Without one the server keeps these blocks until it is certain that the writes cannot.
             core.session.abandon();
             return lost;
         }
@@ -137,9 +137,9 @@ impl Client {
         lost
     }
 
-    /// Ends when the server has been away, or a data device has answered nothing, for so long
-    /// that an unmount waits no longer.
-    pub fn gone(&self) -> LocalFuture<'static, ()> {
+    /// Ends when the server has been away, or a data device has not answered, for so long that an
+    /// unmount waits no longer.
+    pub fn unmount_deadline(&self) -> LocalFuture<'static, ()> {
         let (session, data) = (self.core.session.clone(), self.core.data().clone());
         let patience = self.patience();
         Box::pin(async move {
@@ -147,7 +147,7 @@ impl Client {
         })
     }
 
-    /// Who does not answer, for people: the server, or a data device for at least `silent`.
+    /// What does not answer, as a message: the server, or a data device for at least `silent`.
     pub fn unanswering(&self, silent: Duration) -> Option<String> {
         if !self.core.session.is_connected() {
             return Some("the metadata server is away".into());
@@ -155,7 +155,7 @@ impl Client {
         let (path, silence) = self.core.data().most_silent()?;
         (silence >= silent).then(|| {
             let seconds = silence.as_nanos() / 1_000_000_000;
-            format!("the data device {path} has answered nothing for {seconds} s")
+            format!("the data device {path} has not answered for {seconds} s")
         })
     }
 
@@ -163,13 +163,13 @@ impl Client {
         (self.core.session.lease() * 2).max(PATIENCE)
     }
 
-    /// What is lost if this client ends now, for people.
-    pub fn losses(&self, why: &str) -> String {
+    /// What is lost if this client ends now, as a message.
+    pub fn loss_report(&self, why: &str) -> String {
         const NAMED: usize = 10;
         let core = &self.core;
         let files = core.data().unsaved();
         let mut named: Vec<String> =
-            files.iter().take(NAMED).map(|ino| core.origins.describe(*ino)).collect();
+            files.iter().take(NAMED).map(|ino| core.path_hints.describe(*ino)).collect();
         if files.len() > NAMED {
             named.push("…".into());
         }
@@ -183,40 +183,40 @@ impl Client {
         )
     }
 
-    /// Polls a part of `operation`, a number other than 0, so that it can be given up.
+    /// Polls a future of `operation`, which is not 0, so that the operation can be given up.
     pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
         self.core.session.step(operation, poll)
     }
 
-    /// The caller of `operation` is gone. What the operation has not yet asked of the server it
-    /// does not ask, and fails `Fault::Interrupted`; what is under way it brings to its end.
-    /// The kernel is told to forget what that changes.
+    /// The caller of `operation` is gone. Requests that the operation has not sent yet fail with
+    /// `Fault::Interrupted`; requests in flight are completed. The kernel must then forget what
+    /// they change.
     pub fn give_up(&self, operation: u64) {
         self.core.session.give_up(operation);
     }
 
     /// `operation`, which was given up, has ended.
-    pub fn over(&self, operation: u64) {
-        self.core.session.over(operation);
+    pub fn operation_ended(&self, operation: u64) {
+        self.core.session.operation_ended(operation);
     }
 
-    /// For how long what it and the kernel cache may still be relied on without hearing from the
-    /// server.
+    /// How long the caches of client and kernel may still be used without hearing from the server.
     pub fn lease_left(&self) -> Duration {
         self.core.session.lease_left()
     }
 
-    /// Its number at the server; none while it has no session.
+    /// Its number at the server; 0 while it has no session.
     pub fn number(&self) -> ClientId {
         self.core.session.client()
     }
 
-    /// The rights that it relies on as long as its lease is good, by inode.
+    /// The rights that the client relies on while its lease is good, by inode.
     pub fn leases(&self) -> Vec<(Ino, Rights)> {
         let held = |inode: Rc<Inode>| {
             let mut rights = inode.lease(|lease| lease.rights());
-            // Who asks for the whole has let go of the parts before it has the answer.
-            if !inode.content().is_some_and(|content| content.holds_parts()) {
+            // A client that asks for the whole right has given up the ranges before the reply
+            // arrives.
+            if !inode.data_lease().is_some_and(|data| data.holds_ranges()) {
                 rights -= Rights::DATA_P;
             }
             (!rights.is_empty()).then_some((inode.ino, rights))
@@ -224,17 +224,17 @@ impl Client {
         self.core.inodes.all().into_iter().filter_map(held).collect()
     }
 
-    /// The parts of files that it relies on as long as its lease is good, by inode.
-    pub fn parts(&self) -> Vec<(Ino, HeldRange)> {
+    /// The ranges of files that the client relies on while its lease is good, by inode.
+    pub fn ranges(&self) -> Vec<(Ino, HeldRange)> {
         let held = |inode: Rc<Inode>| {
-            let content = inode.content().filter(|_| inode.holds(Rights::DATA_P))?;
-            let parts = content.parts.borrow();
-            Some(parts.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
+            let data_lease = inode.data_lease().filter(|_| inode.holds(Rights::DATA_P))?;
+            let ranges = data_lease.ranges.borrow();
+            Some(ranges.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
         };
         self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }
 
-    /// What it is doing.
+    /// What the client is doing.
     pub fn status(&self) -> ClientStatus {
         let core = &self.core;
         let mut status = ClientStatus {
@@ -252,7 +252,7 @@ impl Client {
     }
 }
 
-/// What `future` gives, unless `end` comes first.
+/// The output of `future`, unless `end` is ready first.
 pub(crate) async fn first<T>(
     future: impl Future<Output = T>,
     end: impl Future<Output = ()>,
@@ -268,6 +268,6 @@ pub(crate) async fn first<T>(
 impl Drop for Core {
     fn drop(&mut self) {
         self.session.abandon();
-        self.let_data_go();
+        self.close_data();
     }
 }

@@ -1,9 +1,9 @@
-//! What all operations share, and how replies change it.
+//! The state that all operations share, and how replies change it.
 //!
 //! Invariants:
-//! - every reply passes [`Core::absorb`] in the order of arrival, before the operation
-//!   that waits for it goes on: caches and leases change only there and by recalls;
-//! - an operation trusts what it read before an await only after looking again.
+//! - every reply passes [`Core::absorb`] in the order of arrival, before the operation that waits
+//!   for it continues: caches and leases change only there and by recalls;
+//! - an operation trusts what it read before an await only after it has checked again.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,49 +22,49 @@ use types::{
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
 use crate::data::DataContext;
-use crate::early::Early;
+use crate::data_lease::DataLease;
+use crate::early_recalls::EarlyRecalls;
 use crate::handles::Handles;
 use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
-use crate::linger::{Finds, Lingering};
+use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::ops::open::WANT_NEW;
-use crate::origins::Origins;
-use crate::rpc::{Call, Events, Session, Undone, result};
-use crate::uses::Content;
+use crate::path_hints::PathHints;
+use crate::rpc::{Call, Events, LostChanges, Session, result};
 
-/// Longest time for which the kernel may believe anything.
+/// Longest TTL that the kernel gets for anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// How often attributes are asked for again of which a part changed meanwhile.
-const ASKED_AGAIN: u32 = 3;
-/// Closed files of which content and rights are kept for their next opening.
+/// How often attributes are fetched again if the local size changed during the request.
+const ATTR_RETRIES: u32 = 3;
+/// How many closed files keep content and rights for their next opening.
 const CLOSED_MAX: usize = 65_536;
 
-/// For how long the kernel may believe what it is told in one moment.
+/// TTLs of what is reported to the kernel in one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifetimes {
-    /// What the lease covers.
+    /// TTL of what the lease covers.
     covered: Duration,
-    /// Names of the directory in question.
+    /// TTL of names in the directory in question.
     name: Duration,
-    /// The moment.
+    /// When they were computed.
     now: Instant,
 }
 
 impl Lifetimes {
-    /// What a lookup of the inode answers; counts as one.
+    /// The answer to a lookup of the inode; counts one lookup.
     pub fn entry(self, inode: &Inode) -> Entry {
         inode.looked_up();
-        inode.tell_owner();
+        inode.report_owner();
         let attr = inode.attr();
-        inode.tell_size(attr.size, self.now);
-        let attr_ttl = if inode.attr_stays() { self.covered } else { Duration::ZERO };
+        inode.report_size(attr.size, self.now);
+        let attr_ttl = if inode.kernel_may_cache_attr() { self.covered } else { Duration::ZERO };
         let generation = inode.generation;
         Entry { attr, attr_ttl, entry_ttl: self.name, generation }
     }
 }
 
-/// The removal of the last name of an inode, as long as it is under way.
+/// A removal in progress of an inode's last name.
 pub(crate) struct Removing {
     pub dir: Ino,
     pub name: Name,
@@ -83,27 +83,27 @@ pub(crate) struct Core {
     pub inodes: Inodes,
     pub handles: Handles,
     pub locks: Locks,
-    pub origins: Origins,
-    /// Recalls of inodes that are not known yet.
-    pub early: Early,
+    pub path_hints: PathHints,
+    /// Recalls of inodes that the client does not know yet.
+    pub early_recalls: EarlyRecalls,
     pub recalls: Cell<u64>,
-    /// Number of the request whose reply is being absorbed.
+    /// Number of the request whose reply is being applied.
     absorbing: Cell<u64>,
     /// Held while the kernel drops pages that lack a WRITE.
     pub dropping: Rc<AsyncMutex>,
-    /// Space as told last.
+    /// Space as the server last reported it.
     pub statfs: Cell<Option<Statfs>>,
-    /// Names of the extended attributes of the mounted directory, as told last.
+    /// Names of the extended attributes of the mounted directory, as the server last reported them.
     pub root_xattrs: RefCell<Option<Vec<u8>>>,
-    closed_contents: RefCell<VecDeque<Rc<Inode>>>,
-    /// Inodes whose return is under way, with the lease sequence given back: replies made
-    /// before it bring nothing.
+    closed_leases: RefCell<VecDeque<Rc<Inode>>>,
+    /// Inodes whose rights are being returned, with the lease sequence: earlier replies grant
+    /// nothing.
     returning: RefCell<HashMap<Ino, u64>>,
-    /// Inodes whose last name is being taken away, given up: opening and finding them waits.
+    /// Inodes given up with their last name, whose removal is in progress: lookups and opens wait.
     pub removing: RefCell<BTreeMap<Ino, Removing>>,
-    /// Lookups under way.
-    pub finds: Rc<Finds>,
-    /// Inodes that are kept for the kernel.
+    /// Lookups in progress.
+    pub lookups: Rc<Lookups>,
+    /// Orphans that stay open because the kernel may still open them.
     pub lingering: Lingering,
     pub me: Weak<Core>,
 }
@@ -126,43 +126,43 @@ impl Core {
             inodes: Inodes::default(),
             handles: Handles::default(),
             locks: Locks::default(),
-            origins: Origins::default(),
-            early: Early::default(),
+            path_hints: PathHints::default(),
+            early_recalls: EarlyRecalls::default(),
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
             statfs: Cell::new(None),
             dropping: Rc::default(),
             root_xattrs: RefCell::default(),
-            closed_contents: RefCell::default(),
+            closed_leases: RefCell::default(),
             returning: RefCell::default(),
             removing: RefCell::default(),
-            finds: Rc::default(),
+            lookups: Rc::default(),
             lingering: Lingering::default(),
             me: me.clone(),
         })
     }
 
-    /// The data devices were opened.
+    /// Sets the data devices after they were opened.
     pub fn set_data(&self, data: Rc<DataContext>) {
         let first = self.data.set(data).is_ok();
         assert!(first, "data devices are opened once");
     }
 
-    /// The client is gone.
-    pub fn let_data_go(&self) {
+    /// Closes the data devices: the client has ended.
+    pub fn close_data(&self) {
         if let Some(data) = self.data.get() {
             data.release_files();
         }
     }
 
-    /// The content half.
+    /// The data half of the client.
     pub fn data(&self) -> &Rc<DataContext> {
         self.data.get().expect("data devices are opened before the client is handed out")
     }
 
-    /// The server wants unused space back; it is always answered.
-    pub async fn give_unused(&self) {
-        self.hurry().await;
+    /// Returns unused space, which the server wants back; always answers the server.
+    pub async fn return_unused_space(&self) {
+        self.reclaim_lingering().await;
         match self.data.get() {
             Some(data) => data.return_unused().await,
             None => {
@@ -172,27 +172,27 @@ impl Core {
         }
     }
 
-    /// Ends when what is cached may be relied on.
-    pub async fn live(&self) -> Result<(), Fault> {
+    /// Waits until the lease is good, so that what is cached may be used.
+    pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         if self.session.lease_ends() > self.env.now() {
             return Ok(());
         }
-        self.session.live().await
+        self.session.wait_for_lease().await
     }
 
-    /// For how long the kernel may believe what the lease covers, from now on.
+    /// The TTL, from now on, of what the lease covers.
     fn ttl(&self) -> Duration {
         self.session.lease_left().min(TTL_MAX)
     }
 
-    /// The kernel is told `attr` of the inode; for how long it may believe that.
-    pub fn tell_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
-        inode.tell_owner();
-        inode.tell_size(attr.size, self.env.now());
-        if inode.attr_stays() { self.ttl() } else { Duration::ZERO }
+    /// Notes that `attr` of the inode is reported to the kernel; returns its TTL.
+    pub fn report_attr(&self, inode: &Inode, attr: &Attr) -> Duration {
+        inode.report_owner();
+        inode.report_size(attr.size, self.env.now());
+        if inode.kernel_may_cache_attr() { self.ttl() } else { Duration::ZERO }
     }
 
-    /// For how long the kernel may believe names of the directory.
+    /// The TTL of names in the directory.
     pub fn name_ttl(&self, dir: Ino) -> Duration {
         match self.inodes.get(dir) {
             Some(dir) if dir.holds(Rights::NAMES) => self.ttl(),
@@ -200,158 +200,153 @@ impl Core {
         }
     }
 
-    /// What a lookup of the inode under `dir` answers; counts as one.
+    /// The answer to a lookup of the inode under `dir`; counts one lookup.
     pub fn entry(&self, inode: &Inode, dir: Ino) -> Entry {
         let now = self.env.now();
         let times = Lifetimes { covered: self.ttl(), name: self.name_ttl(dir), now };
         times.entry(inode)
     }
 
-    /// For how long the kernel may believe what a reply told of a name of the directory. That may
-    /// be older than the right that is held now: what came since must say the same.
-    pub fn told_name_ttl(&self, dir: Ino, name: &Name, told: Known) -> Duration {
+    /// The TTL of a name that a reply brought. The reply may be older than the right that is held,
+    /// so the TTL is zero unless the cache says the same.
+    pub fn name_ttl_from_reply(&self, dir: Ino, name: &Name, found: CachedName) -> Duration {
         match self.inodes.get(dir) {
-            Some(dir) if dir.known(name) == told => self.ttl(),
+            Some(dir) if dir.cached_name(name) == found => self.ttl(),
             _ => Duration::ZERO,
         }
     }
 
-    /// As [`Core::entry`], for what a reply found or made under `name`.
-    pub fn told_entry(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
-        let name = self.told_name_ttl(dir, name, Known::Leads(inode.ino));
+    /// As [`Core::entry`], for an inode that a reply found or created under `name`.
+    pub fn entry_from_reply(&self, inode: &Inode, dir: Ino, name: &Name) -> Entry {
+        let name = self.name_ttl_from_reply(dir, name, CachedName::Present(inode.ino));
         Lifetimes { covered: self.ttl(), name, now: self.env.now() }.entry(inode)
     }
 
-    /// Lifetimes of what is told under `dir` in this moment.
+    /// The TTLs of what is reported under `dir` now.
     pub fn lifetimes(&self, dir: &Inode) -> Lifetimes {
         let covered = self.ttl();
         let name = if dir.holds(Rights::NAMES) { covered } else { Duration::ZERO };
         Lifetimes { covered, name, now: self.env.now() }
     }
 
-    /// As [`Core::told_entry`], with attributes as this reply told them.
-    pub fn entry_as_told(&self, inode: &Inode, dir: Ino, name: &Name, told: &Attr) -> Entry {
-        let attr = inode.attr_as_told(told);
-        inode.tell_size(attr.size, self.env.now());
-        Entry { attr, ..self.told_entry(inode, dir, name) }
+    /// As [`Core::entry_from_reply`], with the attributes of this reply.
+    pub fn entry_with_attr(&self, inode: &Inode, dir: Ino, name: &Name, attr: &Attr) -> Entry {
+        let attr = inode.attr_for_reply(attr);
+        inode.report_size(attr.size, self.env.now());
+        Entry { attr, ..self.entry_from_reply(inode, dir, name) }
     }
 
-    /// Fails if the kernel means by this number an inode whose making was lost.
-    pub fn stands(&self, ino: Ino) -> Result<(), Fault> {
+    /// Fails if the kernel means by this number an inode whose creation was lost.
+    pub fn check_not_lost(&self, ino: Ino) -> Result<(), Fault> {
         if self.inodes.is_lost(ino) { Err(Fault::Stale) } else { Ok(()) }
     }
 
-    /// The failure of an operation on names of directory `dir`, as the kernel is told it. `Stale`
-    /// says that the directory is gone. One that the kernel knows, and whose making was not lost,
-    /// was removed: it has no names, as on one machine.
-    pub fn of_names(&self, dir: Ino, fault: Fault) -> Fault {
-        if self.is_removed(dir, fault) { Fault::NotFound } else { fault }
+    /// Translates a fault of an operation on names of `dir` for the kernel. `Stale`: it was
+    /// removed, so it has no names, if the kernel knows it and its creation was not lost.
+    pub fn dir_fault(&self, dir: Ino, fault: Fault) -> Fault {
+        if self.note_if_removed(dir, fault) { Fault::NotFound } else { fault }
     }
 
-    /// Does `fault`, which the server gave of this directory, say that it was removed? Then it is
-    /// known from now on.
-    pub fn is_removed(&self, dir: Ino, fault: Fault) -> bool {
+    /// Does `fault` of a request on this directory say that it was removed? If so, notes it.
+    pub fn note_if_removed(&self, dir: Ino, fault: Fault) -> bool {
         if fault != Fault::Stale || self.inodes.is_lost(dir) {
             return false;
         }
         let dir = self.inodes.get(dir).filter(|dir| dir.kind() == FileKind::Directory);
-        dir.inspect(|dir| dir.is_gone()).is_some()
+        dir.inspect(|dir| dir.mark_removed()).is_some()
     }
 
-    /// The inode, asked from the server if it is not known.
+    /// The inode, fetched from the server if the client does not know it.
     pub async fn inode(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
-        self.stands(ino)?;
+        self.check_not_lost(ino)?;
         if let Some(inode) = self.inodes.get(ino) {
             return Ok(inode);
         }
         self.fetch_attr(ino).await
     }
 
-    /// Asks the server for the attributes.
+    /// Fetches the attributes from the server.
     pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
-        Ok(self.ask_attr(ino).await?.0)
+        Ok(self.fetch_attr_reply(ino).await?.0)
     }
 
-    /// Asks the server for the attributes; with them as it told them to this question.
-    ///
-    /// Of a file that this client writes the server knows all but the size. If that changes while
-    /// the server is asked, the two are of different moments, between which another client may have
-    /// changed the rest: it is asked again, up to [`ASKED_AGAIN`] times.
-    pub async fn ask_attr(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
-        let own_size = || self.inodes.get(ino).and_then(|inode| inode.own_size());
-        let mut again = ASKED_AGAIN;
+    /// Fetches the attributes from the server; returns them as this reply brought them. A file that
+    /// this client writes is asked for again, up to [`ATTR_RETRIES`] times, if its local size
+    /// changes meanwhile: size and other attributes would be of different moments.
+    pub async fn fetch_attr_reply(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
+        let local_size = || self.inodes.get(ino).and_then(|inode| inode.local_size());
+        let mut retries = ATTR_RETRIES;
         loop {
-            let size = own_size();
+            let size = local_size();
             let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
             let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
             let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
-            let inode = self.inodes.make(&leased.attr);
-            if again == 0 || inode.attr_holds() || own_size() == size {
-                let attr = inode.attr_as_told(&leased.attr);
+            let inode = self.inodes.get_or_insert(&leased.attr);
+            if retries == 0 || inode.attr_is_valid() || local_size() == size {
+                let attr = inode.attr_for_reply(&leased.attr);
                 return Ok((inode, attr));
             }
-            again -= 1;
+            retries -= 1;
         }
     }
 
-    /// Asks the server for a change of names or attributes. When all that follows from the answer
-    /// is done here, [`Core::untold`] is the last thing.
-    pub async fn change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
+    /// Asks the server for a change of names or attributes. After applying the reply, the caller
+    /// must call [`Core::invalidate_for_abandoned_caller`] last.
+    pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
         self.session.call(Call::one(caller, op)).await
     }
 
-    /// If nobody waits for the answer of a change any more, the kernel was told that the call
-    /// failed, and may believe what was before: it has forgotten that when this ends.
-    pub async fn untold(&self, reply: &Reply) {
+    /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops
+    /// it.
+    pub async fn invalidate_for_abandoned_caller(&self, reply: &Reply) {
         if !self.session.caller_is_gone() {
             return;
         }
         if let Ok(done) = result(reply, 0) {
             self.kernel.inc_epoch().await;
-            for ino in told_of(done) {
+            for ino in changed_inodes(done) {
                 self.kernel.inval_attr(ino).await;
             }
         }
     }
 
-    /// The content of an inode was changed. If nobody waits for the answer any more, the
-    /// kernel does not hear of it, and may have read what was before.
-    pub async fn content_changed(&self, inode: &Inode) {
+    /// If the caller of a change of content was killed, the kernel may have the old bytes: drops
+    /// them.
+    pub async fn inval_content_for_abandoned_caller(&self, inode: &Inode) {
         if self.session.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
-            self.void(inode, (0, u64::MAX)).await;
+            self.inval_unlocked_pages(inode, (0, u64::MAX)).await;
         }
     }
 
-    /// The kernel forgets bytes `range` of the content, but for what waiting requests hold locked.
-    pub async fn void(&self, inode: &Inode, range: (u64, u64)) {
-        let content = inode.content().filter(|_| inode.has_pages());
-        let ranges = content.map_or_else(Vec::new, |content| content.unlocked(&[range]));
+    /// The kernel drops its pages of bytes `range`, except those that blocked requests have locked.
+    pub async fn inval_unlocked_pages(&self, inode: &Inode, range: (u64, u64)) {
+        let data_lease = inode.data_lease().filter(|_| inode.has_pages());
+        let ranges = data_lease.map_or_else(Vec::new, |data| data.unlocked(&[range]));
         for range in ranges {
-            self.void_pages(inode, range).await;
+            self.inval_pages(inode, range).await;
         }
     }
 
-    /// The kernel drops all pages that bytes `[from, to)` touch. May wait for requests that have
-    /// one locked.
-    pub async fn void_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
+    /// The kernel drops all pages that bytes `[from, to)` touch. May wait until they are unlocked.
+    pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
         let range = vec![(from, to)];
-        let _dropping = inode.content().map(|content| content.pages.dropping(range));
+        let _dropping = inode.data_lease().map(|data| data.pages.dropping(range));
         let len = if to == u64::MAX { 0 } else { to - from };
-        self.kernel.void_pages(inode.ino, from, len).await;
+        self.kernel.inval_pages_outside_recall(inode.ino, from, len).await;
     }
 
-    /// Fails if nothing may be changed.
-    pub fn writable(&self) -> Result<(), Fault> {
+    /// Fails if the mount is read-only.
+    pub fn check_writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
     }
 
-    /// A file's last handle was closed: its content is kept for a while.
-    pub fn content_closed(&self, inode: &Rc<Inode>) {
-        let Some(content) = inode.content() else { return };
-        content.file.last_handle_closed();
-        let mut closed = self.closed_contents.borrow_mut();
-        if !content.queued.replace(true) {
+    /// The last handle of a file was closed: its content stays cached for a while.
+    pub fn data_lease_closed(&self, inode: &Rc<Inode>) {
+        let Some(data_lease) = inode.data_lease() else { return };
+        data_lease.file.last_handle_closed();
+        let mut closed = self.closed_leases.borrow_mut();
+        if !data_lease.queued.replace(true) {
             closed.push_back(inode.clone());
         }
         for _ in 0..4 {
@@ -359,123 +354,121 @@ impl Core {
                 break;
             }
             let Some(oldest) = closed.pop_front() else { break };
-            let Some(content) = oldest.content() else { continue };
+            let Some(data_lease) = oldest.data_lease() else { continue };
             if oldest.opens() > 0 {
-                content.queued.set(false);
-            } else if content.is_idle() {
-                oldest.set_content(None);
+                data_lease.queued.set(false);
+            } else if data_lease.is_idle() {
+                oldest.set_data_lease(None);
             } else {
                 closed.push_back(oldest);
             }
         }
     }
 
-    fn told(&self, leased: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.told_of(&leased.attr);
+    fn apply_attr_and_lease(&self, leased: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.upsert_inode(&leased.attr);
         let returning = self.returning.borrow();
         if returning.get(&leased.attr.ino).is_some_and(|seq| leased.seq <= *seq) {
-            inode.told_attr(&leased.attr);
+            inode.apply_attr(&leased.attr);
             return (inode, false);
         }
-        let news = inode.told(leased, self.absorbing.get());
-        if news && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
-            self.came_late(&inode);
+        let newer = inode.apply_lease(leased, self.absorbing.get());
+        if newer && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
+            self.late_open_grant(&inode);
         }
-        (inode, news)
+        (inode, newer)
     }
 
-    /// `OPEN` came for a file without a name that nobody here has open: it was closed, or removed,
-    /// before the answer was here, and nobody else gives it back.
-    fn came_late(&self, inode: &Rc<Inode>) {
+    /// `OPEN` was granted for an orphan that is no longer open: nothing else would return it.
+    fn late_open_grant(&self, inode: &Rc<Inode>) {
         let Some(me) = self.me.upgrade() else { return };
         let inode = inode.clone();
         self.env.spawn(async move {
-            // What has just been made without a name is open by now.
+            // A file that was created as an orphan (`O_TMPFILE`) is open by now.
             if is_unused(&inode) && inode.holds(Rights::OPEN) {
                 inode.owe_open();
-                me.see_to_open(&inode);
+                me.schedule_open_return(&inode);
             }
         });
     }
 
-    /// What a reply says about the directory. Whether names found along with it may be kept.
-    fn told_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
-        let inode = self.told_of(&dir.attr);
+    /// Applies what a reply says of a directory. True if names in the same reply may be cached.
+    fn apply_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
+        let inode = self.upsert_inode(&dir.attr);
         let current = dir.attr.version >= inode.server_attr().version;
         let order = self.absorbing.get();
-        let news = inode.told(dir, order);
+        let newer = inode.apply_lease(dir, order);
         let held = dir.rights.contains(Rights::NAMES);
-        let keep = held && news && current && inode.keeps_names(order);
+        let keep = held && newer && current && inode.may_cache_names(order);
         (inode, keep)
     }
 
-    /// This client's own change of a directory: where a name leads since, if the names are held
-    /// since before it.
-    fn changed_dir(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
-        let inode = self.told_of(&dir.attr);
+    /// Applies this client's own change of a directory: a name, and where it leads since. The name
+    /// is cached only if `NAMES` was held before the change.
+    fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
+        let inode = self.upsert_inode(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
-        inode.told(dir, self.absorbing.get());
-        let Some((name, leads)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
-        inode.names(|names| match leads {
+        inode.apply_lease(dir, self.absorbing.get());
+        let Some((name, ino)) = change.filter(|_| inode.holds(Rights::NAMES)) else { return };
+        inode.names(|names| match ino {
             _ if !names.covers(dir.attr.version) => {}
-            // A later change, of which the answer came before this one, may have been of the same
-            // name.
+            // A later change, whose reply came before this one, may concern the same name.
             _ if !newest => names.forget(name),
             Some(ino) => names.add(name, ino),
             None => names.remove(name),
         });
     }
 
-    fn acquired(&self, inode: &Rc<Inode>, news: bool, layout: LayoutSlice) {
+    fn apply_whole_grant(&self, inode: &Rc<Inode>, newer: bool, layout: LayoutSlice) {
         let rights = inode.lease(|lease| lease.rights().closed());
         let data = rights & Rights::WHOLE;
-        if !news || data.is_empty() || inode.kind() != FileKind::Regular {
+        if !newer || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
-        let content = self.content(inode);
-        let layout = (!content.is_loaded()).then_some(layout);
-        if data.contains(Rights::DATA_X) && !content.file.holds(Rights::DATA_X) {
-            content.may_write(self.session.order(), false);
+        let data_lease = self.data_lease(inode);
+        let layout = (!data_lease.is_loaded()).then_some(layout);
+        if data.contains(Rights::DATA_X) && !data_lease.file.holds(Rights::DATA_X) {
+            data_lease.write_granted(self.session.order(), false);
         }
-        content.parts.borrow_mut().clear();
-        content.file.rights_acquired(data, &inode.server_attr(), layout);
-        content.came(self.env.now());
-        content.changed.notify_all();
+        data_lease.ranges.borrow_mut().clear();
+        data_lease.file.rights_acquired(data, &inode.server_attr(), layout);
+        data_lease.whole_granted(self.env.now());
+        data_lease.changed.notify_all();
     }
 
-    /// Parts of the content came; `attr`: as they were then.
-    fn acquired_parts(
+    /// Applies a grant of ranges of the content; `attr`: the attributes at the time of the grant.
+    fn apply_range_grant(
         &self,
         inode: &Rc<Inode>,
         attr: &Attr,
         parts: &[HeldRange],
         layout: Option<&LayoutSlice>,
     ) {
-        inode.told_without_data();
-        let content = self.content(inode);
-        content.shared.set(true);
-        if !content.holds_parts() {
-            content.may_write(self.session.order(), false);
+        inode.mark_size_stale();
+        let data_lease = self.data_lease(inode);
+        data_lease.shared.set(true);
+        if !data_lease.holds_ranges() {
+            data_lease.write_granted(self.session.order(), false);
         }
         for &part in parts {
-            content.parts.borrow_mut().insert(part);
-            content.file.range_acquired(attr, part.range, layout);
+            data_lease.ranges.borrow_mut().insert(part);
+            data_lease.file.range_acquired(attr, part.range, layout);
         }
-        content.changed.notify_all();
+        data_lease.changed.notify_all();
     }
 
-    /// An inode lost a name; `given_up`: with it this client's rights, if it was the last.
-    fn unnamed(&self, attr: &Attr, given_up: bool) {
+    /// An inode lost a name. `given_up`: this client's rights go with it, if it was the last.
+    fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
         if known.is_none() && self.session.is_idle() {
             return;
         }
-        // What was found of it before may be told after this.
-        let inode = known.clone().unwrap_or_else(|| self.told_until_all_are(attr));
-        inode.told_removal(attr);
-        // Another client may have given it a further name meanwhile: then the server keeps them.
+        // A lookup from before the removal may be answered after this.
+        let inode = known.clone().unwrap_or_else(|| self.upsert_inode_until_barrier(attr));
+        inode.apply_removal(attr);
+        // Another client may have linked it again in between: then the server keeps the rights.
         if given_up && attr.nlink == 0 {
-            inode.give(Rights::all(), self.session.order());
+            inode.give_up(Rights::all(), self.session.order());
         }
     }
 
@@ -488,10 +481,10 @@ impl Core {
                 self.absorb_listing(*cookie, entries, *end, dir);
             }
             (Op::Create { name, node, want, .. }, OpReply::Created { leased, dir, inline_max }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, Some((name, Some(ino))));
-                self.made(&inode, &leased.attr, news, *want, *inline_max);
+                self.apply_dir_change(dir, Some((name, Some(ino))));
+                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
                 if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
                     inode.names(|names| names.begin_empty());
                 }
@@ -500,22 +493,22 @@ impl Core {
                 }
             }
             (Op::CreateTmpfile { want, .. }, OpReply::Created { leased, dir, inline_max }) => {
-                let (inode, news) = self.told(leased);
-                self.changed_dir(dir, None);
-                self.made(&inode, &leased.attr, news, *want, *inline_max);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
+                self.apply_dir_change(dir, None);
+                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
             }
             (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
-                self.told(leased);
+                self.apply_attr_and_lease(leased);
                 let ino = leased.attr.ino;
-                self.changed_dir(dir, Some((name, Some(ino))));
+                self.apply_dir_change(dir, Some((name, Some(ino))));
             }
             (
                 Op::Unlink { name, .. } | Op::Rmdir { name, .. },
                 OpReply::Removed { attr, dir, kept, .. },
             ) => {
-                self.changed_dir(dir, Some((name, None)));
+                self.apply_dir_change(dir, Some((name, None)));
                 let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
-                self.unnamed(attr, unused && !kept || attr.kind == FileKind::Directory);
+                self.apply_name_removed(attr, unused && !kept || attr.kind == FileKind::Directory);
             }
             (
                 Op::Rename { name, new_name, flags, unused, .. },
@@ -523,23 +516,22 @@ impl Core {
             ) => {
                 self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
                 if let Some(whiteout) = &whiteout.0 {
-                    self.told(whiteout);
-                    self.changed_dir(from, Some((name, Some(whiteout.attr.ino))));
+                    self.apply_attr_and_lease(whiteout);
+                    self.apply_dir_change(from, Some((name, Some(whiteout.attr.ino))));
                 }
                 if let Some(attr) = replaced {
-                    self.unnamed(attr, *unused == Some(attr.ino) && !kept);
+                    self.apply_name_removed(attr, *unused == Some(attr.ino) && !kept);
                 }
             }
             (Op::Acquire { .. }, OpReply::Acquired { leased, layout, ranges: parts, .. }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    // Without a layout it brings no right on content, whatever it tells of one: the
-                    // answer that brings it is under way.
+                    // Without a layout the reply grants no right on content: another one does.
                     if let Some(layout) = layout {
-                        self.acquired(&inode, news, layout.clone());
+                        self.apply_whole_grant(&inode, newer, layout.clone());
                     }
-                } else if news {
-                    self.acquired_parts(&inode, &leased.attr, parts, layout.as_ref());
+                } else if newer {
+                    self.apply_range_grant(&inode, &leased.attr, parts, layout.as_ref());
                 }
             }
             (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
@@ -547,11 +539,11 @@ impl Core {
                 self.locks.unlocked(*ino, lock);
             }
             (_, OpReply::Attr { leased }) => {
-                let (inode, _) = self.told(leased);
-                // The answer to a change of what several write tells what the server has.
-                let in_parts = inode.content().is_some_and(|content| content.holds_parts());
-                if in_parts && !matches!(op, Op::GetAttr { .. }) {
-                    inode.told_without_data();
+                let (inode, _) = self.apply_attr_and_lease(leased);
+                // While several clients write, a reply to a change has the server's size and times.
+                let in_ranges = inode.data_lease().is_some_and(|data| data.holds_ranges());
+                if in_ranges && !matches!(op, Op::GetAttr { .. }) {
+                    inode.mark_size_stale();
                 }
                 match op {
                     Op::SetXattr { name, .. } => {
@@ -566,20 +558,19 @@ impl Core {
                 }
             }
             (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
-                let (inode, news) = self.told(leased);
+                let (inode, newer) = self.apply_attr_and_lease(leased);
                 if inode.ino == self.root.get() && matches!(op, Op::ListXattr { .. }) {
                     *self.root_xattrs.borrow_mut() = Some(bytes.0.clone());
                 }
-                if news && matches!(op, Op::ListXattr { .. }) {
-                    inode.told_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
+                if newer && matches!(op, Op::ListXattr { .. }) {
+                    inode.cache_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
                 }
             }
             _ => {}
         }
     }
 
-    /// This client set or removed an extended attribute: what is told of the mounted directory
-    /// while the server is away goes by that.
+    /// Applies a change of an extended attribute to the cached list of the mounted directory.
     fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
         let mut known = self.root_xattrs.borrow_mut();
         let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };
@@ -592,11 +583,11 @@ impl Core {
         *names = changed;
     }
 
-    /// What a reply tells of `security.capability` to who may write the file.
-    fn absorb_plain(&self, request: &Request, reply: &Reply, order: u64) {
-        let is_it = |name: &Bytes| name.0 == CAPABILITY;
-        let content = |at: &InoRef| match at {
-            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.content()),
+    /// Applies what a reply says about `security.capability`, for a client that may write the file.
+    fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
+        let is_cap = |name: &Bytes| name.0 == CAPABILITY;
+        let data_lease = |at: &InoRef| match at {
+            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.data_lease()),
             InoRef::Of { .. } => None,
         };
         match (&request.ops[..], &reply.results[..]) {
@@ -604,47 +595,56 @@ impl Core {
                 [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
                 [Ok(_), Ok(OpReply::Bytes { bytes, .. })],
             ) => {
-                if let Some(content) = content(ino) {
-                    content.told_plain(!has_name(&bytes.0, CAPABILITY), order, true);
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.capability_reply(!has_name(&bytes.0, CAPABILITY), order, true);
                 }
             }
-            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)]) if is_it(name) => {
-                if let Some(content) = content(ino) {
-                    content.told_plain(true, order, false);
+            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)])
+                if is_cap(name) =>
+            {
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.capability_reply(true, order, false);
                 }
             }
-            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_it(name) => {
-                if let Some(content) = content(ino) {
-                    content.set_capability(self.session.order());
+            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_cap(name) => {
+                if let Some(data_lease) = data_lease(ino) {
+                    data_lease.set_capability(self.session.order());
                 }
             }
             _ => {}
         }
     }
 
-    fn made(&self, inode: &Rc<Inode>, told: &Attr, news: bool, want: Rights, inline_max: u32) {
+    fn apply_created(
+        &self,
+        inode: &Rc<Inode>,
+        attr: &Attr,
+        newer: bool,
+        want: Rights,
+        inline_max: u32,
+    ) {
         if want.contains(WANT_NEW) {
-            // Open from here on: a recall may come before who made it goes on.
+            // Counts as open from here on: a recall may come before the creating operation goes on.
             inode.count_open(1);
         }
-        inode.told_xattrs(told, Xattrs::OnlyAcls);
+        inode.cache_xattrs(attr, Xattrs::OnlyAcls);
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
             let empty = LayoutSlice { to: u64::MAX, inline_max, ..LayoutSlice::default() };
-            self.acquired(inode, news, empty);
+            self.apply_whole_grant(inode, newer, empty);
             if inode.holds(Rights::DATA_X)
-                && let Some(content) = inode.content()
+                && let Some(data_lease) = inode.data_lease()
             {
-                content.shared.set(false);
-                content.may_write(self.session.order(), true);
+                data_lease.shared.set(false);
+                data_lease.write_granted(self.session.order(), true);
             }
         }
     }
 
     fn absorb_lookup(&self, name: &Name, entry: Option<&Leased>, dir: &Leased) {
-        let (dir, keep) = self.told_dir(dir);
+        let (dir, keep) = self.apply_dir(dir);
         match entry {
             Some(leased) => {
-                let (inode, _) = self.told(leased);
+                let (inode, _) = self.apply_attr_and_lease(leased);
                 if inode.kind() == FileKind::Directory {
                     inode.names(|names| names.parent = Some(dir.ino));
                 }
@@ -664,10 +664,10 @@ impl Core {
         end: bool,
         dir: &Leased,
     ) {
-        let (dir, keep) = self.told_dir(dir);
+        let (dir, keep) = self.apply_dir(dir);
         for entry in entries {
             if let Some(leased) = &entry.leased {
-                self.told(leased);
+                self.apply_attr_and_lease(leased);
             }
         }
         if keep {
@@ -691,19 +691,19 @@ impl Core {
     ) {
         const EXCHANGE: u32 = 2;
         let exchanged = replaced.filter(|_| flags & EXCHANGE != 0).map(|attr| attr.ino);
-        let (inode, _) = self.told(moved);
+        let (inode, _) = self.apply_attr_and_lease(moved);
         // A rename between two names of one inode changes nothing.
         let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
         if !same || planted(Bug::SameFileRename) {
-            self.changed_dir(from, Some((name, exchanged)));
-            self.changed_dir(to, Some((new_name, Some(moved.attr.ino))));
+            self.apply_dir_change(from, Some((name, exchanged)));
+            self.apply_dir_change(to, Some((new_name, Some(moved.attr.ino))));
         }
         if inode.kind() == FileKind::Directory {
             inode.names(|names| names.parent = Some(to.attr.ino));
         }
     }
 
-    /// Returns what the kernel forgot longest ago, when too much is cached.
+    /// Returns the rights of the inodes that have been idle longest, while too many are cached.
     pub async fn trim(&self) {
         const BATCH: usize = 64;
         if self.inodes.len() > self.config.inodes_max {
@@ -715,7 +715,7 @@ impl Core {
             for inode in &cold {
                 let ino = inode.ino;
                 let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
-                inode.give(give, self.session.order());
+                inode.give_up(give, self.session.order());
                 if !give.is_empty() {
                     ops.push(Op::Return { ino, seq, give, still_open: false, range: None });
                     self.returning.borrow_mut().insert(ino, seq);
@@ -737,13 +737,13 @@ impl Core {
     }
 }
 
-/// Has it no name, and is it not open here?
+/// Is it an orphan that is not open here?
 fn is_unused(inode: &Inode) -> bool {
     inode.opens() == 0 && inode.server_attr().nlink == 0 && inode.kind() != FileKind::Directory
 }
 
-/// The inodes that an operation changed, by its result.
-fn told_of(result: &OpReply) -> Vec<Ino> {
+/// The inodes that an operation changed, according to its result.
+fn changed_inodes(result: &OpReply) -> Vec<Ino> {
     let of = |leased: &Leased| leased.attr.ino;
     match result {
         OpReply::Attr { leased } => vec![of(leased)],
@@ -759,8 +759,8 @@ fn told_of(result: &OpReply) -> Vec<Ino> {
     }
 }
 
-/// The inodes that an operation of the kernel names by number.
-fn inodes_of(op: &Op) -> [Option<Ino>; 2] {
+/// The inodes that an operation from the kernel names by number.
+fn named_inodes(op: &Op) -> [Option<Ino>; 2] {
     let is = |ino: &InoRef| match ino {
         InoRef::Is { ino } => Some(*ino),
         InoRef::Of { .. } => None,
@@ -795,25 +795,25 @@ impl Events for Core {
                 self.absorb_op(op, result);
             }
         }
-        self.absorb_plain(request, reply, order);
+        self.absorb_capability(request, reply, order);
     }
 
     fn push(&self, push: Push) {
         if let Some(me) = self.me.upgrade() {
-            me.pushed(push);
+            me.push_received(push);
         }
     }
 
     fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
         let inode = self.inodes.get(ino)?;
-        let content = inode.content()?;
-        content.shared.set(true);
-        let exclusive = inode.holds(Rights::DATA_X) && content.file.holds(Rights::DATA_X);
-        (exclusive || content.holds_parts()).then(|| content.file.data_attr())
+        let data_lease = inode.data_lease()?;
+        data_lease.shared.set(true);
+        let exclusive = inode.holds(Rights::DATA_X) && data_lease.file.holds(Rights::DATA_X);
+        (exclusive || data_lease.holds_ranges()).then(|| data_lease.file.data_attr())
     }
 
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
-        self.early.clear();
+        self.early_recalls.clear();
         let leases = self
             .inodes
             .all()
@@ -824,9 +824,9 @@ impl Events for Core {
                     rights = Rights::empty();
                 }
                 let open = inode.opens() > 0;
-                let parts = inode
-                    .content()
-                    .map_or_else(Vec::new, |content| content.parts.borrow().iter().collect());
+                let parts = inode.data_lease().map_or_else(Vec::new, |data_lease| {
+                    data_lease.ranges.borrow().iter().collect()
+                });
                 let held = HeldLease { ino: inode.ino, rights, open, ranges: parts };
                 (open || !rights.is_empty()).then_some(held)
             })
@@ -835,40 +835,40 @@ impl Events for Core {
         (leases, locks)
     }
 
-    fn refuses(&self, op: &Op) -> bool {
-        inodes_of(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
+    fn names_lost_inode(&self, op: &Op) -> bool {
+        named_inodes(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
     }
 
-    fn evicted(&self, client: ClientId, undone: &Undone) {
+    fn evicted(&self, client: ClientId, lost: &LostChanges) {
         self.lose_locks();
-        self.early.clear();
+        self.early_recalls.clear();
         let inodes = self.inodes.all();
         let mut outdated = Vec::new();
         for inode in &inodes {
             inode.forget_lease(self.session.order());
-            if let Some(content) = inode.content() {
+            if let Some(data_lease) = inode.data_lease() {
                 if inode.has_pages() {
-                    content.pages_outdated();
-                    outdated.push((inode.ino, content.clone()));
+                    data_lease.pages_are_stale();
+                    outdated.push((inode.ino, data_lease.clone()));
                 }
-                content.forget();
-                content.shared.set(true);
-                content.file.drop_all(true);
-                if undone.committed.contains(&inode.ino) {
-                    content.file.report_lost_commit();
+                data_lease.forget();
+                data_lease.shared.set(true);
+                data_lease.file.drop_all(true);
+                if lost.committed.contains(&inode.ino) {
+                    data_lease.file.report_lost_commit();
                 }
-                content.file.rights_lost(Rights::empty());
-                content.changed.notify_all();
+                data_lease.file.rights_lost(Rights::empty());
+                data_lease.changed.notify_all();
             }
         }
         if let Some(data) = self.data.get() {
             data.evicted(client);
         }
-        self.inodes.lose(&undone.made);
-        self.locks.forget(&undone.made);
+        self.inodes.lose(&lost.created);
+        self.locks.forget(&lost.created);
         for inode in inodes.iter().filter(|inode| inode.is_lost()) {
-            if let Some(content) = inode.content() {
-                content.file.detach();
+            if let Some(data_lease) = inode.data_lease() {
+                data_lease.file.detach();
             }
         }
         let Some(me) = self.me.upgrade() else { return };
@@ -877,32 +877,32 @@ impl Events for Core {
 }
 
 impl Core {
-    /// The locks went with the session: the log names the files and the processes.
+    /// Marks the locks of the ended session as lost; logs the files and the processes.
     fn lose_locks(&self) {
-        for (ino, locks) in self.locks.lose() {
+        for (ino, locks) in self.locks.lose_all() {
             let pids: BTreeSet<u32> = locks.iter().map(|lock| lock.pid).collect();
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             self.session.log(&format!(
                 "{}: the session was lost; locks of processes are lost: {}",
-                self.origins.describe(ino),
+                self.path_hints.describe(ino),
                 pids.join(", ")
             ));
         }
     }
 
-    /// Nothing that the kernel caches is covered any more; open files are opened anew.
-    /// Its pages are dropped before anything else is asked of the server, which may wait for that.
+    /// Invalidates what the kernel caches, which no lease covers any more, and acquires `OPEN`
+    /// again for open files. Drops pages first: requests may wait for that.
     async fn invalidate_kernel(
         self: Rc<Self>,
         inodes: Vec<Rc<Inode>>,
-        outdated: Vec<(Ino, Rc<Content>)>,
+        outdated: Vec<(Ino, Rc<DataLease>)>,
     ) {
         self.kernel.inc_epoch().await;
-        for (ino, content) in outdated {
-            let dropping = content.pages.dropping(vec![(0, u64::MAX)]);
-            self.kernel.void_pages(ino, 0, 0).await;
+        for (ino, data_lease) in outdated {
+            let dropping = data_lease.pages.dropping(vec![(0, u64::MAX)]);
+            self.kernel.inval_pages_outside_recall(ino, 0, 0).await;
             drop(dropping);
-            content.pages_dropped();
+            data_lease.pages_dropped();
         }
         for inode in inodes {
             self.kernel.inval_attr(inode.ino).await;
@@ -916,7 +916,7 @@ impl Core {
                     range: None,
                     ahead: Ahead::default(),
                 };
-                // A file that has no name left is gone: its handles see `Stale`.
+                // An orphan is gone: its handles get `Stale`.
                 let _ = self.session.call(Call::one(&Caller::default(), op)).await;
             }
         }

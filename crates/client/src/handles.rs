@@ -1,9 +1,8 @@
 //! Open files and directories.
 //!
 //! Invariants:
-//! - a handle's number is not given out again while its old holder could still use it:
-//!   numbers only grow;
-//! - an open file's inode counts it.
+//! - a handle's number is not reused while its old holder could still use it: numbers only grow;
+//! - an open file is counted in its inode.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,15 +20,15 @@ pub(crate) struct OpenFile {
     pub flags: OpenFlags,
     /// The kernel bypasses its page cache.
     pub direct: bool,
-    /// Failures of write-behind that this handle has reported.
+    /// How many failures of write-back this handle has reported.
     pub reported: Cell<u64>,
-    /// Who took locks through it (as in `flock`?), and may count on them.
+    /// Owners that took locks through it (with `flock`?), and may rely on them.
     pub lockers: RefCell<Vec<(bool, LockOwner)>>,
 }
 
 impl OpenFile {
     /// `owner` is about to take a lock through it.
-    pub fn locks(&self, flock: bool, owner: LockOwner) {
+    pub fn note_locker(&self, flock: bool, owner: LockOwner) {
         let mut lockers = self.lockers.borrow_mut();
         if !lockers.contains(&(flock, owner)) {
             lockers.push((flock, owner));
@@ -37,36 +36,37 @@ impl OpenFile {
     }
 }
 
-/// An open directory: the part of the listing that was fetched last.
+/// An open directory, with the part of the listing that was fetched last.
 pub(crate) struct OpenDir {
     pub inode: Rc<Inode>,
-    /// Losses of sessions that this handle has reported.
+    /// How many losses of sessions this handle has reported.
     pub reported: Cell<u64>,
-    pub fetched: RefCell<Option<Fetched>>,
-    /// The part that follows it, while it was not asked for.
-    pub ahead: RefCell<Option<Ahead>>,
+    pub fetched: RefCell<Option<FetchedListing>>,
+    /// The next part, while it is read ahead.
+    pub ahead: RefCell<Option<ListingAhead>>,
 }
 
-/// A part of a listing that is on its way before the kernel has asked for it.
-pub(crate) struct Ahead {
-    /// What follows this cookie.
+/// A part of a listing that is fetched before the kernel asks for it.
+pub(crate) struct ListingAhead {
+    /// Entries after this cookie.
     pub from: u64,
     /// With attributes?
     pub plus: bool,
-    pub answer: Join<Result<Fetched, Fault>>,
+    pub answer: Join<Result<FetchedListing, Fault>>,
 }
 
-impl Ahead {
-    /// Is it what follows `after`?
-    pub fn is(&self, after: u64, plus: bool) -> bool {
+impl ListingAhead {
+    /// Does it hold the entries after `after`?
+    pub fn matches(&self, after: u64, plus: bool) -> bool {
         self.from == after && self.plus == plus
     }
 }
 
 impl OpenDir {
-    /// Makes what follows `after` the part that was fetched last, if it is here already.
-    pub fn go_on(&self, after: u64, plus: bool) -> bool {
-        let ready = |ahead: &mut Ahead| ahead.is(after, plus) && ahead.answer.is_ready();
+    /// If the part after `after` has arrived, makes it the current part.
+    pub fn advance(&self, after: u64, plus: bool) -> bool {
+        let ready =
+            |ahead: &mut ListingAhead| ahead.matches(after, plus) && ahead.answer.is_ready();
         let ahead = self.ahead.borrow_mut().take_if(ready);
         let Some(Ok(fetched)) = ahead.and_then(|ahead| ahead.answer.take()) else { return false };
         *self.fetched.borrow_mut() = Some(fetched);
@@ -76,22 +76,22 @@ impl OpenDir {
 
 /// A fetched part of a listing.
 #[derive(Clone)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedListing {
     /// The listing after this cookie …
     pub from: u64,
     /// … is what this reply's first result says.
     pub reply: Rc<Reply>,
-    /// The inodes of its entries, if they were looked for while nobody waited.
+    /// The inodes of its entries, if they were looked up during read-ahead.
     pub inodes: Option<Rc<EntryInodes>>,
 }
 
-/// The inodes of the entries of a part, as of some moment.
+/// The inodes of the entries of a part at one moment.
 pub(crate) struct EntryInodes {
-    /// [`Names::turns`] of the directory at that moment.
+    /// [`Names::change_count`] of the directory at that moment.
     ///
-    /// [`Names::turns`]: crate::names::Names::turns
-    pub turns: u64,
-    /// Of each entry, if its name led there.
+    /// [`Names::change_count`]: crate::names::Names::change_count
+    pub change_count: u64,
+    /// For each entry its inode, if its name led there.
     pub each: Vec<Option<Rc<Inode>>>,
 }
 
@@ -114,12 +114,12 @@ impl Handles {
         Handle(self.last.get())
     }
 
-    /// A file was opened.
+    /// Adds an open file.
     pub fn add_file(&self, file: OpenFile) -> Handle {
         self.add(Open::File(Rc::new(file)))
     }
 
-    /// A directory was opened, when `losses` sessions had been lost with changes.
+    /// Adds an open directory; `losses`: how many sessions had been lost with changes by then.
     pub fn add_dir(&self, inode: Rc<Inode>, losses: u64) -> Handle {
         let reported = Cell::new(losses);
         let (fetched, ahead) = (RefCell::new(None), RefCell::new(None));
@@ -129,13 +129,13 @@ impl Handles {
     /// The open file.
     ///
     /// # Errors
-    /// `Stale` if its making was lost.
+    /// `Stale` if its creation was lost.
     pub fn file(&self, handle: Handle) -> Result<Rc<OpenFile>, Fault> {
         let file = self.any_file(handle)?;
         if file.inode.is_lost() { Err(Fault::Stale) } else { Ok(file) }
     }
 
-    /// The open file, also one whose making was lost.
+    /// The open file, even if its creation was lost.
     pub fn any_file(&self, handle: Handle) -> Result<Rc<OpenFile>, Fault> {
         match self.map.borrow().get(&handle.0) {
             Some(Open::File(file)) => Ok(file.clone()),
@@ -182,15 +182,15 @@ impl Handles {
         self.map.borrow_mut().remove(&handle.0);
     }
 
-    /// May there be a mapping that something is stored into?
-    pub fn map_writable(&self) -> bool {
+    /// May there be a mapping that a process stores into?
+    pub fn may_be_mapped_writable(&self) -> bool {
         self.map.borrow().values().any(|open| match open {
             Open::File(file) => file.flags.read_write() && file.inode.has_pages(),
             Open::Dir(_) => false,
         })
     }
 
-    /// How many are open.
+    /// The number of open handles.
     pub fn len(&self) -> usize {
         self.map.borrow().len()
     }

@@ -2,14 +2,14 @@
 //!
 //! Invariants:
 //! - attributes of a lower version never replace those of a higher one;
-//! - an inode whose `ATTR` is held answers for its attributes;
-//! - a reply to a request that was made before `ATTR` or `NAMES` was last given up brings
-//!   neither: it may have been executed before that, and tells the lease as it is now;
-//! - an inode whose making was lost with a session has left the table for good: its number may have
-//!   been given to another one, which is told the kernel under another generation. Until then what
-//!   the kernel asks under that number means the lost one;
-//! - what is kept per inode beyond a few hundred bytes (names, content) exists only
-//!   for directories and files in use.
+//! - the client answers for the attributes of an inode from memory only while it holds `ATTR`;
+//! - a reply to a request that was made before `ATTR` or `NAMES` was last given up grants neither:
+//!   it may have been executed before that, and it names the lease as it is now;
+//! - an inode whose creation was lost with a session has left the table for good. The server may
+//!   have reused its number for another inode, which the kernel gets under another generation.
+//!   Until then, requests of the kernel under that number mean the lost inode;
+//! - more than a few hundred bytes per inode (names, content) are kept only for directories and
+//!   files in use.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,34 +19,34 @@ use proto::lease_client::Lease;
 use proto::mds::Leased;
 use types::{Attr, Bug, Duration, Epoch, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
 
-use crate::names::{Known, Names};
-use crate::uses::Content;
+use crate::data_lease::DataLease;
+use crate::names::{CachedName, Names};
 
-/// Rights to cache what replies tell in passing.
+/// Rights that only allow caching what replies bring along.
 const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 
-/// How long after a lookup the kernel may still be on its way to what it looked up.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+/// How long after a lookup the kernel may still open what it looked up.
+const OPEN_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// What is known of an inode's extended attributes, under `ATTR` or `DATA_X`.
+/// What the client knows of an inode's extended attributes, under `ATTR` or `DATA_X`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Xattrs {
     /// Nothing.
     Unknown,
-    /// There are none but perhaps ACLs: this client made the inode.
+    /// There are none, except perhaps ACLs: this client created the inode.
     OnlyAcls,
-    /// Exactly these, each ended by NUL.
+    /// Exactly these, each terminated by NUL.
     Names(Box<[u8]>),
 }
 
-/// The extended attribute that a write takes away.
+/// The extended attribute that a write removes.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
-/// How names of ACLs begin.
+/// Prefix of the names of ACLs.
 const ACL: &[u8] = b"system.posix_acl_";
 
 impl Xattrs {
-    /// Is it known that there is none of this name?
-    pub fn lack(&self, name: &[u8]) -> bool {
+    /// Is it certain that there is no attribute of this name?
+    pub fn excludes(&self, name: &[u8]) -> bool {
         match self {
             Xattrs::Unknown => false,
             Xattrs::OnlyAcls => !name.starts_with(ACL),
@@ -55,57 +55,57 @@ impl Xattrs {
     }
 }
 
-/// Is `name` among `names`, each of which NUL ends?
+/// Is `name` one of the NUL-terminated `names`?
 pub(crate) fn has_name(names: &[u8], name: &[u8]) -> bool {
     names.split(|byte| *byte == 0).any(|known| known == name)
 }
 
-/// What only some inodes have.
+/// What only some kinds of inodes have.
 enum Special {
     None,
     Names(Box<Names>),
-    Content(Rc<Content>),
+    Data(Rc<DataLease>),
     Target(Box<[u8]>),
 }
 
-struct State {
+struct InodeState {
     attr: Attr,
     lease: Lease,
-    /// `attr` may lack size and times that another client's writing gave the file.
-    lacks_data: bool,
-    /// Requests made before this number know nothing of the last loss of `ATTR` or `NAMES`.
-    lost_at: u64,
+    /// `attr` may lack size and times of writes by another client.
+    size_stale: bool,
+    /// Requests made before this number do not reflect the last loss of `ATTR` or `NAMES`.
+    given_up_at: u64,
     lookups: u64,
-    /// The owner that the kernel was told last.
-    owner_told: u32,
-    /// When the kernel was last told of it by name, for which thread, and when for any other.
+    /// The owner that was last reported to the kernel.
+    reported_owner: u32,
+    /// When the kernel last found the inode by name, by which thread, and when by any other.
     found: Instant,
     finder: u32,
     found_by_others: Instant,
     /// The kernel has opened it since it knows it.
     opened: bool,
-    /// It waits in the queue of idle inodes.
-    cooling: bool,
-    /// It was in use since it came to the front of that queue last.
+    /// The inode is in the queue of idle inodes.
+    in_cold_queue: bool,
+    /// It was used since it last came to the front of that queue.
     warm: bool,
     opens: u32,
-    /// Open handles that are buffered and may write, or whose mappings may.
+    /// Open buffered handles through which a process may write, or map the file writable.
     buffered_writers: u32,
     /// The kernel may have pages of it.
     pages: bool,
-    /// A DATA right went while the kernel had pages, which nobody has invalidated for that.
-    pages_left: bool,
-    /// A recall of `OPEN` was answered "still open": it is owed when nothing here may open it any
-    /// more.
+    /// A DATA right was given up while the kernel had pages, which nothing has invalidated since.
+    pages_stale: bool,
+    /// A recall of `OPEN` was answered "still open": the client owes `OPEN`, and returns it when
+    /// nothing here may open the inode any more.
     owes_open: bool,
-    /// This client made it without a name, and has not given it one yet.
-    unnamed: bool,
-    /// Its making was lost.
+    /// This client created it as an orphan (`O_TMPFILE`), and has not linked it yet.
+    tmpfile: bool,
+    /// Its creation was lost.
     lost: bool,
-    /// The kernel was told of it.
-    told: bool,
-    /// So many times something is under way until whose end it stays known ([`Stays`]).
-    stays: u32,
+    /// The kernel got it from a lookup.
+    reported: bool,
+    /// How many [`InodePin`]s keep it in the table.
+    pins: u32,
     xattrs: Xattrs,
     special: Special,
 }
@@ -113,35 +113,35 @@ struct State {
 /// An inode that the client knows.
 pub(crate) struct Inode {
     pub ino: Ino,
-    /// Tells it from another one that had its number before.
+    /// Distinguishes it from an earlier inode of the same number.
     pub generation: u64,
-    state: RefCell<State>,
+    state: RefCell<InodeState>,
 }
 
 impl Inode {
     fn new(attr: &Attr, generation: u64) -> Inode {
-        let state = State {
+        let state = InodeState {
             attr: *attr,
             lease: Lease::default(),
-            lacks_data: false,
-            lost_at: 0,
+            size_stale: false,
+            given_up_at: 0,
             lookups: 0,
-            owner_told: attr.uid,
+            reported_owner: attr.uid,
             found: Instant::default(),
             finder: 0,
             found_by_others: Instant::default(),
             opened: false,
-            cooling: false,
+            in_cold_queue: false,
             warm: false,
             opens: 0,
             buffered_writers: 0,
             pages: false,
-            pages_left: false,
+            pages_stale: false,
             owes_open: false,
-            unnamed: false,
+            tmpfile: false,
             lost: false,
-            told: false,
-            stays: 0,
+            reported: false,
+            pins: 0,
             xattrs: Xattrs::Unknown,
             special: Special::None,
         };
@@ -153,84 +153,83 @@ impl Inode {
         self.state.borrow().attr.kind
     }
 
-    /// Attributes as the server told them last.
+    /// Attributes as the server last reported them.
     pub fn server_attr(&self) -> Attr {
         self.state.borrow().attr
     }
 
-    /// Attributes with what this client knows better.
+    /// Attributes, with size and times from this client where it knows them better.
     pub fn attr(&self) -> Attr {
         let mut attr = self.server_attr();
-        let writes = self.writes_whole();
-        if let Special::Content(content) = &self.state.borrow().special
-            && (writes || content.holds_parts())
+        let writes = self.is_sole_writer();
+        if let Special::Data(data_lease) = &self.state.borrow().special
+            && (writes || data_lease.holds_ranges())
         {
-            content.file.overlay(&mut attr);
+            data_lease.file.overlay(&mut attr);
         }
         attr
     }
 
-    /// Attributes for who asked for them and was told `told`: of one moment since the question. A
-    /// newer reply may have overtaken that one, but not every one knows the size that a writer
-    /// elsewhere knows.
-    pub fn attr_as_told(&self, told: &Attr) -> Attr {
-        if self.attr_holds() || self.writes_whole() {
+    /// The attributes to answer with, after a reply that brought `replied`: attributes of one
+    /// moment since the request. A newer reply may have overtaken this one, but not every reply has
+    /// the size that a writer elsewhere knows.
+    pub fn attr_for_reply(&self, replied: &Attr) -> Attr {
+        if self.attr_is_valid() || self.is_sole_writer() {
             return self.attr();
         }
         let newest = self.server_attr();
-        let lacks_data = self.state.borrow().lacks_data;
-        if told.version < newest.version && !lacks_data { newest } else { *told }
+        let size_stale = self.state.borrow().size_stale;
+        if replied.version < newest.version && !size_stale { newest } else { *replied }
     }
 
-    /// The size, if this client alone knows it.
-    pub fn own_size(&self) -> Option<u64> {
-        self.writes_whole().then(|| self.attr().size)
+    /// The size, if only this client knows it.
+    pub fn local_size(&self) -> Option<u64> {
+        self.is_sole_writer().then(|| self.attr().size)
     }
 
-    /// Does this client alone know size and times?
-    fn writes_whole(&self) -> bool {
+    /// Does only this client know size and times?
+    fn is_sole_writer(&self) -> bool {
         let state = self.state.borrow();
         match &state.special {
-            Special::Content(content) => state.lease.holds(Rights::DATA_X) && content.is_loaded(),
+            Special::Data(data) => state.lease.holds(Rights::DATA_X) && data.is_loaded(),
             _ => false,
         }
     }
 
-    /// The attributes told last lack what those know who write the file.
-    pub fn told_without_data(&self) {
-        self.state.borrow_mut().lacks_data = true;
+    /// The last attributes lack the size and times that the writers of the file know.
+    pub fn mark_size_stale(&self) {
+        self.state.borrow_mut().size_stale = true;
     }
 
-    /// The reply to a removal told attributes: size and times as the server has them, though
+    /// Applies attributes from the reply to a removal. Size and times are the server's, although
     /// another client may be writing.
-    pub fn told_removal(&self, attr: &Attr) {
-        self.told_attr(attr);
+    pub fn apply_removal(&self, attr: &Attr) {
+        self.apply_attr(attr);
         let mut state = self.state.borrow_mut();
-        state.lacks_data = state.attr.version == attr.version;
+        state.size_stale = state.attr.version == attr.version;
     }
 
-    /// Do the cached attributes hold?
-    pub fn attr_holds(&self) -> bool {
-        // Under DATA_X alone, mode and owner could change unseen.
+    /// Are the cached attributes valid?
+    pub fn attr_is_valid(&self) -> bool {
+        // Under DATA_X alone, another client could change mode and owner.
         self.state.borrow().lease.holds(Rights::ATTR)
     }
 
-    /// A directory without a name: some process may still be in it, and the server
-    /// knows it no more.
+    /// A removed directory: some process may still be in it, but the server no longer knows it.
     pub fn is_removed_directory(&self) -> bool {
         let state = self.state.borrow();
         state.attr.kind == FileKind::Directory && state.attr.nlink == 0
     }
 
-    /// The server says that it is no more.
-    pub fn is_gone(&self) {
+    /// The server says that the inode is gone.
+    pub fn mark_removed(&self) {
         self.state.borrow_mut().attr.nlink = 0;
     }
 
-    /// May the kernel keep attributes that it is told now?
-    pub fn attr_stays(&self) -> bool {
+    /// May the kernel cache attributes that it gets now?
+    pub fn kernel_may_cache_attr(&self) -> bool {
         let state = self.state.borrow();
-        let draining = matches!(&state.special, Special::Content(content) if content.is_draining());
+        let draining = matches!(&state.special, Special::Data(data) if data.is_draining());
         state.lease.holds(Rights::ATTR) && !draining
     }
 
@@ -244,33 +243,34 @@ impl Inode {
         f(&mut self.state.borrow_mut().lease)
     }
 
-    /// A reply told attributes without a lease.
-    pub fn told_attr(&self, attr: &Attr) {
-        let content = {
+    /// Applies attributes from a reply, without a lease.
+    pub fn apply_attr(&self, attr: &Attr) {
+        let data_lease = {
             let mut state = self.state.borrow_mut();
             if attr.version < state.attr.version && !planted(Bug::AttrVersionIgnored) {
                 return;
             }
             state.attr = *attr;
-            state.lacks_data = false;
+            state.size_stale = false;
             match &state.special {
-                Special::Content(content) => Some(content.clone()),
+                Special::Data(data_lease) => Some(data_lease.clone()),
                 _ => None,
             }
         };
-        if let Some(content) = content {
-            content.file.apply_server_attr(attr);
+        if let Some(data_lease) = data_lease {
+            data_lease.file.apply_server_attr(attr);
         }
     }
 
-    /// The reply to request number `order` told attributes and lease. True if the rights are news.
-    pub fn told(&self, leased: &Leased, order: u64) -> bool {
-        self.told_attr(&leased.attr);
+    /// Applies attributes and lease of the reply to request number `order`. True if the lease is
+    /// newer.
+    pub fn apply_lease(&self, leased: &Leased, order: u64) -> bool {
+        self.apply_attr(&leased.attr);
         let mut state = self.state.borrow_mut();
         let attr_held = state.lease.holds(Rights::ATTR);
         let names_held = state.lease.holds(Rights::NAMES);
         let mut rights = leased.rights;
-        if order < state.lost_at {
+        if order < state.given_up_at {
             let kept = if leased.seq == state.lease.seq() {
                 state.lease.rights()
             } else {
@@ -278,9 +278,9 @@ impl Inode {
             };
             rights = (rights - SOFT) | (rights & kept & SOFT);
         }
-        // That a reply tells no right to believe it takes nothing away: what it tells may be older.
+        // A reply without a right takes no right away: it may be older than the right.
         rights |= state.lease.rights() & SOFT;
-        let news = state.lease.granted(rights, leased.seq);
+        let newer = state.lease.granted(rights, leased.seq);
         if attr_held && !state.lease.holds(Rights::ATTR) {
             state.forget_attr();
         }
@@ -292,22 +292,21 @@ impl Inode {
         } else if names_held {
             state.names().clear();
         }
-        news
+        newer
     }
 
-    /// May names told by the reply to request number `order` be kept?
-    pub fn keeps_names(&self, order: u64) -> bool {
+    /// May names from the reply to request number `order` be cached?
+    pub fn may_cache_names(&self, order: u64) -> bool {
         let state = self.state.borrow();
-        order >= state.lost_at && state.lease.holds(Rights::NAMES)
+        order >= state.given_up_at && state.lease.holds(Rights::NAMES)
     }
 
-    /// Gives rights up: nothing is answered from them any more. `order`: the number of the
-    /// next request.
-    pub fn give(&self, rights: Rights, order: u64) {
+    /// Gives rights up: nothing is answered from them any more. `order`: of the next request.
+    pub fn give_up(&self, rights: Rights, order: u64) {
         let mut state = self.state.borrow_mut();
         state.lease.give(rights);
         if rights.intersects(SOFT) {
-            state.lost_at = order;
+            state.given_up_at = order;
         }
         if rights.contains(Rights::ATTR) {
             state.forget_attr();
@@ -318,25 +317,25 @@ impl Inode {
             names.clear();
         }
         if rights.contains(Rights::DATA_S) {
-            state.pages_left |= state.pages;
+            state.pages_stale |= state.pages;
         }
     }
 
     /// The session is lost: nothing is held.
     pub fn forget_lease(&self, order: u64) {
-        self.give(Rights::all(), order);
+        self.give_up(Rights::all(), order);
         let mut state = self.state.borrow_mut();
         state.lease.forget();
         state.attr.version = 0;
     }
 
-    /// The server restarted, and `epoch` has begun: rights stay, versions and sequences begin anew.
+    /// The server restarted with `epoch`: rights stay, versions and sequences start again.
     pub fn reclaim(&self, epoch: Epoch) -> Rights {
         let mut state = self.state.borrow_mut();
         state.lease.reclaim(epoch);
         state.attr.version = 0;
         if let Special::Names(names) = &mut state.special {
-            names.begin_again();
+            names.restart_versions();
         }
         state.lease.rights()
     }
@@ -346,16 +345,16 @@ impl Inode {
         f(self.state.borrow_mut().names())
     }
 
-    /// What is known of a name in this directory.
-    pub fn known(&self, name: &Name) -> Known {
+    /// What the cache knows of a name in this directory.
+    pub fn cached_name(&self, name: &Name) -> CachedName {
         if self.holds(Rights::NAMES) {
             self.names(|names| names.find(name))
         } else {
-            Known::Nothing
+            CachedName::Unknown
         }
     }
 
-    /// Cached names, without making room for them.
+    /// The number of cached names; does not create the cache.
     pub fn names_count(&self) -> usize {
         match &self.state.borrow().special {
             Special::Names(names) => names.len(),
@@ -363,17 +362,17 @@ impl Inode {
         }
     }
 
-    /// Content of a regular file, if it is in use.
-    pub fn content(&self) -> Option<Rc<Content>> {
+    /// The DATA rights of a regular file in use.
+    pub fn data_lease(&self) -> Option<Rc<DataLease>> {
         match &self.state.borrow().special {
-            Special::Content(content) => Some(content.clone()),
+            Special::Data(data_lease) => Some(data_lease.clone()),
             _ => None,
         }
     }
 
-    /// Sets or drops the content.
-    pub fn set_content(&self, content: Option<Rc<Content>>) {
-        self.state.borrow_mut().special = content.map_or(Special::None, Special::Content);
+    /// Sets or drops the DATA rights.
+    pub fn set_data_lease(&self, data_lease: Option<Rc<DataLease>>) {
+        self.state.borrow_mut().special = data_lease.map_or(Special::None, Special::Data);
     }
 
     /// The cached target of a symbolic link.
@@ -384,41 +383,41 @@ impl Inode {
         }
     }
 
-    /// Was it made here without a name, and has none yet? Only such a file comes back from
-    /// having no name; one that lost its last name stays without.
-    pub fn is_unnamed(&self) -> bool {
-        self.state.borrow().unnamed
+    /// Did this client create it with `O_TMPFILE`, and has not linked it yet? Only such an orphan
+    /// can get a name; an inode that lost its last name stays an orphan.
+    pub fn is_tmpfile(&self) -> bool {
+        self.state.borrow().tmpfile
     }
 
-    /// See [`Inode::is_unnamed`].
-    pub fn set_unnamed(&self, unnamed: bool) {
-        self.state.borrow_mut().unnamed = unnamed;
+    /// See [`Inode::is_tmpfile`].
+    pub fn set_tmpfile(&self, tmpfile: bool) {
+        self.state.borrow_mut().tmpfile = tmpfile;
     }
 
-    /// Was its making lost? What is asked of it is refused for good.
+    /// Was its creation lost? Requests on it are refused for good.
     pub fn is_lost(&self) -> bool {
         self.state.borrow().lost
     }
 
-    /// Keeps the target: it never changes.
+    /// Caches the target, which never changes.
     pub fn set_target(&self, target: &[u8]) {
         self.state.borrow_mut().special = Special::Target(target.into());
     }
 
-    /// What is known of the extended attributes.
+    /// What the client knows of the extended attributes.
     pub fn xattrs(&self) -> Xattrs {
         self.state.borrow().xattrs.clone()
     }
 
-    /// Keeps what a reply told of the extended attributes along with `told`, if the right to do so
-    /// is held, and if no newer reply has told of a change since.
-    pub fn told_xattrs(&self, told: &Attr, xattrs: Xattrs) {
+    /// Caches extended attributes from a reply that brought `attr`, if the right to do so is held,
+    /// and if no newer reply has reported a change since.
+    pub fn cache_xattrs(&self, attr: &Attr, xattrs: Xattrs) {
         let mut state = self.state.borrow_mut();
-        let counts = state.lease.holds(Rights::ATTR) && told.version >= state.attr.version;
-        state.xattrs = if counts { xattrs } else { Xattrs::Unknown };
+        let current = state.lease.holds(Rights::ATTR) && attr.version >= state.attr.version;
+        state.xattrs = if current { xattrs } else { Xattrs::Unknown };
     }
 
-    /// One of the extended attributes was changed.
+    /// An extended attribute was changed.
     pub fn forget_xattrs(&self) {
         self.state.borrow_mut().xattrs = Xattrs::Unknown;
     }
@@ -427,31 +426,31 @@ impl Inode {
     pub fn looked_up(&self) {
         let mut state = self.state.borrow_mut();
         state.lookups += 1;
-        state.told = true;
+        state.reported = true;
         state.warm = true;
     }
 
-    /// The kernel is told attributes: from now on it judges by this owner.
-    pub fn tell_owner(&self) {
+    /// The kernel gets attributes: from now on it checks permissions by this owner.
+    pub fn report_owner(&self) {
         let mut state = self.state.borrow_mut();
-        state.owner_told = state.attr.uid;
+        state.reported_owner = state.attr.uid;
     }
 
-    /// The kernel is told a size: if it has another one it drops its pages.
-    pub fn tell_size(&self, size: u64, now: Instant) {
-        if let Special::Content(content) = &self.state.borrow().special {
-            content.pages.size_told(size, now);
+    /// The kernel gets a size: if it has another one it drops its pages.
+    pub fn report_size(&self, size: u64, now: Instant) {
+        if let Special::Data(data_lease) = &self.state.borrow().special {
+            data_lease.pages.size_reported(size, now);
         }
     }
 
-    /// The owner by whom the kernel judges who may change attributes.
-    pub fn owner_told(&self) -> u32 {
-        self.state.borrow().owner_told
+    /// The owner by which the kernel decides who may change attributes.
+    pub fn reported_owner(&self) -> u32 {
+        self.state.borrow().reported_owner
     }
 
-    /// Thread `pid` of the kernel is told of it by name: it may open it next. Threads outside the
-    /// mount's pid namespace all have number 0.
-    pub fn found_at(&self, now: Instant, pid: u32) {
+    /// Thread `pid` gets the inode from a lookup, and may open it next. Threads outside the mount's
+    /// pid namespace all have number 0.
+    pub fn note_lookup(&self, now: Instant, pid: u32) {
         let mut state = self.state.borrow_mut();
         if state.finder != pid || pid == 0 {
             state.found_by_others = state.found;
@@ -459,30 +458,30 @@ impl Inode {
         (state.finder, state.found) = (pid, now);
     }
 
-    /// Until when the kernel may be on its way to open what it found by name.
-    pub fn awaited_until(&self) -> Instant {
-        self.state.borrow().found + ON_ITS_WAY
+    /// Until when the kernel may still open what it found by name.
+    pub fn may_be_opened_until(&self) -> Instant {
+        self.state.borrow().found + OPEN_DELAY_MAX
     }
 
-    /// Until when a thread other than `pid` may be on its way to open what it found by name.
-    pub fn awaited_by_others_until(&self, pid: u32) -> Instant {
+    /// Until when a thread other than `pid` may still open what it found by name.
+    pub fn may_be_opened_by_others_until(&self, pid: u32) -> Instant {
         let state = self.state.borrow();
         let own = pid != 0 && state.finder == pid;
         let found = if own { state.found_by_others } else { state.found };
-        found + ON_ITS_WAY
+        found + OPEN_DELAY_MAX
     }
 
-    /// The kernel opens it, by whatever it knows it.
-    pub fn kernel_opens(&self) {
+    /// The kernel opens it, by name or through a descriptor.
+    pub fn mark_opened(&self) {
         self.state.borrow_mut().opened = true;
     }
 
-    /// Has the kernel opened it since it knows it? It may have been opened by a descriptor.
+    /// Has the kernel opened it since it knows it? It may have used a descriptor.
     pub fn was_opened(&self) -> bool {
         self.state.borrow().opened
     }
 
-    /// The kernel forgot; how often it is still known there.
+    /// The kernel forgot `count` lookups; returns how many are left.
     pub fn forgotten(&self, count: u64) -> u64 {
         let mut state = self.state.borrow_mut();
         state.lookups = state.lookups.saturating_sub(count);
@@ -495,20 +494,20 @@ impl Inode {
         self.state.borrow().lookups > 0
     }
 
-    /// Does neither the kernel know it nor a handle hold it?
+    /// Is it neither known to the kernel nor open nor busy?
     pub fn is_idle(&self) -> bool {
         let state = self.state.borrow();
-        let busy = matches!(&state.special, Special::Content(content) if !content.is_idle());
+        let busy = matches!(&state.special, Special::Data(data_lease) if !data_lease.is_idle());
         state.lookups == 0 && state.opens == 0 && !busy
     }
 
-    /// Is it idle and has no name any more, and does nothing under way need what is known of it?
+    /// Is it an idle orphan that nothing in progress needs?
     fn is_dead(&self) -> bool {
-        let nameless = {
+        let removed = {
             let state = self.state.borrow();
-            state.attr.nlink == 0 && state.lease.rights().is_empty() && state.stays == 0
+            state.attr.nlink == 0 && state.lease.rights().is_empty() && state.pins == 0
         };
-        nameless && self.is_idle()
+        removed && self.is_idle()
     }
 
     /// Open handles.
@@ -523,29 +522,29 @@ impl Inode {
         state.opens
     }
 
-    /// A handle that may map the file writable is there (`by` 1), or gone (-1). The kernel then has
-    /// pages under `DATA_X` only.
+    /// A handle that may map the file writable was opened (`by` 1) or closed (-1). While there is
+    /// one the kernel has pages under `DATA_X` only.
     pub fn count_writer(&self, by: i32) {
         let mut state = self.state.borrow_mut();
         state.buffered_writers = state.buffered_writers.saturating_add_signed(by);
     }
 
-    /// `OPEN` was recalled while handles were open, or about to be.
+    /// `OPEN` was recalled while handles were open, or about to be: the client owes it.
     pub fn owe_open(&self) {
         self.state.borrow_mut().owes_open = true;
     }
 
-    /// Is `OPEN` owed to the server?
+    /// Does the client owe `OPEN` to the server?
     pub fn owes_open(&self) -> bool {
         self.state.borrow().owes_open
     }
 
-    /// Is `OPEN` owed to the server? Not any more.
+    /// Does the client owe `OPEN` to the server? Clears the debt.
     pub fn take_owed_open(&self) -> bool {
         std::mem::take(&mut self.state.borrow_mut().owes_open)
     }
 
-    /// Is it open for buffered writing, hence perhaps mapped writable?
+    /// Is it open for buffered writing, so that it may be mapped writable?
     pub fn has_buffered_writer(&self) -> bool {
         self.state.borrow().buffered_writers > 0
     }
@@ -560,49 +559,48 @@ impl Inode {
         self.state.borrow_mut().pages = pages;
     }
 
-    /// Are the pages good that the kernel has when it opens the file? If not it drops them: all of
-    /// them, also those that carry a WRITE under way. If a READ comes before that one is served,
-    /// the kernel shows for good what it read. So a file without pages is answered as if they were
-    /// good.
+    /// Are the pages valid that the kernel has when it opens the file? If not, it drops all of
+    /// them, even those that carry a WRITE in flight. If a READ is served before that WRITE, the
+    /// kernel keeps showing what it read. So the answer is yes if the kernel has no pages.
     pub fn keep_pages(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let held = state.lease.rights().closed().contains(Rights::DATA_S);
-        !std::mem::take(&mut state.pages_left) && (held || !state.pages)
+        !std::mem::take(&mut state.pages_stale) && (held || !state.pages)
     }
 }
 
-impl State {
+impl InodeState {
     fn names(&mut self) -> &mut Names {
         if !matches!(self.special, Special::Names(_)) {
             self.special = Special::Names(Box::default());
         }
         match &mut self.special {
             Special::Names(names) => names,
-            _ => unreachable!("just made"),
+            _ => unreachable!("just created"),
         }
     }
 
     fn forget_attr(&mut self) {
         self.xattrs = Xattrs::Unknown;
-        // A symlink's target never changes, so it stays.
+        // A symlink's target never changes, so it stays cached.
     }
 }
 
-/// An inode that stays known as long as this: an answer under way may tell of it as it was before,
-/// and what is known says what of that holds no longer.
-pub(crate) struct Stays(Rc<Inode>);
+/// Keeps an inode in the table. A reply on its way may describe the inode as it was before, and the
+/// table says what of that is outdated.
+pub(crate) struct InodePin(Rc<Inode>);
 
-impl Stays {
-    /// From now on.
-    pub fn known(inode: &Rc<Inode>) -> Stays {
-        inode.state.borrow_mut().stays += 1;
-        Stays(inode.clone())
+impl InodePin {
+    /// Pins the inode from now on.
+    pub fn new(inode: &Rc<Inode>) -> InodePin {
+        inode.state.borrow_mut().pins += 1;
+        InodePin(inode.clone())
     }
 }
 
-impl Drop for Stays {
+impl Drop for InodePin {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().stays -= 1;
+        self.0.state.borrow_mut().pins -= 1;
     }
 }
 
@@ -610,13 +608,14 @@ impl Drop for Stays {
 #[derive(Default)]
 pub(crate) struct Inodes {
     map: RefCell<HashMap<Ino, Rc<Inode>>>,
-    /// Inodes that were idle when they came here, the longest first; some may be in use again.
+    /// Inodes that were idle when they were added, the longest idle first; some may be in use
+    /// again.
     cold: RefCell<VecDeque<Ino>>,
-    /// Numbers of lost inodes that the kernel knows, as long as it was told of no other of that
-    /// number; how many lookups it has not forgotten, unless another inode of that number counts
-    /// them.
+    /// Numbers of lost inodes that the kernel knows, until the kernel gets another inode of that
+    /// number. The value is how many lookups it has not forgotten, unless another inode of that
+    /// number counts them.
     lost: RefCell<BTreeMap<Ino, u64>>,
-    /// How many inodes of a number were lost; of other numbers none was.
+    /// How many inodes of a number were lost; numbers without a loss are absent.
     generations: RefCell<BTreeMap<Ino, u64>>,
 }
 
@@ -626,8 +625,8 @@ impl Inodes {
         self.map.borrow().get(&ino).cloned()
     }
 
-    /// The inode, known from now on. True if it is new.
-    pub fn make(&self, attr: &Attr) -> Rc<Inode> {
+    /// The inode, inserted if it is new.
+    pub fn get_or_insert(&self, attr: &Attr) -> Rc<Inode> {
         let mut map = self.map.borrow_mut();
         if let Some(inode) = map.get(&attr.ino) {
             return inode.clone();
@@ -635,22 +634,22 @@ impl Inodes {
         let generation = self.generations.borrow().get(&attr.ino).copied().unwrap_or(0);
         let inode = Rc::new(Inode::new(attr, generation));
         if let Some(lookups) = self.lost.borrow_mut().get_mut(&attr.ino) {
-            // The kernel forgets both by one number.
+            // The kernel forgets both inodes by one number.
             inode.state.borrow_mut().lookups = std::mem::take(lookups);
         }
         map.insert(attr.ino, inode.clone());
-        inode.state.borrow_mut().cooling = true;
+        inode.state.borrow_mut().in_cold_queue = true;
         self.cold.borrow_mut().push_back(attr.ino);
         inode
     }
 
-    /// Forgets an inode.
+    /// Removes an inode from the table.
     pub fn remove(&self, ino: Ino) {
         self.map.borrow_mut().remove(&ino);
         self.lost.borrow_mut().remove(&ino);
     }
 
-    /// The making of these inodes was lost.
+    /// The creation of these inodes was lost.
     pub fn lose(&self, inos: &[Ino]) {
         for ino in inos {
             *self.generations.borrow_mut().entry(*ino).or_default() += 1;
@@ -668,7 +667,7 @@ impl Inodes {
         if self.lost.borrow().is_empty() {
             return false;
         }
-        if self.get(ino).is_some_and(|inode| inode.state.borrow().told) {
+        if self.get(ino).is_some_and(|inode| inode.state.borrow().reported) {
             self.lost.borrow_mut().remove(&ino);
         }
         self.lost.borrow().contains_key(&ino)
@@ -679,7 +678,7 @@ impl Inodes {
         if let Some(inode) = self.get(ino) {
             if inode.forgotten(count) == 0 {
                 self.lost.borrow_mut().remove(&ino);
-                self.cooled(&inode);
+                self.became_idle(&inode);
             }
             return;
         }
@@ -692,28 +691,28 @@ impl Inodes {
         }
     }
 
-    /// What it stayed known for has ended.
-    pub fn stayed(&self, stays: Stays) {
-        let inode = stays.0.clone();
-        drop(stays);
+    /// Removes a pin.
+    pub fn unpin(&self, pin: InodePin) {
+        let inode = pin.0.clone();
+        drop(pin);
         if inode.is_idle() {
-            self.cooled(&inode);
+            self.became_idle(&inode);
         }
     }
 
-    /// It became idle. Without a name it is forgotten at once.
-    pub fn cooled(&self, inode: &Rc<Inode>) {
+    /// The inode became idle. An orphan is removed from the table at once.
+    pub fn became_idle(&self, inode: &Rc<Inode>) {
         if inode.is_dead() {
             self.remove(inode.ino);
             return;
         }
         let mut state = inode.state.borrow_mut();
-        if !std::mem::replace(&mut state.cooling, true) {
+        if !std::mem::replace(&mut state.in_cold_queue, true) {
             self.cold.borrow_mut().push_back(inode.ino);
         }
     }
 
-    /// Takes up to `max` idle inodes out of the table, the coldest first.
+    /// Takes up to `max` idle inodes out of the table, the longest idle first.
     pub fn take_cold(&self, max: usize) -> Vec<Rc<Inode>> {
         let mut taken = Vec::new();
         for _ in 0..max * 8 {
@@ -724,14 +723,14 @@ impl Inodes {
             let Some(inode) = self.get(ino) else { continue };
             let warm = {
                 let mut state = inode.state.borrow_mut();
-                state.cooling = false;
+                state.in_cold_queue = false;
                 std::mem::take(&mut state.warm)
             };
             if ino == Ino::ROOT || !inode.is_idle() {
                 continue;
             }
             if warm || Rc::strong_count(&inode) > 2 {
-                self.cooled(&inode);
+                self.became_idle(&inode);
             } else {
                 self.remove(ino);
                 taken.push(inode);
@@ -740,7 +739,7 @@ impl Inodes {
         taken
     }
 
-    /// Forgets cached names, largest directories first, until at most `max` are left.
+    /// Drops cached names, largest directories first, until at most `max` are left.
     pub fn trim_names(&self, max: usize) {
         let mut total = self.names();
         if total <= max {
@@ -758,17 +757,17 @@ impl Inodes {
         }
     }
 
-    /// How many are known.
+    /// The number of inodes.
     pub fn len(&self) -> usize {
         self.map.borrow().len()
     }
 
-    /// Names cached in all directories.
+    /// The number of names cached in all directories.
     pub fn names(&self) -> usize {
         self.map.borrow().values().map(|inode| inode.names_count()).sum()
     }
 
-    /// All of them, by number.
+    /// All inodes, by number.
     pub fn all(&self) -> Vec<Rc<Inode>> {
         let mut all: Vec<_> = self.map.borrow().values().cloned().collect();
         all.sort_by_key(|inode| inode.ino);
@@ -783,80 +782,80 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inode_at_rest_takes_less_than_four_hundred_bytes() {
+    fn idle_inode_takes_less_than_four_hundred_bytes() {
         let bytes = size_of::<Inode>() + 2 * size_of::<usize>() + 2 * size_of::<(Ino, Rc<Inode>)>();
         assert!(bytes <= 400, "{bytes}");
     }
 
-    fn told(version: u64, size: u64) -> Attr {
+    fn attr_of(version: u64, size: u64) -> Attr {
         Attr { version, size, ..attr() }
     }
 
     #[test]
-    fn a_removal_told_early_takes_no_size_from_who_was_told_it_by_the_question() {
-        let inode = Inode::new(&told(1, 0), 0);
-        // The answer to the question was made first, with what the writer elsewhere said.
-        let question = told(2, 5000);
-        inode.told_removal(&Attr { nlink: 0, ..told(3, 0) });
-        inode.told_attr(&question);
-        assert_eq!(inode.attr_as_told(&question), question);
-        // What is told later is the truth again.
-        inode.told_attr(&told(4, 100));
-        assert_eq!(inode.attr_as_told(&question).size, 100);
+    fn early_removal_reply_does_not_hide_the_size_of_a_getattr_reply() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
+        // The reply to GETATTR was made first, with what the writer elsewhere said.
+        let question = attr_of(2, 5000);
+        inode.apply_removal(&Attr { nlink: 0, ..attr_of(3, 0) });
+        inode.apply_attr(&question);
+        assert_eq!(inode.attr_for_reply(&question), question);
+        // A later reply is valid again.
+        inode.apply_attr(&attr_of(4, 100));
+        assert_eq!(inode.attr_for_reply(&question).size, 100);
     }
 
     #[test]
-    fn an_answer_that_was_overtaken_is_not_mixed_with_what_is_newer() {
-        let inode = Inode::new(&told(1, 0), 0);
-        let question = told(2, 5000);
-        // Meanwhile another client appended and changed the mode, and this one got a part of the
+    fn overtaken_getattr_reply_is_not_mixed_with_newer_attributes() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
+        let question = attr_of(2, 5000);
+        // Meanwhile another client appended and changed the mode, and this one got a range of the
         // file.
-        inode.told_attr(&Attr { mode: 0o600, ..told(4, 9000) });
-        inode.told_without_data();
-        inode.told_attr(&question);
-        assert_eq!(inode.attr_as_told(&question), question);
-        // So with the change time of two questions at one version.
-        let later = Attr { ctime: Timestamp { seconds: 7, nanos: 0 }, ..told(5, 9000) };
-        let question = told(5, 8000);
-        inode.told_attr(&later);
-        assert_eq!(inode.attr_as_told(&question), question);
+        inode.apply_attr(&Attr { mode: 0o600, ..attr_of(4, 9000) });
+        inode.mark_size_stale();
+        inode.apply_attr(&question);
+        assert_eq!(inode.attr_for_reply(&question), question);
+        // The same with the change time of two GETATTR replies of one version.
+        let later = Attr { ctime: Timestamp { seconds: 7, nanos: 0 }, ..attr_of(5, 9000) };
+        let question = attr_of(5, 8000);
+        inode.apply_attr(&later);
+        assert_eq!(inode.attr_for_reply(&question), question);
     }
 
     #[test]
-    fn a_list_of_attributes_from_before_a_change_is_not_kept() {
-        let inode = Inode::new(&told(1, 0), 0);
+    fn xattr_list_from_before_a_change_is_not_cached() {
+        let inode = Inode::new(&attr_of(1, 0), 0);
         let leased =
-            |version| Leased { attr: told(version, 0), rights: Rights::ATTR, seq: version };
-        inode.told(&leased(1), 1);
+            |version| Leased { attr: attr_of(version, 0), rights: Rights::ATTR, seq: version };
+        inode.apply_lease(&leased(1), 1);
         let names = || Xattrs::Names(b"user.a\0".as_slice().into());
-        inode.told_xattrs(&told(1, 0), names());
+        inode.cache_xattrs(&attr_of(1, 0), names());
         assert_eq!(inode.xattrs(), names());
-        // One is set; then a list arrives that was read before that.
-        inode.told(&leased(2), 2);
+        // An attribute is set; then a list arrives that was read before that.
+        inode.apply_lease(&leased(2), 2);
         inode.forget_xattrs();
-        inode.told_xattrs(&told(1, 0), names());
+        inode.cache_xattrs(&attr_of(1, 0), names());
         assert_eq!(inode.xattrs(), Xattrs::Unknown);
-        inode.told_xattrs(&told(2, 0), names());
+        inode.cache_xattrs(&attr_of(2, 0), names());
         assert_eq!(inode.xattrs(), names());
     }
 
     #[test]
-    fn a_number_means_the_lost_inode_until_the_kernel_is_told_of_another_or_has_forgotten_it() {
+    fn number_means_the_lost_inode_until_the_kernel_knows_a_new_one() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
-        let old = inodes.make(&told(1, 0));
+        let old = inodes.get_or_insert(&attr_of(1, 0));
         old.looked_up();
         old.looked_up();
         inodes.lose(&[ino, Ino(8)]);
         assert!(old.is_lost() && inodes.is_lost(ino) && inodes.get(ino).is_none());
         assert!(!inodes.is_lost(Ino(8)), "the kernel never knew it");
         inodes.forgotten(ino, 1);
-        let new = inodes.make(&told(1, 0));
+        let new = inodes.get_or_insert(&attr_of(1, 0));
         assert!(inodes.is_lost(ino) && !new.is_lost() && new.generation != old.generation);
-        let other = inodes.make(&Attr { ino: Ino(9), ..told(1, 0) });
-        assert_eq!((new.generation, other.generation), (1, 0), "that number was never another's");
+        let other = inodes.get_or_insert(&Attr { ino: Ino(9), ..attr_of(1, 0) });
+        assert_eq!((new.generation, other.generation), (1, 0), "no inode of that number was lost");
         new.looked_up();
         assert!(!inodes.is_lost(ino));
-        assert_eq!(new.forgotten(1), 1, "of the lost one the kernel knows as well");
+        assert_eq!(new.forgotten(1), 1, "the kernel also knows the lost one");
         inodes.lose(&[ino]);
         inodes.forgotten(ino, 1);
         assert!(!inodes.is_lost(ino), "forgotten");

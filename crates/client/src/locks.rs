@@ -1,18 +1,18 @@
 //! Locks that this client's processes hold at the server.
 //!
 //! Invariants:
-//! - a lock is entered here when the server's grant is known, and taken out when the server has
-//!   freed it, or when nobody wants it any more: what is reclaimed after a restart was granted
-//!   before it, and wanted;
-//! - whoever closes what a lock was taken through waits until the server has freed it, also one
-//!   that nobody wants, once its grant is known;
+//! - a lock is entered here when the client knows the server's grant. It is removed when the server
+//!   has freed it, or when no caller wants it any more. So what is reclaimed after a restart was
+//!   granted before it, and is wanted;
+//! - closing the file that a lock was taken through waits until the server has freed the lock. This
+//!   includes an abandoned lock whose grant is known;
 //! - one owner's ranges of one inode do not overlap;
-//! - one request about locks of an owner of an inode is under way at a time ([`Locks::turn`]): what
-//!   is held when it leaves is what it changes;
-//! - a lock that went with a session stays known as lost until its owner frees it, or closes what
-//!   it was taken through: nothing is done meanwhile in the belief that it is held
-//!   ([`Locks::stand`]). Not so a lock of an inode whose making was lost: the number may be another
-//!   one's.
+//! - at most one request about the locks of an owner on an inode is in flight
+//!   ([`Locks::lock_owner`]): what is held when it is sent is what it changes;
+//! - a lock that was lost with a session stays known as lost until its owner frees it, or closes
+//!   the file that it was taken through. Meanwhile no operation proceeds in the belief that it is
+//!   held ([`Locks::check_not_lost`]). This does not apply to locks of an inode whose creation was
+//!   lost: the server may have reused the number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,55 +26,55 @@ use crate::handles::OpenFile;
 
 type Key = (Ino, bool, LockOwner);
 
-/// All locks, and who waits for one.
+/// All locks, and the waiters for locks.
 #[derive(Default)]
 pub(crate) struct Locks {
     held: RefCell<BTreeMap<Key, Vec<Lock>>>,
-    /// Those that went with a session.
+    /// Locks that were lost with a session.
     lost: RefCell<BTreeMap<Key, Vec<Lock>>>,
-    /// Sessions that were lost.
+    /// How many sessions were lost.
     losses: Cell<u64>,
-    /// Owners of whom the server has what they do not want.
-    unwanted: RefCell<BTreeSet<Key>>,
+    /// Owners for which the server holds locks that no caller wants.
+    abandoned: RefCell<BTreeSet<Key>>,
     waiting: RefCell<BTreeMap<(Ino, LockOwner), Notify>>,
-    /// Owners about whose locks requests are under way, and how many wait for that or do it.
-    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+    /// Owners whose locks a request concerns now, with the number of requests that wait or run.
+    owners: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
 }
 
-/// The right to ask about locks of an owner.
-pub(crate) struct Turn {
+/// Held by the only request that may concern the locks of an owner.
+pub(crate) struct OwnerLock {
     _permit: Permit,
-    _place: Place,
+    _owner: OwnerRef,
 }
 
-/// A place among those that wait for their turn, or have it.
-struct Place {
-    turns: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
+/// Counts a request that waits for the owner lock, or has it.
+struct OwnerRef {
+    owners: Rc<RefCell<BTreeMap<Key, (usize, AsyncMutex)>>>,
     key: Key,
 }
 
-impl Drop for Place {
+impl Drop for OwnerRef {
     fn drop(&mut self) {
-        let mut turns = self.turns.borrow_mut();
-        if let Some((count, _)) = turns.get_mut(&self.key) {
+        let mut owners = self.owners.borrow_mut();
+        if let Some((count, _)) = owners.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                turns.remove(&self.key);
+                owners.remove(&self.key);
             }
         }
     }
 }
 
-/// How a granted lock is taken back.
+/// How to undo a granted lock.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Undoing {
+pub(crate) struct LockUndo {
     lock: Lock,
-    /// Ranges to be freed: nothing was held there.
+    /// Ranges to free: nothing was held there.
     pub free: Vec<Lock>,
-    /// Locks to be taken again: a lock of the other kind was held there.
+    /// Locks to take again: a lock of the other kind was held there.
     pub restore: Vec<Lock>,
-    /// Ranges where nothing had been lost either.
-    unlost: Vec<Lock>,
+    /// Ranges where no lock was lost either.
+    not_lost_before: Vec<Lock>,
     losses: u64,
 }
 
@@ -98,7 +98,7 @@ fn without(ranges: &mut Vec<Lock>, start: u64, end: u64) {
     }
 }
 
-/// Takes the range out of what the owner has. True if it had anything there.
+/// Removes the range from the owner's locks. True if the owner had anything there.
 fn take(all: &mut BTreeMap<Key, Vec<Lock>>, ino: Ino, lock: &Lock) -> bool {
     let Some(ranges) = all.get_mut(&key(ino, lock)) else { return false };
     let before = ranges.clone();
@@ -124,27 +124,27 @@ impl Locks {
         take(&mut self.held.borrow_mut(), ino, lock)
     }
 
-    /// The owner has freed the range, and counts on nothing there.
+    /// The owner has freed the range, and relies on nothing there.
     pub fn released(&self, ino: Ino, lock: &Lock) {
         take(&mut self.lost.borrow_mut(), ino, lock);
         take(&mut self.held.borrow_mut(), ino, lock);
     }
 
-    /// Waits until no other request about locks of this owner of `ino` is under way.
-    pub async fn turn(&self, ino: Ino, flock: bool, owner: LockOwner) -> Turn {
+    /// Waits until no other request about the locks of this owner on `ino` is in flight.
+    pub async fn lock_owner(&self, ino: Ino, flock: bool, owner: LockOwner) -> OwnerLock {
         let key = (ino, flock, owner);
         let mutex = {
-            let mut turns = self.turns.borrow_mut();
-            let (count, mutex) = turns.entry(key).or_default();
+            let mut owners = self.owners.borrow_mut();
+            let (count, mutex) = owners.entry(key).or_default();
             *count += 1;
             mutex.clone()
         };
-        let place = Place { turns: self.turns.clone(), key };
-        Turn { _permit: mutex.lock().await, _place: place }
+        let owner_ref = OwnerRef { owners: self.owners.clone(), key };
+        OwnerLock { _permit: mutex.lock().await, _owner: owner_ref }
     }
 
-    /// What takes a granted `lock` back where the owner held something else, or nothing, before.
-    pub fn undoing(&self, ino: Ino, lock: &Lock) -> Undoing {
+    /// How to undo `lock` if it is granted, given what the owner holds now.
+    pub fn plan_undo(&self, ino: Ino, lock: &Lock) -> LockUndo {
         let held = self.held.borrow();
         let before = held.get(&key(ino, lock)).map_or(&[][..], |ranges| ranges);
         let mut free = vec![lock.clone()];
@@ -159,40 +159,40 @@ impl Locks {
                 restore.push(Lock { start, end, ..old.clone() });
             }
         }
-        let mut unlost = free.clone();
+        let mut not_lost_before = free.clone();
         for old in self.lost.borrow().get(&key(ino, lock)).into_iter().flatten() {
-            without(&mut unlost, old.start, old.end);
+            without(&mut not_lost_before, old.start, old.end);
         }
-        Undoing { lock: lock.clone(), free, restore, unlost, losses: self.losses.get() }
+        LockUndo { lock: lock.clone(), free, restore, not_lost_before, losses: self.losses.get() }
     }
 
-    /// Nobody wants a lock that was granted: what is held and lost is again what it was, before the
-    /// server is asked for that. Gives what it is to be asked for; ends with [`Locks::undone`].
-    pub fn undo(&self, ino: Ino, mut undoing: Undoing) -> Undoing {
-        for lock in &undoing.unlost {
+    /// No caller wants a lock that was granted: restores what is held and lost, before the server
+    /// is asked for that. Returns what to ask the server for; ends with [`Locks::undo_done`].
+    pub fn undo(&self, ino: Ino, mut undo: LockUndo) -> LockUndo {
+        for lock in &undo.not_lost_before {
             take(&mut self.lost.borrow_mut(), ino, lock);
         }
-        if undoing.losses != self.losses.get() {
-            // What was held before went with its session.
-            undoing.free = vec![undoing.lock.clone()];
-            undoing.restore.clear();
+        if undo.losses != self.losses.get() {
+            // The locks held before were lost with their session.
+            undo.free = vec![undo.lock.clone()];
+            undo.restore.clear();
         }
-        for lock in &undoing.free {
+        for lock in &undo.free {
             self.unlocked(ino, lock);
         }
-        for lock in &undoing.restore {
+        for lock in &undo.restore {
             self.granted(ino, lock);
         }
-        self.unwanted.borrow_mut().insert(key(ino, &undoing.lock));
-        undoing
+        self.abandoned.borrow_mut().insert(key(ino, &undo.lock));
+        undo
     }
 
-    /// The server was asked to take back what this owner of `ino` did not want.
-    pub fn undone(&self, ino: Ino, flock: bool, owner: LockOwner) {
-        self.unwanted.borrow_mut().remove(&(ino, flock, owner));
+    /// The server was asked to undo what this owner of `ino` did not want.
+    pub fn undo_done(&self, ino: Ino, flock: bool, owner: LockOwner) {
+        self.abandoned.borrow_mut().remove(&(ino, flock, owner));
     }
 
-    /// Everything held, to be reclaimed.
+    /// Everything held, for a reclaim.
     pub fn held(&self) -> Vec<(Ino, Lock)> {
         let held = self.held.borrow();
         held.iter()
@@ -200,29 +200,29 @@ impl Locks {
             .collect()
     }
 
-    /// Does the owner hold anything on the inode, wanted or not?
+    /// Does the server hold anything for the owner on the inode, wanted or not?
     pub fn holds(&self, ino: Ino, flock: bool, owner: LockOwner) -> bool {
         let key = (ino, flock, owner);
-        self.held.borrow().contains_key(&key) || self.unwanted.borrow().contains(&key)
+        self.held.borrow().contains_key(&key) || self.abandoned.borrow().contains(&key)
     }
 
-    /// The session is lost, and the locks with it; who waits asks again. Returns what was held.
-    pub fn lose(&self) -> BTreeMap<Ino, Vec<Lock>> {
+    /// The session is lost, and the locks with it; waiters ask again. Returns what was held.
+    pub fn lose_all(&self) -> BTreeMap<Ino, Vec<Lock>> {
         self.losses.update(|losses| losses + 1);
-        let mut told: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
+        let mut lost_locks: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
         let mut lost = self.lost.borrow_mut();
         for (key, locks) in std::mem::take(&mut *self.held.borrow_mut()) {
-            told.entry(key.0).or_default().extend(locks.iter().cloned());
+            lost_locks.entry(key.0).or_default().extend(locks.iter().cloned());
             lost.entry(key).or_default().extend(locks);
         }
         for notify in self.waiting.borrow().values() {
             notify.notify_all();
         }
-        told
+        lost_locks
     }
 
-    /// The making of these inodes was lost: what was locked is no more, and their numbers may be
-    /// others'.
+    /// The creation of these inodes was lost: their locks are gone, and the server may reuse their
+    /// numbers.
     pub fn forget(&self, inos: &[Ino]) {
         self.lost.borrow_mut().retain(|(ino, ..), _| !inos.contains(ino));
     }
@@ -231,24 +231,25 @@ impl Locks {
     ///
     /// # Errors
     /// `Io` if one of them is lost, and its owner has not freed it since.
-    pub fn stand(&self, file: &OpenFile) -> Result<(), Fault> {
+    pub fn check_not_lost(&self, file: &OpenFile) -> Result<(), Fault> {
         let lost = self.lost.borrow();
         if lost.is_empty() {
             return Ok(());
         }
         let ino = file.inode.ino;
         let lockers = file.lockers.borrow();
-        let relied = lockers.iter().any(|(flock, owner)| lost.contains_key(&(ino, *flock, *owner)));
-        if relied { Err(Fault::Io) } else { Ok(()) }
+        let lost_one =
+            lockers.iter().any(|(flock, owner)| lost.contains_key(&(ino, *flock, *owner)));
+        if lost_one { Err(Fault::Io) } else { Ok(()) }
     }
 
-    /// The owner closed `file`: it counts no longer on locks that it took through it.
+    /// The owner closed `file`: it no longer relies on locks that it took through it.
     pub fn closed(&self, file: &OpenFile, flock: bool, owner: LockOwner) {
         file.lockers.borrow_mut().retain(|locker| *locker != (flock, owner));
         self.forget_of(file, flock, owner);
     }
 
-    /// All that had `file` open closed it.
+    /// Every process has closed `file`.
     pub fn closed_by_all(&self, file: &OpenFile) {
         for (flock, owner) in file.lockers.take() {
             self.forget_of(file, flock, owner);
@@ -256,27 +257,27 @@ impl Locks {
     }
 
     fn forget_of(&self, file: &OpenFile, flock: bool, owner: LockOwner) {
-        // What is kept under the number of a lost inode is another one's.
+        // What is stored under the number of a lost inode belongs to another one.
         if !file.inode.is_lost() {
             self.lost.borrow_mut().remove(&(file.inode.ino, flock, owner));
         }
     }
 
-    /// A place to wait for `freed`.
+    /// Where to wait for `notify_freed`.
     pub fn waiter(&self, ino: Ino, owner: LockOwner) -> Notify {
         self.waiting.borrow_mut().entry((ino, owner)).or_default().clone()
     }
 
-    /// Nobody waits there any more.
-    pub fn waited(&self, ino: Ino, owner: LockOwner) {
+    /// Drops the waiter if no task waits there any more.
+    pub fn stop_waiting(&self, ino: Ino, owner: LockOwner) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.get(&(ino, owner)).is_some_and(|notify| notify.waiting() == 0) {
             waiting.remove(&(ino, owner));
         }
     }
 
-    /// The server says that asking again is worth while.
-    pub fn freed(&self, ino: Ino, owner: LockOwner) {
+    /// The server says that asking again is worthwhile.
+    pub fn notify_freed(&self, ino: Ino, owner: LockOwner) {
         if let Some(notify) = self.waiting.borrow().get(&(ino, owner)) {
             notify.notify_all();
         }
@@ -292,19 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_taken_back_to_what_was_held_before() {
+    fn undo_restores_the_locks_held_before() {
         let locks = Locks::default();
         let ino = Ino(3);
         let all = lock(0, 99, true);
-        let undoing = locks.undoing(ino, &all);
-        assert_eq!((undoing.free, undoing.restore), (vec![all.clone()], vec![]));
+        let undo = locks.plan_undo(ino, &all);
+        assert_eq!((undo.free, undo.restore), (vec![all.clone()], vec![]));
         locks.granted(ino, &lock(0, 9, true));
         locks.granted(ino, &lock(20, 29, false));
         locks.granted(ino, &lock(90, 200, false));
         let free = vec![lock(10, 19, true), lock(30, 89, true)];
         let restore = vec![lock(20, 29, false), lock(90, 99, false)];
-        let undoing = locks.undoing(ino, &all);
-        assert_eq!((undoing.free, undoing.restore), (free, restore));
+        let undo = locks.plan_undo(ino, &all);
+        assert_eq!((undo.free, undo.restore), (free, restore));
     }
 
     fn held(locks: &Locks) -> Vec<Lock> {
@@ -315,59 +316,59 @@ mod tests {
         locks.lost.borrow().values().flatten().cloned().collect()
     }
 
-    /// A lock was granted over what was held `before`.
-    fn granted_over(before: &[Lock], all: &Lock) -> (Locks, Undoing) {
+    /// Grants `all` over what was held `before`.
+    fn granted_over(before: &[Lock], all: &Lock) -> (Locks, LockUndo) {
         let locks = Locks::default();
         before.iter().for_each(|lock| locks.granted(Ino(3), lock));
-        let undoing = locks.undoing(Ino(3), all);
+        let undo = locks.plan_undo(Ino(3), all);
         locks.granted(Ino(3), all);
-        (locks, undoing)
+        (locks, undo)
     }
 
     #[test]
-    fn what_nobody_wants_is_not_lost_with_the_session_and_what_was_held_before_is() {
+    fn undone_lock_is_not_lost_with_the_session_but_earlier_locks_are() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let (locks, undoing) = granted_over(before, &all);
-            let asked = locks.undo(ino, undoing);
-            assert_eq!((held(&locks), asked.restore), (before.to_vec(), before.to_vec()));
-            locks.lose();
+            let (locks, undo) = granted_over(before, &all);
+            let ops = locks.undo(ino, undo);
+            assert_eq!((held(&locks), ops.restore), (before.to_vec(), before.to_vec()));
+            locks.lose_all();
             assert_eq!(lost(&locks), before);
         }
     }
 
     #[test]
-    fn what_nobody_wanted_when_the_session_was_lost_is_not_lost_whenever_that_is_found_out() {
+    fn abandoned_lock_is_not_lost_even_if_undone_after_the_session_loss() {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
-            let (locks, undoing) = granted_over(before, &all);
-            assert_eq!(locks.lose()[&ino], vec![all.clone()], "it was wanted");
-            let asked = locks.undo(ino, undoing);
-            assert_eq!((asked.free, asked.restore), (vec![all.clone()], vec![]));
+            let (locks, undo) = granted_over(before, &all);
+            assert_eq!(locks.lose_all()[&ino], vec![all.clone()], "it was wanted");
+            let ops = locks.undo(ino, undo);
+            assert_eq!((ops.free, ops.restore), (vec![all.clone()], vec![]));
             assert_eq!((held(&locks), lost(&locks).is_empty()), (vec![], before.is_empty()));
         }
-        // The session was lost before the grant, which is of the next one.
+        // The session was lost before the grant, which belongs to the next session.
         let locks = Locks::default();
         locks.granted(ino, &lock(20, 29, false));
-        let undoing = locks.undoing(ino, &all);
-        locks.lose();
+        let undo = locks.plan_undo(ino, &all);
+        locks.lose_all();
         locks.granted(ino, &all);
-        let asked = locks.undo(ino, undoing);
-        assert_eq!((asked.free, asked.restore), (vec![all], vec![]));
+        let ops = locks.undo(ino, undo);
+        assert_eq!((ops.free, ops.restore), (vec![all], vec![]));
         assert_eq!((held(&locks), lost(&locks)), (vec![], vec![lock(20, 29, false)]));
     }
 
     #[test]
-    fn a_lock_that_was_lost_stays_so_when_one_that_nobody_wants_is_taken_back() {
+    fn lost_lock_stays_lost_when_an_abandoned_lock_is_undone() {
         let (locks, ino, all) = (Locks::default(), Ino(3), lock(0, 99, true));
         locks.granted(ino, &lock(10, 19, true));
-        locks.lose();
-        let undoing = locks.undoing(ino, &all);
+        locks.lose_all();
+        let undo = locks.plan_undo(ino, &all);
         locks.granted(ino, &all);
-        let asked = locks.undo(ino, undoing);
-        assert_eq!(asked.free, vec![all.clone()]);
+        let ops = locks.undo(ino, undo);
+        assert_eq!(ops.free, vec![all.clone()]);
         assert!(!locks.unlocked(ino, &all) && locks.holds(ino, false, LockOwner(7)));
-        locks.undone(ino, false, LockOwner(7));
+        locks.undo_done(ino, false, LockOwner(7));
         assert!(!locks.holds(ino, false, LockOwner(7)));
         assert_eq!(lost(&locks), vec![lock(10, 19, true)]);
         locks.released(ino, &lock(0, 99, false));
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_split_merge_nothing_and_vanish() {
+    fn lock_ranges_split_and_vanish() {
         let locks = Locks::default();
         let ino = Ino(3);
         locks.granted(ino, &lock(0, u64::MAX, true));

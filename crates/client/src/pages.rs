@@ -1,13 +1,13 @@
-//! What the kernel's pages of one file may hold while a WRITE is on its way.
+//! What the kernel's pages of one file may hold while a WRITE is in flight.
 //!
 //! The kernel copies a WRITE into a page that is up to date, unlocks the page, and only then sends
-//! the request. A page can be dropped and filled anew in between, by a READ that the client serves
-//! before the WRITE. The new page then lacks the bytes of the WRITE, and nothing drops it later.
-//! So the client has the kernel drop such a page before it answers the WRITE.
+//! the request. In between, the page can be dropped, and filled again by a READ that the client
+//! serves before the WRITE. The new page then lacks the bytes of the WRITE, and nothing drops it
+//! later. So the client asks the kernel to drop such a page before it answers the WRITE.
 //!
 //! Invariants:
 //! - a kernel sends one WRITE through the pages of an inode at a time: it copies the next one in
-//!   only after it has taken the answer to the last one;
+//!   only after it has received the answer to the last one;
 //! - a page that lacks a WRITE was filled by a READ that was served after a drop of pages, between
 //!   the answers to the WRITE before and to this one, and was not dropped again since;
 //! - a WRITE keeps at most one page locked until it is answered: the last one, if it changes a part
@@ -15,7 +15,7 @@
 //!   is asked what its last page holds before it is told to drop that;
 //! - what a mapping stored into a page that lacks a WRITE is written back without the bytes of
 //!   that WRITE, which are newer;
-//! - a WRITE is put in only when no write-back of the same bytes is in service that began before;
+//! - a WRITE is applied only when no write-back of the same bytes is in service that began before;
 //! - a byte is stored into the kernel's pages only while nothing changes it, and the size it ends
 //!   with.
 
@@ -28,9 +28,9 @@ use types::{Duration, Instant};
 
 use crate::ranges::{Bytes, append, intersect, overlap, pages_touched, subtract};
 
-/// So long after an answer that makes the kernel drop pages it may still be about to drop them.
-const TAKEN_IN: Duration = Duration::from_secs(2);
-/// Ranges of refilled pages that are told apart.
+/// How long after an answer that makes the kernel drop pages it may still be about to drop them.
+const INVALIDATION_DELAY: Duration = Duration::from_secs(2);
+/// Ranges of refilled pages that are tracked separately.
 const REFILLED_MAX: usize = 1024;
 /// A WRITE that the kernel had copied into its pages before this time has arrived, or the lease of
 /// this client has run out.
@@ -51,35 +51,36 @@ pub(crate) struct KernelPages {
     begun: Cell<u64>,
     /// Pages were dropped since the last WRITE through pages was answered.
     dropped: Cell<bool>,
-    /// Until when the kernel may drop pages because of an answer that it was given.
+    /// Until when the kernel may drop pages because of an answer that it got.
     drops_until: Cell<Instant>,
-    /// The size that the kernel has, as far as is known.
+    /// The size that the kernel has, as far as known.
     size: Cell<u64>,
     /// Pages that READs have filled since pages were dropped.
     refilled: RefCell<Vec<Refilled>>,
     /// READs of pages in service.
     reads: RefCell<Vec<Bytes>>,
-    /// When an invalidation of the inode, or another size than it had, reached the kernel last.
-    disturbed: Cell<Instant>,
-    /// Recalls that are telling the kernel of the inode.
+    /// Until when an invalidation of the inode, or a size other than the kernel had, may keep it
+    /// from accepting a size.
+    invalidated_until: Cell<Instant>,
+    /// Recalls that are invalidating something of the inode in the kernel.
     recalls: Cell<u32>,
-    /// Bytes that are being stored into its pages, and openings by which pages may be written that
-    /// are under way.
+    /// Bytes that are being stored into its pages, and the number of opens in progress that allow
+    /// writing into pages.
     storing: RefCell<Vec<Bytes>>,
     opening: Cell<u32>,
     next: Cell<u64>,
-    /// What this client is changing of the content.
+    /// Ranges of the content that this client is changing.
     changes: RefCell<Vec<Bytes>>,
-    /// What WRITEs put in whose pages are not yet known to hold it.
+    /// Ranges of WRITEs that are being applied, and whose pages may not hold them yet.
     overwrites: RefCell<BTreeMap<u64, Bytes>>,
-    /// What the kernel is writing back.
+    /// Ranges that the kernel is writing back.
     write_backs: RefCell<BTreeMap<u64, Bytes>>,
     /// A write-back, a store or a recall ended.
     ended: Notify,
 }
 
 impl KernelPages {
-    /// Those of a file whose size the kernel was told last.
+    /// The pages of a file of which the kernel has `size`.
     pub fn new(size: u64) -> KernelPages {
         KernelPages {
             dropping: Cell::new(0),
@@ -89,7 +90,7 @@ impl KernelPages {
             size: Cell::new(size),
             refilled: RefCell::default(),
             reads: RefCell::default(),
-            disturbed: Cell::default(),
+            invalidated_until: Cell::default(),
             recalls: Cell::new(0),
             storing: RefCell::default(),
             opening: Cell::new(0),
@@ -110,38 +111,38 @@ impl KernelPages {
         Dropping { pages: self.clone(), begun: self.begun.get(), ranges }
     }
 
-    /// An answer that leaves now makes the kernel drop pages.
+    /// An answer that is sent now makes the kernel drop pages.
     pub fn drops_by_answer(&self, now: Instant) {
-        self.drops_until.set(now + TAKEN_IN);
+        self.drops_until.set(now + INVALIDATION_DELAY);
     }
 
-    /// An answer that leaves now tells the kernel the size: another one than it has makes it drop
-    /// all pages.
-    pub fn size_told(&self, size: u64, now: Instant) {
+    /// An answer that is sent now tells the kernel the size: if it has another one it drops all
+    /// pages.
+    pub fn size_reported(&self, size: u64, now: Instant) {
         if self.size.replace(size) != size {
             self.drops_by_answer(now);
         }
     }
 
-    /// The kernel itself sets the size, while no WRITE is on its way.
+    /// The kernel itself sets the size, while no WRITE is in flight.
     pub fn resized(&self, size: u64) {
         self.size.set(size);
     }
 
-    /// The kernel itself moved the end of the file: by a WRITE that ends at `end`.
+    /// The kernel itself moved the end of the file, by a WRITE that ends at `end`.
     pub fn grew(&self, end: u64) {
         self.size.set(self.size.get().max(end));
     }
 
     /// A recall has the kernel drop attributes or pages of the inode, until the guard is dropped.
     pub fn recall(self: &Rc<Self>, now: Instant) -> Recalling {
-        self.disturbed.set(now + TAKEN_IN);
+        self.invalidated_until.set(now + INVALIDATION_DELAY);
         self.recalls.set(self.recalls.get() + 1);
         Recalling(self.clone())
     }
 
-    /// Ends when no recall is telling the kernel of the inode.
-    pub async fn told(&self) {
+    /// Waits until no recall is invalidating anything of the inode in the kernel.
+    pub async fn wait_recalls(&self) {
         loop {
             let ended = self.ended.notified();
             if self.recalls.get() == 0 {
@@ -151,13 +152,14 @@ impl KernelPages {
         }
     }
 
-    /// May the kernel not have taken in a size that it was told?
+    /// May the kernel have ignored a size that it got?
     pub fn may_lack_size(&self, now: Instant) -> bool {
-        now < self.disturbed.get().max(self.drops_until.get())
+        now < self.invalidated_until.get().max(self.drops_until.get())
     }
 
-    /// `range` is stored into the kernel's pages until the guard is dropped. `None`: this client is
-    /// changing it, or the file is being opened so that processes may write into its pages.
+    /// Begins a store of `range` into the kernel's pages, which lasts until the guard is dropped.
+    /// `None`: this client is changing the range, or an open in progress allows processes to write
+    /// into the pages.
     pub fn store(self: &Rc<Self>, range: Bytes) -> Option<Storing> {
         let changing = self.changes.borrow().iter().any(|&change| overlap(change, range));
         (self.opening.get() == 0 && !changing).then(|| {
@@ -167,7 +169,7 @@ impl KernelPages {
         })
     }
 
-    /// This client changes `range`, until the guard is dropped. Ends when nothing of it is being
+    /// This client changes `range`, until the guard is dropped. Waits until nothing of it is being
     /// stored into the kernel's pages.
     pub async fn change(self: &Rc<Self>, range: Bytes) -> Changing {
         self.changes.borrow_mut().push(range);
@@ -181,13 +183,13 @@ impl KernelPages {
         }
     }
 
-    /// May something that is being stored wait for a page that a request on `range` has locked?
+    /// May a store in progress wait for a page that a request on `range` has locked?
     pub fn is_stored_into(&self, range: Bytes) -> bool {
         self.storing.borrow().iter().any(|&storing| overlap(storing, pages_touched(range)))
     }
 
     /// The file is being opened so that processes may write into its pages, until the guard is
-    /// dropped. Ends when nothing is being stored into them.
+    /// dropped. Waits until no store into them is in progress.
     pub async fn open_to_write(self: &Rc<Self>) -> Opening {
         self.opening.set(self.opening.get() + 1);
         let opening = Opening(self.clone());
@@ -276,15 +278,15 @@ impl KernelPages {
         number
     }
 
-    /// A WRITE of `range` will be put in. What the kernel writes back until the guard is dropped
-    /// leaves these bytes as they are.
+    /// A WRITE of `range` will be applied. Until the guard is dropped, write-backs of the kernel
+    /// leave these bytes unchanged.
     pub fn overwrite(self: &Rc<Self>, range: Bytes) -> Overwrite {
         let number = self.number();
         self.overwrites.borrow_mut().insert(number, range);
         Overwrite { pages: self.clone(), number }
     }
 
-    /// Ends when nothing of `range` is being written back that was in service before.
+    /// Waits until no write-back of `range` is in service that began before.
     pub async fn written_back(&self, range: Bytes) {
         let before = self.number();
         loop {
@@ -297,7 +299,8 @@ impl KernelPages {
         }
     }
 
-    /// The kernel writes back `range`, until the guard is dropped; what of it is to be put in.
+    /// The kernel writes back `range`, until the guard is dropped; returns which parts of it to
+    /// apply.
     pub fn write_back(self: &Rc<Self>, range: Bytes) -> (WriteBack, Vec<Bytes>) {
         let newer: Vec<Bytes> = self.overwrites.borrow().values().copied().collect();
         let number = self.number();
@@ -359,7 +362,7 @@ impl Drop for Changing {
     }
 }
 
-/// Takes one `range` out of `ranges`.
+/// Removes one `range` from `ranges`.
 fn remove(ranges: &RefCell<Vec<Bytes>>, range: Bytes) {
     let mut ranges = ranges.borrow_mut();
     let at = ranges.iter().position(|other| *other == range);
@@ -409,7 +412,7 @@ mod tests {
 
     const NOW: Instant = Instant(5_000_000_000);
 
-    /// What the future gives, if it need not wait.
+    /// The output of the future, if it is ready.
     fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(value) => Some(value),
@@ -438,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_under_way_counts_beyond_the_answer_to_a_write() {
+    fn drop_in_progress_counts_after_the_answer_to_a_write() {
         let pages = pages();
         let dropping = pages.dropping(vec![(0, u64::MAX)]);
         pages.answered();
@@ -453,13 +456,13 @@ mod tests {
     #[test]
     fn answer_with_another_size_drops_pages_for_a_while() {
         let pages = pages();
-        pages.size_told(100, NOW);
+        pages.size_reported(100, NOW);
         pages.answered();
         drop(pages.read((0, 100), NOW + Duration::from_secs(1)));
         assert_eq!(pages.lacking((0, 1), NOW), [(0, 4096)]);
         pages.answered();
         pages.grew(200);
-        pages.size_told(200, NOW + Duration::from_secs(3));
+        pages.size_reported(200, NOW + Duration::from_secs(3));
         drop(pages.read((0, 100), NOW + Duration::from_secs(3)));
         assert_eq!(pages.lacking((0, 1), NOW), [], "the kernel had that size");
     }
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_stored_that_is_being_changed_or_may_be_written_through_pages() {
+    fn store_is_refused_during_a_change_or_an_open_for_writing() {
         let pages = pages();
         let change = now(pages.change((4000, u64::MAX))).expect("nothing is stored");
         assert!(pages.store((4095, 4096)).is_none());
@@ -510,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn write_back_leaves_newer_bytes_alone() {
+    fn write_back_leaves_newer_bytes_unchanged() {
         let pages = pages();
         let write = pages.overwrite((8, 16));
         let (_back, parts) = pages.write_back((0, 4096));

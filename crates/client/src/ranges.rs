@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_lose_what_holes_cover() {
+    fn subtract_removes_what_holes_cover() {
         assert_eq!(subtract(&[(0, 100)], &[(20, 30), (90, 200)]), [(0, 20), (30, 90)]);
         assert_eq!(subtract(&[(0, 10), (50, 60)], &[(0, 60)]), []);
         assert_eq!(subtract(&[(5, 10)], &[]), [(5, 10)]);
     }
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn append_merges_touching_ranges() {
         let mut ranges = vec![(0, 4096)];
         append(&mut ranges, (4096, 8192));
         append(&mut ranges, (0, 4096));

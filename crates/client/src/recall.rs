@@ -1,48 +1,48 @@
-//! Recalls: the kernel's caches are emptied, dirty data committed, the rights given back.
+//! Recalls: the client empties the kernel's caches, commits dirty data, and returns the rights.
 //!
 //! Invariants:
-//! - attributes and names stop being answered from memory at the recall, before the
-//!   kernel is told; data stop at the end of the drain;
-//! - nothing here waits for an ordinary slot, a FUSE request or another recall, except
-//!   for the one that drains the same file;
-//! - every recall is answered, also of what is not held (any more);
-//! - an inode is known until the server has what was given back of it: answers from before may tell
-//!   of that;
+//! - the client stops answering attributes and names from memory at the recall, before it notifies
+//!   the kernel; it stops serving data at the end of the drain;
+//! - nothing here waits for an ordinary slot, a FUSE request or another recall, except for a recall
+//!   that drains the same file;
+//! - every recall is answered, even if the right is not held (any more);
+//! - an inode stays in the table until the server has what was returned of it: replies from before
+//!   may describe it;
 //! - `OPEN` is kept as long as the kernel may still open the inode ([`crate::linger`]).
 //!
-//! A right on content that has just come is used for a moment before it drains (`LEAST_USE`). The
-//! rounds by which data drain:
+//! A newly granted right on content is used for a moment before it drains (`MIN_HOLD`). Data drain
+//! in these rounds:
 //!
 //! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
-//! | first | served, noted | served | served | invalidate all pages but those of waiting READs |
-//! | next, while something is noted | parked | parked | served | invalidate what was noted, but pages of waiting READs |
-//! | … if that takes over 2 ms | on its range served, noted | parked | served | (a waiting request has a page locked) |
-//! | last: nothing noted | parked | parked | served | wait for zero uses, commit, give back |
+//! | first | served, noted | served | served | invalidate all pages except those of blocked READs |
+//! | next, while something is noted | blocked | blocked | served | invalidate what was noted, except pages of blocked READs |
+//! | … if that takes over 2 ms | on its range served, noted | blocked | served | (a blocked request has a page locked) |
+//! | last: nothing noted | blocked | blocked | served | wait for zero guards, commit, return |
 //!
-//! Noted is what may be up to date behind the invalidation: pages that a READ fills or a WRITE
-//! covers. A WRITE of a part leaves a page as it is, up to date or not. Each round invalidates only
-//! what was noted in the one before, and in that only requests were served that had locked pages of
-//! its range: so the rounds end.
+//! Noted are the pages that may be up to date after the invalidation: those that a READ fills or a
+//! WRITE covers. A WRITE of a part leaves a page as it is, up to date or not. Each round
+//! invalidates only what was noted in the one before. In that round only requests were served that
+//! had locked pages of its range, so the rounds end.
 //!
-//! Parts drain without the kernel, which has no pages of them: what has a block of the part is
-//! parked, and the part goes when nothing of it is in service or dirty. The rest of the file is
-//! served on.
+//! Ranges drain without the kernel, which has no pages of them. Requests on a block of the range
+//! are blocked, and the range is given up when nothing of it is in service or dirty. The rest of
+//! the file is served meanwhile.
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
 use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
 use crate::core::Core;
-use crate::inode::{Inode, Stays};
+use crate::data_lease::DataLease;
+use crate::inode::{Inode, InodePin};
 use crate::pages::Recalling;
 use crate::rpc::Call;
-use crate::uses::Content;
 
-/// How long an invalidation may wait for pages that waiting requests may have locked.
-const PATIENCE: Duration = Duration::from_millis(2);
+/// How long an invalidation may wait for pages that blocked requests may have locked.
+const PAGE_LOCK_WAIT: Duration = Duration::from_millis(2);
 
-/// What of `soft` is given up: all of it, unless a bug is planted.
+/// The part of `soft` that is given up: all of it, unless a bug is planted.
 fn kept_by_mistake(soft: Rights) -> Rights {
     if planted(Bug::NamesKeptAfterRecall) {
         return soft - Rights::NAMES;
@@ -51,17 +51,17 @@ fn kept_by_mistake(soft: Rights) -> Rights {
 }
 
 impl Core {
-    /// The server said something.
-    pub fn pushed(self: &Rc<Self>, push: Push) {
+    /// Handles a push of the server.
+    pub fn push_received(self: &Rc<Self>, push: Push) {
         match push {
             Push::Recall { ino, seq, take, range: part } => {
                 self.recalls.set(self.recalls.get() + 1);
                 self.begin_recall(ino, seq, take, part);
             }
-            Push::LockFree { ino, owner } => self.locks.freed(ino, owner),
+            Push::LockFree { ino, owner } => self.locks.notify_freed(ino, owner),
             Push::SpaceWanted {} => {
                 let core = self.clone();
-                self.env.spawn(async move { core.give_unused().await });
+                self.env.spawn(async move { core.return_unused_space().await });
             }
             Push::Glimpse { .. } | Push::Evicted { .. } | Push::Committed { .. } => {}
         }
@@ -70,15 +70,15 @@ impl Core {
     fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>) {
         let core = self.clone();
         let Some(inode) = self.inodes.get(ino) else {
-            return self.recalled_early((ino, seq), take, part);
+            return self.recall_unknown_inode((ino, seq), take, part);
         };
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
-        inode.give(kept_by_mistake(soft), self.session.order());
-        let stays = Stays::known(&inode);
+        inode.give_up(kept_by_mistake(soft), self.session.order());
+        let pin = InodePin::new(&inode);
         self.env.spawn(async move {
             core.recall(&inode, seq, (take, part)).await;
-            core.inodes.stayed(stays);
+            core.inodes.unpin(pin);
         });
     }
 
@@ -90,45 +90,45 @@ impl Core {
     ) {
         let ino = inode.ino;
         let soft = Rights::ATTR | Rights::NAMES;
-        // What the kernel was never told, or has forgotten, it need not be told to forget.
+        // The kernel need not be notified of what it never got, or has forgotten.
         let known = ino == Ino::ROOT || !inode.is_idle();
         if known && take.contains(Rights::NAMES) {
             self.kernel.inc_epoch().await;
         }
-        let content = inode.content();
-        let mut telling = content.map(|content| content.pages.recall(self.env.now()));
+        let data_lease = inode.data_lease();
+        let mut telling = data_lease.map(|data| data.pages.recall(self.env.now()));
         if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
         }
         let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
-            self.let_use(inode, data).await;
+            self.allow_minimum_use(inode, data).await;
             self.drain(inode, data, &mut telling).await;
         }
         drop(telling);
         if take.contains(Rights::DATA_P) {
-            self.drain_part(inode, part.unwrap_or(BlockRange::ALL)).await;
+            self.drain_range(inode, part.unwrap_or(BlockRange::ALL)).await;
             if part.is_none() {
-                inode.give(Rights::DATA_P, self.session.order());
+                inode.give_up(Rights::DATA_P, self.session.order());
             }
         }
         let still_open = take.contains(Rights::OPEN) && self.stays_open(inode).await;
         let give = if still_open { take - Rights::OPEN } else { take };
         if still_open {
             inode.owe_open();
-            self.see_to_open(inode);
+            self.schedule_open_return(inode);
         }
-        inode.give(give & Rights::OPEN, self.session.order());
-        // The server may have restarted since, and given some of that anew. What is not held is
-        // given up under the sequence that the return names, too: an answer under way may still
-        // tell of it.
+        inode.give_up(give & Rights::OPEN, self.session.order());
+        // The server may have restarted since, and granted some of that again. Rights that are not
+        // held are given up too, under the sequence that the return names: a reply in flight may
+        // still grant them.
         let (last, held) = inode.lease(|lease| (lease.seq(), lease.rights()));
-        let anew = if last > seq { held & soft } else { Rights::empty() };
+        let regranted = if last > seq { held & soft } else { Rights::empty() };
         if !planted(Bug::ReturnKept) {
-            let gone = kept_by_mistake((give - anew) & soft);
+            let gone = kept_by_mistake((give - regranted) & soft);
             inode.lease(|lease| lease.give(gone));
         }
-        self.give_back((ino, last.max(seq)), give - anew, still_open, part).await;
+        self.give_back((ino, last.max(seq)), give - regranted, still_open, part).await;
     }
 
     pub(crate) async fn give_back(
@@ -139,146 +139,146 @@ impl Core {
         part: Option<BlockRange>,
     ) {
         let op = Op::Return { ino, seq, give, still_open, range: part };
-        // After an eviction there is nothing left to give back.
+        // After an eviction there is nothing left to return.
         let _ = self.session.call(Call::reserved(vec![op])).await;
     }
 
-    /// Gives up the rights on the whole content of its own accord. The server hears of it, but
-    /// nothing is awaited after they were given up here.
-    pub async fn leave_whole(&self, inode: &Rc<Inode>) {
+    /// Gives up the rights on the whole content voluntarily. The server is notified, but nothing is
+    /// awaited after the rights were given up here.
+    pub async fn give_up_whole(&self, inode: &Rc<Inode>) {
         self.drain(inode, Rights::WHOLE, &mut None).await;
         let Some(core) = self.me.upgrade() else { return };
         let (ino, seq) = (inode.ino, inode.lease(|lease| lease.seq()));
-        let stays = Stays::known(inode);
+        let pin = InodePin::new(inode);
         self.env.spawn(async move {
             core.give_back((ino, seq), Rights::WHOLE, false, None).await;
-            core.inodes.stayed(stays);
+            core.inodes.unpin(pin);
         });
     }
 
-    /// Lets processes use `data` rights for a while that have just come: each client gets on,
-    /// however fast they are asked back.
-    async fn let_use(&self, inode: &Inode, data: Rights) {
-        while let Some(content) = inode.content()
+    /// Lets processes use newly granted `data` rights for a while: each client makes progress,
+    /// however fast they are recalled.
+    async fn allow_minimum_use(&self, inode: &Inode, data: Rights) {
+        while let Some(data_lease) = inode.data_lease()
             && inode.lease(|lease| lease.rights().closed()).intersects(data)
-            && let Some(until) = content.used_until(self.env.now())
+            && let Some(until) = data_lease.keep_until(self.env.now())
         {
             self.env.sleep_until(until).await;
         }
     }
 
-    /// Takes `data` rights from the requests that use them, and gives them up locally. `telling` ends
+    /// Waits for the requests that use `data` rights, and gives the rights up locally. `telling` ends
     /// when the kernel has dropped the pages, before what is dirty is flushed.
     async fn drain(&self, inode: &Rc<Inode>, data: Rights, telling: &mut Option<Recalling>) {
-        if inode.content().is_none() && !inode.has_pages() {
-            inode.give(data, self.session.order());
+        if inode.data_lease().is_none() && !inode.has_pages() {
+            inode.give_up(data, self.session.order());
             return;
         }
-        let content = self.content(inode);
-        let _draining = content.draining.lock().await;
+        let data_lease = self.data_lease(inode);
+        let _draining = data_lease.draining.lock().await;
         let held = inode.lease(|lease| lease.rights().closed()) & data;
         if held.is_empty() {
-            inode.give(data, self.session.order());
+            inode.give_up(data, self.session.order());
             return;
         }
-        content.begin_drain(BlockRange::ALL);
-        content.shared.set(true);
+        data_lease.begin_drain(BlockRange::ALL);
+        data_lease.shared.set(true);
         if inode.has_pages() {
-            self.drop_pages(inode, &content, data, content.all_unlocked()).await;
+            self.drop_pages(inode, &data_lease, data, data_lease.all_unlocked()).await;
         }
-        self.rounds(inode, &content, data, telling).await;
+        self.drain_rounds(inode, &data_lease, data, telling).await;
         inode.set_pages(false);
-        inode.give(data, self.session.order());
+        inode.give_up(data, self.session.order());
         if planted(Bug::DataKeptAfterRecall) {
-            content.end_drain();
+            data_lease.end_drain();
             return;
         }
         let left = inode.lease(|lease| lease.rights().closed());
         if !left.contains(Rights::DATA_X) {
-            content.may_not_write();
+            data_lease.write_given_up();
         }
         if !left.contains(Rights::DATA_S) {
-            content.set_loaded(false);
+            data_lease.set_loaded(false);
         }
-        content.file.rights_lost(left & Rights::WHOLE);
-        content.end_drain();
+        data_lease.file.rights_lost(left & Rights::WHOLE);
+        data_lease.end_drain();
     }
 
-    /// Takes `range` from the requests that use parts of it, and gives it up locally.
-    async fn drain_part(&self, inode: &Inode, range: BlockRange) {
-        if let Some(content) = inode.content() {
-            self.empty_part(inode, &content, range).await;
-        }
-    }
-
-    /// Gives up all parts locally, because the whole will take their place.
-    pub async fn leave_parts(&self, inode: &Inode, content: &Content) {
-        if content.holds_parts() {
-            self.empty_part(inode, content, BlockRange::ALL).await;
+    /// Waits for the requests that use ranges within `range`, and gives these up locally.
+    async fn drain_range(&self, inode: &Inode, range: BlockRange) {
+        if let Some(data_lease) = inode.data_lease() {
+            self.drain_ranges_in(inode, &data_lease, range).await;
         }
     }
 
-    async fn empty_part(&self, inode: &Inode, content: &Content, range: BlockRange) {
-        let _draining = content.draining.lock().await;
-        let held = content.parts.borrow().within(range).next().is_some();
+    /// Gives up all ranges locally, because the whole right will replace them.
+    pub async fn give_up_ranges(&self, inode: &Inode, data_lease: &DataLease) {
+        if data_lease.holds_ranges() {
+            self.drain_ranges_in(inode, data_lease, BlockRange::ALL).await;
+        }
+    }
+
+    async fn drain_ranges_in(&self, inode: &Inode, data_lease: &DataLease, range: BlockRange) {
+        let _draining = data_lease.draining.lock().await;
+        let held = data_lease.ranges.borrow().within(range).next().is_some();
         if !held {
             return;
         }
-        content.begin_drain(range);
-        content.park();
+        data_lease.begin_drain(range);
+        data_lease.block_new_requests();
         loop {
-            let changed = content.changed.notified();
-            if content.is_used_in(range) {
+            let changed = data_lease.changed.notified();
+            if data_lease.has_io_in(range) {
                 changed.await;
                 continue;
             }
-            // With the last part everything goes that is known of the file.
-            let last = content.parts.borrow().iter().all(|part| range.contains(part.range));
+            // With the last range, everything that is known of the file goes.
+            let last = data_lease.ranges.borrow().iter().all(|part| range.contains(part.range));
             let range = if last { BlockRange::ALL } else { range };
-            if content.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
+            if data_lease.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
                 break;
             }
-            content.file.resume();
-            if let Err(fault) = content.file.flush_range(range).await
-                && !content.file.is_settled_in(range)
+            data_lease.file.resume();
+            if let Err(fault) = data_lease.file.flush_range(range).await
+                && !data_lease.file.is_settled_in(range)
             {
                 self.log_loss(inode, fault);
-                content.file.discard_for_recall();
+                data_lease.file.discard_for_recall();
             }
         }
         if planted(Bug::DataKeptAfterRecall) {
-            content.end_drain();
+            data_lease.end_drain();
             return;
         }
-        content.parts.borrow_mut().remove(range);
-        if content.holds_parts() {
-            content.file.range_lost(range);
+        data_lease.ranges.borrow_mut().remove(range);
+        if data_lease.holds_ranges() {
+            data_lease.file.range_lost(range);
         } else {
-            content.may_not_write();
-            content.file.rights_lost(Rights::empty());
+            data_lease.write_given_up();
+            data_lease.file.rights_lost(Rights::empty());
         }
-        content.end_drain();
+        data_lease.end_drain();
     }
 
     fn log_loss(&self, inode: &Inode, fault: Fault) {
         self.session.log(&format!(
-            "{}: data were lost when another client asked for the file: {fault}",
-            self.origins.describe(inode.ino)
+            "{}: data were lost when another client requested the file: {fault}",
+            self.path_hints.describe(inode.ino)
         ));
     }
 
-    /// Has the kernel drop pages, while requests that keep one locked are served. If the session is
-    /// lost they are not, before the drain has ended: then this ends, too, and the kernel drops
-    /// them all for the loss.
+    /// Asks the kernel to drop pages, while requests that keep one locked are served. If the
+    /// session is lost they are not served before the drain has ended: then this ends, too, and the
+    /// kernel drops all pages because of the loss.
     async fn drop_pages(
         &self,
         inode: &Inode,
-        content: &Content,
+        data_lease: &DataLease,
         data: Rights,
         ranges: Vec<(u64, u64)>,
     ) {
         let (kernel, ino) = (self.kernel.clone(), inode.ino);
-        let (dropping, passing) = (content.pages.dropping(ranges.clone()), ranges.clone());
+        let (dropping, passing) = (data_lease.pages.dropping(ranges.clone()), ranges.clone());
         let mut dropped = self.env.spawn_join(async move {
             for (start, end) in ranges {
                 let len = if end == u64::MAX { 0 } else { end - start };
@@ -287,45 +287,45 @@ impl Core {
             drop(dropping);
         });
 
-        while self.env.timeout(PATIENCE, &mut dropped).await.is_none() {
-            content.let_pass(&passing);
+        while self.env.timeout(PAGE_LOCK_WAIT, &mut dropped).await.is_none() {
+            data_lease.set_passing(&passing);
             if inode.lease(|lease| lease.rights().closed() & data).is_empty() {
                 return;
             }
         }
-        content.let_pass(&[]);
+        data_lease.set_passing(&[]);
     }
 
-    /// Ends when nothing is noted, in service or dirty; nothing is awaited after that was seen.
-    async fn rounds(
+    /// Ends when nothing is noted, in service or dirty; awaits nothing after it has seen that.
+    async fn drain_rounds(
         &self,
         inode: &Rc<Inode>,
-        content: &Rc<Content>,
+        data_lease: &Rc<DataLease>,
         data: Rights,
         telling: &mut Option<Recalling>,
     ) {
         loop {
-            content.park();
-            if let Some(ranges) = content.take_noted() {
-                self.drop_pages(inode, content, data, ranges).await;
+            data_lease.block_new_requests();
+            if let Some(ranges) = data_lease.take_noted() {
+                self.drop_pages(inode, data_lease, data, ranges).await;
                 continue;
             }
-            let changed = content.changed.notified();
-            if content.uses() > 0 {
+            let changed = data_lease.changed.notified();
+            if data_lease.io_guards() > 0 {
                 changed.await;
                 continue;
             }
-            if content.file.is_settled() || planted(Bug::RecallWithoutFlush) {
+            if data_lease.file.is_settled() || planted(Bug::RecallWithoutFlush) {
                 return;
             }
             telling.take();
-            // A removal that holds the file back waits for the gate that this recall keeps shut.
-            content.file.resume();
-            if let Err(fault) = content.file.flush().await
-                && !content.file.is_clean()
+            // A removal that holds the file back waits for the gate that this recall keeps closed.
+            data_lease.file.resume();
+            if let Err(fault) = data_lease.file.flush().await
+                && !data_lease.file.is_clean()
             {
                 self.log_loss(inode, fault);
-                content.file.drop_all(true);
+                data_lease.file.drop_all(true);
             }
         }
     }

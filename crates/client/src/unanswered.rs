@@ -1,15 +1,15 @@
-//! Changes that this client has asked for and not heard of yet.
+//! Changes that this client has requested, and whose replies are not here yet.
 //!
 //! Invariants:
-//! - while such a change concerns a name or an inode, nothing that is cached of it is told: the
-//!   server may have made the change, and others may have seen it. The server is asked instead.
+//! - while such a change concerns a name or an inode, no cached state of it is used in an answer:
+//!   the server may have made the change, and others may have seen it. The server is asked instead.
 
 use proto::mds::{InoRef, Op};
 use types::{Ino, Name};
 
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::names::Known;
+use crate::names::CachedName;
 
 fn is(at: &InoRef, ino: Ino) -> bool {
     matches!(at, InoRef::Is { ino: of } if *of == ino)
@@ -30,14 +30,14 @@ fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
 }
 
 impl Core {
-    /// Does it count what is cached of a name, given that the right is held?
-    pub fn name_counts(&self, dir: Ino, name: &Name) -> bool {
-        !self.session.awaits(|op| changes_name(op, dir, name))
+    /// Is what is cached of a name valid, given that the right is held?
+    pub fn name_cache_valid(&self, dir: Ino, name: &Name) -> bool {
+        !self.session.has_unanswered(|op| changes_name(op, dir, name))
     }
 
-    /// Do the cached attributes count?
-    pub fn attr_counts(&self, inode: &Inode) -> bool {
-        inode.attr_holds() && !self.session.awaits(|op| self.may_change(op, inode.ino))
+    /// Are the cached attributes valid?
+    pub fn attr_cache_valid(&self, inode: &Inode) -> bool {
+        inode.attr_is_valid() && !self.session.has_unanswered(|op| self.may_change(op, inode.ino))
     }
 
     /// May the operation change the attributes of `ino`?
@@ -59,13 +59,13 @@ impl Core {
         }
     }
 
-    /// May the name lead to `ino`, as far as is known here?
+    /// May the name lead to `ino`, as far as this client knows?
     fn may_lead(&self, dir: &InoRef, name: &Name, ino: Ino) -> bool {
         let InoRef::Is { ino: dir } = dir else { return true };
-        match self.inodes.get(*dir).map_or(Known::Nothing, |dir| dir.known(name)) {
-            Known::Leads(to) => to == ino,
-            Known::Missing => false,
-            Known::Nothing => true,
+        match self.inodes.get(*dir).map_or(CachedName::Unknown, |dir| dir.cached_name(name)) {
+            CachedName::Present(to) => to == ino,
+            CachedName::Absent => false,
+            CachedName::Unknown => true,
         }
     }
 }

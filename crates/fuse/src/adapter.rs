@@ -4,7 +4,7 @@ use client::Client;
 use types::{Attr, Duration, Fault, Ino, LockOwner};
 
 use crate::fs::{
-    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LocalFuture, LockRequest, Looked,
+    Caller, CopyRange, Entry, Filesystem, Handle, Listed, LocalFuture, LockRequest, LookupResult,
     NodeSpec, OpenFlags, Opened, Place, ReadData, SetAttrRequest, SetXattr, Statfs, Whence,
     WriteData, WriteFlags,
 };
@@ -20,12 +20,12 @@ impl Filesystem for Client {
         Client::give_up(self, unique);
     }
     fn gone(&self) -> LocalFuture<'static, ()> {
-        Client::gone(self)
+        Client::unmount_deadline(self)
     }
     fn over(&self, unique: u64) {
-        Client::over(self, unique);
+        Client::operation_ended(self, unique);
     }
-    async fn lookup(&self, caller: &Caller, place: Place<'_>) -> Result<Looked, Fault> {
+    async fn lookup(&self, caller: &Caller, place: Place<'_>) -> Result<LookupResult, Fault> {
         Client::lookup(self, caller, place.dir, place.name).await
     }
     fn forget(&self, ino: Ino, count: u64) {

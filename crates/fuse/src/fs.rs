@@ -13,8 +13,8 @@
 use std::future::Future;
 
 pub use client::{
-    Caller, Entry, Handle, Listed, LocalFuture, LockRequest, Looked, NodeSpec, OpenFlags, Opened,
-    Place, ReadData, ReadPart, SetAttrRequest, Statfs, TimeSpec, Whence, WriteFlags,
+    Caller, Entry, Handle, Listed, LocalFuture, LockRequest, LookupResult, NodeSpec, OpenFlags,
+    Opened, Place, ReadData, ReadPart, SetAttrRequest, Statfs, TimeSpec, Whence, WriteFlags,
 };
 use env::IoBuf;
 use types::{Attr, Duration, Fault, Ino, LockOwner};
@@ -96,7 +96,7 @@ pub trait Filesystem: 'static {
         &self,
         caller: &Caller,
         place: Place<'_>,
-    ) -> impl Future<Output = Result<Looked, Fault>>;
+    ) -> impl Future<Output = Result<LookupResult, Fault>>;
 
     /// The kernel drops `count` references to an inode.
     fn forget(&self, ino: Ino, count: u64);

@@ -90,7 +90,7 @@ pub async fn mount_client(
     let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
         Poll::Ready(lost) => Poll::Ready(lost),
         Poll::Pending => given_up.as_mut().poll(cx).map(|who| {
-            let text = client.losses(&format!("a signal ended it while {who}"));
+            let text = client.loss_report(&format!("a signal ended it while {who}"));
             log(&text);
             Some(text)
         }),

@@ -365,11 +365,16 @@ impl Kernel for Notifier {
         self.drop_pages(NotifyLane::Pages, ino, (offset, len))
     }
 
-    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+    fn inval_pages_outside_recall(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+    ) -> LocalFuture<'static, ()> {
         self.drop_pages(NotifyLane::Background, ino, (offset, len))
     }
 
-    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+    fn drop_stale_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.drop_pages(NotifyLane::StalePages, ino, (offset, len))
     }
 
@@ -520,7 +525,7 @@ mod tests {
         SimWorld::new(1).run(|env| async move {
             let notifier = Notifier::new();
             notifier.attach(&env, Rc::new(Blocked), NEWEST, Ino::ROOT);
-            let invalidated = env.spawn_join(notifier.void_pages(Ino(5), 0, 0));
+            let invalidated = env.spawn_join(notifier.inval_pages_outside_recall(Ino(5), 0, 0));
             notifier.inval_pages(Ino(6), 0, 0).await;
             notifier.inval_attr(Ino(5)).await;
             notifier.inc_epoch().await;

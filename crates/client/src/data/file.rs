@@ -762,7 +762,7 @@ impl File {
         let who = self.ctx.rpc.describe(self.ino);
         self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
         let byte = |block: u64| block.saturating_mul(BLOCK_U64);
-        self.ctx.rpc.void_pages(self.ino, byte(from), byte(to));
+        self.ctx.rpc.inval_pages(self.ino, byte(from), byte(to));
     }
 
     /// A write may have dirtied blocks again that had a place then and have lost it now: reserves

@@ -1,4 +1,4 @@
-//! Reading, writing, and making durable.
+//! Reading, writing, and fsync.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
 use crate::client::Client;
 use crate::core::Core;
+use crate::data_lease::{DataLease, IoGuard, Service};
 use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::pages::Overwrite;
 use crate::ranges::{intersect, subtract};
-use crate::uses::{Content, Service, Use};
 
-/// Bytes that one `copy_range` copies at most: the caller asks again for more.
+/// Most bytes that one `copy_range` copies: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
 /// Where the kernel does not tell whether the last page of a WRITE lacks it, an invalidation that
 /// takes longer waits for the WRITE itself, which keeps the page locked: then it lacks nothing.
@@ -25,17 +25,17 @@ const DROP_WITHIN: Duration = Duration::from_millis(100);
 const STORE_WITHIN: Duration = Duration::from_millis(100);
 
 impl OpenFile {
-    /// `Stale` if the file's making was lost.
-    fn stands(&self) -> Result<(), Fault> {
+    /// `Stale` if the file's creation was lost.
+    fn check_not_lost(&self) -> Result<(), Fault> {
         if self.inode.is_lost() { Err(Fault::Stale) } else { Ok(()) }
     }
 
-    /// `Io` once for every failure of write-behind since the handle was opened.
-    fn report(&self) -> Result<(), Fault> {
-        let Some(content) = self.inode.content() else { return Ok(()) };
-        let failures = content.file.error_seq();
+    /// `Io` once for each failure of write-back since the handle was opened.
+    fn report_write_error(&self) -> Result<(), Fault> {
+        let Some(data_lease) = self.inode.data_lease() else { return Ok(()) };
+        let failures = data_lease.file.error_seq();
         if failures > self.reported.replace(failures) {
-            content.file.acknowledge_loss();
+            data_lease.file.acknowledge_loss();
             return Err(Fault::Io);
         }
         Ok(())
@@ -44,7 +44,7 @@ impl OpenFile {
 
 impl Client {
     /// Reads; `page_filling`: the kernel fills its page cache with the answer. Shorter than
-    /// asked only at the end of the file.
+    /// requested only at the end of the file.
     pub async fn read(
         &self,
         handle: Handle,
@@ -54,29 +54,29 @@ impl Client {
     ) -> Result<ReadData, Fault> {
         let core = &self.core;
         let file = core.handles.file(handle)?;
-        // A mapping of a file that is open for writing gets dirty without a request.
+        // A mapping of a file that is open for writing becomes dirty without a request.
         let exclusive = page_filling && file.inode.has_buffered_writer() && !core.config.read_only;
         let need = if exclusive { Rights::DATA_X } else { Rights::DATA_S };
         let service = if page_filling { Service::PageRead } else { Service::Plain };
         let range = (offset, offset.saturating_add(u64::from(len)));
-        let mut in_use = if page_filling {
-            core.use_data(&file.inode, need, service, range).await?
+        let mut guard = if page_filling {
+            core.acquire_io(&file.inode, need, service, range).await?
         } else {
-            core.use_part(&file.inode, need, range).await?
+            core.acquire_range_io(&file.inode, need, range).await?
         };
-        let mut data = in_use.file().read(offset, len as usize).await?;
-        data.filling = in_use.filling();
-        core.locks.stand(&file)?;
+        let mut data = guard.file().read(offset, len as usize).await?;
+        data.filling = guard.filling();
+        core.locks.check_not_lost(&file)?;
         Ok(data)
     }
 
-    /// As [`Client::getattr`], for a process that reads by an open file beyond the size that the
-    /// kernel has.
+    /// As [`Client::getattr`], for a process that reads, through an open file, beyond the size that
+    /// the kernel has.
     ///
-    /// A kernel does not take in the size that an answer tells if anything else told it of the file
-    /// since it asked: an invalidation, or an answer to another thread. It would then end the read
-    /// below a size that it has shown. So where the file has just changed elsewhere its last byte
-    /// is stored into the kernel's pages before the answer.
+    /// A kernel ignores the size in an answer if anything else changed its view of the file since
+    /// the request: an invalidation, or an answer to another thread. It would then end the read
+    /// below a size that it has shown. So if the file has just changed elsewhere, its last byte is
+    /// stored into the kernel's pages before the answer.
     pub async fn getattr_to_read(
         &self,
         ino: Ino,
@@ -86,7 +86,8 @@ impl Client {
             && file.inode.ino == ino
             && !file.direct
         {
-            // Without the right the answer tells what the server has, or why it is not to be had.
+            // Without the right the answer has the server's attributes, or the reason for the
+            // failure.
             let _ = self.core.raise_size(&file.inode).await;
         }
         self.getattr(ino).await
@@ -102,18 +103,18 @@ impl Client {
         len: usize,
         flags: WriteFlags,
     ) -> Result<u32, Fault> {
-        self.core.writable()?;
+        self.core.check_writable()?;
         let file = self.core.handles.any_file(handle)?;
         if !flags.write_back_cache {
-            file.report()?;
+            file.report_write_error()?;
             return self.write_to(&file, caller, offset, data, len, flags).await;
         }
-        // The kernel writes back for whoever has stored, by any descriptor: all of them tell what
-        // is lost.
+        // The kernel writes back for every process that stored, through any descriptor: all
+        // descriptors report what is lost.
         match self.write_to(&file, caller, offset, data, len, flags).await {
             Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
-                if let Some(content) = file.inode.content() {
-                    content.refuse_pages();
+                if let Some(data_lease) = file.inode.data_lease() {
+                    data_lease.refuse_write_back();
                 }
                 Err(Fault::Io)
             }
@@ -121,8 +122,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::write`]. What it waits for may be lost with the session, and then so are the
-    /// bytes.
+    /// As [`Client::write`]. If the session is lost during a wait, so are the bytes.
     async fn write_to(
         &self,
         file: &OpenFile,
@@ -134,7 +134,7 @@ impl Client {
     ) -> Result<u32, Fault> {
         let core = &self.core;
         let inode = &file.inode;
-        file.stands()?;
+        file.check_not_lost()?;
         if len == 0 {
             return Ok(0);
         }
@@ -149,41 +149,41 @@ impl Client {
         let range = (offset, offset + len as u64);
         let mut overwrite = None;
         let through = !file.direct && !flags.write_back_cache;
-        let content = inode.content().filter(|_| through);
-        let may_lack = content.is_none_or(|content| content.pages.may_lack(core.env.now()));
+        let data_lease = inode.data_lease().filter(|_| through);
+        let may_lack = data_lease.is_none_or(|data| data.pages.may_lack(core.env.now()));
         let copy = (through && may_lack).then(|| data[..len].to_vec());
         let (at, written) = {
-            let past_pages = file.direct && !flags.write_back_cache;
+            let bypasses_pages = file.direct && !flags.write_back_cache;
             let (service, whole) =
-                if past_pages { (Service::Plain, append) } else { (service, true) };
-            let in_use = core.use_to_change(inode, service, whole, range).await?;
-            // Pages that the kernel launders may be another descriptor's.
+                if bypasses_pages { (Service::Plain, append) } else { (service, true) };
+            let guard = core.acquire_write_io(inode, service, whole, range).await?;
+            // Pages that the kernel writes back may be of another descriptor.
             if !flags.write_back_cache {
-                core.locks.stand(file)?;
+                core.locks.check_not_lost(file)?;
             }
             if !file.direct {
                 inode.set_pages(true);
             }
             if flags.write_back_cache {
-                (offset, in_use.write_back(offset, data, len).await?)
+                (offset, guard.write_back(offset, data, len).await?)
             } else {
                 let place = (!append).then_some(offset);
-                let from = place.unwrap_or_else(|| in_use.file().size());
+                let from = place.unwrap_or_else(|| guard.file().size());
                 let end = place.map_or(u64::MAX, |_| range.1);
-                let _changing = in_use.pages().change((from, end)).await;
-                overwrite = in_use.overwrite(inode, place, len).await;
-                in_use.file().write(place, data, len).await?
+                let _changing = guard.pages().change((from, end)).await;
+                overwrite = guard.overwrite(inode, place, len).await;
+                guard.file().write(place, data, len).await?
             }
         };
         if !flags.write_back_cache {
             let end = at + u64::from(written);
-            core.drop_lacking(inode, file.direct, (at, end), (copy, overwrite)).await;
+            core.drop_stale_pages(inode, file.direct, (at, end), (copy, overwrite)).await;
         }
-        core.content_changed(inode).await;
+        core.inval_content_for_abandoned_caller(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
         if sync && !flags.write_back_cache {
             let durable = core.make_durable(inode, false).await;
-            file.report()?;
+            file.report_write_error()?;
             durable?;
         }
         Ok(written)
@@ -206,19 +206,19 @@ impl Client {
             core.unlock(ino, lock).await?;
         }
         core.locks.closed(&file, false, owner);
-        file.report()
+        file.report_write_error()
     }
 
-    /// Everything of the file is durable when it ends.
+    /// Makes everything of the file durable.
     pub async fn fsync(&self, handle: Handle, datasync: bool) -> Result<(), Fault> {
         let file = self.core.handles.any_file(handle)?;
         if file.inode.is_lost() {
-            file.report()?;
-            return file.stands();
+            file.report_write_error()?;
+            return file.check_not_lost();
         }
         let durable = self.core.make_durable(&file.inode, datasync).await;
-        file.report()?;
-        self.core.locks.stand(&file)?;
+        file.report_write_error()?;
+        self.core.locks.check_not_lost(&file)?;
         durable
     }
 
@@ -232,31 +232,31 @@ impl Client {
         len: u64,
     ) -> Result<(), Fault> {
         let core = &self.core;
-        core.writable()?;
+        core.check_writable()?;
         let file = core.handles.any_file(handle)?;
         if len == 0 {
             return Err(Fault::Invalid);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let end = end.ok_or(Fault::FileTooBig)?;
-        file.report()?;
-        file.stands()?;
+        file.report_write_error()?;
+        file.check_not_lost()?;
         if caller.uid != 0 {
-            // The kernel looks at the mode that it has, which may be old.
+            // The kernel checks the mode that it has, which may be outdated.
             core.kill_setid(caller, &file.inode).await?;
         }
-        let in_use = core.use_to_change(&file.inode, Service::Plain, true, (offset, end)).await?;
-        core.locks.stand(&file)?;
-        let changing = in_use.pages().change((offset, u64::MAX)).await;
-        let done = in_use.file().fallocate(mode, offset, len).await;
+        let guard = core.acquire_write_io(&file.inode, Service::Plain, true, (offset, end)).await?;
+        core.locks.check_not_lost(&file)?;
+        let changing = guard.pages().change((offset, u64::MAX)).await;
+        let done = guard.file().fallocate(mode, offset, len).await;
         drop(changing);
-        drop(in_use);
+        drop(guard);
         if done.is_err() && done != Err(Fault::NotSupported) {
-            // A part may be done. Where it succeeds the kernel forgets by itself what was before.
+            // A part may be done. On success the kernel drops the old content by itself.
             core.kernel.inval_attr(file.inode.ino).await;
-            core.void(&file.inode, (offset, end)).await;
+            core.inval_unlocked_pages(&file.inode, (offset, end)).await;
         }
-        core.content_changed(&file.inode).await;
+        core.inval_content_for_abandoned_caller(&file.inode).await;
         done
     }
 
@@ -265,15 +265,15 @@ impl Client {
         let core = &self.core;
         let file = core.handles.file(handle)?;
         if file.inode.has_buffered_writer() && file.inode.has_pages() {
-            // What was stored into a mapping is data, too: the kernel does not say so of itself.
-            core.void_pages(&file.inode, (offset, u64::MAX)).await;
+            // Stores into a mapping are data, too, but the kernel does not report them by itself.
+            core.inval_pages(&file.inode, (offset, u64::MAX)).await;
         }
-        let in_use = core.use_data(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        in_use.file().seek(offset, whence).await
+        let guard = core.acquire_io(&file.inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        guard.file().seek(offset, whence).await
     }
 
-    /// Copies a range from one open file to another; bytes copied, fewer than asked at the
-    /// end of the source or for a long range.
+    /// Copies a range from one open file to another. Returns the bytes copied: fewer than requested
+    /// at the end of the source or for a long range.
     pub async fn copy_range(
         &self,
         caller: &Caller,
@@ -303,7 +303,7 @@ impl Client {
                 at += bytes.len();
             }
             drop(data);
-            // The kernel looks at the mode that it has, which may be old.
+            // The kernel checks the mode that it has, which may be outdated.
             let flags = WriteFlags { kill_suidgid: caller.uid != 0, ..WriteFlags::default() };
             match self.write(caller, to, to_offset + copied, buffer, at, flags).await {
                 Ok(written) => copied += u64::from(written),
@@ -318,9 +318,9 @@ impl Client {
     }
 }
 
-impl Use {
-    /// A WRITE of `len` bytes at `offset`, or at the end, is to be put in: what mappings have
-    /// stored into old pages is not to lie over it. `None`: no page of the file can be mapped
+impl IoGuard {
+    /// A WRITE of `len` bytes at `offset`, or at the end, is about to be applied: stores of
+    /// mappings into old pages must not overwrite it. `None`: no page of the file can be mapped
     /// writable.
     async fn overwrite(&self, inode: &Inode, offset: Option<u64>, len: usize) -> Option<Overwrite> {
         if !inode.has_buffered_writer() {
@@ -335,8 +335,8 @@ impl Use {
         Some(overwrite)
     }
 
-    /// Puts in what the kernel writes back of its pages, except for bytes of WRITEs that these
-    /// pages may lack.
+    /// Applies a write-back of the kernel's pages, except for bytes of WRITEs that these pages may
+    /// lack.
     async fn write_back(&self, offset: u64, data: IoBuf, len: usize) -> Result<u32, Fault> {
         let range = (offset, offset + len as u64);
         let (_writing, parts) = self.pages().write_back(range);
@@ -353,68 +353,68 @@ impl Use {
 }
 
 impl Core {
-    /// Has the kernel know at least the size that the file has now, if it may not.
+    /// Makes the kernel aware of at least the file's current size, if it may not be.
     ///
-    /// Not where a process of this host may write through the kernel's pages: the kernel may have
-    /// copied a WRITE into the last page and not yet sent it, and the stored byte would take the
-    /// place of one of that WRITE.
+    /// Does nothing if a process of this host may write through the kernel's pages. The kernel may
+    /// have copied a WRITE into the last page and not yet sent it, and the stored byte would
+    /// replace a byte of that WRITE.
     async fn raise_size(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
-        let content = self.content(inode);
-        if !content.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
+        let data_lease = self.data_lease(inode);
+        if !data_lease.pages.may_lack_size(self.env.now()) || inode.has_buffered_writer() {
             return Ok(());
         }
-        // Other clients do not change the size while the right is in use, and this one not what is
-        // being stored. No page is locked while this waits for the right.
-        let in_use = self.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        let size = in_use.file().size();
+        // While the guard is held other clients do not change the size, and this one does not
+        // change what is being stored. No page is locked while this waits for the right.
+        let guard = self.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let size = guard.file().size();
         let Some(last) = size.checked_sub(1) else { return Ok(()) };
         let range = (last, size);
-        let Some(storing) = content.store(range).filter(|_| !inode.has_buffered_writer()) else {
+        let Some(storing) = data_lease.store(range).filter(|_| !inode.has_buffered_writer()) else {
             return Ok(());
         };
-        let data = in_use.file().read(last, 1).await?.to_vec();
+        let data = guard.file().read(last, 1).await?.to_vec();
         if data.len() != 1 {
             return Ok(());
         }
-        // A drain that begins from here on finds pages, and that the store fills one when it has
-        // ended.
+        // A drain that begins from here on finds pages, and notices after the store that it filled
+        // one.
         inode.set_pages(true);
         let (core, file, late) = (self.me.clone(), inode.clone(), Rc::new(Cell::new(false)));
         let (kernel, is_late) = (self.kernel.clone(), late.clone());
         let mut stored = self.env.spawn_join(async move {
             kernel.store(file.ino, last, &data).await;
             drop(storing);
-            // What was stored without the right may be old.
+            // Bytes that were stored without the right may be old.
             if is_late.get()
                 && let Some(core) = core.upgrade()
             {
-                core.void_pages(&file, range).await;
+                core.inval_pages(&file, range).await;
             }
         });
         late.set(self.env.timeout(STORE_WITHIN, &mut stored).await.is_none());
-        content.stored(range);
-        drop(in_use);
+        data_lease.stored(range);
+        drop(guard);
         Ok(())
     }
 
-    /// The kernel drops pages that lack bytes `range` of a WRITE that has just been put in, before
-    /// that is answered. `copy`: these bytes, if pages were dropped before the WRITE came.
-    async fn drop_lacking(
+    /// The kernel drops pages that lack bytes `range` of a WRITE that was just applied, before the
+    /// WRITE is answered. `copy`: these bytes, if pages were dropped before the WRITE came.
+    async fn drop_stale_pages(
         &self,
         inode: &Rc<Inode>,
         direct: bool,
         range: (u64, u64),
         (copy, overwrite): (Option<Vec<u8>>, Option<Overwrite>),
     ) {
-        let Some(content) = inode.content() else { return };
+        let Some(data_lease) = inode.data_lease() else { return };
         if direct {
             if inode.has_pages() {
-                self.void_pages(inode, range).await;
+                self.inval_pages(inode, range).await;
             }
             return;
         }
-        content.pages.grew(range.1);
-        let lacking = content.unlocked(&content.pages.lacking(range, self.env.now()));
+        data_lease.pages.grew(range.1);
+        let lacking = data_lease.unlocked(&data_lease.pages.lacking(range, self.env.now()));
         if !lacking.is_empty() && !planted(Bug::LackingPageKept) {
             let last = (range.1 - 1) / BLOCK_U64 * BLOCK_U64;
             let partial = range.0 > last || !range.1.is_multiple_of(BLOCK_U64);
@@ -422,18 +422,18 @@ impl Core {
             let overwrite = Rc::new(overwrite);
             // None of these is locked by the WRITE itself.
             let others = subtract(&lacking, &[kept]);
-            self.drop_from_kernel(inode, &content, (others, overwrite.clone()), false).await;
+            self.drop_from_kernel(inode, &data_lease, (others, overwrite.clone()), false).await;
             if !intersect(&lacking, kept).is_empty() {
-                let lacks = self.lacks(inode, &content, (last.max(range.0), range), copy).await;
+                let lacks = self.lacks(inode, &data_lease, (last.max(range.0), range), copy).await;
                 if lacks != Some(false) {
                     let dropped = (vec![kept], overwrite);
-                    self.drop_from_kernel(inode, &content, dropped, lacks.is_none()).await;
+                    self.drop_from_kernel(inode, &data_lease, dropped, lacks.is_none()).await;
                 }
             }
         }
-        // The kernel goes on without the answer where nobody waits for it.
+        // If the caller is gone, the kernel continues without the answer.
         if !self.session.caller_is_gone() {
-            content.pages.answered();
+            data_lease.pages.answered();
         }
     }
 
@@ -442,11 +442,11 @@ impl Core {
     async fn lacks(
         &self,
         inode: &Inode,
-        content: &Content,
+        data_lease: &DataLease,
         (from, range): (u64, (u64, u64)),
         copy: Option<Vec<u8>>,
     ) -> Option<bool> {
-        if content.pages.is_reading(range) {
+        if data_lease.pages.is_reading(range) {
             // A READ keeps the page locked, which may have been answered before the WRITE came. So it
             // is not the WRITE that does, whatever the page holds until the READ has filled it.
             return Some(true);
@@ -456,7 +456,7 @@ impl Core {
         let found = self.kernel.retrieve(inode.ino, from, len).await?;
         let same = wanted.get(..found.len())? == found;
         let whole = found.len() == wanted.len();
-        if same && !whole && !(found.is_empty() && content.pages.has_size(range.1)) {
+        if same && !whole && !(found.is_empty() && data_lease.pages.has_size(range.1)) {
             // What lies behind the size that the kernel has it does not tell.
             return None;
         }
@@ -469,7 +469,7 @@ impl Core {
     async fn drop_from_kernel(
         &self,
         inode: &Rc<Inode>,
-        content: &Rc<Content>,
+        data_lease: &Rc<DataLease>,
         (ranges, overwrite): (Vec<(u64, u64)>, Rc<Option<Overwrite>>),
         may_block: bool,
     ) {
@@ -477,7 +477,7 @@ impl Core {
             return;
         }
         let (kernel, ino, turns) = (self.kernel.clone(), inode.ino, self.dropping.clone());
-        let (pages, env, dropped) = (content.pages.clone(), self.env.clone(), ranges.clone());
+        let (pages, env, dropped) = (data_lease.pages.clone(), self.env.clone(), ranges.clone());
         let begun = Rc::new(Cell::new(None));
         let begins = begun.clone();
         let mut dropping = self.env.spawn_join(async move {
@@ -485,23 +485,25 @@ impl Core {
             begins.set(Some(env.now()));
             let dropping = pages.dropping(dropped.clone());
             for (from, to) in dropped {
-                kernel.drop_lacking(ino, from, to - from).await;
+                kernel.drop_stale_pages(ino, from, to - from).await;
             }
             drop((dropping, overwrite));
         });
         while self.env.timeout(DROP_WITHIN, &mut dropping).await.is_none() {
             let long = begun.get().is_some_and(|begun| self.env.now() >= begun + DROP_WITHIN);
-            if may_block && long && !ranges.iter().any(|&range| content.pages.is_in_service(range))
+            if may_block
+                && long
+                && !ranges.iter().any(|&range| data_lease.pages.is_in_service(range))
             {
                 return;
             }
         }
     }
 
-    /// Data, commit and names of a file are durable when it ends.
+    /// Makes data, commit and names of a file durable.
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
-        if let Some(content) = inode.content()
-            && content.file.fsync(datasync).await?
+        if let Some(data_lease) = inode.data_lease()
+            && data_lease.file.fsync(datasync).await?
         {
             return Ok(());
         }

@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - an entry that this client knows to be gone is not listed, whenever it was fetched;
-//! - a listing that begins anew uses nothing that was asked for before;
-//! - whatever was prepared, lookups are counted and lifetimes taken when entries are told.
+//! - a listing that starts over uses nothing that was fetched before;
+//! - whatever was prepared, lookups are counted and TTLs computed when entries are returned.
 
 use std::rc::Rc;
 
@@ -13,19 +13,18 @@ use proto::mds::{DirEntry, InoRef, Op, OpReply, Reply};
 use types::limits::READDIR_MAX;
 use types::{Bug, Fault, FileKind, Ino, Rights, planted};
 
-use super::lookup::{WANT, WANT_DIR};
+use super::lookup::{WANT_DIR, WANT_FOUND};
 use crate::api::{Caller, Entry, Handle, Listed};
 use crate::client::Client;
 use crate::core::{Core, Lifetimes};
-use crate::handles::{Ahead, EntryInodes, Fetched, OpenDir};
+use crate::handles::{EntryInodes, FetchedListing, ListingAhead, OpenDir};
 use crate::inode::Inode;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::rpc::{Call, result};
 
 /// Offset after "." and "..".
 const DOTS: u64 = 2;
-/// Entries of a part. Where a listing goes on, the part after it is on its way while this one is
-/// told.
+/// Entries of a part. If a listing continues, the next part is fetched while this one is returned.
 const PART: u32 = 1024;
 const _: () = assert!(PART as usize <= READDIR_MAX);
 /// Bytes of a FUSE directory entry before its name, and of what READDIRPLUS adds.
@@ -39,16 +38,16 @@ fn dirent_bytes(name: &[u8], plus: bool) -> usize {
 impl Client {
     /// Opens a directory.
     pub async fn opendir(&self, ino: Ino) -> Result<Handle, Fault> {
-        self.or_as_last_known(ino, self.ask_to_open_dir(ino), |root| {
+        self.or_last_known(ino, self.opendir_online(ino), |root| {
             // `df` opens the mounted directory before it asks for space.
             Some(Ok(self.core.handles.add_dir(root.clone(), self.core.session.losses())))
         })
         .await
     }
 
-    async fn ask_to_open_dir(&self, ino: Ino) -> Result<Handle, Fault> {
+    async fn opendir_online(&self, ino: Ino) -> Result<Handle, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
         if inode.kind() != FileKind::Directory {
             return Err(Fault::NotDirectory);
@@ -56,8 +55,8 @@ impl Client {
         Ok(core.handles.add_dir(inode, core.session.losses()))
     }
 
-    /// Entries after `cookie` (0: from the start) until about `bytes` of FUSE directory
-    /// entries; none: the end.
+    /// Entries after `cookie` (0: from the start), up to about `bytes` of FUSE directory entries;
+    /// none: the end.
     pub async fn readdir(
         &self,
         handle: Handle,
@@ -66,7 +65,7 @@ impl Client {
         plus: bool,
     ) -> Result<Vec<Listed>, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let dir = core.handles.dir(handle)?;
         if dir.inode.is_removed_directory() {
             return Ok(Vec::new());
@@ -86,9 +85,9 @@ impl Client {
         }
         let mut after = cookie.saturating_sub(DOTS);
         loop {
-            let part = match self.fetched(&dir, after, plus).await {
-                // Another client removed it: it is empty, as one that was removed here.
-                Err(fault) if core.is_removed(dir.inode.ino, fault) => break,
+            let part = match self.listing_after(&dir, after, plus).await {
+                // Another client removed it: it is empty, like one that was removed here.
+                Err(fault) if core.note_if_removed(dir.inode.ino, fault) => break,
                 part => part?,
             };
             let Some((fetched, index)) = part else { break };
@@ -99,11 +98,12 @@ impl Client {
                 && !end
                 && let Some(last) = entries.last()
             {
-                self.ask_ahead(&dir, last.cookie, plus);
+                self.read_ahead(&dir, last.cookie, plus);
             }
             page.times = core.lifetimes(&dir.inode);
             let inodes = fetched.inodes.as_ref().filter(|inodes| {
-                dir.inode.holds(Rights::NAMES) && dir.inode.names(|n| n.turns()) == inodes.turns
+                dir.inode.holds(Rights::NAMES)
+                    && dir.inode.names(|n| n.change_count()) == inodes.change_count
             });
             for (index, entry) in entries.iter().enumerate().skip(index) {
                 let inode = inodes.and_then(|inodes| inodes.each.get(index)?.as_ref());
@@ -112,16 +112,16 @@ impl Client {
                 }
                 after = entry.cookie;
             }
-            // What needs no wait is told first: nothing that was put may grow old.
-            if *end || (!page.listed.is_empty() && !dir.go_on(after, plus)) {
+            // Entries that need no wait are returned first: an entry must not get old in the page.
+            if *end || (!page.listed.is_empty() && !dir.advance(after, plus)) {
                 break;
             }
         }
         Ok(page.listed)
     }
 
-    /// Puts an entry if there is room, or passes over it if it is known to be gone. `inode`: what
-    /// its name leads to, if that is known for certain.
+    /// Adds an entry if there is room, or skips it if it is known to be gone. `inode`: where its
+    /// name leads, if that is certain.
     fn put(
         &self,
         page: &mut Page,
@@ -132,32 +132,33 @@ impl Client {
         let (name, times) = (entry.name.as_bytes(), page.times);
         let cookie = entry.cookie + DOTS;
         if let Some(inode) = inode {
-            let found = || self.core.attr_counts(inode).then(|| times.entry(inode));
+            let found = || self.core.attr_cache_valid(inode).then(|| times.entry(inode));
             return page.put(name, entry.ino, entry.kind, cookie, found);
         }
-        let known = dir.inode.known(&entry.name);
-        if known == Known::Missing {
+        let known = dir.inode.cached_name(&entry.name);
+        if known == CachedName::Absent {
             return true;
         }
         let found = || {
-            let same = known == Known::Leads(entry.ino);
+            let same = known == CachedName::Present(entry.ino);
             let inode = self
                 .core
                 .inodes
                 .get(entry.ino)
-                .filter(|inode| same && self.core.attr_counts(inode));
+                .filter(|inode| same && self.core.attr_cache_valid(inode));
             inode.map(|inode| times.entry(&inode))
         };
         page.put(name, entry.ino, entry.kind, cookie, found)
     }
 
-    /// The part of the listing that holds what follows `after`, and where in it. `None`: the end.
-    async fn fetched(
+    /// The part of the listing with the entries after `after`, and their index in it. `None`: the
+    /// end.
+    async fn listing_after(
         &self,
         dir: &Rc<OpenDir>,
         after: u64,
         plus: bool,
-    ) -> Result<Option<(Fetched, usize)>, Fault> {
+    ) -> Result<Option<(FetchedListing, usize)>, Fault> {
         let here = dir.fetched.borrow().clone();
         if let Some(fetched) = here
             && let OpReply::Entries { entries, end, .. } = result(&fetched.reply, 0)?
@@ -180,12 +181,12 @@ impl Client {
                 _ => {}
             }
         }
-        let ahead = dir.ahead.borrow_mut().take_if(|ahead| ahead.is(after, plus));
-        let come = match ahead {
+        let ahead = dir.ahead.borrow_mut().take_if(|ahead| ahead.matches(after, plus));
+        let read = match ahead {
             Some(ahead) => ahead.answer.await.ok(),
             None => None,
         };
-        let fetched = match come {
+        let fetched = match read {
             Some(fetched) => fetched,
             None => self.core.list(dir.inode.ino, after, plus).await?,
         };
@@ -193,17 +194,17 @@ impl Client {
         Ok(Some((fetched, 0)))
     }
 
-    /// Asks for what follows `after`, unless that is under way.
-    fn ask_ahead(&self, dir: &OpenDir, after: u64, plus: bool) {
+    /// Fetches the entries after `after`, unless that is in progress.
+    fn read_ahead(&self, dir: &OpenDir, after: u64, plus: bool) {
         let mut ahead = dir.ahead.borrow_mut();
-        if ahead.as_ref().is_none_or(|ahead| !ahead.is(after, plus)) {
+        if ahead.as_ref().is_none_or(|ahead| !ahead.matches(after, plus)) {
             let (core, ino) = (self.core.clone(), dir.inode.ino);
             let answer = self.core.env.spawn_join(async move {
                 let fetched = core.list(ino, after, plus).await?;
                 let inodes = core.entry_inodes(ino, &fetched.reply).map(Rc::new);
-                Ok(Fetched { inodes, ..fetched })
+                Ok(FetchedListing { inodes, ..fetched })
             });
-            *ahead = Some(Ahead { from: after, plus, answer });
+            *ahead = Some(ListingAhead { from: after, plus, answer });
         }
     }
 
@@ -212,11 +213,11 @@ impl Client {
         self.core.handles.remove_dir(handle);
     }
 
-    /// The directory's changes are durable when it ends.
+    /// Makes the directory's changes durable.
     ///
     /// # Errors
-    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of
-    /// this directory, or of others.
+    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of this
+    /// directory, or of others.
     pub async fn fsyncdir(&self, handle: Handle) -> Result<(), Fault> {
         let dir = self.core.handles.dir(handle)?;
         let session = &self.core.session;
@@ -230,41 +231,47 @@ impl Client {
 }
 
 impl Core {
-    /// Asks the server for a part of a listing.
-    async fn list(&self, ino: Ino, after: u64, plus: bool) -> Result<Fetched, Fault> {
+    /// Fetches a part of a listing from the server.
+    async fn list(&self, ino: Ino, after: u64, plus: bool) -> Result<FetchedListing, Fault> {
         let dir = InoRef::Is { ino };
-        let op =
-            Op::ReadDir { dir, cookie: after, max: PART, plus, want: WANT, want_dir: WANT_DIR };
+        let op = Op::ReadDir {
+            dir,
+            cookie: after,
+            max: PART,
+            plus,
+            want: WANT_FOUND,
+            want_dir: WANT_DIR,
+        };
         let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0)? {
-            // Another request for the same would bring the same.
+            // Repeating the request would return the same.
             OpReply::Entries { entries, end: false, .. } if entries.is_empty() => {
                 Err(Fault::Protocol)
             }
-            OpReply::Entries { .. } => Ok(Fetched { from: after, reply, inodes: None }),
+            OpReply::Entries { .. } => Ok(FetchedListing { from: after, reply, inodes: None }),
             _ => Err(Fault::Protocol),
         }
     }
 
-    /// Where the names of a part of a listing of `dir` lead, as far as that is known for certain.
+    /// Where the names of a part of a listing of `dir` lead, as far as that is certain.
     fn entry_inodes(&self, dir: Ino, part: &Reply) -> Option<EntryInodes> {
         let Ok(OpReply::Entries { entries, .. }) = result(part, 0) else { return None };
         let dir = self.inodes.get(dir).filter(|dir| dir.holds(Rights::NAMES))?;
         let inode = |entry: &DirEntry| {
-            let leads = dir.known(&entry.name) == Known::Leads(entry.ino);
-            if leads { self.inodes.get(entry.ino) } else { None }
+            let same = dir.cached_name(&entry.name) == CachedName::Present(entry.ino);
+            if same { self.inodes.get(entry.ino) } else { None }
         };
-        let turns = dir.names(|names| names.turns());
-        Some(EntryInodes { turns, each: entries.iter().map(inode).collect() })
+        let change_count = dir.names(|names| names.change_count());
+        Some(EntryInodes { change_count, each: entries.iter().map(inode).collect() })
     }
 }
 
-/// An answer that fills up.
+/// An answer to READDIR that is being filled.
 struct Page {
     listed: Vec<Listed>,
     room: usize,
     plus: bool,
-    /// As of the moment in which entries are put.
+    /// Computed when entries are added.
     times: Lifetimes,
 }
 

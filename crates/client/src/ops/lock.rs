@@ -1,4 +1,4 @@
-//! Locks between processes, on this client and others: the server decides.
+//! Locks between processes, on this client and others. The server decides.
 
 use std::rc::Rc;
 
@@ -10,11 +10,11 @@ use types::{Bug, Duration, Fault, Ino, LockOwner, planted};
 use crate::api::{Caller, Handle, LockRequest};
 use crate::client::Client;
 use crate::core::Core;
-use crate::locks::Undoing;
+use crate::locks::LockUndo;
 use crate::rpc::{Call, done, result};
 
-/// A waiter asks again after this time even if it was not told to.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// A waiter asks again after this time even without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 fn wire(lock: LockRequest) -> Lock {
     let LockRequest { flock, owner, pid, exclusive, start, end } = lock;
@@ -22,7 +22,7 @@ fn wire(lock: LockRequest) -> Lock {
 }
 
 impl Client {
-    /// The first lock in the way of `lock`, if any.
+    /// The first lock that conflicts with `lock`, if any.
     pub async fn getlk(
         &self,
         handle: Handle,
@@ -42,12 +42,12 @@ impl Client {
         }))
     }
 
-    /// Takes or frees a lock; `wait`: until it is free. Dropping the future gives up waiting:
-    /// a lock that is granted all the same is taken back, to what was held before.
+    /// Takes or frees a lock; `wait`: until it is free. Dropping the future stops waiting: a lock
+    /// that is granted nevertheless is undone, to what was held before.
     pub async fn setlk(&self, handle: Handle, lock: LockRequest, wait: bool) -> Result<(), Fault> {
         let core = &self.core;
         let ino = match core.handles.ino(handle) {
-            // Nothing is held of what is no more.
+            // Locks on a deleted inode are already gone.
             Err(Fault::Stale) if lock.exclusive.is_none() => return Ok(()),
             ino => ino?,
         };
@@ -55,10 +55,10 @@ impl Client {
             return core.unlock(ino, lock).await;
         }
         if let Ok(file) = core.handles.file(handle) {
-            file.locks(lock.flock, lock.owner);
+            file.note_locker(lock.flock, lock.owner);
         }
         let waiter = core.locks.waiter(ino, lock.owner);
-        let mut waiting = Waiting { core, ino, lock, waiter, queued: false };
+        let mut waiting = LockWait { core, ino, lock, waiter, queued: false };
         loop {
             let freed = waiting.waiter.notified();
             match core.clone().try_lock(ino, lock, wait).await {
@@ -68,21 +68,21 @@ impl Client {
                     return other;
                 }
             }
-            let _ = core.env.timeout(ASK_AGAIN, freed).await;
+            let _ = core.env.timeout(POLL_INTERVAL, freed).await;
         }
     }
 }
 
 impl Client {
-    /// Ends when no request about locks of this owner of `ino` is under way: also what was given up
-    /// is taken back.
+    /// Waits until no request about the locks of this owner on `ino` is in flight, and abandoned
+    /// locks are undone.
     pub async fn locks_settled(&self, ino: Ino, flock: bool, owner: LockOwner) {
-        drop(self.core.locks.turn(ino, flock, owner).await);
+        drop(self.core.locks.lock_owner(ino, flock, owner).await);
     }
 }
 
-/// A wait that is cancelled at the server if it is given up.
-struct Waiting<'a> {
+/// A wait for a lock; if it is dropped, it is cancelled at the server.
+struct LockWait<'a> {
     core: &'a Rc<Core>,
     ino: Ino,
     lock: LockRequest,
@@ -90,10 +90,10 @@ struct Waiting<'a> {
     queued: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LockWait<'_> {
     fn drop(&mut self) {
         let (core, ino, lock) = (self.core.clone(), self.ino, self.lock);
-        core.locks.waited(ino, lock.owner);
+        core.locks.stop_waiting(ino, lock.owner);
         if self.queued {
             core.env.clone().spawn(async move {
                 let op = Op::CancelLock { ino, lock: wire(lock) };
@@ -104,31 +104,31 @@ impl Drop for Waiting<'_> {
 }
 
 impl Core {
-    /// Asks once. The request runs to its end also if nobody waits for it any more; what it took
-    /// then is taken back, and what the owner held before stays.
+    /// Asks once. The request completes even if the caller is gone; then the lock is undone, and
+    /// the owner keeps what it held before.
     async fn try_lock(
         self: Rc<Self>,
         ino: Ino,
         lock: LockRequest,
         wait: bool,
     ) -> Result<(), Fault> {
-        let turn = self.locks.turn(ino, lock.flock, lock.owner).await;
+        let owner_lock = self.locks.lock_owner(ino, lock.flock, lock.owner).await;
         let (sender, receiver) = oneshot();
         let core = self.clone();
         self.env.spawn(async move {
-            let _turn = turn;
+            let _owner_lock = owner_lock;
             let lock = wire(lock);
-            let undoing = core.locks.undoing(ino, &lock);
+            let undo = core.locks.plan_undo(ino, &lock);
             let op = Op::Lock { ino, lock: lock.clone(), wait };
-            let result = core.ask_about_locks(vec![op]).await;
+            let result = core.send_lock_ops(vec![op]).await;
             if !sender.is_closed() {
                 return sender.send(result);
             }
             match result {
                 Ok(()) if planted(Bug::LockKeptByNobody) => {}
-                Ok(()) => core.take_back(ino, &lock, undoing).await,
+                Ok(()) => core.undo_lock(ino, &lock, undo).await,
                 Err(Fault::WouldBlock) if wait => {
-                    let _ = core.ask_about_locks(vec![Op::CancelLock { ino, lock }]).await;
+                    let _ = core.send_lock_ops(vec![Op::CancelLock { ino, lock }]).await;
                 }
                 Err(_) => {}
             }
@@ -136,24 +136,24 @@ impl Core {
         receiver.await.unwrap_or(Err(Fault::Interrupted))
     }
 
-    async fn take_back(&self, ino: Ino, lock: &Lock, undoing: Undoing) {
-        let undoing = self.locks.undo(ino, undoing);
-        let free = undoing.free.into_iter().map(|lock| Op::Unlock { ino, lock });
-        let restore = undoing.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
+    async fn undo_lock(&self, ino: Ino, lock: &Lock, undo: LockUndo) {
+        let undo = self.locks.undo(ino, undo);
+        let free = undo.free.into_iter().map(|lock| Op::Unlock { ino, lock });
+        let restore = undo.restore.into_iter().map(|lock| Op::Lock { ino, lock, wait: false });
         let mut ops: Vec<Op> = free.chain(restore).collect();
         while !ops.is_empty() {
-            let rest = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
-            let _ = self.ask_about_locks(std::mem::replace(&mut ops, rest)).await;
+            let tail = ops.split_off(ops.len().min(COMPOUND_OPS_MAX));
+            let _ = self.send_lock_ops(std::mem::replace(&mut ops, tail)).await;
         }
-        self.locks.undone(ino, lock.flock, lock.owner);
+        self.locks.undo_done(ino, lock.flock, lock.owner);
     }
 
     /// Frees a range of an owner.
     pub async fn unlock(&self, ino: Ino, lock: LockRequest) -> Result<(), Fault> {
-        let _turn = self.locks.turn(ino, lock.flock, lock.owner).await;
+        let _owner_lock = self.locks.lock_owner(ino, lock.flock, lock.owner).await;
         let lock = wire(lock);
-        match self.ask_about_locks(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
-            // It is free, or went with the session that the request was made in.
+        match self.send_lock_ops(vec![Op::Unlock { ino, lock: lock.clone() }]).await {
+            // It is free, or was lost with the session of the request.
             Ok(()) | Err(Fault::Evicted) => {
                 self.locks.released(ino, &lock);
                 Ok(())
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    async fn ask_about_locks(&self, ops: Vec<Op>) -> Result<(), Fault> {
+    async fn send_lock_ops(&self, ops: Vec<Op>) -> Result<(), Fault> {
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
         done(&reply)
     }

@@ -1,4 +1,4 @@
-//! Finding names and attributes.
+//! Looking up names and attributes.
 
 use std::rc::Rc;
 
@@ -7,38 +7,43 @@ use proto::mds::{InoRef, Op, OpReply};
 use types::limits::READDIR_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino, Name, Rights};
 
-use crate::api::{Caller, Entry, Looked};
+use crate::api::{Caller, Entry, LookupResult};
 use crate::client::Client;
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::rpc::{Call, result};
 
-/// Rights wanted on an inode that is found: it can be opened without a message.
-pub(super) const WANT: Rights = Rights::ATTR.union(Rights::OPEN);
-/// How often a name is asked for again of which the answer was overtaken.
-const FOUND_AGAIN: u32 = 16;
-/// Rights wanted on a directory that is looked into.
+/// Rights to acquire with a found inode: it can then be opened without a request.
+pub(super) const WANT_FOUND: Rights = Rights::ATTR.union(Rights::OPEN);
+/// How often a lookup whose reply was overtaken is repeated.
+const LOOKUP_RETRIES: u32 = 16;
+/// Rights to acquire with the directory of a lookup.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
-/// So long an answer with attributes waits at most until a recall has told the kernel of the inode.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// How long an answer with attributes waits for a recall to invalidate the inode in the kernel.
+const RECALL_WAIT: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Finds a name; a found inode counts one lookup.
-    pub async fn lookup(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+    pub async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<LookupResult, Fault> {
         let looked = self.find(caller, dir, name).await?;
         if let Ok(entry) = &looked {
-            self.core.origins.note(entry.attr.ino, dir, name);
+            self.core.path_hints.note(entry.attr.ino, dir, name);
         }
         Ok(looked)
     }
 
-    async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<Looked, Fault> {
+    async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<LookupResult, Fault> {
         let core = &self.core;
-        core.live().await?;
-        core.stands(dir)?;
-        // What is given up with its last name is not found any more.
+        core.wait_for_lease().await?;
+        core.check_not_lost(dir)?;
+        // An inode that is given up with its last name is no longer found.
         while let Some(ended) = core.removal_of(dir, name) {
             ended.await;
         }
@@ -47,56 +52,56 @@ impl Client {
         }
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
-            && core.name_counts(dir.ino, name)
+            && core.name_cache_valid(dir.ino, name)
         {
             match dir.names(|names| names.find(name)) {
-                Known::Leads(ino) => {
+                CachedName::Present(ino) => {
                     if let Some(inode) = core
                         .inodes
                         .get(ino)
-                        .filter(|inode| core.attr_counts(inode) && can_be_opened(inode))
+                        .filter(|inode| core.attr_cache_valid(inode) && can_be_opened(inode))
                     {
-                        inode.found_at(core.env.now(), caller.pid);
+                        inode.note_lookup(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
                     }
                 }
-                Known::Missing => return Ok(Err(core.name_ttl(dir.ino))),
-                Known::Nothing => {}
+                CachedName::Absent => return Ok(Err(core.name_ttl(dir.ino))),
+                CachedName::Unknown => {}
             }
         }
-        let _find = core.finds.begin(dir, name);
-        let mut again = FOUND_AGAIN;
+        let _lookup = core.lookups.begin(dir, name);
+        let mut retries = LOOKUP_RETRIES;
         let (reply, inode) = loop {
             let op = Op::Lookup {
                 dir: InoRef::Is { ino: dir },
                 name: name.clone(),
-                want: WANT,
+                want: WANT_FOUND,
                 want_dir: WANT_DIR,
             };
             let reply = core.session.call(Call::one(caller, op)).await?;
             let entry = match result(&reply, 0) {
                 Ok(OpReply::Entry { entry, .. }) => entry,
                 Ok(_) => return Err(Fault::Protocol),
-                Err(fault) => return Err(core.of_names(dir, fault)),
+                Err(fault) => return Err(core.dir_fault(dir, fault)),
             };
             let Some(leased) = entry else {
-                return Ok(Err(core.told_name_ttl(dir, name, Known::Missing)));
+                return Ok(Err(core.name_ttl_from_reply(dir, name, CachedName::Absent)));
             };
-            let inode = core.inodes.make(&leased.attr);
-            // The answer was made before the server had what was given back of the inode: that may
-            // be gone by now.
+            let inode = core.inodes.get_or_insert(&leased.attr);
+            // The reply was made before the server had what this client returned of the inode,
+            // which may be gone by now.
             let overtaken =
                 !can_be_opened(&inode) && inode.lease(|l| l.given_up().contains(Rights::OPEN));
-            if !overtaken || again == 0 {
+            if !overtaken || retries == 0 {
                 break (reply, inode);
             }
-            again -= 1;
+            retries -= 1;
         };
         let OpReply::Entry { entry: Some(leased), .. } = result(&reply, 0)? else {
             return Err(Fault::Protocol);
         };
-        inode.found_at(core.env.now(), caller.pid);
-        let found = core.entry_as_told(&inode, dir, name, &leased.attr);
+        inode.note_lookup(core.env.now(), caller.pid);
+        let found = core.entry_with_attr(&inode, dir, name, &leased.attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())
@@ -106,10 +111,10 @@ impl Client {
         Ok(Ok(found))
     }
 
-    /// The parent of a directory, as far as it is known here.
+    /// The parent of a directory, as far as this client knows.
     ///
     /// # Errors
-    /// `Stale` if this client has not come to the directory by its name.
+    /// `Stale` if this client did not find the directory by its name.
     pub async fn lookup_parent(&self, dir: Ino) -> Result<Entry, Fault> {
         let core = &self.core;
         let inode = core.inode(dir).await?;
@@ -125,49 +130,49 @@ impl Client {
     pub fn forget(&self, ino: Ino, count: u64) {
         self.core.inodes.forgotten(ino, count);
         if self.core.inodes.get(ino).is_none_or(|inode| !inode.is_known_to_kernel()) {
-            self.core.is_forgotten(ino);
+            self.core.kernel_forgot(ino);
         }
     }
 
-    /// Attributes, and for how long they hold.
+    /// The attributes, and their TTL.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
-        self.or_as_last_known(ino, self.ask_or_know_attr(ino), |root| {
-            root.tell_owner();
+        self.or_last_known(ino, self.getattr_online(ino), |root| {
+            root.report_owner();
             Some(Ok((root.attr(), Duration::ZERO)))
         })
         .await
     }
 
-    async fn ask_or_know_attr(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
+    async fn getattr_online(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
-        core.live().await?;
-        core.stands(ino)?;
+        core.wait_for_lease().await?;
+        core.check_not_lost(ino)?;
         let known = core.inodes.get(ino);
-        let (inode, attr) =
-            match known.filter(|inode| core.attr_counts(inode) || inode.is_removed_directory()) {
-                Some(inode) => {
-                    let attr = inode.attr();
-                    (inode, attr)
-                }
-                None => match core.ask_attr(ino).await {
-                    // The kernel found it by a name that another client has taken away since.
-                    Err(Fault::Stale) => {
-                        core.stands(ino)?;
-                        // Who has it open lost it with the session: what is known here may be long
-                        // past.
-                        let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
-                        return inode.map_or(Err(Fault::Stale), gone);
-                    }
-                    fetched => fetched?,
-                },
-            };
-        let ttl = core.tell_attr(&inode, &attr);
-        // The kernel takes in no size that it asked for before an invalidation. What reads up to
-        // this one asks again, and finds the invalidations done.
-        if ttl.is_zero()
-            && let Some(content) = inode.content()
+        let (inode, attr) = match known
+            .filter(|inode| core.attr_cache_valid(inode) || inode.is_removed_directory())
         {
-            core.env.timeout(TOLD_WITHIN, content.pages.told()).await;
+            Some(inode) => {
+                let attr = inode.attr();
+                (inode, attr)
+            }
+            None => match core.fetch_attr_reply(ino).await {
+                // The kernel found it by a name that another client has removed since.
+                Err(Fault::Stale) => {
+                    core.check_not_lost(ino)?;
+                    // An open file was lost with the session: its attributes here may be outdated.
+                    let inode = core.inodes.get(ino).filter(|inode| inode.opens() == 0);
+                    return inode.map_or(Err(Fault::Stale), removed_attr);
+                }
+                fetched => fetched?,
+            },
+        };
+        let ttl = core.report_attr(&inode, &attr);
+        // The kernel ignores a size that it asked for before an invalidation. A process that reads
+        // up to this size asks again, and then the invalidations are done.
+        if ttl.is_zero()
+            && let Some(data_lease) = inode.data_lease()
+        {
+            core.env.timeout(RECALL_WAIT, data_lease.pages.wait_recalls()).await;
         }
         Ok((attr, ttl))
     }
@@ -175,7 +180,7 @@ impl Client {
     /// Target of a symbolic link.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
         if inode.kind() != FileKind::Symlink {
             return Err(Fault::Invalid);
@@ -191,29 +196,29 @@ impl Client {
     }
 }
 
-/// Is what lets it be opened, whoever takes its names away, held, or not needed?
+/// Can it be opened even if others remove its names? Then `OPEN` is held, or not needed.
 fn can_be_opened(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory || inode.holds(Rights::OPEN)
 }
 
-/// What is told of a file that is no more: on one machine, too, `stat` may come to a file
-/// between whose finding and whose asking the last name went.
-fn gone(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
+/// The attributes of a file that is gone. On a local file system, too, the last name may be removed
+/// between the lookup and the `stat` of a file.
+fn removed_attr(inode: Rc<Inode>) -> Result<(Attr, Duration), Fault> {
     Ok((Attr { nlink: 0, ..inode.attr() }, Duration::ZERO))
 }
 
 impl Core {
-    /// Ends when the removal under way of this name, of an inode that is given up with it, has
-    /// ended.
+    /// Waits for a removal in progress of this name whose inode is given up with it; `None`: there
+    /// is none.
     fn removal_of(&self, dir: Ino, name: &Name) -> Option<Notified> {
         let removing = self.removing.borrow();
         let removal = removing.values().find(|r| r.dir == dir && r.name == *name)?;
         Some(removal.ended.notified())
     }
 
-    /// Reads a whole directory ahead, with attributes: what asks for a few names of a
-    /// directory one by one, as `stat` of a sorted list does, asks for all of them. Stops
-    /// when the right goes or when three quarters of the inode table are full.
+    /// Reads a whole directory ahead, with attributes. A process that looks up a few names of a
+    /// directory one by one, like `stat` of a sorted list, looks up all of them. Stops when the
+    /// right is lost or when the inode table is three quarters full.
     async fn fetch_names(self: Rc<Core>, dir: Rc<Inode>) {
         let losses = dir.names(|names| names.losses());
         let mut stuck = 0;
@@ -229,7 +234,7 @@ impl Core {
                 cookie,
                 max: READDIR_MAX as u32,
                 plus: true,
-                want: WANT,
+                want: WANT_FOUND,
                 want_dir: WANT_DIR,
             };
             match self.session.call(Call::one(&Caller::default(), op)).await {

@@ -1,4 +1,4 @@
-//! The operations, a file for each family.
+//! The operations, one file per family.
 
 mod io;
 mod listing;

@@ -1,4 +1,4 @@
-//! Making, linking, removing and renaming names.
+//! Creating, linking, removing and renaming names.
 
 use std::rc::Rc;
 
@@ -8,13 +8,13 @@ use proto::wire::Bytes;
 use types::limits::SYMLINK_MAX;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
-use super::lookup::{WANT, WANT_DIR};
-use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
+use super::lookup::{WANT_DIR, WANT_FOUND};
+use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, NodeSpec, Place};
 use crate::client::Client;
 use crate::core::{Core, Removing};
 use crate::inode::Inode;
-use crate::names::Known;
+use crate::names::CachedName;
 use crate::rpc::{Call, result};
 
 const NO_REPLACE: u32 = 1;
@@ -22,7 +22,7 @@ const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
 impl Client {
-    /// Makes any node that is no symbolic link and is not opened.
+    /// Creates any node that is not a symbolic link, without opening it.
     pub async fn mknod(
         &self,
         caller: &Caller,
@@ -38,14 +38,14 @@ impl Client {
         };
         let want = match node.kind {
             FileKind::Directory => Rights::ATTR | Rights::NAMES,
-            FileKind::Regular => WANT,
+            FileKind::Regular => WANT_FOUND,
             _ => Rights::ATTR,
         };
-        let inode = self.core.make(caller, place, node, want).await?;
-        Ok(self.core.told_entry(&inode, place.dir, place.name))
+        let inode = self.core.create_node(caller, place, node, want).await?;
+        Ok(self.core.entry_from_reply(&inode, place.dir, place.name))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn symlink(
         &self,
         caller: &Caller,
@@ -65,79 +65,80 @@ impl Client {
             rdev: 0,
             symlink: Bytes(target.to_vec()),
         };
-        let inode = self.core.make(caller, place, node, Rights::ATTR).await?;
+        let inode = self.core.create_node(caller, place, node, Rights::ATTR).await?;
         inode.set_target(target);
-        Ok(self.core.told_entry(&inode, place.dir, place.name))
+        Ok(self.core.entry_from_reply(&inode, place.dir, place.name))
     }
 
-    /// A further name.
+    /// Adds a name to an inode.
     pub async fn link(&self, caller: &Caller, ino: Ino, place: Place<'_>) -> Result<Entry, Fault> {
-        self.core.writable()?;
-        let unnamed = self.core.inodes.get(ino).is_some_and(|inode| inode.is_unnamed());
+        self.core.check_writable()?;
+        let tmpfile = self.core.inodes.get(ino).is_some_and(|inode| inode.is_tmpfile());
         let op = Op::Link {
             ino: InoRef::Is { ino },
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
-            tmpfile: unnamed,
+            tmpfile,
         };
-        let reply = self.core.change(caller, op).await?;
+        let reply = self.core.send_change(caller, op).await?;
         let leased = match result(&reply, 0) {
             Ok(OpReply::Linked { leased, .. }) => leased,
             Ok(_) => return Err(Fault::Protocol),
-            // Which of the two is gone? Of the file the kernel may find another one under its name.
+            // Which of the two is gone? If the file is, the kernel may find another one under its
+            // name.
             Err(Fault::Stale) => match self.core.fetch_attr(place.dir).await {
-                Err(fault) => return Err(self.core.of_names(place.dir, fault)),
+                Err(fault) => return Err(self.core.dir_fault(place.dir, fault)),
                 Ok(_) => return Err(Fault::Stale),
             },
             Err(fault) => return Err(fault),
         };
-        let inode = self.core.inodes.make(&leased.attr);
-        inode.set_unnamed(false);
-        let entry = self.core.entry_as_told(&inode, place.dir, place.name, &leased.attr);
-        self.core.untold(&reply).await;
-        Ok(Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry })
+        let inode = self.core.inodes.get_or_insert(&leased.attr);
+        inode.set_tmpfile(false);
+        let entry = self.core.entry_with_attr(&inode, place.dir, place.name, &leased.attr);
+        self.core.invalidate_for_abandoned_caller(&reply).await;
+        Ok(Entry { attr_ttl: ATTR_TTL_NONE, ..entry })
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub async fn unlink(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
-        self.core.writable()?;
-        let meant = self.core.meant(place);
+        self.core.check_writable()?;
+        let kernel_target = self.core.kernel_target(place);
         let removal = self.core.prepare_removal(place, caller.pid).await;
         let op = Op::Unlink {
             dir: InoRef::Is { ino: place.dir },
             name: place.name.clone(),
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
-        let reply = self.core.change(caller, op).await?;
-        let removed = result(&reply, 0).map_err(|fault| self.core.of_names(place.dir, fault))?;
+        let reply = self.core.send_change(caller, op).await?;
+        let removed = result(&reply, 0).map_err(|fault| self.core.dir_fault(place.dir, fault))?;
         let &OpReply::Removed { ref attr, kept, .. } = removed else {
             return Err(Fault::Protocol);
         };
         match removal {
-            Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
-            _ => self.core.lost_name(attr),
+            Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
+            _ => self.core.name_removed(attr),
         }
-        self.core.lost_unmeant(meant, attr.ino).await;
-        self.core.untold(&reply).await;
+        self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
+        self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(())
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
-        self.core.writable()?;
-        let meant = self.core.meant(place);
+        self.core.check_writable()?;
+        let kernel_target = self.core.kernel_target(place);
         let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
-        let reply = self.core.change(caller, op).await?;
+        let reply = self.core.send_change(caller, op).await?;
         if let Ok(OpReply::Removed { attr, .. }) = result(&reply, 0) {
-            self.core.lost_unmeant(meant, attr.ino).await;
+            self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
         }
-        self.core.untold(&reply).await;
-        result(&reply, 0).map(|_| ()).map_err(|fault| self.core.of_names(place.dir, fault))
+        self.core.invalidate_for_abandoned_caller(&reply).await;
+        result(&reply, 0).map(|_| ()).map_err(|fault| self.core.dir_fault(place.dir, fault))
     }
 
-    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A name that is
-    /// replaced leads to the old content or the new, also if this client dies at once: the new one
-    /// is committed before.
+    /// Renames; flags as renameat2: 1 no replace, 2 exchange, 4 leave a whiteout. A replaced name
+    /// leads to the old content or the new, even if this client dies at once: the new content is
+    /// committed before.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -145,7 +146,7 @@ impl Client {
         to: Place<'_>,
         flags: u32,
     ) -> Result<(), Fault> {
-        self.core.writable()?;
+        self.core.check_writable()?;
         if flags & !(NO_REPLACE | EXCHANGE | WHITEOUT) != 0 {
             return Err(Fault::Invalid);
         }
@@ -153,8 +154,8 @@ impl Client {
         let leaves = if flags & WHITEOUT != 0 { LEAVE_WHITEOUT } else { 0 };
         let flags = flags & !WHITEOUT | leaves;
         let (mut sent, committed) = self.core.prepare_replacement(from, to, flags).await?;
-        let (reply, meant, removal) = loop {
-            let meant = self.core.meant(to);
+        let (reply, kernel_target, removal) = loop {
+            let kernel_target = self.core.kernel_target(to);
             let removal = if sent & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
                 self.core.prepare_removal(to, caller.pid).await
             } else {
@@ -168,11 +169,11 @@ impl Client {
                 flags: sent,
                 unused: removal.as_ref().map(|removal| removal.inode.ino),
             };
-            let reply = self.core.change(caller, op).await?;
+            let reply = self.core.send_change(caller, op).await?;
             if sent == flags || result(&reply, 0).err() != Some(Fault::Exists) {
-                break (reply, meant, removal);
+                break (reply, kernel_target, removal);
             }
-            // The name is there.
+            // The name exists.
             committed?;
             self.core.commit_named(from).await?;
             sent = flags;
@@ -186,57 +187,57 @@ impl Client {
         let &OpReply::Renamed { ref moved, ref replaced, kept, ref whiteout, .. } = renamed else {
             return Err(Fault::Protocol);
         };
-        self.core.origins.note(moved.attr.ino, to.dir, to.name);
+        self.core.path_hints.note(moved.attr.ino, to.dir, to.name);
         if let Some(whiteout) = &whiteout.0 {
-            self.core.origins.note(whiteout.attr.ino, from.dir, from.name);
+            self.core.path_hints.note(whiteout.attr.ino, from.dir, from.name);
         }
         if let Some(attr) = replaced
             && !exchanged
         {
             match removal {
-                Some(removal) if removal.inode.ino == attr.ino => removal.done(attr, kept),
-                _ => self.core.lost_name(attr),
+                Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
+                _ => self.core.name_removed(attr),
             }
-            self.core.lost_unmeant(meant, attr.ino).await;
+            self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
         }
-        // The kernel moves what it keeps of a name along, with its lifetime: to where nobody would
-        // tell of a change.
+        // The kernel moves its cached name along, with its TTL: to a directory where nothing would
+        // invalidate it.
         let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
         if holds(from.dir) != holds(to.dir) {
             self.core.kernel.inc_epoch().await;
         }
-        self.core.untold(&reply).await;
+        self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(())
     }
 }
 
-/// An inode that is given up with its last name. Until it is dropped, opening the
-/// inode waits; its dirty data stay where they are until the removal succeeds.
+/// An inode that is given up with its last name. Until this is dropped, opens of the inode wait;
+/// its dirty data stay where they are until the removal succeeds.
 pub(super) struct Removal {
     core: Rc<Core>,
     inode: Rc<Inode>,
 }
 
 impl Removal {
-    /// The name went; `attr` are the inode's attributes since. `kept`: another client has the
-    /// file open, which thereby must get what is dirty here.
-    fn done(self, attr: &Attr, kept: bool) {
+    /// The name was removed; `attr`: the inode's attributes since. `kept`: another client has the
+    /// file open, and must get what is dirty here.
+    fn complete(self, attr: &Attr, kept: bool) {
         if kept {
-            self.core.lost_name(attr);
+            self.core.name_removed(attr);
         } else if attr.nlink == 0
-            && let Some(content) = self.inode.content()
+            && let Some(data_lease) = self.inode.data_lease()
         {
-            content.forget();
-            content.file.drop_all(false);
-            content.file.rights_lost(Rights::empty());
+            data_lease.forget();
+            data_lease.file.drop_all(false);
+            data_lease.file.rights_lost(Rights::empty());
         }
     }
 }
 
 impl Drop for Removal {
     fn drop(&mut self) {
-        if let Some(content) = self.inode.content() {
-            content.file.resume();
+        if let Some(data_lease) = self.inode.data_lease() {
+            data_lease.file.resume();
         }
         let waiting = self.core.removing.borrow_mut().remove(&self.inode.ino);
         if let Some(waiting) = waiting {
@@ -250,73 +251,73 @@ fn is_settled(inode: &Inode) -> bool {
     let mapped = inode.has_buffered_writer() && inode.has_pages();
     !mapped
         && inode
-            .content()
-            .is_none_or(|content| content.file.is_settled() && !content.file.has_unreported_loss())
+            .data_lease()
+            .is_none_or(|data| data.file.is_settled() && !data.file.has_unreported_loss())
 }
 
 impl Core {
-    async fn make(
+    async fn create_node(
         &self,
         caller: &Caller,
         place: Place<'_>,
         node: NewNode,
         want: Rights,
     ) -> Result<Rc<Inode>, Fault> {
-        self.writable()?;
+        self.check_writable()?;
         let op =
             Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
-        let reply = self.change(caller, op).await?;
-        let made = result(&reply, 0).map_err(|fault| self.of_names(place.dir, fault))?;
-        let OpReply::Created { leased, .. } = made else { return Err(Fault::Protocol) };
-        self.origins.note(leased.attr.ino, place.dir, place.name);
-        let inode = self.inodes.make(&leased.attr);
-        self.untold(&reply).await;
+        let reply = self.send_change(caller, op).await?;
+        let created = result(&reply, 0).map_err(|fault| self.dir_fault(place.dir, fault))?;
+        let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
+        self.path_hints.note(leased.attr.ino, place.dir, place.name);
+        let inode = self.inodes.get_or_insert(&leased.attr);
+        self.invalidate_for_abandoned_caller(&reply).await;
         Ok(inode)
     }
 
-    /// An inode lost a name that it was not given up with. If that was the last one and no
-    /// handle is open here, it is given up as soon as the kernel has forgotten it.
-    fn lost_name(self: &Rc<Self>, attr: &Attr) {
+    /// An inode lost a name, but was not given up with it. If that was the last name and no handle
+    /// is open here, the client returns it as soon as the kernel has forgotten it.
+    fn name_removed(self: &Rc<Self>, attr: &Attr) {
         if attr.nlink > 0 || attr.kind == FileKind::Directory {
             return;
         }
         let Some(inode) = self.inodes.get(attr.ino) else { return };
         if inode.opens() == 0 && inode.holds(Rights::OPEN) {
             inode.owe_open();
-            self.see_to_open(&inode);
+            self.schedule_open_return(&inode);
         }
     }
 
-    /// The inode that the kernel means by a name that it wants to change: it holds its directory
-    /// locked, so that what it was told last is what is known here.
-    fn meant(&self, place: Place<'_>) -> Option<Ino> {
-        self.known(place).map(|inode| inode.ino)
+    /// The inode that the kernel means by a name that it is about to change. The kernel holds the
+    /// directory locked, so its view is the one cached here.
+    fn kernel_target(&self, place: Place<'_>) -> Option<Ino> {
+        self.cached_inode(place).map(|inode| inode.ino)
     }
 
-    /// An inode lost a name. If the kernel meant another by that, it counts that one's links down:
-    /// what it keeps of this one is from before.
-    async fn lost_unmeant(&self, meant: Option<Ino>, ino: Ino) {
-        if meant != Some(ino) {
+    /// An inode lost a name. If the kernel meant another inode, it decrements the link count of
+    /// that one, and its attributes of this one are outdated.
+    async fn inval_unexpected_inode(&self, kernel_target: Option<Ino>, ino: Ino) {
+        if kernel_target != Some(ino) {
             self.kernel.inval_attr(ino).await;
         }
     }
 
-    /// Where a name leads, if that is known here.
-    fn known(&self, place: Place<'_>) -> Option<Rc<Inode>> {
+    /// The inode that a name leads to, if that is cached here.
+    fn cached_inode(&self, place: Place<'_>) -> Option<Rc<Inode>> {
         let dir = self.inodes.get(place.dir).filter(|dir| dir.holds(Rights::NAMES))?;
         match dir.names(|names| names.find(place.name)) {
-            Known::Leads(ino) => self.inodes.get(ino),
+            CachedName::Present(ino) => self.inodes.get(ino),
             _ => None,
         }
     }
 
-    /// Commits what this client has dirty of the files that a rename gives names which others had
-    /// before. What other clients have dirty the server recalls. Nothing is asked of the server
-    /// here that others could wait for: the commits wait for no gate.
+    /// Commits what is dirty here of files that a rename moves over existing names. The server
+    /// recalls what is dirty at other clients. No request made here can block others: the commits
+    /// wait for no gate.
     ///
-    /// Gives the flags to ask the server with. Is the name not known to be there, and the file not
-    /// committed, then the server is asked to replace nothing, and with it goes what to answer if
-    /// the name is there: that the file cannot be committed, if it was tried.
+    /// Returns the flags for the request to the server. If the name may not exist, and the file is
+    /// not committed, the server is asked to replace nothing. The second value is then the answer
+    /// if the name exists: the fault, if a commit was tried and failed.
     ///
     /// # Errors
     /// The content is lost, or cannot be committed now: then the old name must stay.
@@ -334,17 +335,17 @@ impl Core {
                 Ok(()) => self.commit_named(from).await,
                 failed => failed,
             };
-            // If a name is missing nothing is exchanged, as the server will say.
+            // If a name does not exist, nothing is exchanged, and the server will say so.
             if both.is_err() && self.find(to).await?.is_some() && self.find(from).await?.is_some() {
                 both?;
             }
             return Ok((flags, Ok(())));
         }
-        if self.known(to).is_some() {
+        if self.cached_inode(to).is_some() {
             self.commit_named(from).await?;
             return Ok((flags, Ok(())));
         }
-        match self.known(from) {
+        match self.cached_inode(from) {
             Some(inode) if is_settled(&inode) => Ok((flags, Ok(()))),
             Some(_) => Ok((flags | NO_REPLACE, Ok(()))),
             None => match self.commit_named(from).await {
@@ -354,14 +355,16 @@ impl Core {
         }
     }
 
-    /// Is there nothing that a commit could tell, of no file, nothing that a mapping may hold, and
-    /// nothing lost that no process has heard of?
+    /// Is nothing of any file left to commit, possibly stored into a mapping, or lost without a
+    /// report to any process?
     fn is_all_settled(&self) -> bool {
         let data = self.data();
-        data.is_settled() && !data.has_unreported_loss() && !self.handles.map_writable()
+        let settled = data.is_settled() && !data.has_unreported_loss();
+        settled && !self.handles.may_be_mapped_writable()
     }
 
-    /// What this client has accepted of the content of the file at `place` is stable and committed.
+    /// Makes what this client has accepted of the content of the file at `place` stable and
+    /// committed.
     async fn commit_named(&self, place: Place<'_>) -> Result<(), Fault> {
         if self.is_all_settled() {
             return Ok(());
@@ -369,21 +372,21 @@ impl Core {
         let found = self.find(place).await?;
         let Some(inode) = found.and_then(|ino| self.inodes.get(ino)) else { return Ok(()) };
         if inode.has_buffered_writer() && inode.has_pages() {
-            // What was stored into a mapping is content, too.
-            self.void_pages(&inode, (0, u64::MAX)).await;
+            // Stores into a mapping are content, too.
+            self.inval_pages(&inode, (0, u64::MAX)).await;
         }
-        let Some(content) = inode.content() else { return Ok(()) };
-        match content.file.commit_accepted().await {
-            // It is gone, as the server will say.
+        let Some(data_lease) = inode.data_lease() else { return Ok(()) };
+        match data_lease.file.commit_accepted().await {
+            // The file is gone, and the server will say so.
             Err(Fault::Stale) => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// The inode to which a name leads, asked from the server if that is not known. `None`: to
-    /// none, or the server has another answer, which the operation will get as well.
+    /// The inode that a name leads to, looked up at the server if it is not cached. `None`: there
+    /// is none, or the server returned a fault, which the operation will get as well.
     async fn find(&self, place: Place<'_>) -> Result<Option<Ino>, Fault> {
-        if let Some(inode) = self.known(place) {
+        if let Some(inode) = self.cached_inode(place) {
             return Ok(Some(inode.ino));
         }
         let op = Op::Lookup {
@@ -400,25 +403,25 @@ impl Core {
     }
 
     fn is_same(&self, from: Place<'_>, to: Place<'_>) -> bool {
-        match (self.known(from), self.known(to)) {
+        match (self.cached_inode(from), self.cached_inode(to)) {
             (Some(from), Some(to)) => from.ino == to.ino,
             _ => false,
         }
     }
 
-    /// If `place` is the only name of a file that nothing here uses, its rights can be given
-    /// up with the name: nothing goes to the devices for it any more.
-    /// Not while another thread than `pid` may be on its way to it.
+    /// If `place` is the only name of a file that nothing here uses, its rights can be given up
+    /// with the name: then nothing more is written to the devices for it. Not while a thread other
+    /// than `pid` may still open it.
     async fn prepare_removal(self: &Rc<Self>, place: Place<'_>, pid: u32) -> Option<Removal> {
-        let inode = self.known(place)?;
+        let inode = self.cached_inode(place)?;
         let removable = |inode: &Inode| {
             inode.kind() != FileKind::Directory
                 && inode.opens() == 0
-                && inode.attr_holds()
+                && inode.attr_is_valid()
                 && inode.server_attr().nlink == 1
-                && !self.is_sought_by_others(inode, place, pid)
+                && !self.may_be_opened_by_others(inode, place, pid)
                 // A recall that drains waits for what the removal holds back.
-                && inode.content().is_none_or(|c| c.uses() == 0 && !c.is_draining())
+                && inode.data_lease().is_none_or(|c| c.io_guards() == 0 && !c.is_draining())
         };
         if !removable(&inode) || self.removing.borrow().contains_key(&inode.ino) {
             return None;
@@ -427,14 +430,14 @@ impl Core {
         let removing = Removing { dir, name, ended: Notify::new() };
         self.removing.borrow_mut().insert(inode.ino, removing);
         let removal = Removal { core: self.clone(), inode };
-        if let Some(content) = removal.inode.content()
-            && !content.file.is_clean()
+        if let Some(data_lease) = removal.inode.data_lease()
+            && !data_lease.file.is_clean()
         {
-            if content.shared.get() {
-                // Another client may have it open, and go on reading.
-                content.file.flush().await.ok()?;
+            if data_lease.shared.get() {
+                // Another client may have it open, and continue reading.
+                data_lease.file.flush().await.ok()?;
             }
-            content.file.pause().await;
+            data_lease.file.pause().await;
         }
         removable(&removal.inode).then_some(removal)
     }

@@ -7,38 +7,38 @@ use proto::mds::{InoRef, NewNode, Op, OpReply, Reply};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
-use super::setattr::TAKEN_IN_WITHOUT_QUESTION;
+use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
 use crate::client::Client;
 use crate::core::Core;
+use crate::data_lease::Service;
 use crate::handles::OpenFile;
-use crate::inode::{Inode, Stays};
+use crate::inode::{Inode, InodePin};
 use crate::rpc::{Call, result};
-use crate::uses::Service;
 
-/// Rights of who makes a file and opens it.
+/// Rights to acquire with a file that is created and opened.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 
-/// How often a file is made anew that was there when it was to be made, and was removed before it
-/// was found.
-const MADE_AGAIN: u32 = 64;
+/// How often a create is retried whose name existed, and was removed before it was looked up.
+const CREATE_RETRIES: u32 = 64;
 
-/// Counts an open; taken back, as by a close, if opening fails or is given up.
-struct Counted {
+/// Counts an open; if the open fails or is given up, counts it back, like a close.
+struct OpenCount {
     core: Weak<Core>,
     inode: Rc<Inode>,
     kept: bool,
 }
 
-impl Counted {
-    fn new(core: &Core, inode: &Rc<Inode>) -> Counted {
+impl OpenCount {
+    fn new(core: &Core, inode: &Rc<Inode>) -> OpenCount {
         inode.count_open(1);
-        Counted { core: core.me.clone(), inode: inode.clone(), kept: false }
+        OpenCount { core: core.me.clone(), inode: inode.clone(), kept: false }
     }
 }
 
-impl Drop for Counted {
-    /// Whoever opened it may have been given up with `OPEN` here, which nobody else gives back.
+impl Drop for OpenCount {
+    /// The operation that opened it may have been abandoned while `OPEN` is held here: nothing else
+    /// would return it.
     fn drop(&mut self) {
         if self.kept || self.inode.count_open(-1) > 0 {
             return;
@@ -48,13 +48,13 @@ impl Drop for Counted {
         if !inode.is_lost() && inode.server_attr().nlink == 0 {
             inode.owe_open();
         }
-        core.see_to_open(&inode);
+        core.schedule_open_return(&inode);
     }
 }
 
-/// Does the kernel bypass its page cache? A buffered write shows its bytes to local
-/// readers before this client has the right, so only O_RDWR, which takes the right at
-/// open and may be mapped, is buffered, and not even that while several clients write the file.
+/// Does the kernel bypass its page cache? A buffered write shows its bytes to local readers before
+/// this client has the right. So only O_RDWR, which takes the right at open and may be mapped, is
+/// buffered, and not even that while several clients write the file.
 fn is_direct(flags: OpenFlags) -> bool {
     flags.has(OpenFlags::DIRECT | OpenFlags::APPEND) || flags.writes() && !flags.read_write()
 }
@@ -69,11 +69,11 @@ impl Client {
     ) -> Result<Opened, Fault> {
         let core = &self.core;
         if flags.writes() || flags.has(OpenFlags::TRUNCATE) {
-            core.writable()?;
+            core.check_writable()?;
         }
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        inode.kernel_opens();
+        inode.mark_opened();
         match inode.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Fault::IsDirectory),
@@ -82,12 +82,12 @@ impl Client {
         core.open_inode(&inode, flags).await
     }
 
-    /// Makes and opens a regular file, or opens it if it exists and `O_EXCL` is not set.
+    /// Creates and opens a regular file, or opens it if it exists and `O_EXCL` is not set.
     ///
     /// # Errors
-    /// `Stale` if it exists and only the kernel, which took the name for missing, can say
-    /// whether the caller may open it: the kernel then looks the name up again. So where others
-    /// made and removed it too often meanwhile.
+    /// `Stale` if it exists and only the kernel, which believed that the name did not exist, can
+    /// say whether the caller may open it: the kernel then looks the name up again. Also if others
+    /// created and removed it too often in between.
     pub async fn create(
         &self,
         caller: &Caller,
@@ -97,8 +97,8 @@ impl Client {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
-        core.writable()?;
-        let mut again = MADE_AGAIN;
+        core.check_writable()?;
+        let mut retries = CREATE_RETRIES;
         loop {
             let op = Op::Create {
                 dir: InoRef::Is { ino: place.dir },
@@ -106,14 +106,14 @@ impl Client {
                 node: new_file(mode, umask),
                 want: WANT_NEW,
             };
-            let reply = core.change(caller, op).await?;
+            let reply = core.send_change(caller, op).await?;
             let exists = matches!(result(&reply, 0), Err(Fault::Exists));
             if !exists || flags.has(OpenFlags::EXCLUSIVE) {
-                return self.made(&reply, place, flags).await;
+                return self.created(&reply, place, flags).await;
             }
             let Ok(entry) = self.lookup(caller, place.dir, place.name).await? else {
-                // Removed since.
-                again = again.checked_sub(1).ok_or(Fault::Stale)?;
+                // It was removed since.
+                retries = retries.checked_sub(1).ok_or(Fault::Stale)?;
                 continue;
             };
             if !may_open(caller, &entry.attr, flags) {
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// What was found under the name of a file that was to be made is opened.
+    /// Opens the existing file that a create found.
     async fn open_found(
         &self,
         caller: &Caller,
@@ -149,11 +149,11 @@ impl Client {
                 return Err(fault);
             }
         }
-        Ok((Entry { attr_ttl: TAKEN_IN_WITHOUT_QUESTION, ..entry }, opened))
+        Ok((Entry { attr_ttl: ATTR_TTL_NONE, ..entry }, opened))
     }
 
-    /// The answer to the making of a file that is opened with it.
-    async fn made(
+    /// Handles the reply to a create that also opens the file.
+    async fn created(
         &self,
         reply: &Reply,
         place: Place<'_>,
@@ -162,19 +162,19 @@ impl Client {
         let core = &self.core;
         match result(reply, 0) {
             Ok(OpReply::Created { leased, .. }) => {
-                let inode = core.inodes.make(&leased.attr);
-                core.origins.note(inode.ino, place.dir, place.name);
+                let inode = core.inodes.get_or_insert(&leased.attr);
+                core.path_hints.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
-                let entry = core.told_entry(&inode, place.dir, place.name);
-                core.untold(reply).await;
+                let entry = core.entry_from_reply(&inode, place.dir, place.name);
+                core.invalidate_for_abandoned_caller(reply).await;
                 Ok((entry, opened))
             }
             Ok(_) => Err(Fault::Protocol),
-            Err(fault) => Err(core.of_names(place.dir, fault)),
+            Err(fault) => Err(core.dir_fault(place.dir, fault)),
         }
     }
 
-    /// Makes and opens a nameless regular file.
+    /// Creates and opens a regular file without a name (`O_TMPFILE`).
     pub async fn tmpfile(
         &self,
         caller: &Caller,
@@ -184,24 +184,24 @@ impl Client {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
-        core.writable()?;
+        core.check_writable()?;
         let op = Op::CreateTmpfile {
             dir: InoRef::Is { ino: dir },
             node: new_file(mode, umask),
             want: WANT_NEW,
         };
-        let reply = core.change(caller, op).await?;
-        let made = result(&reply, 0).map_err(|fault| core.of_names(dir, fault))?;
-        let OpReply::Created { leased, .. } = made else { return Err(Fault::Protocol) };
-        let inode = core.inodes.make(&leased.attr);
-        inode.set_unnamed(true);
+        let reply = core.send_change(caller, op).await?;
+        let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
+        let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
+        let inode = core.inodes.get_or_insert(&leased.attr);
+        inode.set_tmpfile(true);
         let opened = core.opened(&inode, flags);
         let entry = core.entry(&inode, dir);
-        core.untold(&reply).await;
+        core.invalidate_for_abandoned_caller(&reply).await;
         Ok((entry, opened))
     }
 
-    /// The last descriptor is gone; frees the owner's flock if given.
+    /// The last descriptor is closed; frees the owner's flock if given.
     pub async fn release(&self, handle: Handle, flock_owner: Option<LockOwner>) {
         let core = &self.core;
         let Some(file) = core.handles.remove_file(handle) else { return };
@@ -229,15 +229,16 @@ impl Client {
         if left > 0 || inode.is_lost() {
             return;
         }
-        core.closed_last(&inode).await;
-        core.content_closed(&inode);
-        core.inodes.cooled(&inode);
+        core.last_handle_closed(&inode).await;
+        core.data_lease_closed(&inode);
+        core.inodes.became_idle(&inode);
     }
 }
 
-/// Is it plain that the kernel would let `caller` open what turned out to exist? It checks nothing
-/// that an answer to CREATE opens. Where it is not plain the kernel looks the name up, and checks.
-/// User 0 has no more rights than others: behind a mount that maps ids it may be anybody.
+/// Is it certain that the kernel would let `caller` open an existing file? The kernel checks
+/// nothing when an answer to CREATE opens a file. If it is not certain, the kernel looks the name
+/// up, and checks. User 0 has no more rights than others: behind an id-mapped mount it may be any
+/// user.
 fn may_open(caller: &Caller, attr: &Attr, flags: OpenFlags) -> bool {
     let writes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
     let reads = flags.0 & OpenFlags::ACCESS != OpenFlags::WRITE_ONLY;
@@ -251,85 +252,89 @@ fn new_file(mode: u16, umask: u16) -> NewNode {
 }
 
 impl Core {
-    /// Opens an inode that exists.
+    /// Opens an existing inode.
     pub async fn open_inode(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<Opened, Fault> {
         loop {
             let removing = self.removing.borrow().get(&inode.ino).map(|r| r.ended.notified());
             let Some(removing) = removing else { break };
             removing.await;
         }
-        let mut counted = Counted::new(self, inode);
+        let mut count = OpenCount::new(self, inode);
         let _opening = if flags.read_write() && inode.kind() == FileKind::Regular {
-            Some(self.content(inode).pages.open_to_write().await)
+            Some(self.data_lease(inode).pages.open_to_write().await)
         } else {
             None
         };
-        let got = self.rights_to_open(inode, flags).await;
-        counted.kept = got.is_ok();
-        drop(counted);
+        let got = self.acquire_open_rights(inode, flags).await;
+        count.kept = got.is_ok();
+        drop(count);
         match got {
             Ok(direct) => {
                 if flags.read_write() {
                     inode.count_writer(1);
                 }
-                Ok(self.handle(inode, flags, direct))
+                Ok(self.new_handle(inode, flags, direct))
             }
             Err(fault) => Err(fault),
         }
     }
 
-    /// Gets what opening takes. Does the kernel bypass its page cache? When it ends, and until
-    /// something else is awaited, the kernel has no pages but under `DATA_X` if the handle may map
-    /// them writable: a page that is there gets dirty without a request.
-    async fn rights_to_open(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Result<bool, Fault> {
+    /// Acquires the rights for opening. True if the kernel bypasses its page cache. If the handle
+    /// may map pages writable, the kernel then has pages under `DATA_X` only, until something else
+    /// is awaited: a page that exists becomes dirty without a request.
+    async fn acquire_open_rights(
+        &self,
+        inode: &Rc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<bool, Fault> {
         let mut direct = is_direct(flags);
         if flags.read_write() && !direct {
             direct = self.acquire_open(inode, Rights::DATA_X).await?;
         }
-        // Reading or writing follows, as a rule; and who writes may have `DATA_X` from before
-        // `OPEN` was lost.
+        // Usually a read or a write follows. A client that writes may still have `DATA_X` from
+        // before `OPEN` was lost.
         if !inode.holds(Rights::OPEN) {
             let follows = if flags.writes() { Rights::DATA_X } else { Rights::DATA_S };
             self.acquire_open(inode, follows).await?;
         }
         if flags.read_write() && !direct {
-            drop(self.use_data(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
+            drop(self.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?);
         } else if flags.read_write() && inode.has_pages() && !inode.holds(Rights::DATA_X) {
-            self.leave_whole(inode).await;
+            self.give_up_whole(inode).await;
         }
         Ok(direct)
     }
 
-    /// The handle of a file that was just made, and is counted as open since its answer came.
+    /// The handle of a newly created file, which counts as open since the reply came.
     fn opened(&self, inode: &Rc<Inode>, flags: OpenFlags) -> Opened {
         if flags.read_write() {
             inode.count_writer(1);
         }
-        self.handle(inode, flags, is_direct(flags))
+        self.new_handle(inode, flags, is_direct(flags))
     }
 
-    fn handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
-        let reported = inode.content().map_or(0, |content| content.file.error_seq());
+    fn new_handle(&self, inode: &Rc<Inode>, flags: OpenFlags, direct: bool) -> Opened {
+        let reported = inode.data_lease().map_or(0, |data| data.file.error_seq());
         let (reported, lockers) = (Cell::new(reported), RefCell::default());
         let file = OpenFile { inode: inode.clone(), flags, direct, reported, lockers };
         let keep_cache = inode.keep_pages();
-        if let Some(content) = inode.content().filter(|_| !keep_cache) {
-            content.pages.drops_by_answer(self.env.now());
+        if let Some(data_lease) = inode.data_lease().filter(|_| !keep_cache) {
+            data_lease.pages.drops_by_answer(self.env.now());
         }
         Opened { handle: self.handles.add_file(file), keep_cache, direct_io: direct }
     }
 
-    /// A file without a name, or one whose `OPEN` the server wants back, is open no longer. In a
-    /// task of its own: what is owed goes back also when the caller of the operation is gone.
+    /// Returns `OPEN` of an orphan, or of a file whose `OPEN` was recalled, after its last close.
+    /// Runs in its own task: what is owed is returned even if the caller of the operation is gone.
     ///
     /// # Errors
-    /// If the server could not be asked whether it has a name: then `OPEN` is owed.
+    /// If the server could not be asked whether the file has a name: then `OPEN` is owed.
     pub async fn last_close(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
         let Some(core) = self.me.upgrade() else { return Ok(()) };
         let inode = inode.clone();
         let returned = self.env.spawn_join(async move {
-            while let Some(seq) = core.give_open(&inode).await? {
-                // A grant was under way to here when that left: its answer tells what is held.
+            while let Some(seq) = core.return_open(&inode).await? {
+                // A grant was on its way when the return was sent: its reply says what is held.
                 core.session.barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
             }
@@ -338,9 +343,9 @@ impl Core {
         returned.await
     }
 
-    /// Gives `OPEN` up if nothing is open. If the server did not take that, the sequence that it
-    /// should have named.
-    async fn give_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
+    /// Returns `OPEN` if nothing is open. If the server did not accept the return: the sequence
+    /// that it should have named.
+    async fn return_open(&self, inode: &Rc<Inode>) -> Result<Option<u64>, Fault> {
         if inode.is_lost() {
             return Ok(None);
         }
@@ -351,40 +356,40 @@ impl Core {
             return Err(fault);
         }
         if self.is_used(inode) {
-            // Opened or found again meanwhile: it is owed at the next last close, or when the
-            // kernel has forgotten it.
+            // Opened or found again in between: `OPEN` is owed at the next last close, or when the
+            // kernel has forgotten the inode.
             inode.owe_open();
             return Ok(None);
         }
         let gone = inode.server_attr().nlink == 0;
-        if gone && let Some(content) = inode.content() {
-            if content.shared.get() {
-                // Another client may have it open still; what is lost is in the log.
-                let _ = content.file.flush().await;
+        if gone && let Some(data_lease) = inode.data_lease() {
+            if data_lease.shared.get() {
+                // Another client may still have it open; the log reports what is lost.
+                let _ = data_lease.file.flush().await;
             }
-            content.file.pause().await;
+            data_lease.file.pause().await;
             if inode.opens() > 0 {
-                // Who found it by its name has opened it meanwhile.
-                content.file.resume();
+                // A process that found it by its name has opened it in between.
+                data_lease.file.resume();
                 inode.owe_open();
                 return Ok(None);
             }
-            content.forget();
-            content.file.drop_all(false);
-            content.file.rights_lost(Rights::empty());
-            content.file.resume();
+            data_lease.forget();
+            data_lease.file.drop_all(false);
+            data_lease.file.rights_lost(Rights::empty());
+            data_lease.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
         let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
-        inode.give(give, self.session.order());
+        inode.give_up(give, self.session.order());
         if gone {
             inode.set_pages(false);
         }
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, range: None };
-        let stays = Stays::known(inode);
+        let pin = InodePin::new(inode);
         let reply = self.session.call(Call::reserved(vec![op])).await;
-        self.inodes.stayed(stays);
-        // After an eviction there is nothing left to give back.
+        self.inodes.unpin(pin);
+        // After an eviction there is nothing left to return.
         let Ok(reply) = reply else { return Ok(None) };
         Ok(match result(&reply, 0) {
             Ok(OpReply::StaleReturn { seq }) => Some(*seq),

@@ -1,9 +1,9 @@
 //! The mounted directory while the server is away.
 //!
-//! `df`, `mountpoint`, `umount` and `ls -l` of the directory above ask every mount of a host,
-//! whoever runs them. So that one server that is away does not stop them all, what they ask of the
-//! mounted directory is answered as it was last known once the server has been silent for a second.
-//! The kernel keeps none of these answers.
+//! `df`, `mountpoint`, `umount` and `ls -l` of the parent directory query every mount of a host,
+//! whoever runs them. A single absent server must not block them all. So once the server has been
+//! silent for a second, their queries about the mounted directory are answered with what was last
+//! known. The kernel caches none of these answers.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -17,9 +17,9 @@ use crate::inode::Inode;
 use crate::rpc::Call;
 
 impl Client {
-    /// Learns what is told of the mounted directory if the server is away. Without it there is just
-    /// less to tell.
-    pub(crate) async fn look_at_root(&self) {
+    /// Fetches what is reported about the mounted directory while the server is away. If this
+    /// fails, less can be reported then.
+    pub(crate) async fn cache_root_info(&self) {
         let ino = InoRef::Is { ino: self.root() };
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
         if let Ok(reply) = self.core.session.call(Call::ops(&Caller::default(), ops)).await {
@@ -27,9 +27,9 @@ impl Client {
         }
     }
 
-    /// The answer of `ask` about the inode. If it is the mounted directory and the server is
-    /// silent: what `known` tells of it, if anything.
-    pub(super) async fn or_as_last_known<T>(
+    /// The output of `ask` about the inode. For the mounted directory, while the server is silent:
+    /// the answer of `known`, if it has one.
+    pub(super) async fn or_last_known<T>(
         &self,
         ino: Ino,
         ask: impl Future<Output = Result<T, Fault>>,

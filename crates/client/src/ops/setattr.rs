@@ -9,10 +9,10 @@ use types::{Attr, Duration, Fault, FileKind, Ino};
 use crate::api::{Caller, SetAttrRequest, TimeSpec};
 use crate::client::Client;
 use crate::core::Core;
+use crate::data_lease::Service;
 use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::rpc::result;
-use crate::uses::Service;
 
 fn time(spec: TimeSpec) -> SetTime {
     match spec {
@@ -21,13 +21,13 @@ fn time(spec: TimeSpec) -> SetTime {
     }
 }
 
-/// For how long the kernel may believe attributes that it takes in also where they were invalidated
-/// after the answer: those of SETATTR (before Linux 6.16), of LINK, and of CREATE for a file that
-/// is there.
-pub(super) const TAKEN_IN_WITHOUT_QUESTION: Duration = Duration::ZERO;
+/// TTL of attributes that the kernel accepts even if they were invalidated after the answer. These
+/// are the answers to SETATTR (before Linux 6.16), to LINK, and to CREATE of an existing file. So
+/// they must not be cached.
+pub(super) const ATTR_TTL_NONE: Duration = Duration::ZERO;
 
 impl Client {
-    /// Changes attributes. The size is changed under `DATA_X`, locally; the rest at the server.
+    /// Changes attributes. The size is changed locally, under `DATA_X`; the rest at the server.
     pub async fn setattr(
         &self,
         caller: &Caller,
@@ -35,10 +35,10 @@ impl Client {
         set: SetAttrRequest,
     ) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
-        core.writable()?;
-        core.live().await?;
+        core.check_writable()?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        // A descriptor of what is lost does not reach what has its number now.
+        // A handle to a lost inode must not affect the inode that reuses its number.
         if let Some(handle) = set.handle {
             core.handles.ino(handle)?;
         }
@@ -62,26 +62,26 @@ impl Client {
             atime: set.atime.map(time),
             mtime: set.mtime.map(time),
             kill_setid,
-            judged_by: inode.owner_told(),
+            judged_by: inode.reported_owner(),
         };
         let explicit = set.mode.is_some() || owned || set.atime.is_some() || set.mtime.is_some();
         if explicit || kill_setid {
             core.set_attr(caller, &inode, change).await?;
         }
         let changed = set.size.is_some() || explicit || kill_setid;
-        let attr = if core.attr_counts(&inode) {
+        let attr = if core.attr_cache_valid(&inode) {
             inode.attr()
         } else {
-            match core.ask_attr(ino).await {
+            match core.fetch_attr_reply(ino).await {
                 Ok((_, attr)) => attr,
-                // It was changed, and then removed: who changed it by its name must not try that
-                // again with what has the name now.
+                // It was changed, and then removed. A caller that changed it by its name must not
+                // repeat that with the inode that has the name now.
                 Err(Fault::Stale | Fault::NotFound) if changed => Attr { nlink: 0, ..inode.attr() },
                 Err(fault) => return Err(fault),
             }
         };
-        core.tell_attr(&inode, &attr);
-        Ok((attr, TAKEN_IN_WITHOUT_QUESTION))
+        core.report_attr(&inode, &attr);
+        Ok((attr, ATTR_TTL_NONE))
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn has_setid(attr: &Attr) -> bool {
 }
 
 impl Core {
-    /// Sets the size of a regular file; `by`: through this.
+    /// Sets the size of a regular file; `by`: through this open file.
     pub async fn truncate(
         &self,
         inode: &Rc<Inode>,
@@ -101,15 +101,15 @@ impl Core {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
-        // An unlinked, closed file is no longer there; the kernel may still ask.
-        let in_use = self.use_to_change(inode, Service::Always, true, (size, u64::MAX)).await?;
-        by.map_or(Ok(()), |file| self.locks.stand(file))?;
-        let _changing = in_use.pages().change((size, u64::MAX)).await;
-        in_use.file().set_size(size).await?;
-        // The kernel that asks for this changes the size that it has, and its pages, by itself.
-        in_use.pages().resized(size);
-        drop(in_use);
-        self.content_changed(inode).await;
+        // An unlinked, closed file no longer exists; the kernel may still ask.
+        let guard = self.acquire_write_io(inode, Service::Resize, true, (size, u64::MAX)).await?;
+        by.map_or(Ok(()), |file| self.locks.check_not_lost(file))?;
+        let _changing = guard.pages().change((size, u64::MAX)).await;
+        guard.file().set_size(size).await?;
+        // The kernel that requested this adjusts its size and pages by itself.
+        guard.pages().resized(size);
+        drop(guard);
+        self.inval_content_for_abandoned_caller(inode).await;
         Ok(())
     }
 
@@ -121,26 +121,26 @@ impl Core {
         set: SetAttr,
     ) -> Result<(), Fault> {
         if set.mtime.is_some()
-            && let Some(content) = inode.content()
+            && let Some(data_lease) = inode.data_lease()
         {
-            // What was written before no longer sets the time, also not by a commit that is sent
-            // again after a restart; what is written from now on does.
-            content.file.before_times_set().await;
+            // Earlier writes must no longer set the time, not even by a commit that is replayed
+            // after a restart; later writes do.
+            data_lease.file.before_times_set().await;
         }
         if inode.is_lost() {
             return Err(Fault::Stale);
         }
         let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
-        let reply = self.change(caller, op).await?;
-        self.untold(&reply).await;
+        let reply = self.send_change(caller, op).await?;
+        self.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 
     /// A write by an unprivileged caller clears set-id bits.
     pub async fn kill_setid(&self, caller: &Caller, inode: &Rc<Inode>) -> Result<(), Fault> {
-        // Who holds a part gives it up before anyone changes the mode.
-        let parts = inode.content().is_some_and(|content| content.holds_parts());
-        if !inode.attr_holds() && !parts {
+        // A client that holds a range gives it up before anyone changes the mode.
+        let parts = inode.data_lease().is_some_and(|data| data.holds_ranges());
+        if !inode.attr_is_valid() && !parts {
             self.fetch_attr(inode.ino).await?;
         }
         if !has_setid(&inode.attr()) {
@@ -153,7 +153,7 @@ impl Core {
             atime: None,
             mtime: None,
             kill_setid: true,
-            judged_by: inode.owner_told(),
+            judged_by: inode.reported_owner(),
         };
         self.set_attr(caller, inode, set).await
     }

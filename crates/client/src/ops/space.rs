@@ -1,4 +1,4 @@
-//! Space, and making everything durable.
+//! Space, and syncfs.
 
 use proto::mds::{Op, OpReply, Reply};
 use types::{Duration, Fault};
@@ -8,18 +8,18 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::rpc::{Call, result};
 
-/// How long is waited for what is under way and changes the numbers.
+/// How long to wait for operations in progress that change the numbers.
 const PENDING: Duration = Duration::from_millis(500);
-/// How often is asked while blocks come from the server or go back to it.
+/// How often to ask while blocks come from the server or go back to it.
 const TRIES: u32 = 4;
 
 impl Client {
-    /// Space as it is now; what other clients keep for what they will write counts as taken.
-    /// While the server is silent: as it was last known.
+    /// Space as it is now; the pools of other clients count as used. While the server is silent: as
+    /// it was last known.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
         let session = &self.core.session;
-        if let Some(told) = session.unless_silent(self.current_statfs()).await {
-            return told;
+        if let Some(answer) = session.unless_silent(self.current_statfs()).await {
+            return answer;
         }
         match self.core.statfs.get() {
             Some(known) => Ok(self.with_pool(known)),
@@ -37,37 +37,38 @@ impl Client {
             let moves = data.pool_transfers();
             let statfs = self.statfs_of_server().await?;
             tries -= 1;
-            // What the server gives to the pool is free no more there, and not yet free here.
+            // Blocks on their way to the pool are no longer free at the server, and not yet free
+            // here.
             if data.pool_transfers() == moves && data.is_pool_idle() || tries == 0 {
                 return Ok(self.with_pool(statfs));
             }
         }
     }
 
-    /// What lies unused in this client's pool is free for its processes.
+    /// Unused blocks in this client's pool are free for its processes.
     fn with_pool(&self, statfs: Statfs) -> Statfs {
         let free = statfs.blocks_free.saturating_add(self.core.data().unused_blocks());
         Statfs { blocks_free: free.min(statfs.blocks), ..statfs }
     }
 
-    /// Space as the server has it: what is in pools is not free.
+    /// Space as the server counts it: blocks in pools are not free.
     async fn statfs_of_server(&self) -> Result<Statfs, Fault> {
         let asked = Call::one(&Caller::default(), Op::Statfs {});
         let reply = self.core.session.call(asked).await?;
         self.core.keep_statfs(&reply)
     }
 
-    /// Everything of this client is durable when it ends.
+    /// Makes everything of this client durable.
     pub async fn syncfs(&self) -> Result<(), Fault> {
         let data = self.core.data().sync_all().await;
-        // One file that a device failed does not keep the others from being made durable.
+        // A file that a device failed must not keep the others from becoming durable.
         data.and(self.core.session.sync().await)
     }
 }
 
 impl Core {
-    /// Keeps what the first operation of a request, which asked for space, was told: it is told
-    /// again while the server is silent.
+    /// Keeps the result of the first operation of a request, which is STATFS: it answers while the
+    /// server is silent.
     pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<Statfs, Fault> {
         let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
         let statfs = Statfs {

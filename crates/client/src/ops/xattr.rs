@@ -10,23 +10,23 @@ use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
 
 use crate::api::Caller;
 use crate::client::Client;
+use crate::data_lease::Service;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
 use crate::rpc::{Call, result};
-use crate::uses::Service;
 
 /// The layout of a regular file, as JSON text.
 const LAYOUT: &[u8] = b"user.redbud.layout";
-/// How the names of attributes begin that a file may have.
+/// Prefixes of the attributes that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-/// How names of attributes begin for which `ls -l` asks of every entry.
+/// Prefixes of the attributes that `ls -l` asks for on every entry.
 const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
 
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
-        self.or_as_last_known(ino, self.ask_xattr(ino, name), |_| {
-            // Of others an application may rely on what has been changed meanwhile.
+        self.or_last_known(ino, self.getxattr_online(ino, name), |_| {
+            // An application may rely on changes of other attributes.
             if !ASKED_BY_LS.iter().any(|prefix| name.starts_with(prefix)) {
                 return None;
             }
@@ -37,20 +37,20 @@ impl Client {
         .await
     }
 
-    async fn ask_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
+    async fn getxattr_online(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
         if name == LAYOUT {
             return self.layout(&inode).await;
         }
-        let known = if core.attr_counts(&inode) { inode.xattrs() } else { Xattrs::Unknown };
+        let known = if core.attr_cache_valid(&inode) { inode.xattrs() } else { Xattrs::Unknown };
         if is_absent(&known, name) {
             return Err(Fault::NoAttribute);
         }
         let mut ops = Vec::new();
         if known == Xattrs::Unknown {
-            // The next name that is asked for, and is not there, needs no request.
+            // A later query for another absent name then needs no request.
             ops.push(Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR });
         }
         ops.push(Op::GetXattr {
@@ -63,8 +63,8 @@ impl Client {
         match result(&reply, last) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
             Ok(_) => Err(Fault::Protocol),
-            // The kernel asks for ACLs before it looks for a name.
-            Err(fault) if core.is_removed(ino, fault) => Err(Fault::NoAttribute),
+            // The kernel asks for ACLs before it looks up a name.
+            Err(fault) if core.note_if_removed(ino, fault) => Err(Fault::NoAttribute),
             Err(fault) => Err(fault),
         }
     }
@@ -80,7 +80,7 @@ impl Client {
         flags: u32,
         kill_setgid: bool,
     ) -> Result<(), Fault> {
-        self.core.writable()?;
+        self.core.check_writable()?;
         if name == LAYOUT {
             return Err(Fault::NotPermitted);
         }
@@ -95,9 +95,8 @@ impl Client {
             && inode.has_buffered_writer()
             && inode.has_pages()
         {
-            // What was stored into a mapping before comes first: its write-back takes the attribute
-            // away.
-            self.core.void_pages(&inode, (0, u64::MAX)).await;
+            // Earlier stores into a mapping come first: their write-back removes the attribute.
+            self.core.inval_pages(&inode, (0, u64::MAX)).await;
         }
         let op = Op::SetXattr {
             ino: InoRef::Is { ino },
@@ -106,24 +105,24 @@ impl Client {
             flags,
             kill_setgid,
         };
-        let reply = self.core.change(caller, op).await?;
-        self.core.untold(&reply).await;
+        let reply = self.core.send_change(caller, op).await?;
+        self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 
-    /// Names of all, each ended by NUL.
+    /// Names of all, each terminated by NUL.
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
-        self.or_as_last_known(ino, self.ask_xattrs(ino), |_| {
+        self.or_last_known(ino, self.listxattr_online(ino), |_| {
             self.core.root_xattrs.borrow().clone().map(Ok)
         })
         .await
     }
 
-    async fn ask_xattrs(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+    async fn listxattr_online(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.live().await?;
+        core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        if core.attr_counts(&inode)
+        if core.attr_cache_valid(&inode)
             && let Xattrs::Names(names) = inode.xattrs()
         {
             return Ok(names.into_vec());
@@ -133,17 +132,17 @@ impl Client {
         match result(&reply, 0) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
             Ok(_) => Err(Fault::Protocol),
-            Err(fault) if core.is_removed(ino, fault) => Ok(Vec::new()),
+            Err(fault) if core.note_if_removed(ino, fault) => Ok(Vec::new()),
             Err(fault) => Err(fault),
         }
     }
 
     /// Removes one.
     pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.core.writable()?;
+        self.core.check_writable()?;
         let op = Op::RemoveXattr { ino: InoRef::Is { ino }, name: Bytes(name.to_vec()) };
-        let reply = self.core.change(caller, op).await?;
-        self.core.untold(&reply).await;
+        let reply = self.core.send_change(caller, op).await?;
+        self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())
     }
 
@@ -151,23 +150,23 @@ impl Client {
         if inode.kind() != FileKind::Regular {
             return Err(Fault::NoAttribute);
         }
-        let in_use = self.core.use_data(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        let inline = in_use.file().inline_len().await?;
-        let extents = in_use.file().layout().await?;
+        let guard = self.core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        let inline = guard.file().inline_len().await?;
+        let extents = guard.file().layout().await?;
         Ok(layout_json(inline, &extents).into_bytes())
     }
 }
 
 fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
-    // Of names that no file can have the server says so.
+    // The server answers for names that no file can have.
     if !STORED.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix)) {
         return false;
     }
-    known.lack(name)
+    known.excludes(name)
 }
 
-/// The segments of a layout: file offset, length and device offset in bytes; before them what lies
-/// with the inode.
+/// The segments of a layout: file offset, length and device offset in bytes; before them the inline
+/// data.
 fn layout_json(inline: usize, extents: &[Extent]) -> String {
     let mut text = String::from("[");
     if inline > 0 {
@@ -199,7 +198,7 @@ mod tests {
     use types::{FileBlock, PagBlock, PagId};
 
     #[test]
-    fn layouts_are_told_in_bytes() {
+    fn layout_json_is_in_bytes() {
         let extent = Extent {
             file: FileBlock(1),
             len: 2,
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_is_known_only_from_what_was_told() {
+    fn absence_is_known_only_from_cached_names() {
         assert!(!is_absent(&Xattrs::Unknown, b"user.a"));
         assert!(is_absent(&Xattrs::OnlyAcls, b"security.capability"));
         assert!(!is_absent(&Xattrs::OnlyAcls, b"system.posix_acl_access"));

@@ -1,10 +1,11 @@
 //! Operations whose callers are gone.
 //!
 //! Invariants:
-//! - while an operation is polled it is the current one; what it spawns belongs to none;
-//! - for an operation whose caller is gone nothing new is asked in ordinary slots: what was
-//!   not sent is withdrawn. What was sent is executed once and answered, like any other;
-//! - reserved slots know no callers: commits and returns are everybody's.
+//! - while an operation is polled it is the current one; tasks that it spawns belong to none;
+//! - an operation whose caller is gone starts no request in an ordinary slot: requests that were
+//!   not sent are withdrawn. Requests that were sent are executed once and answered, like any
+//!   other;
+//! - reserved slots have no callers: commits and returns belong to everybody.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ use types::Fault;
 use super::Session;
 
 /// No operation.
-const NOBODY: u64 = 0;
+const NO_OPERATION: u64 = 0;
 
 #[derive(Default)]
 pub(super) struct Callers {
@@ -24,18 +25,18 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// The operation that is being polled, as far as its requests can be given up.
-    pub fn of(&self, class: SlotClass) -> u64 {
-        if class == SlotClass::Ordinary { self.current.get() } else { NOBODY }
+    /// The operation that is being polled, if its requests can be given up.
+    pub fn current_for(&self, class: SlotClass) -> u64 {
+        if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
 
     /// Is the caller of `operation` gone?
-    pub fn are_gone(&self, operation: u64) -> bool {
+    pub fn is_gone(&self, operation: u64) -> bool {
         self.gone.borrow().contains(&operation)
     }
 }
 
-/// Makes what was current before current again, also after a panic.
+/// Restores the previous current operation, even after a panic.
 struct Current<'a>(&'a Cell<u64>, u64);
 
 impl Drop for Current<'_> {
@@ -45,7 +46,7 @@ impl Drop for Current<'_> {
 }
 
 impl Session {
-    /// Polls a part of `operation`, which is not 0.
+    /// Polls a future of `operation`, which is not 0.
     pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
         let current = &self.callers.current;
         let _current = Current(current, current.replace(operation));
@@ -54,7 +55,7 @@ impl Session {
 
     /// Is the caller of the current operation gone?
     pub fn caller_is_gone(&self) -> bool {
-        self.callers.are_gone(self.callers.current.get())
+        self.callers.is_gone(self.callers.current.get())
     }
 
     /// The caller of `operation` is gone, and waits for nothing any more.
@@ -63,7 +64,7 @@ impl Session {
         let mut state = self.state.borrow_mut();
         let unsent = state
             .pending
-            .extract_if(.., |_, pending| pending.operation == operation && !pending.on_its_way);
+            .extract_if(.., |_, pending| pending.operation == operation && !pending.submitted);
         let unsent: Vec<_> = unsent.collect();
         for (slot, pending) in &unsent {
             state.slots.withdraw(Ticket { slot: *slot, seq: pending.request.seq });
@@ -76,7 +77,7 @@ impl Session {
     }
 
     /// `operation`, whose caller is gone, has ended.
-    pub fn over(&self, operation: u64) {
+    pub fn operation_ended(&self, operation: u64) {
         self.callers.gone.borrow_mut().remove(&operation);
     }
 }

@@ -1,4 +1,4 @@
-//! One connection after the other: hello, reading, writing, coming back.
+//! Connections to the server, one after the other: hello, reading, writing, reconnecting.
 
 use std::rc::Rc;
 
@@ -10,18 +10,18 @@ use proto::slots::SlotTable;
 use proto::wire::Bytes;
 use types::{Bug, ClientId, Duration, Fault, Instant, Transno, planted};
 
-use super::{Call, Phase, Session, Undone};
+use super::{Call, LostChanges, Phase, Session};
 use crate::api::{ClientConfig, ConnectError};
 
-/// Bytes asked of the socket at once.
+/// Bytes requested from the socket at once.
 const READ: usize = 128 << 10;
 /// First pause between attempts, doubled up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long one attempt may take: a server that restarted lets new clients wait.
-const ATTEMPT: Duration = Duration::from_secs(15);
+/// How long one attempt may take: a server that restarted makes new clients wait.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a TCP connection may take.
-const REACH: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection on which the server said Welcome.
 pub(super) struct Connection {
@@ -32,9 +32,9 @@ pub(super) struct Connection {
 }
 
 enum Failure {
-    /// Not reached, or it went away.
+    /// Not reached, or the connection was lost.
     Unreachable(String),
-    /// It answered no.
+    /// The server refused.
     Refused(Refused),
 }
 
@@ -80,9 +80,11 @@ async fn greet(
         Failure::Unreachable(format!("cannot reach the metadata server at {address}: {text}"))
     };
     let attempt = async {
-        let reached = env.timeout(REACH, env.connect(address)).await;
+        let reached = env.timeout(CONNECT_TIMEOUT, env.connect(address)).await;
         let stream = reached
-            .ok_or_else(|| unreachable(format!("no connection within {} s", REACH.as_secs())))?
+            .ok_or_else(|| {
+                unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))
+            })?
             .map_err(|error| unreachable(error.to_string()))?;
         let hello_sent = env.now();
         let mut bytes = Vec::new();
@@ -95,7 +97,7 @@ async fn greet(
                 Ok(Connection { stream, decoder, welcome, hello_sent })
             }
             Received::Message(Message::Refused { refused }) => Err(Failure::Refused(refused)),
-            _ => Err(unreachable("it answered something else than a welcome".into())),
+            _ => Err(unreachable("it did not answer with a welcome".into())),
         }
     };
     match env.timeout(patience, attempt).await {
@@ -135,7 +137,7 @@ impl Session {
             let mut text = String::new();
             for address in &config.server {
                 let hello = hello(&config, ClientId(0), nonce, Transno::ZERO);
-                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT);
+                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
                 match greet(&env, address, hello, patience).await {
                     Ok(connection) => {
                         let slots = connection.welcome.slots;
@@ -160,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Takes over what a Welcome says.
+    /// Applies a Welcome.
     fn adopt(&self, connection: &Connection) {
         let welcome = &connection.welcome;
         let wall = self.env.wall();
@@ -169,21 +171,21 @@ impl Session {
         };
         let mut state = self.state.borrow_mut();
         if welcome.state != mds::RECOVERED || welcome.epoch != state.epoch {
-            // What a server of before did not answer of its recovery is not for this one,
-            // where all begins anew: to say first that all is done would be the end of it.
+            // An unanswered request of a recovery with the previous server must not go to this one,
+            // where the recovery starts over. If it says "done", it would end the recovery at once.
             (state.recovery_unanswered, state.recovery_sent) = (None, None);
         }
         if welcome.state == mds::RESUMED {
-            // Where a recovery is done of which this client has not heard the last answer.
+            // The recovery is done, but its last reply was lost.
             state.renumber();
         }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
         state.fs = welcome.fs_uuid;
         state.pags.clone_from(&welcome.pags);
-        // A tenth is left for clocks that drift apart.
+        // A tenth is left for clock drift.
         state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
-        state.heard = self.env.now();
+        state.heard_at = self.env.now();
         state.clock_offset = nanos(welcome.time) - nanos(wall);
         state.out.clear();
         state.writing = false;
@@ -193,12 +195,12 @@ impl Session {
         if welcome.state == mds::NEW {
             // Nothing of an older session means anything to the server.
             state.slots = SlotTable::new(welcome.slots);
-            state.kept.clear();
+            state.replay.clear();
             state.seen = Transno::ZERO;
             state.last_committed = Transno::ZERO;
         }
         state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
-        state.lost = None;
+        state.disconnected_at = None;
         state.extend_lease(connection.hello_sent);
     }
 
@@ -215,8 +217,8 @@ impl Session {
             };
             let mut text = self.clone().serve(connection).await;
             let mut state = self.state.borrow_mut();
-            if std::mem::take(&mut state.deaf) {
-                text = "nothing was heard from it".into();
+            if std::mem::take(&mut state.timed_out) {
+                text = "it sent nothing for too long".into();
             }
             if state.phase == Phase::Closed {
                 return;
@@ -250,17 +252,17 @@ impl Session {
         loop {
             match receive(&stream, &mut connection.decoder).await {
                 Ok(Received::Message(message)) => {
-                    self.state.borrow_mut().hears(self.env.now());
+                    self.state.borrow_mut().note_received(self.env.now());
                     match message {
-                        Message::Reply { reply } => self.answered(reply),
-                        Message::Push { push } => self.pushed(push),
+                        Message::Reply { reply } => self.reply_received(reply),
+                        Message::Push { push } => self.push_received(push),
                         Message::Refused { refused } => {
                             if refused.fault == Fault::Evicted {
                                 self.lose_session();
                             }
                             return refused.text;
                         }
-                        _ => return "the server sent what only clients send".into(),
+                        _ => return "the server sent a message that only clients may send".into(),
                     }
                 }
                 Ok(Received::Unknown { .. }) => return "the server sent a request".into(),
@@ -269,17 +271,17 @@ impl Session {
         }
     }
 
-    /// Sends what was asked for and not answered, again where it went out before.
+    /// Sends all unanswered requests, again if they were sent before.
     pub(super) fn resend(&self) {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Up;
-        state.quiet = None;
+        state.silent_since = None;
         let mut requests: Vec<_> = state
             .pending
             .values_mut()
             .map(|pending| {
-                if !std::mem::replace(&mut pending.on_its_way, true) {
+                if !std::mem::replace(&mut pending.submitted, true) {
                     pending.sent = now;
                 }
                 (pending.order, pending.request.clone())
@@ -287,16 +289,16 @@ impl Session {
             .collect();
         requests.sort_unstable_by_key(|(order, _)| *order);
         for (_, request) in requests {
-            self.put(&mut state, (*request).clone());
+            self.enqueue(&mut state, (*request).clone());
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Tries for ever; `None` when the session was closed.
+    /// Tries forever; `None` when the session was closed.
     async fn reconnect(&self) -> Option<Connection> {
         let mut pause = PAUSE;
-        let mut told = false;
+        let mut logged = false;
         loop {
             for address in &self.config.server {
                 if self.is_closed() {
@@ -307,7 +309,7 @@ impl Session {
                     (state.client, state.nonce, state.seen)
                 };
                 let hello = hello(&self.config, client, nonce, seen);
-                match greet(&self.env, address, hello, ATTEMPT).await {
+                match greet(&self.env, address, hello, ATTEMPT_TIMEOUT).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
@@ -320,14 +322,14 @@ impl Session {
                         self.log(&format!("this client was evicted: {}", refused.text));
                         self.lose_session();
                     }
-                    Err(failure) if failure.is_final() && !told => {
-                        told = true;
+                    Err(failure) if failure.is_final() && !logged => {
+                        logged = true;
                         self.log(&failure.text());
                     }
                     Err(_) => {}
                 }
             }
-            // Clients that lost the server at one moment do not all come back at one moment.
+            // Clients that lost the server at one moment must not all reconnect at one moment.
             let half = pause / 2;
             let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
             self.env.sleep(half + Duration::from_nanos(more)).await;
@@ -335,18 +337,18 @@ impl Session {
         }
     }
 
-    /// A Welcome on a later connection: the session goes on, or it is a new one.
+    /// Handles a Welcome on a later connection: the session continues, or it is a new one.
     fn welcomed(&self, connection: &Connection) {
         let lost = connection.welcome.state == mds::NEW;
-        let mut gone = Undone::default();
+        let mut lost_changes = LostChanges::default();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += u64::from(!planted(Bug::EvictionUntold));
-            // The same server has what it answered, durable with the new client's number; of what
-            // one before it had answered it says how much survived.
+            // If it is the same server, what it answered is durable together with the new client's
+            // number. For a previous server, `survived` says how much of its answers survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
-            let undone: Vec<_> = state.kept.undone(survived, epoch).collect();
-            undone.iter().for_each(|kept| gone.add(kept));
+            let undone: Vec<_> = state.replay.lost(survived, epoch).collect();
+            undone.iter().for_each(|entry| lost_changes.add(entry));
             if !undone.is_empty() {
                 state.losses += 1;
             }
@@ -358,10 +360,10 @@ impl Session {
         if lost {
             let client = connection.welcome.client;
             self.log(&format!(
-                "a new session stands as client {client}; what was not committed is lost"
+                "the session is new, as client {client}; uncommitted changes are lost"
             ));
             if let Some(events) = self.events() {
-                events.evicted(client, &gone);
+                events.evicted(client, &lost_changes);
             }
             for pending in pending.into_values() {
                 pending.answer.send(Err(Fault::Evicted));
@@ -371,8 +373,8 @@ impl Session {
         }
     }
 
-    /// Renews the lease when nothing else does, and gives up a connection on which
-    /// nothing is heard.
+    /// Renews the lease when nothing else does, and drops a connection on which nothing is
+    /// received.
     async fn keep_alive(self: Rc<Self>) {
         loop {
             let third = (self.lease() / 3).max(Duration::from_millis(1));
@@ -382,23 +384,23 @@ impl Session {
             }
             let _ = self.env.timeout(third, closed).await;
             let now = self.env.now();
-            let (quiet, deaf, up) = {
+            let (due, timed_out, up) = {
                 let state = self.state.borrow();
                 let left = state.lease_ends.since(now);
                 (
                     left < state.lease - third / 2,
-                    now.since(state.heard) > state.lease * 2 / 3,
+                    now.since(state.heard_at) > state.lease * 2 / 3,
                     state.phase == Phase::Up,
                 )
             };
-            if up && deaf {
+            if up && timed_out {
                 let mut state = self.state.borrow_mut();
-                state.deaf = true;
+                state.timed_out = true;
                 if let Some(stream) = &state.stream {
                     stream.shutdown();
                 }
             } else if up
-                && quiet
+                && due
                 && let Some(permit) = self.renewal.try_acquire(1)
             {
                 drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));

@@ -1,20 +1,20 @@
 //! The session with the metadata server: slots, replies, replay, reconnection.
 //!
 //! Invariants:
-//! - a request stays in its slot until it is answered or the session is lost; a new
-//!   connection resends it with the same sequence;
-//! - [`Events`] sees replies and pushes in the order of their arrival, before whoever waits;
-//! - an answered request that changed state is kept with its reply until the server
-//!   says that it is durable; after a restart it is replayed with that result (`kept`);
+//! - a request stays in its slot until it is answered or the session is lost; a new connection
+//!   resends it with the same sequence;
+//! - [`Events`] gets replies and pushes in the order of their arrival, before any waiter;
+//! - an answered request that changed state is kept with its reply until the server says that it is
+//!   durable; after a restart it is replayed with that result (`replay_list`);
 //! - the lease counts from the sending of the last request that was answered;
-//! - what completes a recall never waits for an ordinary slot;
+//! - requests that complete a recall never wait for an ordinary slot;
 //! - unanswered requests are resent in the order in which they were made.
 
 mod callers;
 mod connection;
-mod content;
-mod kept;
+mod data_rpc;
 mod recovery;
+mod replay_list;
 mod silence;
 mod writers;
 
@@ -34,44 +34,45 @@ use types::{
 };
 
 use crate::api::{Caller, ClientConfig};
-pub(crate) use content::ContentRpc;
-use kept::{Kept, KeptRequests};
+pub(crate) use data_rpc::DataRpc;
+use replay_list::{ReplayEntry, ReplayList};
 
-/// What the session tells the rest of the client. All are called on the
-/// connection's task and do not wait.
+/// What the session reports to the rest of the client. All methods are called on the connection's
+/// task and do not wait.
 pub(crate) trait Events {
-    /// A reply came; `request`, the session's number `order`, has as many operations as ran, or
-    /// more.
+    /// A reply came to `request`, which is number `order` of the session. The request has at least
+    /// as many operations as were executed.
     fn absorb(&self, request: &Request, reply: &Reply, order: u64);
-    /// The server said something unasked (glimpses and evictions excepted).
+    /// The server sent a push (other than glimpses and evictions).
     fn push(&self, push: Push);
-    /// The answer to a glimpse.
+    /// Answers a glimpse.
     fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
-    /// The server restarted, and `epoch` has begun: what is held, to be reclaimed.
+    /// The server restarted with `epoch`: returns what is held, to be reclaimed.
     fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
-    /// Does the operation name an inode whose making was lost?
-    fn refuses(&self, op: &Op) -> bool;
-    /// The session was lost and a new one stands under a new number.
-    fn evicted(&self, client: ClientId, undone: &Undone);
+    /// Does the operation name an inode whose creation was lost?
+    fn names_lost_inode(&self, op: &Op) -> bool;
+    /// The session was lost and there is a new one under a new number.
+    fn evicted(&self, client: ClientId, lost: &LostChanges);
 }
 
-/// What was answered, and went with the session and the server that had answered it.
+/// Changes that were answered, and were lost with the session and the server that had answered
+/// them.
 #[derive(Default)]
-pub(crate) struct Undone {
-    /// Files of which something was committed.
+pub(crate) struct LostChanges {
+    /// Files with lost commits.
     pub committed: Vec<Ino>,
-    /// Inodes that were made.
-    pub made: Vec<Ino>,
+    /// Inodes whose creation was lost.
+    pub created: Vec<Ino>,
 }
 
-impl Undone {
-    fn add(&mut self, kept: &Kept) {
-        for (op, result) in kept.request.ops.iter().zip(&kept.reply.results) {
+impl LostChanges {
+    fn add(&mut self, entry: &ReplayEntry) {
+        for (op, result) in entry.request.ops.iter().zip(&entry.reply.results) {
             match (op, result) {
                 (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
-                (_, Ok(OpReply::Created { leased, .. })) => self.made.push(leased.attr.ino),
+                (_, Ok(OpReply::Created { leased, .. })) => self.created.push(leased.attr.ino),
                 (_, Ok(OpReply::Renamed { whiteout, .. })) => {
-                    self.made.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
+                    self.created.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
                 }
                 _ => {}
             }
@@ -79,7 +80,7 @@ impl Undone {
     }
 }
 
-/// A request to be made.
+/// A request to send.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub ops: Vec<Op>,
@@ -114,52 +115,53 @@ impl Call {
 
 type Answer = Result<Rc<Reply>, Fault>;
 
-struct Pending {
+struct PendingRequest {
     request: Rc<Request>,
-    /// Number of the request, in the order of making.
+    /// Number of the request, in the order in which requests are made.
     order: u64,
-    /// When it went out first: the answer may be to that, however often it was sent again since. It
-    /// may have come over this connection before the client, which stood still, sent it there.
+    /// When it was first sent: the reply may be to that, however often it was resent since. The
+    /// reply may even have come over this connection before the client, which was suspended, sent
+    /// the request there.
     sent: Instant,
     /// The server may have it.
-    on_its_way: bool,
-    /// For which operation; 0 if for none that could be given up.
+    submitted: bool,
+    /// The operation that it belongs to; 0 if it cannot be given up.
     operation: u64,
     answer: OneSender<Answer>,
     _permit: Permit,
 }
 
-/// How far the connection is.
+/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// None, or no Welcome yet.
+    /// No connection, or no Welcome yet.
     Down,
-    /// Reclaim and replay are going on; other requests wait.
+    /// Reclaim and replay are in progress; other requests wait.
     Recovering,
-    /// Requests go out.
+    /// Requests are sent.
     Up,
     /// Closed by `close`.
     Closed,
 }
 
-struct State {
+struct SessionState {
     phase: Phase,
     slots: SlotTable,
-    pending: BTreeMap<u16, Pending>,
-    /// Requests that wait to be written, and whether an executor is writing some.
+    pending: BTreeMap<u16, PendingRequest>,
+    /// Requests to be written, and whether an executor is writing some.
     out: Vec<u8>,
     writing: bool,
     stream: Option<Stream>,
     /// Rises with every connection.
     connection: u64,
-    /// The answer that recovery waits for.
+    /// The reply that recovery waits for.
     recovery: Option<(Ticket, OneSender<Reply>)>,
-    /// Sequence of the recovery slot, and its request if that has no answer.
+    /// Sequence of the recovery slot, and its request if that is unanswered.
     recovery_seq: u32,
     recovery_unanswered: Option<Request>,
-    /// The last request of a recovery, and when it went out first.
+    /// The last request of a recovery, and when it was first sent.
     recovery_sent: Option<(Ticket, Instant)>,
-    kept: KeptRequests,
+    replay: ReplayList,
     /// How often answered changes were lost with a session.
     losses: u64,
     client: ClientId,
@@ -171,17 +173,17 @@ struct State {
     last_committed: Transno,
     lease: Duration,
     lease_ends: Instant,
-    heard: Instant,
-    /// Since when the server has not answered what it would answer at once, or there is no
-    /// connection on which requests go out.
-    quiet: Option<Instant>,
-    /// When the connection was lost that no other has replaced.
-    lost: Option<Instant>,
+    heard_at: Instant,
+    /// Since when the server has not answered a request that it answers at once, or there is no
+    /// connection on which requests are sent.
+    silent_since: Option<Instant>,
+    /// When the connection was lost, if there is no other since.
+    disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
-    /// The connection was given up because nothing was heard on it.
-    deaf: bool,
+    /// The connection was dropped because nothing was received on it.
+    timed_out: bool,
     requests: u64,
     evictions: u64,
 }
@@ -190,31 +192,31 @@ struct State {
 pub(crate) struct Session {
     pub env: Env,
     config: ClientConfig,
-    state: RefCell<State>,
+    state: RefCell<SessionState>,
     ordinary: Semaphore,
     reserved: Semaphore,
-    /// The reserved slot that is kept for renewing the lease: when all others wait for a slow
-    /// server, it is the only sign of life, of both.
+    /// The reserved slot for renewing the lease. When all others wait for a slow server, renewals
+    /// show each side that the other is alive.
     renewal: Semaphore,
     writers: writers::Writers,
     changed: Notify,
     events: OnceCell<Weak<dyn Events>>,
     sync_forced: Cell<bool>,
-    /// A goodbye was said: a connection that ends now is the last.
+    /// A goodbye was sent: the end of the connection ends the session.
     leaving: Cell<bool>,
-    /// When it was first asked whether what is left waits in vain.
-    ending: Cell<Option<Instant>>,
+    /// When the first wait for an absent server began (see `away`).
+    away_since: Cell<Option<Instant>>,
     callers: callers::Callers,
 }
 
-impl State {
-    /// Has the server ended the session, and was no other one begun?
+impl SessionState {
+    /// Has the server ended the session, and is there no new one?
     fn has_no_session(&self) -> bool {
         self.client == ClientId(0)
     }
 
-    /// The server has answered what was sent then. Of a session that it has ended since no lease is
-    /// left.
+    /// The server has answered a request from `sent`. After the server has ended the session no
+    /// lease is left.
     fn extend_lease(&mut self, sent: Instant) {
         if !self.has_no_session() {
             self.lease_ends = self.lease_ends.max(sent + self.lease);
@@ -223,10 +225,10 @@ impl State {
 }
 
 impl Session {
-    /// Where replies and pushes go; set once, before anything is called.
+    /// Sets where replies and pushes go; called once, before any request.
     pub fn set_events(&self, events: Weak<dyn Events>) {
         let first = self.events.set(events).is_ok();
-        assert!(first, "the session has one owner");
+        assert!(first, "set_events is called once");
     }
 
     fn events(&self) -> Option<Rc<dyn Events>> {
@@ -249,26 +251,27 @@ impl Session {
         self.state.borrow().requests
     }
 
-    /// Rises whenever changes that were answered, and not known to be durable, are lost with the
-    /// session.
+    /// Rises whenever a session is lost with changes that were answered but not known to be
+    /// durable.
     pub fn losses(&self) -> u64 {
         self.state.borrow().losses
     }
 
-    /// One line for people.
+    /// Writes one line to the log.
     pub fn log(&self, text: &str) {
         (self.config.log)(text);
     }
 
-    /// Makes a request and waits for its answer, through reconnections and restarts.
+    /// Makes a request and waits for its reply, through reconnections and restarts.
     ///
-    /// # Errors `Evicted`: the session was lost before the answer came, and nobody knows whether
-    /// the request was executed; one that only asks is made again instead. `Unreachable`: the
-    /// session is closed. `Interrupted`: the operation that it is part of was given up before it
-    /// was sent. `Stale`: it names an inode whose making was lost.
+    /// # Errors
+    /// `Evicted`: the session was lost before the reply came, and the request may or may not have
+    /// been executed; idempotent requests are repeated instead. `Unreachable`: the session is
+    /// closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
+    /// request names an inode whose creation was lost.
     pub async fn call(&self, call: Call) -> Answer {
-        // One that asks for nothing wants what was done in this session to be durable.
-        if call.ops.is_empty() || !call.ops.iter().all(only_asks) {
+        // A request without operations asks that what was done in this session becomes durable.
+        if call.ops.is_empty() || !call.ops.iter().all(is_idempotent) {
             return self.call_once(call).await;
         }
         loop {
@@ -284,14 +287,17 @@ impl Session {
             SlotClass::Ordinary => &self.ordinary,
             SlotClass::Reserved => &self.reserved,
         };
-        let operation = self.callers.of(call.class);
+        let operation = self.callers.current_for(call.class);
         let permit = permits.acquire(1).await;
         let asked = call.class == SlotClass::Ordinary;
-        if asked && self.events().is_some_and(|events| call.ops.iter().any(|op| events.refuses(op)))
+        if asked
+            && self
+                .events()
+                .is_some_and(|events| call.ops.iter().any(|op| events.names_lost_inode(op)))
         {
             return Err(Fault::Stale);
         }
-        if self.callers.are_gone(operation) {
+        if self.callers.is_gone(operation) {
             return Err(Fault::Interrupted);
         }
         let receiver = self.submit(call, permit, operation)?;
@@ -320,14 +326,14 @@ impl Session {
         };
         let order = state.requests;
         state.requests += 1;
-        let on_its_way = state.phase == Phase::Up;
-        let request = if on_its_way { self.put(&mut state, request) } else { request };
+        let submitted = state.phase == Phase::Up;
+        let request = if submitted { self.enqueue(&mut state, request) } else { request };
         let (answer, receiver) = oneshot();
-        let pending = Pending {
+        let pending = PendingRequest {
             request: Rc::new(request),
             order,
             sent: self.env.now(),
-            on_its_way,
+            submitted,
             operation,
             answer,
             _permit: permit,
@@ -337,20 +343,20 @@ impl Session {
     }
 
     /// Appends a request to what the writer sends next.
-    fn put(&self, state: &mut State, request: Request) -> Request {
+    fn enqueue(&self, state: &mut SessionState, request: Request) -> Request {
         let message = Message::Request { request };
-        self.put_message(state, &message);
-        let Message::Request { request } = message else { unreachable!("just made") };
+        self.enqueue_message(state, &message);
+        let Message::Request { request } = message else { unreachable!("just created") };
         request
     }
 
-    fn put_message(&self, state: &mut State, message: &Message) {
+    fn enqueue_message(&self, state: &mut SessionState, message: &Message) {
         frame::encode(message, &mut state.out);
         self.writers.wake(&self.env);
     }
 
     /// A reply came.
-    fn answered(&self, reply: Reply) {
+    fn reply_received(&self, reply: Reply) {
         let mut state = self.state.borrow_mut();
         let ticket = Ticket { slot: reply.slot, seq: reply.seq };
         if state.phase == Phase::Recovering {
@@ -366,32 +372,32 @@ impl Session {
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
         state.extend_lease(pending.sent);
         state.seen = state.seen.max(reply.transno);
-        self.committed(&mut state, reply.last_committed);
+        self.note_committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
-            state.kept.keep(pending.request.clone(), reply.clone());
+            state.replay.keep(pending.request.clone(), reply.clone());
         }
-        let crowded = state.kept.is_long();
+        let long = state.replay.is_long();
         drop(state);
         if let Some(events) = self.events() {
             events.absorb(&pending.request, &reply, pending.order);
         }
         pending.answer.send(Ok(reply));
-        if crowded {
+        if long {
             self.force_sync();
         } else {
             self.sync_forced.set(false);
         }
     }
 
-    fn committed(&self, state: &mut State, upto: Transno) {
+    fn note_committed(&self, state: &mut SessionState, upto: Transno) {
         if upto > state.last_committed {
             state.last_committed = upto;
-            state.kept.forget(upto);
+            state.replay.forget(upto);
         }
     }
 
-    /// The replay list is long: makes the server write what it has, once at a time.
+    /// The replay list is long: makes the server flush its log, one request at a time.
     fn force_sync(&self) {
         if self.sync_forced.replace(true) {
             return;
@@ -400,21 +406,21 @@ impl Session {
             self.sync_forced.set(false);
             return;
         };
-        // The answer is of no interest: its `last_committed` prunes the list.
+        // The reply is not needed: its `last_committed` prunes the list.
         drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit, 0));
     }
 
-    fn pushed(&self, push: Push) {
+    fn push_received(&self, push: Push) {
         match push {
             Push::Glimpse { id, ino } => {
                 let data = self.events().and_then(|events| events.glimpse(ino));
                 let mut state = self.state.borrow_mut();
                 let reply = PushReply { id, data };
-                self.put_message(&mut state, &Message::PushReply { reply });
+                self.enqueue_message(&mut state, &Message::PushReply { reply });
             }
             Push::Committed { transno } => {
                 let mut state = self.state.borrow_mut();
-                self.committed(&mut state, transno);
+                self.note_committed(&mut state, transno);
             }
             Push::Evicted { reason } => {
                 self.log(&format!("the metadata server ended this client's session: {reason}"));
@@ -438,10 +444,10 @@ impl Session {
         }
     }
 
-    /// Everything of this session so far is durable when it ends; no request if it is already.
+    /// Makes everything of this session so far durable; sends no request if it is already.
     ///
     /// # Errors
-    /// `Evicted`: the session was lost meanwhile, and perhaps what was done in it.
+    /// `Evicted`: the session was lost in between, and perhaps what was done in it.
     pub async fn sync(&self) -> Result<(), Fault> {
         {
             let state = self.state.borrow();
@@ -453,18 +459,18 @@ impl Session {
         done(&reply)
     }
 
-    /// Is there an operation without an answer of which this holds?
-    pub fn awaits(&self, holds: impl Fn(&Op) -> bool) -> bool {
+    /// Is there an unanswered operation for which `holds` is true?
+    pub fn has_unanswered(&self, holds: impl Fn(&Op) -> bool) -> bool {
         let state = self.state.borrow();
         state.pending.values().flat_map(|pending| &pending.request.ops).any(holds)
     }
 
-    /// Is there no request without an answer?
+    /// Is no request unanswered?
     pub fn is_idle(&self) -> bool {
         self.state.borrow().pending.is_empty()
     }
 
-    /// Ends when every request that is without an answer now has one.
+    /// Waits until every request that is unanswered now has its reply.
     pub async fn barrier(&self) {
         let mut waiting: Vec<(u16, u32)> = {
             let state = self.state.borrow();
@@ -484,7 +490,7 @@ impl Session {
         }
     }
 
-    /// The client is gone without a goodbye.
+    /// Ends the client without a goodbye.
     pub fn abandon(&self) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
@@ -496,7 +502,7 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Until when what is cached may be relied on.
+    /// Until when caches may be used.
     pub fn lease_ends(&self) -> Instant {
         let ends = self.state.borrow().lease_ends;
         let ignored = planted(Bug::LeaseIgnored) && ends > Instant(0);
@@ -508,11 +514,11 @@ impl Session {
         self.lease_ends().since(self.env.now())
     }
 
-    /// Ends when the lease is good. At once, as a rule.
+    /// Waits until the lease is good; usually it is.
     ///
     /// # Errors
     /// `Unreachable` if the session is closed, `Interrupted` if the current operation was given up.
-    pub async fn live(&self) -> Result<(), Fault> {
+    pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         loop {
             let changed = self.changed.notified();
             let (phase, good) = {
@@ -529,7 +535,8 @@ impl Session {
                 return Ok(());
             }
             if phase == Phase::Up {
-                // Late: the answer to a renewal tells whether the session still is ours.
+                // The lease has run out: the answer to a renewal says whether the session still
+                // exists.
                 drop(changed);
                 let permit = self.renewal.acquire(1).await;
                 let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0)?;
@@ -556,7 +563,7 @@ impl Session {
         state.last_time
     }
 
-    /// Leaves the server: it frees what this client held.
+    /// Ends the session: the server frees what this client held.
     pub async fn close(&self) {
         self.leaving.set(true);
         if self.is_connected() {
@@ -567,7 +574,7 @@ impl Session {
         self.end();
     }
 
-    /// Nothing is asked or answered any more.
+    /// Closes the session; unanswered requests fail.
     fn end(&self) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Closed;
@@ -583,17 +590,17 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Is there a connection on which the server said Welcome?
+    /// Is there a connection on which the server sent a Welcome?
     pub fn is_connected(&self) -> bool {
         matches!(self.state.borrow().phase, Phase::Up | Phase::Recovering)
     }
 
-    /// Requests of which nobody knows that they outlive a crash of the server.
+    /// The number of requests that may not survive a crash of the server.
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
         let asked =
-            state.pending.values().filter(|pending| !pending.request.ops.iter().all(only_asks));
-        state.kept.len() + asked.count()
+            state.pending.values().filter(|pending| !pending.request.ops.iter().all(is_idempotent));
+        state.replay.len() + asked.count()
     }
 
     /// Has `close` been called?
@@ -601,12 +608,12 @@ impl Session {
         self.state.borrow().phase == Phase::Closed
     }
 
-    /// Lease of the session.
+    /// The length of the lease.
     pub fn lease(&self) -> Duration {
         self.state.borrow().lease
     }
 
-    /// Fills in what is known here.
+    /// Fills in what the session knows.
     pub fn status(&self, status: &mut crate::api::ClientStatus) {
         let state = self.state.borrow();
         status.client = state.client.0;
@@ -614,7 +621,7 @@ impl Session {
         status.connected = state.phase == Phase::Up;
         status.requests = state.requests;
         status.in_flight = state.slots.busy();
-        status.replay = state.kept.len();
+        status.replay = state.replay.len();
         status.evictions = state.evictions;
     }
 
@@ -627,7 +634,7 @@ impl Session {
             ordinary: Semaphore::new(usize::from(slots.ordinary())),
             reserved: Semaphore::new(usize::from(TABLE_RESERVED - 1)),
             renewal: Semaphore::new(1),
-            state: RefCell::new(State {
+            state: RefCell::new(SessionState {
                 phase: Phase::Down,
                 slots,
                 pending: BTreeMap::new(),
@@ -639,7 +646,7 @@ impl Session {
                 recovery_seq: 0,
                 recovery_unanswered: None,
                 recovery_sent: None,
-                kept: KeptRequests::default(),
+                replay: ReplayList::default(),
                 losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),
@@ -650,12 +657,12 @@ impl Session {
                 last_committed: Transno::ZERO,
                 lease: Duration::from_secs(30),
                 lease_ends: Instant(0),
-                heard: now,
-                quiet: None,
-                lost: None,
+                heard_at: now,
+                silent_since: None,
+                disconnected_at: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
-                deaf: false,
+                timed_out: false,
                 requests: 0,
                 evictions: 0,
             }),
@@ -664,7 +671,7 @@ impl Session {
             events: OnceCell::new(),
             sync_forced: Cell::new(false),
             leaving: Cell::new(false),
-            ending: Cell::new(None),
+            away_since: Cell::new(None),
             callers: callers::Callers::default(),
             env,
         }
@@ -690,7 +697,7 @@ pub(crate) fn result(reply: &Reply, index: usize) -> Result<&OpReply, Fault> {
 }
 
 /// May the operation be executed any number of times?
-fn only_asks(op: &Op) -> bool {
+fn is_idempotent(op: &Op) -> bool {
     matches!(
         op,
         Op::Lookup { .. }

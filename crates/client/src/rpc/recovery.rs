@@ -1,12 +1,12 @@
-//! After a restart of the server: reclaim, replay, done.
+//! Recovery after a restart of the server: reclaim, replay, done.
 //!
 //! | answered request | what happens |
 //! |---|---|
-//! | transno at or below `survived` | the server has it durably: forgotten |
+//! | transno at or below `survived` | the server has it durably: dropped |
 //! | above, of an earlier epoch | replayed with its results, in transno order |
 //!
-//! The server may have taken the recovery for done although its last answer was lost: it then says
-//! that the session is resumed.
+//! The server may have accepted the end of the recovery although its last reply was lost: it then
+//! says that the session is resumed.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -17,18 +17,18 @@ use proto::slots::Ticket;
 use types::limits::RECLAIM_RANGES_MAX;
 use types::{Bug, Transno, planted};
 
-use super::{Phase, Session, State, done};
+use super::{Phase, Session, SessionState, done};
 
 /// Leases in one reclaim.
 const RECLAIM_MAX: usize = 4096;
 
-/// The connection went away under the recovery; the next one begins anew.
-struct Broken;
+/// The connection was lost during the recovery; the next one starts it again.
+struct ConnectionLost;
 
-impl State {
+impl SessionState {
     /// The recovery is done.
     pub(super) fn renumber(&mut self) {
-        self.seen = self.seen.max(self.kept.renumber());
+        self.seen = self.seen.max(self.replay.renumber());
     }
 }
 
@@ -40,10 +40,10 @@ impl Session {
         }
     }
 
-    async fn try_recover(&self, number: u64, survived: Transno) -> Result<(), Broken> {
+    async fn try_recover(&self, number: u64, survived: Transno) -> Result<(), ConnectionLost> {
         let unanswered = self.state.borrow_mut().recovery_unanswered.take();
         if let Some(request) = unanswered {
-            // Of the recovery that broke off with this server: its slot must not pass over it.
+            // From an interrupted recovery with this server: its slot must not skip it.
             let last = request.ops == [Op::ReclaimDone {}];
             self.recovery_request(number, request).await?;
             if last {
@@ -54,20 +54,20 @@ impl Session {
         self.reclaim_held(number).await?;
         let epoch = {
             let mut state = self.state.borrow_mut();
-            self.committed(&mut state, survived);
+            self.note_committed(&mut state, survived);
             state.epoch
         };
         let (mut after, mut before) = (survived, Bound::Unbounded);
         loop {
             let next = {
                 let state = self.state.borrow();
-                let mut left = state.kept.between(after, before);
+                let mut left = state.replay.between(after, before);
                 let next = if planted(Bug::ReplayOutOfOrder) {
                     left.rfind(|(transno, _)| transno.epoch < epoch)
                 } else {
                     left.next().filter(|(transno, _)| transno.epoch < epoch)
                 };
-                next.map(|(transno, kept)| (transno, kept.request.clone(), kept.reply.clone()))
+                next.map(|(transno, entry)| (transno, entry.request.clone(), entry.reply.clone()))
             };
             let Some((transno, request, reply)) = next.filter(|_| !planted(Bug::ReplaySkipped))
             else {
@@ -84,7 +84,7 @@ impl Session {
         Ok(())
     }
 
-    async fn reclaim_held(&self, number: u64) -> Result<(), Broken> {
+    async fn reclaim_held(&self, number: u64) -> Result<(), ConnectionLost> {
         let epoch = self.state.borrow().epoch;
         let (mut leases, mut locks) =
             self.events().map_or_else(Default::default, |events| events.reclaim(epoch));
@@ -112,7 +112,7 @@ impl Session {
         transno: Transno,
         request: &Request,
         was: Rc<Reply>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ConnectionLost> {
         let replay = Request {
             replay: Some(Replay { transno, results: was.results.clone() }),
             ..request.clone()
@@ -123,11 +123,11 @@ impl Session {
         if !repeated {
             self.log(&unrepeatable(transno, request, &was, &reply));
         }
-        self.state.borrow_mut().kept.replayed(transno, reply.transno);
+        self.state.borrow_mut().replay.replayed(transno, reply.transno);
         Ok(())
     }
 
-    async fn recovery_call(&self, number: u64, ops: Vec<Op>) -> Result<Reply, Broken> {
+    async fn recovery_call(&self, number: u64, ops: Vec<Op>) -> Result<Reply, ConnectionLost> {
         let ticket = {
             let mut state = self.state.borrow_mut();
             state.recovery_seq = state.recovery_seq.wrapping_add(1);
@@ -145,29 +145,33 @@ impl Session {
         self.recovery_request(number, request).await
     }
 
-    async fn recovery_request(&self, number: u64, request: Request) -> Result<Reply, Broken> {
+    async fn recovery_request(
+        &self,
+        number: u64,
+        request: Request,
+    ) -> Result<Reply, ConnectionLost> {
         let (sent, receiver) = {
             let mut state = self.state.borrow_mut();
             if state.connection != number || state.phase != Phase::Recovering {
-                return Err(Broken);
+                return Err(ConnectionLost);
             }
             let ticket = Ticket { slot: request.slot, seq: request.seq };
-            // The answer may be to what went over the connection before.
+            // The reply may be to the request on the previous connection.
             let before = state.recovery_sent.filter(|(known, _)| *known == ticket);
             let sent = before.map_or(self.env.now(), |(_, sent)| sent);
             state.recovery_sent = Some((ticket, sent));
             let (sender, receiver) = oneshot();
             state.recovery = Some((ticket, sender));
-            let request = self.put(&mut state, request);
-            // A replay is known by its number wherever it is sent again.
+            let request = self.enqueue(&mut state, request);
+            // The server recognises a replay by its transno wherever it is resent.
             state.recovery_unanswered = Some(request).filter(|request| request.replay.is_none());
             (sent, receiver)
         };
-        let reply = receiver.await.ok_or(Broken)?;
+        let reply = receiver.await.ok_or(ConnectionLost)?;
         let mut state = self.state.borrow_mut();
-        // The session may have been lost since the answer came.
+        // The session may have been lost since the reply came.
         if state.connection != number || state.has_no_session() {
-            return Err(Broken);
+            return Err(ConnectionLost);
         }
         state.recovery_unanswered = None;
         state.extend_lease(sent);
@@ -175,7 +179,7 @@ impl Session {
     }
 }
 
-/// What of a request could not be repeated, for people.
+/// Says which operation of a request could not be repeated, for the log.
 fn unrepeatable(transno: Transno, request: &Request, was: &Reply, is: &Reply) -> String {
     let new = is.results.iter().map(Some).chain(std::iter::repeat(None));
     for ((op, old), new) in request.ops.iter().zip(&was.results).zip(new) {

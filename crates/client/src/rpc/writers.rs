@@ -1,9 +1,9 @@
-//! Requests onto the wire.
+//! Writes requests to the connection.
 //!
 //! Invariants:
-//! - what gathers during a turn of an executor goes out at its end in one piece, written by
-//!   that executor: no other is woken for it;
-//! - one executor writes at a time; what gathers meanwhile goes out after it.
+//! - requests that are made during a turn of an executor are sent at its end in one piece, written
+//!   by that executor: no other is woken for them;
+//! - one executor writes at a time; requests that are made meanwhile are sent after that.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use env::{Env, Stream};
 
 use super::Session;
 
-/// Most bytes of an emptied buffer that are kept for the next requests.
+/// Capacity up to which an emptied buffer is kept for the next requests.
 const SPARE_MAX: usize = 1 << 20;
 
 /// One writer for each executor.
@@ -23,7 +23,7 @@ impl Writers {
         Writers((0..env.executors()).map(|_| Notify::new()).collect())
     }
 
-    /// Wakes the writer of this executor: a request is there.
+    /// Wakes the writer of this executor: there is a request.
     pub fn wake(&self, env: &Env) {
         self.0[env.executor()].notify_one();
     }
@@ -69,7 +69,7 @@ impl Session {
             }
             drop(state);
             if result.is_err() {
-                // The reader sees the end of the connection and brings a new one.
+                // The reader sees the end of the connection and reconnects.
                 stream.shutdown();
                 return;
             }

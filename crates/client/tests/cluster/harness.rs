@@ -252,10 +252,15 @@ impl Kernel for TestKernel {
     fn inval_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.notify(Notice::Pages(ino, offset, len))
     }
-    fn void_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+    fn inval_pages_outside_recall(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+    ) -> LocalFuture<'static, ()> {
         self.notify_on(1, Notice::Pages(ino, offset, len))
     }
-    fn drop_lacking(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
+    fn drop_stale_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()> {
         self.notify_on(2, Notice::Pages(ino, offset, len))
     }
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()> {

@@ -259,7 +259,7 @@ fn abandoned_operation_is_not_sent_or_runs_once_and_notifies_the_kernel() {
                 cluster.start_server().await;
             }
             let result = made.await;
-            a.client.over(7);
+            a.client.operation_ended(7);
             assert_eq!(result, if sent { Ok(()) } else { Err(Fault::Interrupted) });
             // The session's slot is usable, and the session continues.
             for index in 0..20 {
@@ -298,7 +298,7 @@ fn abandoned_open_keeps_no_orphan() {
         cluster.env.sleep(Duration::from_millis(20)).await;
         cluster.world.heal();
         assert_eq!(opened.await, Err(Fault::Interrupted));
-        a.client.over(7);
+        a.client.operation_ended(7);
         cluster.env.sleep(Duration::from_secs(5)).await;
         let c = cluster.mount("c").await;
         assert_eq!(c.client.getattr(ino).await, Err(Fault::Stale), "it is freed");
@@ -340,7 +340,7 @@ fn abandoned_operations_run_once_or_not_at_all() {
                             Err(fault) => panic!("{text}: {fault}"),
                         }
                         killer.await;
-                        mount.client.over(number);
+                        mount.client.operation_ended(number);
                     }
                     (expected, abandoned)
                 }));

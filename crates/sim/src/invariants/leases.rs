@@ -78,7 +78,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             holders.entry(ino).or_default().push((who, rights));
             looked_at += 1;
         }
-        for (ino, part) in mount.client.parts() {
+        for (ino, part) in mount.client.ranges() {
             let counts = |ledger: &Introspection| ledger.holds_range(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)

@@ -273,7 +273,7 @@ impl Vfs {
         let held = held.clone();
         self.continue_abandoned(async move {
             poll_fn(|cx| client.step(operation, || remainder.as_mut().poll(cx))).await;
-            client.over(operation);
+            client.operation_ended(operation);
             drop(held);
         });
         self.dies();
@@ -315,7 +315,7 @@ impl Vfs {
         })
         .await;
         if gone {
-            self.client().over(operation);
+            self.client().operation_ended(operation);
             self.set_abandoned(AbandonedRequest(None));
             self.dies();
         }

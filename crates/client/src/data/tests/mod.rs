@@ -305,7 +305,7 @@ impl Rpc for Server {
         Some(Server::attr(self, ino))
     }
 
-    fn void_pages(&self, ino: Ino, from: u64, to: u64) {
+    fn inval_pages(&self, ino: Ino, from: u64, to: u64) {
         self.voided.borrow_mut().push((ino, from, to));
     }
 

@@ -193,7 +193,7 @@ fn spec(mode: u16, umask: u16) -> NodeSpec {
 }
 
 impl Filesystem for MemoryFs {
-    async fn lookup(&self, _: &Caller, place: Place<'_>) -> Res<Looked> {
+    async fn lookup(&self, _: &Caller, place: Place<'_>) -> Res<LookupResult> {
         park(&self.env, &self.control, |c| &c.park_lookups).await;
         let found = self.state.borrow_mut().find(place);
         Ok(match found {

@@ -1,4 +1,4 @@
-//! What the content half asks of the server, in reserved slots.
+//! Requests of the data half to the server, in reserved slots.
 
 use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
@@ -9,9 +9,9 @@ use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
 
 /// [`Rpc`] of a client that may be gone already.
-pub(crate) struct ContentRpc(pub std::rc::Weak<Core>);
+pub(crate) struct DataRpc(pub std::rc::Weak<Core>);
 
-impl ContentRpc {
+impl DataRpc {
     fn core(&self) -> Result<std::rc::Rc<Core>, Fault> {
         self.0.upgrade().ok_or(Fault::Unreachable)
     }
@@ -23,7 +23,7 @@ impl ContentRpc {
     }
 }
 
-impl Rpc for ContentRpc {
+impl Rpc for DataRpc {
     fn space(
         &self,
         hint: Option<PagId>,
@@ -31,7 +31,7 @@ impl Rpc for ContentRpc {
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
         Box::pin(async move {
             let mut granted = self.reserved(Op::Space { hint, blocks }).await;
-            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.hurry().await {
+            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
                 granted = self.reserved(Op::Space { hint, blocks }).await;
             }
             match granted? {
@@ -74,7 +74,10 @@ impl Rpc for ContentRpc {
         commits: Vec<Commit>,
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
-        assert!(commits.len() <= COMPOUND_OPS_MAX, "a compound has a limit");
+        assert!(
+            commits.len() <= COMPOUND_OPS_MAX,
+            "a compound has at most COMPOUND_OPS_MAX operations"
+        );
         Box::pin(async move {
             let Ok(core) = self.core() else {
                 return vec![Err(Fault::Unreachable.into()); commits.len()];
@@ -84,7 +87,8 @@ impl Rpc for ContentRpc {
                 return answer.err().map(|fault| Err(fault.into())).into_iter().collect();
             }
             let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
-            // A commit that fails ends its compound: those of other files go again without it.
+            // A commit that fails ends its compound: those of other files are sent again without
+            // it.
             loop {
                 let open: Vec<usize> =
                     (0..commits.len()).filter(|&i| results[i].is_none()).collect();
@@ -95,7 +99,7 @@ impl Rpc for ContentRpc {
                 let call = Call { sync, ..Call::reserved(ops) };
                 let answers: Vec<_> = match core.session.call(call).await {
                     Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
-                    Ok(reply) => reply.results.iter().map(taken).collect(),
+                    Ok(reply) => reply.results.iter().map(commit_result).collect(),
                     Err(fault) => vec![Err(fault.into()); open.len()],
                 };
                 for (&index, answer) in open.iter().zip(answers) {
@@ -119,7 +123,7 @@ impl Rpc for ContentRpc {
         Box::pin(async move {
             let core = self.core()?;
             let client = core.session.client();
-            core.session.live().await?;
+            core.session.wait_for_lease().await?;
             if core.session.client() == client { Ok(()) } else { Err(Fault::Evicted) }
         })
     }
@@ -135,7 +139,7 @@ impl Rpc for ContentRpc {
     }
 
     fn describe(&self, ino: Ino) -> String {
-        self.core().map_or_else(|_| format!("inode {ino}"), |core| core.origins.describe(ino))
+        self.core().map_or_else(|_| format!("inode {ino}"), |core| core.path_hints.describe(ino))
     }
 
     fn attr(&self, ino: Ino) -> Option<Attr> {
@@ -143,10 +147,10 @@ impl Rpc for ContentRpc {
         core.inodes.get(ino).map(|inode| inode.server_attr())
     }
 
-    fn void_pages(&self, ino: Ino, from: u64, to: u64) {
+    fn inval_pages(&self, ino: Ino, from: u64, to: u64) {
         let Ok(core) = self.core() else { return };
         let Some(inode) = core.inodes.get(ino) else { return };
-        core.env.clone().spawn(async move { core.void(&inode, (from, to)).await });
+        core.env.clone().spawn(async move { core.inval_unlocked_pages(&inode, (from, to)).await });
     }
 
     fn is_open(&self, ino: Ino) -> bool {
@@ -155,8 +159,8 @@ impl Rpc for ContentRpc {
     }
 }
 
-/// How a commit was answered.
-fn taken(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
+/// Translates the answer to a commit.
+fn commit_result(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
     match result {
         Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
         Ok(OpReply::Partial { done, fault }) => {
