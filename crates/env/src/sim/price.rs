@@ -27,7 +27,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What `redbud bench price` measured; docs/BENCHMARKS.md says when and where.
+    /// What `repro price` measured; docs/BENCHMARKS.md says when and where.
     pub const MEASURED: Price = Price {
         message: Duration::from_nanos(1_700),
         kib: Duration::from_nanos(84),
