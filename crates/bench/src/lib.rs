@@ -13,25 +13,15 @@
 // Above the seam: these are programs that start processes and read clocks and files.
 #![allow(clippy::disallowed_methods)]
 
-pub mod aging;
-pub mod alone;
 pub mod contender;
-mod crowd;
+pub mod crowd;
 mod disk;
-pub mod inline;
-pub mod layouts;
 pub mod memory;
-pub mod metarates;
-pub mod mfs;
 pub mod null;
-mod observe;
-pub mod placement;
-pub mod price;
+pub mod observe;
 pub mod process;
 pub mod report;
-pub mod reproduce;
-pub mod server;
-pub mod small;
+pub mod scripts;
 pub mod table;
 pub mod worker;
 pub mod works;
@@ -52,11 +42,11 @@ impl std::error::Error for BenchError {}
 pub type Res<T> = Result<T, BenchError>;
 
 /// The error of a step that failed for `why`.
-pub(crate) fn failed<T>(step: &str, why: impl std::fmt::Display) -> Res<T> {
+pub fn failed<T>(step: &str, why: impl std::fmt::Display) -> Res<T> {
     Err(BenchError(format!("{step}: {why}")))
 }
 
 /// Says something beside the output. Nobody may be left to read it.
-pub(crate) fn tell(line: &str) {
+pub fn tell(line: &str) {
     drop(std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes()));
 }

@@ -41,7 +41,7 @@ pub fn catch_interrupts() {
 /// take.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// The `redbud` binary.
+    /// `redbud`, or another program that is a worker when it is called with `bench worker JOB`.
     pub program: PathBuf,
     /// Directory of the logs.
     pub logs: PathBuf,

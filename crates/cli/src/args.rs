@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use bench::layouts::Contender;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use types::units::parse_size;
 
 use crate::config::check_cache;
 use crate::exit;
-use crate::units::parse_size;
 
 /// A parallel file system: many clients, one tree, shared disks.
 #[derive(Parser, Debug)]
@@ -111,8 +111,6 @@ pub enum Command {
     Path(PathArgs),
     /// Measure it beside other file systems on the same disk
     Bench(BenchArgs),
-    /// Make a figure of the papers again, beside what they print
-    Reproduce(ReproduceArgs),
     /// Run the whole cluster on virtual time with faults, and judge what clients saw
     Sim(SimArgs),
     /// Print a completion script for a shell
@@ -155,7 +153,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub layout_blocks: Option<bool>,
     /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
-    #[arg(long, value_parser = crate::units::parse_duration)]
+    #[arg(long, value_parser = types::units::parse_duration)]
     pub lease: Option<types::Duration>,
     /// Memory of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
@@ -586,26 +584,6 @@ pub enum Bench {
     Table(BenchTableArgs),
     /// Memory of the client and the metadata server at many files
     Memory(BenchMemoryArgs),
-    /// Metadata: embedded and traditional directories on one store, by accesses and by time
-    Metarates(BenchMetaratesArgs),
-    /// Where directories lie: trees of several users, made at once and walked, by seeks and by time
-    Placement(BenchPlacementArgs),
-    /// What messages and changes cost the server's processor here, beside the price that virtual
-    /// time takes
-    Price(BenchPriceArgs),
-    /// Small files beside their inodes or in data blocks, in every size of slots: made,
-    /// overwritten, read and listed
-    Inline(BenchInlineArgs),
-    /// The metadata store alone, on a sparse file: making millions of files, redo of its log, fsck
-    Mfs(BenchMfsArgs),
-    /// The metadata server alone: what a create costs its processor without a network
-    Mds(BenchMdsArgs),
-    /// Small files: a pool of them with transactions on it, on both layouts, and on a mount
-    Postmark(BenchPostmarkArgs),
-    /// Web content in deep directories: made and read, on both layouts, and on a mount
-    Polygraph(BenchPolygraphArgs),
-    /// A source tree: unpacked, compiled and cleaned, on both layouts
-    Source(BenchSourceArgs),
     /// Serve a file system that keeps no data, until it is unmounted
     #[command(hide = true)]
     Null {
@@ -654,7 +632,7 @@ pub struct BenchTableArgs {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub depth: u16,
     /// How long random reads go on
-    #[arg(long, default_value = "3s", value_parser = crate::units::parse_duration)]
+    #[arg(long, default_value = "3s", value_parser = types::units::parse_duration)]
     pub random: types::Duration,
     /// Requests reach Redbud's and the null mount over io_uring (-o transport=uring) instead of
     /// /dev/fuse
@@ -664,7 +642,7 @@ pub struct BenchTableArgs {
     #[arg(long, value_name = "WORK,…", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Longest time of a single step, after which everything is stopped
-    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    #[arg(long, default_value = "10m", value_parser = types::units::parse_duration)]
     pub limit: types::Duration,
     /// Write all samples there as JSON, too
     #[arg(long, value_name = "FILE")]
@@ -681,100 +659,11 @@ pub struct BenchMemoryArgs {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub inodes: u64,
     /// Longest time of a single step, after which everything is stopped
-    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
+    #[arg(long, default_value = "10m", value_parser = types::units::parse_duration)]
     pub limit: types::Duration,
     /// Write the result there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench price`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Makes and removes files on a mount of its own and counts the processor time of its server,
-and that of messages. The price that is printed beside it is that of the repository, which
-`bench metarates --price` and `reproduce F4 --price` take. docs/BENCHMARKS.md says how it
-was measured. Needs root.")]
-pub struct BenchPriceArgs {
-    /// Directory to work in
-    #[arg(long, value_parser = parse_place)]
-    pub dir: PathBuf,
-    /// Files
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub files: u64,
-    /// How often each is done; the least is printed
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub runs: u16,
-    /// Longest time of a single step, after which everything is stopped
-    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
-    pub limit: types::Duration,
-    /// Write the result there as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench metarates`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Each process creates files in a directory of its own, changes their times, lists them,
-lists them with attributes, and deletes them. The layouts run on the metadata store as a
-library, on a virtual hard disk in virtual time; with --dir also on loop devices of this
-machine, beside the kernel's ext4 (needs root). docs/BENCHMARKS.md says how to read it.")]
-pub struct BenchMetaratesArgs {
-    /// Clients
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub clients: u64,
-    /// Processes of each client
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub processes: u64,
-    /// Files of each process; several numbers give several tables
-    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
-    pub files: Vec<u64>,
-    /// Changes become durable later (--commit) instead of each before its answer
-    #[arg(long)]
-    pub lazy: bool,
-    /// Age at which changes are made durable that nobody waits for
-    #[arg(long, default_value = "5s", value_parser = crate::units::parse_duration)]
-    pub commit: types::Duration,
-    /// From an answer to a process's next request, in virtual time: microseconds, on average
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub message: u32,
-    /// One processor of the server takes its price in virtual time, too (`bench price`)
-    #[arg(long)]
-    pub price: bool,
-    /// Cache of the store
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
-    pub cache: u64,
-    /// Blocks of which the store's checkpoint holds copies while they go home
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub batch: u32,
-    /// Size of directory slots of the embedded layout: 512, 1K, 2K or 4K
-    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
-    pub slot: store::SlotSize,
-    /// Log of the store, and journal of ext4
-    #[arg(long, default_value = "128M", value_parser = parse_size)]
-    pub log: u64,
-    /// Metadata device
-    #[arg(long, default_value = "64G", value_parser = parse_size)]
-    pub device: u64,
-    /// Directory for the images of loop devices; without it only the virtual disk is used
-    #[arg(long, value_parser = parse_place)]
-    pub dir: Option<PathBuf>,
-    /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional,
-    /// hashed", ext4 or "ext4, hashed"; may be given several times
-    #[arg(long, value_name = "CONTENDER", value_parser = Contender::named)]
-    pub without: Vec<Contender>,
-    /// Longest time of a single step on loop devices
-    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
-    pub limit: types::Duration,
-    /// Write everything there as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// A directory that processes with another one as theirs find, too.
-fn parse_place(text: &str) -> Result<PathBuf, String> {
-    std::path::absolute(text).map_err(|error| error.to_string())
 }
 
 /// A size of directory slots.
@@ -784,6 +673,11 @@ fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
     found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
 }
 
+/// A directory that processes with another one as theirs find, too.
+fn parse_place(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
 /// `on` or `off`.
 fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
@@ -791,270 +685,6 @@ fn parse_switch(text: &str) -> Result<bool, String> {
         "off" => Ok(false),
         _ => Err("it is on or off".to_owned()),
     }
-}
-
-/// Arguments of `bench inline`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Metadata and data have a virtual hard disk each, in virtual time: the same figures on
-every machine. docs/BENCHMARKS.md says how to read them.")]
-pub struct BenchInlineArgs {
-    /// Directories
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub dirs: u64,
-    /// Files of each
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub files: u64,
-    /// Bytes of the smallest file
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub smallest: u64,
-    /// Bytes of the largest file
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub largest: u64,
-    /// Write what was measured as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench mfs`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end.
-Neither server nor network are there, and root is not needed. docs/BENCHMARKS.md says how
-to read it.")]
-pub struct BenchMfsArgs {
-    /// Directory for the file
-    #[arg(long, default_value = ".")]
-    pub dir: PathBuf,
-    /// Files that are made
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub files: u64,
-    /// Files of each directory
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub per_directory: u64,
-    /// Creates under way at once, each durable before its answer; 0: one after the other, durable
-    /// later (--commit)
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    pub in_flight: u64,
-    /// Age at which changes are made durable that nobody waits for
-    #[arg(long, default_value = "1s", value_parser = crate::units::parse_duration)]
-    pub commit: types::Duration,
-    /// Log of the store
-    #[arg(long, default_value = "256M", value_parser = parse_size)]
-    pub log: u64,
-    /// Cache of the store, and of the check
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
-    pub cache: u64,
-    /// Threads of the check; several numbers: one check with each, in this order
-    #[arg(
-        long,
-        value_name = "N,...",
-        default_value = "1,2",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX)
-    )]
-    pub jobs: Vec<u16>,
-    /// Size of directory slots
-    #[arg(long, default_value = "512", value_parser = parse_slots)]
-    pub slot: store::SlotSize,
-    /// Write everything there as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench mds`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end. The
-server and its clients are in one process; what the clients take is counted, too. Root is
-not needed. docs/BENCHMARKS.md says how to read it.")]
-pub struct BenchMdsArgs {
-    /// Directory for the file
-    #[arg(long, default_value = ".")]
-    pub dir: PathBuf,
-    /// Files that are made
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub files: u64,
-    /// Clients that share them, each in a directory of its own
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub clients: u64,
-    /// Requests that each client keeps under way
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub in_flight: u16,
-    /// Each create is durable before its answer
-    #[arg(long)]
-    pub durable: bool,
-    /// Log of the store
-    #[arg(long, default_value = "256M", value_parser = parse_size)]
-    pub log: u64,
-    /// Cache of the store
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
-    pub cache: u64,
-    /// Size of directory slots
-    #[arg(long, default_value = "512", value_parser = parse_slots)]
-    pub slot: store::SlotSize,
-    /// Write everything there as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments that `bench postmark`, `bench polygraph` and `bench source` share.
-#[derive(Args, Debug)]
-pub struct BenchSmallArgs {
-    /// Clients, in virtual time
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub clients: u64,
-    /// Changes become durable within 5 s instead of each before its answer, in virtual time
-    #[arg(long)]
-    pub lazy: bool,
-    /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only;
-    /// and, but for the source tree, Redbud's mount beside the local file system, 4 processes
-    #[arg(long, value_parser = parse_place)]
-    pub dir: Option<PathBuf>,
-    /// The metadata device; on loop devices ext4 has its space for data there, too
-    #[arg(long, default_value = "64G", value_parser = parse_size)]
-    pub device: u64,
-    /// On mounts: files of the pool, and two hundred times the webs
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub files: u64,
-    /// On mounts: how often it is done; medians are printed
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub runs: u16,
-    /// With --dir: longest time of a single step
-    #[arg(long, default_value = "10m", value_parser = crate::units::parse_duration)]
-    pub limit: types::Duration,
-    /// Write what was measured on the virtual disk and loop devices there as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench postmark`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one
-file is read or appended to, one made or deleted), and deletes it. The layouts run on the
-metadata store as a library, on a virtual hard disk in virtual time; with --dir also on
-loop devices beside ext4, and the same is done by system calls on a mount and on the local
-file system, five transactions for each file (needs root). docs/BENCHMARKS.md says how to
-read it.")]
-pub struct BenchPostmarkArgs {
-    /// Files of each client's pool, in virtual time; the papers' were 100,000
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub pool: u64,
-    /// Transactions of each client, in virtual time; the papers' were 500,000
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub transactions: u64,
-    /// The rest
-    #[command(flatten)]
-    pub small: BenchSmallArgs,
-}
-
-/// Arguments of `bench placement`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Users make trees at the same time, each in a directory of its own or all in one; then
-every tree is walked with nothing cached. Directories lie together by parent and owner, in
-the order in which they were made, or spread over the device. On a virtual hard disk in
-virtual time. docs/BENCHMARKS.md says how to read it.")]
-pub struct BenchPlacementArgs {
-    /// Users
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub users: u64,
-    /// Directories of each, and directories in each of those
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub dirs: u64,
-    /// Files of each directory
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100_000))]
-    pub files: u64,
-    /// Write what was measured as JSON, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Arguments of `bench polygraph`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Each client makes webs: directories eight deep, eight in each, of which one goes on, with
-one or sixteen files of 10 kB to 1 MB in each, and reads them with nothing cached. The
-layouts run on the metadata store as a library, on a virtual hard disk in virtual time;
-with --dir also on loop devices beside ext4 (where all webs must find room on --device),
-and webs with one file in each directory are made and read by system calls on a mount and
-on the local file system (needs root). docs/BENCHMARKS.md says how to read it.")]
-pub struct BenchPolygraphArgs {
-    /// Webs of each client, in virtual time
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub webs: u64,
-    /// The rest
-    #[command(flatten)]
-    pub small: BenchSmallArgs,
-}
-
-/// Arguments of `bench source`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Each client unpacks a tree with the shape of a kernel's sources, compiles every second
-file (which takes its processor 100 ms), and removes what was compiled. The layouts run on
-the metadata store as a library, on a virtual hard disk in virtual time; with --dir also
-on loop devices beside ext4, by the clock (needs root). docs/BENCHMARKS.md says how to
-read it.")]
-pub struct BenchSourceArgs {
-    /// Files of the tree; the papers' had 28,000
-    #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub sources: u64,
-    /// The rest
-    #[command(flatten)]
-    pub small: BenchSmallArgs,
-}
-
-/// Arguments of `reproduce`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-All figures compare the embedded directories with the traditional layout on the virtual
-disk:
-
-  F4  Metarates, as `redbud bench metarates` measures it
-  F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
-  F9  creating and deleting on a store that has aged
-
-Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them.")]
-pub struct ReproduceArgs {
-    /// Which
-    #[arg(required = true)]
-    pub figures: Vec<Figure>,
-    /// Where the pictures go; made if it does not exist
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub out: PathBuf,
-    /// Changes become durable within 5 s, as Redbud's server answers; without it each before its
-    /// answer, as the papers' did
-    #[arg(long)]
-    pub lazy: bool,
-    /// F4: one processor of the server takes its price in virtual time, too (`bench price`)
-    #[arg(long)]
-    pub price: bool,
-    /// F4: files of each process; several numbers give several panels
-    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
-    pub files: Vec<u64>,
-    /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were
-    /// 100,000
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub pool: u64,
-    /// F9: the metadata device that is filled, at least 64M
-    #[arg(long, default_value = "512M", value_parser = parse_size)]
-    pub aged: u64,
-}
-
-/// A figure of the papers.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Figure {
-    /// Metarates (002 Fig. 6, 004 Fig. 8)
-    #[value(name = "F4")]
-    F4,
-    /// Small files (002 Fig. 7, 004 Fig. 10)
-    #[value(name = "F5")]
-    F5,
-    /// An aged file system (004 Fig. 9)
-    #[value(name = "F9")]
-    F9,
 }
 
 /// Arguments of `completions`.
@@ -1089,8 +719,6 @@ mod tests {
         assert_eq!(code("redbud"), Err(2));
         assert_eq!(code("redbud fsck --help"), Err(0));
         assert_eq!(code("redbud fsck home.toml"), Ok(()));
-        assert_eq!(code("redbud bench metarates --without ext4 --without embedded"), Ok(()));
-        assert_eq!(code("redbud bench metarates --without ext5"), Err(2));
     }
 
     #[test]

@@ -11,7 +11,6 @@ pub mod mds;
 pub mod mkfs;
 pub mod mount;
 pub mod path;
-pub mod reproduce;
 pub mod scrub;
 pub mod sim;
 pub mod status;

@@ -19,7 +19,7 @@ use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, check_fs_name};
 
 use crate::address::{DEFAULT_PORT, check_address};
-use crate::units::{parse_duration, parse_size};
+use types::units::{parse_duration, parse_size};
 
 /// Smallest data zone.
 pub const DATA_MIN: u64 = 16 << 20;
@@ -52,7 +52,7 @@ pub fn check_cache(bytes: u64) -> Result<u64, String> {
 }
 
 fn must_be(least: u64) -> String {
-    format!("it must be a multiple of 4K, at least {}", crate::units::human_size(least))
+    format!("it must be a multiple of 4K, at least {}", types::units::human_size(least))
 }
 
 /// A checked cluster file.

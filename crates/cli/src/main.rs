@@ -26,7 +26,6 @@ mod output;
 mod registry;
 mod source;
 mod target;
-mod units;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -74,7 +73,6 @@ fn run(command: Command) -> Ended {
         Command::Load(args) => commands::dump::load(&args),
         Command::Path(args) => commands::path::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
-        Command::Reproduce(args) => commands::reproduce::run(&args),
         Command::Sim(args) => commands::sim::run(&args),
         Command::Completions(args) => commands::documents::completions(&args),
         Command::Man(args) => commands::documents::manual(&args),

@@ -10,7 +10,7 @@ use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
 use crate::config::LEASE_RANGE;
-use crate::units::{parse_duration, parse_size};
+use types::units::{parse_duration, parse_size};
 
 /// Which way requests come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

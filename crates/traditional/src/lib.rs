@@ -3,7 +3,7 @@
 //! compared.
 //!
 //! Invariants:
-//! - nothing that serves or mounts depends on this crate: it is for benches and tests;
+//! - nothing that serves or mounts depends on this crate: it is for `repro` alone;
 //! - both layouts give the same answers to the same operations, but for inode numbers, the sizes of
 //!   directories and the order in which names are listed;
 //! - an operation is one transaction of the store, so both survive a crash in the same way.

@@ -18,6 +18,7 @@ pub mod plant;
 pub mod range;
 pub mod rights;
 pub mod time;
+pub mod units;
 
 pub use attr::{Attr, FileKind};
 pub use extent::{Extent, ExtentState};

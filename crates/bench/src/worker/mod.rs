@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use sys::Os;
 
-use crate::small::polygraph;
-use crate::small::postmark::Script;
-use crate::small::source::{Source, Step};
+use crate::scripts::polygraph;
+use crate::scripts::postmark::Script;
+use crate::scripts::source::{Source, Step};
 
 /// What one worker does.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -234,7 +234,7 @@ fn prepare(job: Job) -> Os<Work> {
             pool::web(&dir, polygraph::script(number, webs, files), read, content)
         }
         Job::Source { dir, number, files, step } => {
-            pool::source(&dir, Source::new(1, files).script(number, step))
+            pool::source(&dir, Source::new(files).script(number, step))
         }
         Job::WriteSeq(what) => stream::write(what)?,
         Job::ReadSeq(what) => stream::read(what)?,

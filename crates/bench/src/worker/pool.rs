@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::sys::{self, Os};
 use super::{Work, names};
-use crate::small::polygraph;
-use crate::small::postmark::{self, name};
-use crate::small::source::{self, COMPILE};
+use crate::scripts::polygraph;
+use crate::scripts::postmark::{self, name};
+use crate::scripts::source::{self, COMPILE};
 
 /// Largest file of any script, and a page more.
 const LARGEST: usize = 1 << 20;
@@ -188,7 +188,7 @@ mod tests {
     fn a_source_tree_is_unpacked_compiled_and_cleaned() {
         let dir = std::env::temp_dir().join(format!("redbud-bench-tree-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let tree = source::Source::new(1, 12);
+        let tree = source::Source::new(12);
         let did = |step| super::source(&dir, tree.script(4, step))().unwrap().0;
         let unpacked = did(source::Step::Unpack);
         assert!(unpacked >= 12);

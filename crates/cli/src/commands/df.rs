@@ -4,12 +4,12 @@ use bench::report::Columns;
 use proto::mds::{Op, OpReply, Statfs};
 use serde::Serialize;
 use types::limits::BLOCK_U64;
+use types::units::human_size;
 
 use crate::args::DfArgs;
 use crate::exit::{Ended, Failure};
 use crate::output;
 use crate::source::Source;
-use crate::units::human_size;
 use crate::{admin, target};
 
 #[derive(Serialize)]

@@ -12,13 +12,13 @@ use rustix::process::{Signal, getpid, kill_process};
 use store::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use types::PagId;
 use types::limits::BLOCK_U64;
+use types::units::human_size;
 
 use crate::address;
 use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
 use crate::devices::{naming, open_exclusive};
 use crate::exit::{Ended, Failure};
-use crate::units::human_size;
 use crate::{log, notify};
 
 /// Serves.

@@ -14,6 +14,7 @@ use store::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
 use types::limits::{BLOCK, BLOCK_U64};
+use types::units::human_size;
 use types::{Attr, Fault, Ino, Label, PagId, Uuid};
 
 use crate::args::MkfsArgs;
@@ -21,7 +22,6 @@ use crate::config::{Cluster, DATA_MIN, METADATA_MIN, Zone};
 use crate::devices::open_exclusive;
 use crate::exit::{Ended, Failure};
 use crate::output;
-use crate::units::human_size;
 
 /// The log is this share of the metadata zone, within [`LOG_RANGE`].
 const LOG_SHARE: u64 = 64;

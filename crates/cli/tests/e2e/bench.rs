@@ -60,62 +60,6 @@ fn memory_is_told_for_every_process() {
     assert_eq!(left(&scratch), Vec::<String>::new());
 }
 
-/// Runs a bench that works in `scratch`, named as `.`; what it said. It writes JSON, and leaves
-/// nothing.
-fn measured(scratch: &Scratch, work: &str) -> String {
-    let json = Scratch::new();
-    let json = json.path().join("found.json");
-    let mut command = redbud();
-    // The directory's name need not be absolute.
-    command.current_dir(scratch.path()).arg("bench").args(work.split(' ')).arg("--json").arg(&json);
-    let output = command.output().unwrap();
-    let said = describe(&output);
-    assert!(output.status.success(), "{work}: {said}");
-    let found = std::fs::read_to_string(&json).unwrap();
-    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
-    assert!(found.as_object().is_some_and(|found| !found.is_empty()), "{work}: {found}");
-    assert_eq!(left(scratch), Vec::<String>::new(), "{work}");
-    said
-}
-
-/// On the virtual disk, on loop devices beside ext4, and, where there is such a part, on mounts.
-const LAYOUTS: [&str; 4] = [
-    "metarates --clients 1 --processes 2 --files 60 --log 16M --device 256M --dir .",
-    "postmark --pool 50 --transactions 100 --clients 1 --files 40 --runs 1 --device 512M --dir .",
-    "polygraph --webs 1 --clients 1 --files 40 --runs 1 --device 2G --lazy --dir .",
-    "source --sources 60 --clients 1 --device 512M --lazy --dir .",
-];
-
-#[test]
-fn layouts_are_compared_in_every_work_and_leave_nothing() {
-    let scratch = Scratch::new();
-    for work in LAYOUTS {
-        let said = measured(&scratch, work);
-        for contender in ["embedded", "traditional", "traditional, hashed", "ext4", "ext4, hashed"]
-        {
-            let line = format!(", {contender}: ");
-            let on_loops = |told: &str| told.starts_with("loop devices") && told.contains(&line);
-            assert!(said.lines().any(on_loops), "{work} by {contender}: {said}");
-        }
-    }
-}
-
-/// Within one process, in virtual time or on a sparse file.
-const ALONE: [&str; 4] = [
-    "placement --users 2 --dirs 3 --files 4",
-    "inline --dirs 1 --files 30",
-    "mfs --files 2000 --log 16M --dir .",
-    "mds --files 2000 --log 16M --dir .",
-];
-
-#[test]
-fn what_needs_no_mount_is_measured_without_one() {
-    let scratch = Scratch::new();
-    for work in ALONE {
-        measured(&scratch, work);
-    }
-}
-
 #[test]
 fn an_interrupted_benchmark_says_so_and_leaves_nothing() {
     let scratch = Scratch::new();

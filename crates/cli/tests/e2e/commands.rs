@@ -259,29 +259,6 @@ fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
 }
 
 #[test]
-fn a_bench_whose_progress_nobody_reads_goes_on_to_its_end() {
-    let scratch = Scratch::new();
-    let mut command = redbud();
-    command.args(["reproduce", "F4", "--files", "10", "--out"]).arg(scratch.path());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stderr.take());
-    let status = wait_child(&mut child);
-    assert!(status.success(), "{status}");
-}
-
-#[test]
-fn the_progress_of_a_figure_is_for_people() {
-    let scratch = Scratch::new();
-    let mut command = redbud();
-    command.args(["reproduce", "F4", "--files", "10", "--out"]).arg(scratch.path());
-    let output = command.output().unwrap();
-    let said = describe(&output);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("create") && said.contains(" writes home, "), "{said}");
-    assert!(!said.contains(['{', '}']) && !said.contains("Counts"), "{said}");
-}
-
-#[test]
 fn what_fails_on_a_metadata_device_is_told_with_its_path_once() {
     let cluster = Cluster::formatted(&Spec::default());
     let metadata = cluster.dir.join("metadata.img");

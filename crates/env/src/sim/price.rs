@@ -27,7 +27,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// The result of `redbud bench price`; docs/BENCHMARKS.md says when and where.
+    /// The result of `repro price`; docs/BENCHMARKS.md says when and where.
     pub const MEASURED: Price = Price {
         message: Duration::from_nanos(1_700),
         kib: Duration::from_nanos(84),

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use env::{DriverKind, Env};
 use rustix::process::Signal;
+use types::units::human_size;
 
 use super::parts::{Parts, Plan, signal_child, unable};
 use super::stop;
 use crate::exit::{Ended, Failure};
-use crate::{log, output, units};
+use crate::{log, output};
 
 /// How often the children are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -49,7 +50,7 @@ fn greet(plan: &Plan) {
     let space = rustix::fs::statvfs(&plan.mount).map_or_else(
         |_| "space unknown".to_owned(),
         |stat| {
-            let size = |blocks: u64| units::human_size(blocks * stat.f_frsize);
+            let size = |blocks: u64| human_size(blocks * stat.f_frsize);
             format!("{} free of {}", size(stat.f_bfree), size(stat.f_blocks))
         },
     );

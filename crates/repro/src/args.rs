@@ -1,0 +1,461 @@
+//! The command line. What `--help` says is written here and nowhere else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use repro::aging;
+use repro::layouts::{Contender, Settings};
+use types::units::{parse_duration, parse_size};
+
+/// Most threads of a check.
+const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
+
+/// The papers' figures, and what else shows where Redbud's time and accesses go.
+#[derive(Parser, Debug)]
+#[command(
+    name = "repro",
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+All figures compare the embedded directories with the traditional layout on the virtual
+disk:
+
+  F4  Metarates, as `repro metarates` measures it
+  F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
+  F9  creating and deleting on a store that has aged
+
+Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
+)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Without a command: the figures.
+    #[command(flatten)]
+    pub figures: Option<FigureArgs>,
+}
+
+/// What is measured beside the figures, and the processes that this needs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Metadata operations of many processes, on every layout
+    Metarates(MetaratesArgs),
+    /// Where directories lie, and what a walk of them costs
+    Placement(PlacementArgs),
+    /// Small files in every size of slots, with inline data and without
+    Inline(InlineArgs),
+    /// Many files by the metadata store alone, and the redo and check of them
+    Mfs(MfsArgs),
+    /// Many files by the metadata server alone
+    Mds(MdsArgs),
+    /// PostMark, on every layout
+    Postmark(PostmarkArgs),
+    /// Web content, on every layout
+    Polygraph(PolygraphArgs),
+    /// A source tree that is unpacked, compiled and cleaned, on every layout
+    Source(SourceArgs),
+    /// What messages and changes cost the metadata server's processor here
+    Price(PriceArgs),
+    /// The processes of a measurement
+    #[command(hide = true)]
+    Bench {
+        /// Which
+        #[command(subcommand)]
+        part: Part,
+    },
+}
+
+/// What a process does for another one that measures.
+#[derive(Subcommand, Debug)]
+pub enum Part {
+    /// One load generator
+    Worker {
+        /// What it does, as JSON
+        job: String,
+    },
+}
+
+/// Arguments of the figures.
+#[derive(Args, Debug)]
+pub struct FigureArgs {
+    /// Which
+    #[arg(required = true)]
+    pub figures: Vec<Figure>,
+    /// Where the pictures go; made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Changes become durable within 5 s, as Redbud's server answers; without it each before its
+    /// answer, as the papers' did
+    #[arg(long)]
+    pub lazy: bool,
+    /// F4: one processor of the server takes its price in virtual time, too (`repro price`)
+    #[arg(long)]
+    pub price: bool,
+    /// F4: files of each process; several numbers give several panels
+    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    pub files: Vec<u64>,
+    /// F5: PostMark's files of each client, and a fifth of its transactions; the papers' were
+    /// 100,000
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub pool: u64,
+    /// F9: the metadata device that is filled, at least 64M
+    #[arg(long, default_value = "512M", value_parser = parse_aged)]
+    pub aged: u64,
+}
+
+/// A figure of the papers.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Figure {
+    /// Metarates (002 Fig. 6, 004 Fig. 8)
+    #[value(name = "F4")]
+    F4,
+    /// Small files (002 Fig. 7, 004 Fig. 10)
+    #[value(name = "F5")]
+    F5,
+    /// An aged file system (004 Fig. 9)
+    #[value(name = "F9")]
+    F9,
+}
+
+/// Arguments of `repro metarates`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each process creates files in a directory of its own, changes their times, lists them,
+lists them with attributes, and deletes them. The layouts run on the metadata store as a
+library, on a virtual hard disk in virtual time; with --dir also on loop devices of this
+machine, beside the kernel's ext4 (needs root). docs/BENCHMARKS.md says how to read it.")]
+pub struct MetaratesArgs {
+    /// Clients
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub clients: u64,
+    /// Processes of each client
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub processes: u64,
+    /// Files of each process; several numbers give several tables
+    #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    pub files: Vec<u64>,
+    /// Changes become durable later (--commit) instead of each before its answer
+    #[arg(long)]
+    pub lazy: bool,
+    /// Age at which changes are made durable that nobody waits for
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    pub commit: types::Duration,
+    /// From an answer to a process's next request, in virtual time: microseconds, on average
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub message: u32,
+    /// One processor of the server takes its price in virtual time, too (`repro price`)
+    #[arg(long)]
+    pub price: bool,
+    /// Cache of the store
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
+    /// Blocks of which the store's checkpoint holds copies while they go home
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub batch: u32,
+    /// Size of directory slots of the embedded layout: 512, 1K, 2K or 4K
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
+    /// Log of the store, and journal of ext4
+    #[arg(long, default_value = "128M", value_parser = parse_size)]
+    pub log: u64,
+    /// Metadata device
+    #[arg(long, default_value = "64G", value_parser = parse_size)]
+    pub device: u64,
+    /// Directory for the images of loop devices; without it only the virtual disk is used
+    #[arg(long, value_parser = parse_place)]
+    pub dir: Option<PathBuf>,
+    /// Leave a contender out, by its name in the tables: embedded, traditional, "traditional,
+    /// hashed", ext4 or "ext4, hashed"; may be given several times
+    #[arg(long, value_name = "CONTENDER", value_parser = Contender::named)]
+    pub without: Vec<Contender>,
+    /// Longest time of a single step on loop devices
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    pub limit: types::Duration,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro placement`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Users make trees at the same time, each in a directory of its own or all in one; then
+every tree is walked with nothing cached. Directories lie together by parent and owner, in
+the order in which they were made, or spread over the device. On a virtual hard disk in
+virtual time. docs/BENCHMARKS.md says how to read it.")]
+pub struct PlacementArgs {
+    /// Users
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub users: u64,
+    /// Directories of each, and directories in each of those
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub dirs: u64,
+    /// Files of each directory
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub files: u64,
+    /// Write what was measured as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro inline`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Metadata and data have a virtual hard disk each, in virtual time: the same figures on
+every machine. docs/BENCHMARKS.md says how to read them.")]
+pub struct InlineArgs {
+    /// Directories
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub dirs: u64,
+    /// Files of each
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub files: u64,
+    /// Bytes of the smallest file
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub smallest: u64,
+    /// Bytes of the largest file
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub largest: u64,
+    /// Write what was measured as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro mfs`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end.
+Neither server nor network are there, and root is not needed. docs/BENCHMARKS.md says how
+to read it.")]
+pub struct MfsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Files that are made
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub files: u64,
+    /// Files of each directory
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub per_directory: u64,
+    /// Creates under way at once, each durable before its answer; 0: one after the other, durable
+    /// later (--commit)
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub in_flight: u64,
+    /// Age at which changes are made durable that nobody waits for
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    pub commit: types::Duration,
+    /// Log of the store
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub log: u64,
+    /// Cache of the store, and of the check
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
+    /// Threads of the check; several numbers: one check with each, in this order
+    #[arg(
+        long,
+        value_name = "N,...",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX)
+    )]
+    pub jobs: Vec<u16>,
+    /// Size of directory slots
+    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro mds`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes one sparse file in DIR, of about a KiB for each file, and removes it at the end. The
+server and its clients are in one process; what the clients take is counted, too. Root is
+not needed. docs/BENCHMARKS.md says how to read it.")]
+pub struct MdsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Files that are made
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub files: u64,
+    /// Clients that share them, each in a directory of its own
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    pub clients: u64,
+    /// Requests that each client keeps under way
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub in_flight: u16,
+    /// Each create is durable before its answer
+    #[arg(long)]
+    pub durable: bool,
+    /// Log of the store
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub log: u64,
+    /// Cache of the store
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub cache: u64,
+    /// Size of directory slots
+    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    pub slot: store::SlotSize,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments that `repro postmark`, `repro polygraph` and `repro source` share.
+#[derive(Args, Debug)]
+pub struct SmallArgs {
+    /// Clients
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub clients: u64,
+    /// Changes become durable within 5 s instead of each before its answer
+    #[arg(long)]
+    pub lazy: bool,
+    /// Directory on a disk to measure, too: the layouts and ext4 on loop devices, metadata only
+    #[arg(long, value_parser = parse_place)]
+    pub dir: Option<PathBuf>,
+    /// The metadata device; on loop devices ext4 has its space for data there, too
+    #[arg(long, default_value = "64G", value_parser = parse_size)]
+    pub device: u64,
+    /// With --dir: longest time of a single step
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    pub limit: types::Duration,
+    /// Write what was measured as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro postmark`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client makes a pool of files of 500 to 10,000 bytes, does transactions on it (one
+file is read or appended to, one made or deleted), and deletes it. The layouts run on the
+metadata store as a library, on a virtual hard disk in virtual time; with --dir also on
+loop devices beside ext4 (needs root). `redbud bench table --only postmark` does it on a
+mount. docs/BENCHMARKS.md says how to read it.")]
+pub struct PostmarkArgs {
+    /// Files of each client's pool; the papers' were 100,000
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub pool: u64,
+    /// Transactions of each client; the papers' were 500,000
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub transactions: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: SmallArgs,
+}
+
+/// Arguments of `repro polygraph`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client makes webs: directories eight deep, eight in each, of which one goes on, with
+one or sixteen files of 10 kB to 1 MB in each, and reads them with nothing cached. The
+layouts run on the metadata store as a library, on a virtual hard disk in virtual time;
+with --dir also on loop devices beside ext4, where all webs must find room on --device
+(needs root). `redbud bench table --only web-make,web-read` does it on a mount.
+docs/BENCHMARKS.md says how to read it.")]
+pub struct PolygraphArgs {
+    /// Webs of each client
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub webs: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: SmallArgs,
+}
+
+/// Arguments of `repro source`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each client unpacks a tree with the shape of a kernel's sources, compiles every second
+file (which takes its processor 100 ms), and removes what was compiled. The layouts run on
+the metadata store as a library, on a virtual hard disk in virtual time; with --dir also
+on loop devices beside ext4, by the clock (needs root). docs/BENCHMARKS.md says how to
+read it.")]
+pub struct SourceArgs {
+    /// Files of the tree; the papers' had 28,000
+    #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub sources: u64,
+    /// The rest
+    #[command(flatten)]
+    pub small: SmallArgs,
+}
+
+/// Arguments of `repro price`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes and removes files on a mount of its own and counts the processor time of its server,
+and that of messages. The price that is printed beside it is that of the repository, which
+`repro metarates --price` and `repro F4 --price` take. docs/BENCHMARKS.md says how it was
+measured. Needs root, and the program `redbud`.")]
+pub struct PriceArgs {
+    /// Directory to work in
+    #[arg(long, value_parser = parse_place)]
+    pub dir: PathBuf,
+    /// The program `redbud` [default: beside this program]
+    #[arg(long, value_name = "PATH", value_parser = parse_place)]
+    pub redbud: Option<PathBuf>,
+    /// Files
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub files: u64,
+    /// How often each is done; the least is printed
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Longest time of a single step, after which everything is stopped
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    pub limit: types::Duration,
+    /// Write the result there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// A size of directory slots.
+fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
+    let bytes = parse_size(text)?;
+    let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
+    found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
+}
+
+/// A metadata device on which F9 can be made.
+fn parse_aged(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    aging::Plan::on(bytes, Settings::PAPERS).map(|_| bytes).map_err(|error| error.0)
+}
+
+/// A directory or file that processes with another directory as theirs find, too.
+fn parse_place(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cli, Figure};
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn figures_need_no_command_and_take_their_options() {
+        let figures = |line: &str| {
+            let words = line.split(' ');
+            Cli::try_parse_from(words).map(|cli| cli.figures)
+        };
+        let both = figures("repro F5 F9 --aged 64M --lazy").unwrap().unwrap();
+        assert_eq!((both.figures, both.aged), (vec![Figure::F5, Figure::F9], 64 << 20));
+        assert!(figures("repro inline --dirs 2").unwrap().is_none());
+        for bad in ["repro", "repro F6", "repro F9 --aged 63M", "repro --lazy inline"] {
+            assert_eq!(figures(bad).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_command_and_argument_has_help() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                let (name, id) = (command.get_name(), argument.get_id());
+                assert!(argument.get_help().is_some(), "{name} {id}");
+            }
+        }
+    }
+}
