@@ -32,9 +32,9 @@ pub trait Kernel {
     /// this ends, or before a timeout. It may wait for a page that the WRITE has locked, and must
     /// not be delayed by what waits for recalls.
     fn drop_stale_pages(&self, ino: Ino, offset: u64, len: u64) -> LocalFuture<'static, ()>;
-    /// What the kernel's pages hold of bytes `[offset, offset + len)` of one page: as many as it has,
-    /// and not beyond the size that it has. This waits for no page (FUSE_NOTIFY_RETRIEVE). `None`:
-    /// it does not tell.
+    /// What the kernel's pages hold of bytes `[offset, offset + len)` of one page: as many as it
+    /// has, and not beyond the size that it has. This waits for no page (FUSE_NOTIFY_RETRIEVE).
+    /// `None`: it does not tell.
     fn retrieve(&self, ino: Ino, offset: u64, len: u32) -> LocalFuture<'static, Option<Vec<u8>>> {
         let _ = (ino, offset, len);
         Box::pin(std::future::ready(None))

@@ -328,14 +328,6 @@ impl Core {
         }
     }
 
-    /// The kernel drops all pages that bytes `[from, to)` touch. May wait until they are unlocked.
-    pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
-        let range = vec![(from, to)];
-        let _dropping = inode.data_lease().map(|data| data.pages.dropping(range));
-        let len = if to == u64::MAX { 0 } else { to - from };
-        self.kernel.inval_pages_outside_recall(inode.ino, from, len).await;
-    }
-
     /// Fails if the mount is read-only.
     pub fn check_writable(&self) -> Result<(), Fault> {
         if self.config.read_only { Err(Fault::ReadOnly) } else { Ok(()) }

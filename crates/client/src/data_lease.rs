@@ -516,6 +516,14 @@ impl Drop for Acquiring<'_> {
 }
 
 impl Core {
+    /// The kernel drops all pages that bytes `[from, to)` touch. May wait until they are unlocked.
+    pub async fn inval_pages(&self, inode: &Inode, (from, to): (u64, u64)) {
+        let range = vec![(from, to)];
+        let _dropping = inode.data_lease().map(|data| data.pages.dropping(range));
+        let len = if to == u64::MAX { 0 } else { to - from };
+        self.kernel.inval_pages_outside_recall(inode.ino, from, len).await;
+    }
+
     /// The DATA rights of a regular file, created if there are none.
     pub fn data_lease(&self, inode: &Inode) -> Rc<DataLease> {
         if let Some(data_lease) = inode.data_lease() {

@@ -102,8 +102,8 @@ impl KernelPages {
         }
     }
 
-    /// The kernel is being told to drop the pages of `ranges`; all of them are dropped when the guard
-    /// is.
+    /// The kernel is being told to drop the pages of `ranges`; all of them are dropped when the
+    /// guard is.
     pub fn dropping(self: &Rc<Self>, ranges: Vec<Bytes>) -> Dropping {
         self.dropping.set(self.dropping.get() + 1);
         self.dropped.set(true);

@@ -167,8 +167,8 @@ impl Core {
         }
     }
 
-    /// Waits for the requests that use `data` rights, and gives the rights up locally. `telling` ends
-    /// when the kernel has dropped the pages, before what is dirty is flushed.
+    /// Waits for the requests that use `data` rights, and gives the rights up locally. `telling`
+    /// ends when the kernel has dropped the pages, before what is dirty is flushed.
     async fn drain(&self, inode: &Rc<Inode>, data: Rights, telling: &mut Option<Recalling>) {
         if inode.data_lease().is_none() && !inode.has_pages() {
             inode.give_up(data, self.session.order());

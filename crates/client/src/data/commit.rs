@@ -39,7 +39,7 @@ const COMMIT_AGE: Duration = Duration::from_secs(1);
 /// Until a file whose commit failed is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 /// Tries of a recall's commit while the server cannot take it: 5 s.
-const FLUSH_TRIES: u32 = 100;
+pub(super) const FLUSH_TRIES: u32 = 100;
 /// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
 /// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
 /// lease to end, and for its quarantine.
@@ -736,30 +736,6 @@ impl File {
             }
         }
         result
-    }
-
-    /// Makes what was accepted before the call stable, and commits it. Unlike [`File::flush`] it
-    /// discards nothing: what the server cannot take now stays dirty.
-    ///
-    /// # Errors
-    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
-    /// room for it for 5 s.
-    pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
-        if self.acknowledge_loss() {
-            return Err(Fault::Io);
-        }
-        for tries in 0.. {
-            if self.is_settled() {
-                break;
-            }
-            match self.commit_alone().await {
-                Err(fault) if is_transient(fault) && tries < FLUSH_TRIES => {
-                    self.ctx.env.sleep(RETRY).await;
-                }
-                outcome => return outcome,
-            }
-        }
-        Ok(())
     }
 
     /// How often a recall retries a commit that fails with `fault`.

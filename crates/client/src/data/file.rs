@@ -143,7 +143,7 @@ pub struct File {
     pub(super) loading: AsyncMutex,
     pub(super) errors: Cell<u64>,
     /// Content was lost, and neither a descriptor nor a rename has reported it.
-    unreported: Cell<bool>,
+    pub(super) unreported: Cell<bool>,
     /// The inode does not exist any more, and another one may have its number: send nothing for it.
     pub(super) detached: Cell<bool>,
 }
@@ -328,12 +328,6 @@ fn join_edits(last: &mut Edit, next: &Edit) -> bool {
             true
         }
         _ => false,
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        self.acknowledge_loss();
     }
 }
 
@@ -524,28 +518,6 @@ impl File {
         self.state.borrow().is_settled()
     }
 
-    /// Something that was accepted before is lost.
-    fn fail(&self) {
-        self.errors.set(self.errors.get() + 1);
-        if !self.unreported.replace(true) {
-            self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() + 1);
-        }
-    }
-
-    /// Is content lost of which no process has heard?
-    pub fn has_unreported_loss(&self) -> bool {
-        self.unreported.get()
-    }
-
-    /// A process hears now of what was lost, or has replaced it. Was there anything?
-    pub fn acknowledge_loss(&self) -> bool {
-        let lost = self.unreported.take();
-        if lost {
-            self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() - 1);
-        }
-        lost
-    }
-
     /// Rises whenever something accepted before fails; a handle reports an error once per rise.
     pub fn error_seq(&self) -> u64 {
         self.errors.get()
@@ -615,27 +587,6 @@ impl File {
         self.state.borrow_mut().abandon();
         self.ctx.forget_file(self);
         self.changed.notify_all();
-    }
-
-    /// The server acknowledged a commit and lost it in a crash, and the session is lost as well.
-    pub fn report_lost_commit(&self) {
-        let reported = self.state.borrow().loss_reported;
-        self.fail();
-        if !reported {
-            self.ctx.rpc.log(&format!(
-                "{}: the session was lost; the last commits are lost with the server's restart",
-                self.ctx.rpc.describe(self.ino)
-            ));
-        }
-    }
-
-    /// The session was lost, and the client refuses pages that the kernel dirtied under its right.
-    pub fn report_lost_pages(&self) {
-        self.fail();
-        self.ctx.rpc.log(&format!(
-            "{}: the session was lost; pages stored into a mapping and not yet written back are lost",
-            self.ctx.rpc.describe(self.ino)
-        ));
     }
 
     /// Returns blocks to the pool that were mapped by edits which will never be sent, even if a
@@ -753,16 +704,6 @@ impl File {
         if (from..to).contains(&(state.size / BLOCK_U64)) {
             state.tail_zero = false;
         }
-    }
-
-    /// Data of blocks `[from, to)` is lost: reports it to all handles and to the client's log, and
-    /// drops the kernel's pages.
-    pub(super) fn report_loss(&self, from: u64, to: u64, why: &str) {
-        self.fail();
-        let who = self.ctx.rpc.describe(self.ino);
-        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
-        let byte = |block: u64| block.saturating_mul(BLOCK_U64);
-        self.ctx.rpc.inval_pages(self.ino, byte(from), byte(to));
     }
 
     /// A write may have dirtied blocks again that had a place then and have lost it now: reserves

@@ -19,6 +19,7 @@ mod disks;
 mod file;
 mod inline;
 mod launch;
+mod losses;
 mod pool;
 mod ranges;
 mod read;

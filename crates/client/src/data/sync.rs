@@ -23,7 +23,7 @@ use std::rc::Rc;
 use env::sync::{OneSender, oneshot};
 use types::{Fault, PagId};
 
-use super::commit::{COMMITS_MAX, DataContext, Purpose};
+use super::commit::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
 use super::file::{File, FileState};
 use super::launch::RUN_BLOCKS;
 
@@ -59,6 +59,30 @@ pub(super) struct Syncs {
 }
 
 impl File {
+    /// Makes what was accepted before the call stable, and commits it. Unlike [`File::flush`] it
+    /// discards nothing: what the server cannot take now stays dirty.
+    ///
+    /// # Errors
+    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
+    /// room for it for 5 s.
+    pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
+        if self.acknowledge_loss() {
+            return Err(Fault::Io);
+        }
+        for tries in 0.. {
+            if self.is_settled() {
+                break;
+            }
+            match self.commit_alone().await {
+                Err(fault) if is_transient(fault) && tries < FLUSH_TRIES => {
+                    self.ctx.env.sleep(RETRY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        Ok(())
+    }
+
     /// Makes everything accepted before the call durable. `true`: the server answered a synchronous
     /// compound during the call.
     pub async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {

@@ -437,8 +437,8 @@ impl Core {
         }
     }
 
-    /// Does the kernel's page with the last bytes of a WRITE lack these, from byte `from` on? `None`:
-    /// that cannot be told. A page that is not there lacks nothing.
+    /// Does the kernel's page with the last bytes of a WRITE lack these, from byte `from` on?
+    /// `None`: that cannot be told. A page that is not there lacks nothing.
     async fn lacks(
         &self,
         inode: &Inode,
@@ -447,8 +447,8 @@ impl Core {
         copy: Option<Vec<u8>>,
     ) -> Option<bool> {
         if data_lease.pages.is_reading(range) {
-            // A READ keeps the page locked, which may have been answered before the WRITE came. So it
-            // is not the WRITE that does, whatever the page holds until the READ has filled it.
+            // A READ keeps the page locked, which may have been answered before the WRITE came. So
+            // it is not the WRITE that does, whatever the page holds until the READ has filled it.
             return Some(true);
         }
         let wanted = copy?.split_off((from - range.0) as usize);
@@ -463,9 +463,9 @@ impl Core {
         Some(!same)
     }
 
-    /// The kernel drops the pages of `ranges`, which may lack a WRITE. One file after the other: how
-    /// long an invalidation of another one takes says nothing about this one. `may_block`: the WRITE
-    /// itself may keep one locked.
+    /// The kernel drops the pages of `ranges`, which may lack a WRITE. One file after the other:
+    /// how long an invalidation of another one takes says nothing about this one. `may_block`: the
+    /// WRITE itself may keep one locked.
     async fn drop_from_kernel(
         &self,
         inode: &Rc<Inode>,

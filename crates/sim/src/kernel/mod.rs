@@ -221,8 +221,8 @@ impl Caches {
         Some(true)
     }
 
-    /// FUSE_NOTIFY_RETRIEVE of bytes within one page, whatever holds its lock and whether it is up to
-    /// date. `false`: the kernel does not know the inode.
+    /// FUSE_NOTIFY_RETRIEVE of bytes within one page, whatever holds its lock and whether it is up
+    /// to date. `false`: the kernel does not know the inode.
     fn tell_pages(&self, asked: &NotifyRetrieveOut) -> bool {
         let ino = Ino(asked.nodeid);
         if self.0.cache.borrow().kind(ino).is_none() {
