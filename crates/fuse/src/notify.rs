@@ -81,8 +81,6 @@ struct Inner {
     /// Tasks that wait for bytes of the kernel's pages, by the number of the question.
     retrieving: RefCell<HashMap<u64, OneSender<Vec<u8>>>>,
     retrieved: Cell<u64>,
-    /// The kernel does not answer such questions.
-    silent: Cell<bool>,
     /// Index of the next delay in [`LATER`], while a task repeats the invalidation.
     later: Cell<Option<usize>>,
 }
@@ -94,6 +92,9 @@ pub struct NotifySupport {
     pub inc_epoch: bool,
     /// Drop the unused names of an inode: [`NOTIFY_PRUNE`].
     pub prune: bool,
+    /// Tell what pages hold: [`NOTIFY_RETRIEVE`]. Not over io_uring: the kernel's answer takes an
+    /// entry of the queue, and only an answer to it, which it has none, would free that.
+    pub retrieve: bool,
 }
 
 /// The key of an answered thread. A thread waits for one answer at a time. Threads outside the
@@ -318,7 +319,7 @@ impl Notifier {
 
     async fn retrieve_now(self, ino: Ino, offset: u64, size: u32) -> Option<Vec<u8>> {
         let (env, kernel) = self.inner.attached.borrow().clone()?;
-        if self.inner.silent.get() {
+        if !self.inner.knows.get().retrieve {
             return None;
         }
         let unique = self.inner.retrieved.get() + 1;
@@ -333,7 +334,9 @@ impl Notifier {
             Err(_) => None,
         };
         self.inner.retrieving.borrow_mut().remove(&unique);
-        self.inner.silent.set(answer.is_none());
+        if answer.is_none() {
+            self.inner.knows.set(NotifySupport { retrieve: false, ..self.inner.knows.get() });
+        }
         answer
     }
 
@@ -467,7 +470,7 @@ mod tests {
     use crate::abi::Reader;
     use env::sim::SimWorld;
 
-    const NEWEST: NotifySupport = NotifySupport { inc_epoch: true, prune: true };
+    const NEWEST: NotifySupport = NotifySupport { inc_epoch: true, prune: true, retrieve: true };
 
     /// A kernel that knows an inode some time after the answer.
     struct Late {

@@ -109,7 +109,11 @@ pub async fn serve<F: Filesystem>(
     let Some(negotiated) = handshake(&channel, options.init).await? else {
         return Ok(());
     };
-    let knows = NotifySupport { inc_epoch: negotiated.inc_epoch(), prune: negotiated.prunes() };
+    let knows = NotifySupport {
+        inc_epoch: negotiated.inc_epoch(),
+        prune: negotiated.prunes(),
+        retrieve: !negotiated.over_io_uring(),
+    };
     options.notifier.attach(env, Rc::new(channel.clone()), knows, fs.root());
     fs.start(&negotiated);
     if let Some(ready) = options.ready {

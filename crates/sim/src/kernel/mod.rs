@@ -162,7 +162,7 @@ impl Caches {
             self.0.cache.borrow_mut().mounted(client.root());
             *self.0.client.borrow_mut() = Some(client.clone());
             let new = self.0.linux == Linux::New;
-            let knows = NotifySupport { inc_epoch: new, prune: new };
+            let knows = NotifySupport { inc_epoch: new, prune: new, retrieve: true };
             let sink = Rc::new(NotificationSink(Rc::downgrade(&self.0)));
             self.0.notifier.attach(&self.0.env, sink, knows, client.root());
         }
