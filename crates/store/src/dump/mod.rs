@@ -134,7 +134,10 @@ pub async fn dump(
     };
     for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
         let text = "what changed last, or more";
-        dump.tell(format!("{text}, of metadata block {}: {}", damaged.block, damaged.what));
+        dump.report_damage(format!(
+            "{text}, of metadata block {}: {}",
+            damaged.block, damaged.what
+        ));
     }
     dump.head(zones).await?;
     dump.inode(0, Vec::new(), Ino::ROOT).await?;
@@ -169,7 +172,7 @@ impl Dump<'_> {
                     |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
                 pags.iter().map(zone).collect()
             }
-            Err(StoreError::Corrupt { .. }) => self.labelled(places).await,
+            Err(StoreError::Corrupt { .. }) => self.zones_from_labels(places).await,
             Err(error) => return Err(error.into()),
         };
         let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
@@ -177,7 +180,7 @@ impl Dump<'_> {
     }
 
     /// The data zones as their labels tell them.
-    async fn labelled(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
+    async fn zones_from_labels(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
         let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
             self.counts.zones_unknown.push("no data zone was named".into());
             return Vec::new();
@@ -208,13 +211,13 @@ impl Dump<'_> {
                 Err(error) => {
                     let damage = Damage::new(error)?;
                     let what = self.subject(dir).await?;
-                    self.tell(format!("from some name on, what is in {what}: {damage}"));
+                    self.report_damage(format!("from some name on, what is in {what}: {damage}"));
                     return Ok(());
                 }
                 Ok(read) => read,
             };
             self.leave_out(dir, &illegal);
-            self.tell_unread(dir, &unread).await?;
+            self.report_unread(dir, &unread).await?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
             let end = entries.len() < PAGE;
@@ -247,7 +250,7 @@ impl Dump<'_> {
     }
 
     /// Tells of slots, and whole blocks, of a directory that cannot be read.
-    async fn tell_unread(
+    async fn report_unread(
         &mut self,
         dir: Ino,
         unread: &BTreeSet<(MetaBlock, Option<u32>)>,
@@ -258,7 +261,7 @@ impl Dump<'_> {
         let what = self.subject(dir).await?;
         let names = self.mfs.superblock().features.slots().per_block();
         for (block, slot) in unread {
-            self.tell(match slot {
+            self.report_damage(match slot {
                 Some(slot) => format!("a name of {what}: slot {slot}, in metadata block {block}"),
                 None => format!("up to {names} names of {what}: metadata block {block}"),
             });
@@ -267,7 +270,7 @@ impl Dump<'_> {
     }
 
     /// Notes what is not in the dump.
-    fn tell(&mut self, line: String) {
+    fn report_damage(&mut self, line: String) {
         self.counts.damaged_count += 1;
         if self.counts.damaged.len() < LEFT_OUT_MAX {
             self.counts.damaged.push(line);
@@ -305,7 +308,7 @@ impl Dump<'_> {
             Ok(value) => Ok(value),
             Err(damage) => {
                 let what = self.subject(ino).await?;
-                self.tell(format!("the {part} of {what}: {damage}"));
+                self.report_damage(format!("the {part} of {what}: {damage}"));
                 Ok(T::default())
             }
         }
@@ -325,7 +328,9 @@ impl Dump<'_> {
             }
             Err(damage) => {
                 let name = String::from_utf8_lossy(&name).into_owned();
-                self.tell(format!("{name:?}, a name of inode {ino}, with all below it: {damage}"));
+                self.report_damage(format!(
+                    "{name:?}, a name of inode {ino}, with all below it: {damage}"
+                ));
                 return Ok(());
             }
         };
@@ -391,7 +396,7 @@ impl Dump<'_> {
             let what = self.subject(ino).await?;
             let blocks: Vec<_> =
                 without.iter().map(|block| format!("; metadata block {block}")).collect();
-            self.tell(format!(
+            self.report_damage(format!(
                 "segments of {what}: it counts {counted} blocks of data, those in the dump have {mapped}{}",
                 blocks.concat()
             ));

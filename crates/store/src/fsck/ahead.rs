@@ -30,7 +30,7 @@ use crate::mfs::Mfs;
 const FEW: u32 = 8;
 
 /// A digest that waits for its turn, and what it takes of the room.
-type Came = (Digest, Permit);
+type ReadyDigest = (Digest, Permit);
 
 /// Content whose turn will come.
 pub(super) struct Ahead {
@@ -42,7 +42,7 @@ pub(super) struct Ahead {
     /// See the module.
     room: Semaphore,
     /// In the order of their turn; those under way before those that are only known.
-    units: VecDeque<(Unit, Option<OneReceiver<Came>>)>,
+    units: VecDeque<(Unit, Option<OneReceiver<ReadyDigest>>)>,
     /// How many of them are under way.
     launched: usize,
     /// Directories at the front of the check's queue whose units are known.
@@ -93,7 +93,7 @@ impl Ahead {
             let (answer, receiver) = oneshot();
             *coming = Some(receiver);
             answers.push((answer, permit));
-            looks.push(Look::new(*unit, cache));
+            looks.push(UnitLook::new(*unit, cache));
             blocks += unit.len;
             self.launched += 1;
         }
@@ -117,7 +117,7 @@ impl Ahead {
         {
             return digest;
         }
-        let look = Look::new(*unit, &mfs.inner.state.borrow().cache);
+        let look = UnitLook::new(*unit, &mfs.inner.state.borrow().cache);
         let buf = match &self.device {
             Some(device) => device.read(unit.home, unit.len as usize).await.ok(),
             None => None,
@@ -127,16 +127,16 @@ impl Ahead {
 }
 
 /// A unit that is to be looked through.
-struct Look {
+struct UnitLook {
     unit: Unit,
     /// Its blocks, as far as the cache has them.
     cached: Vec<Option<Box<Block>>>,
 }
 
-impl Look {
-    fn new(unit: Unit, cache: &Cache) -> Look {
+impl UnitLook {
+    fn new(unit: Unit, cache: &Cache) -> UnitLook {
         let copy = |n| cache.get(unit.block(n)).map(|data| Box::new(*data));
-        Look { unit, cached: (0..unit.len).map(copy).collect() }
+        UnitLook { unit, cached: (0..unit.len).map(copy).collect() }
     }
 
     /// Looks through what the cache had, and for the rest what was read from block `from` on.
@@ -154,14 +154,14 @@ impl Look {
 }
 
 /// Units that lie together, and the read of all their blocks.
-type Span = (Vec<Look>, Join<Option<IoBuf>>);
+type Span = (Vec<UnitLook>, Join<Option<IoBuf>>);
 
 /// Reads units, looks them through, by a worker if there are some, and answers.
 async fn look(
     device: Device,
     rules: Rules,
-    looks: Vec<Look>,
-    (workers, answers): (Option<Semaphore>, Vec<(OneSender<Came>, Permit)>),
+    looks: Vec<UnitLook>,
+    (workers, answers): (Option<Semaphore>, Vec<(OneSender<ReadyDigest>, Permit)>),
 ) {
     let mut spans = Vec::new();
     for (looks, reading) in spans_of(&device, looks) {
@@ -188,8 +188,8 @@ async fn look(
 }
 
 /// Starts a read for all units that lie behind each other.
-fn spans_of(device: &Device, looks: Vec<Look>) -> Vec<Span> {
-    let mut spans: Vec<Vec<Look>> = Vec::new();
+fn spans_of(device: &Device, looks: Vec<UnitLook>) -> Vec<Span> {
+    let mut spans: Vec<Vec<UnitLook>> = Vec::new();
     for look in looks {
         match spans.last_mut() {
             Some(span) if span.last().is_some_and(|last| last.unit.end() == look.unit.home) => {
@@ -198,7 +198,7 @@ fn spans_of(device: &Device, looks: Vec<Look>) -> Vec<Span> {
             _ => spans.push(vec![look]),
         }
     }
-    let start = |span: Vec<Look>| {
+    let start = |span: Vec<UnitLook>| {
         let from = span[0].unit.home;
         let blocks: u32 = span.iter().map(|look| look.unit.len).sum();
         let device = device.clone();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use types::{ClientId, Ino, Lsn, MetaBlock};
 
-use super::plan::{Fix, Planned, SlotAt};
+use super::plan::{Fix, PlanPosition, SlotAt};
 use super::{Check, ProblemKind, Subject};
 use crate::block::lsn_of;
 use crate::error::{Stop, StoreError};
@@ -35,12 +35,12 @@ pub(super) enum Blob {
     Foreign,
 }
 
-/// Where a blob is lacking, and what is done if it is not found.
+/// Where a blob is missing_blobs, and what is done if it is not found.
 #[derive(Clone, Copy)]
-pub(super) struct Lack {
+pub(super) struct MissingBlob {
     /// The slot of the inode; none of a client.
     at: Option<SlotAt>,
-    instead: Planned,
+    instead: PlanPosition,
 }
 
 impl Check {
@@ -97,21 +97,21 @@ impl Check {
             Blob::Damaged => self.found(kind, subject(whose), detail),
             Blob::Foreign => {}
         }
-        self.lacks(whose, Some(at), lost);
+        self.note_missing_blob(whose, Some(at), lost);
         Ok(None)
     }
 
     /// Plans what is done about a blob that could not be read, unless it is found elsewhere.
-    pub(super) fn lacks(&mut self, whose: BlobOwner, at: Option<SlotAt>, instead: Fix) {
+    pub(super) fn note_missing_blob(&mut self, whose: BlobOwner, at: Option<SlotAt>, instead: Fix) {
         if let Some(instead) = self.plan.put(instead) {
-            self.lacking.insert(whose, Lack { at, instead });
+            self.missing_blobs.insert(whose, MissingBlob { at, instead });
         }
     }
 
     /// Finds the blobs that are lacking among the blocks that are allocated and that nothing leads
     /// to.
     pub(super) async fn find_blobs(&mut self) -> Result<(), StoreError> {
-        if self.lacking.is_empty() || self.is_bitmap_lost().await? {
+        if self.missing_blobs.is_empty() || self.is_bitmap_lost().await? {
             return Ok(());
         }
         let mut found = BTreeMap::new();
@@ -133,7 +133,7 @@ impl Check {
         }
         for (whose, (_, blocks)) in found {
             blocks.iter().for_each(|block| self.blocks.set(block.0));
-            let Lack { at, instead } = self.lacking[&whose];
+            let MissingBlob { at, instead } = self.missing_blobs[&whose];
             self.plan.replace(instead, Fix::TakeBlob(at, whose, blocks[0]));
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Check {
         Ok(word.is_none_or(|word| word & BITMAP_LOST != 0))
     }
 
-    /// The blob that begins at `first`, if it is whole and one of those that are lacking: its
+    /// The blob that begins at `first`, if it is whole and one of those that are missing_blobs: its
     /// blocks, and when it was changed last.
     async fn offer(
         &self,
@@ -158,7 +158,7 @@ impl Check {
             }
             let lsn = lsn_of(data);
             match block_owner(data) {
-                Ok((whose, 0)) if self.lacking.contains_key(&whose) => {
+                Ok((whose, 0)) if self.missing_blobs.contains_key(&whose) => {
                     let (blocks, ..) = whole(txn, first, whose)?;
                     Ok(Some((whose, (lsn, blocks))))
                 }

@@ -12,7 +12,7 @@ use super::device_tests::{
     Shape, contents, in_world, open, populated_as, run as run_on, run_fsck, run_repair, wipe_log,
 };
 use super::jobs_tests::checked;
-use super::repair::{Repaired, mend};
+use super::repair::{Repaired, repair_open};
 use super::tests::{Outcome, name, numbers, settled};
 use super::{FsckOptions, Problem, ProblemKind, Subject};
 use crate::block::{HEADER, put_u64, seal};
@@ -106,11 +106,11 @@ impl World {
     }
 
     /// Repairs it, until nothing is found and nothing more is done.
-    fn mended(&self) -> Repaired {
-        let repaired = now(mend(&self.mfs, FsckOptions::default())).unwrap();
+    fn repaired(&self) -> Repaired {
+        let repaired = now(repair_open(&self.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         assert_eq!(self.check(), [], "a second time");
-        let again = now(mend(&self.mfs, FsckOptions::default())).unwrap();
+        let again = now(repair_open(&self.mfs, FsckOptions::default())).unwrap();
         assert!(again.done.is_empty(), "{:#?}", again.done);
         repaired
     }
@@ -216,12 +216,12 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
         let expected = if what == BlobKind::Client { 0 } else { 2 };
         assert_eq!(told.damaged_count, expected, "{:?}", told.damaged);
         assert!(told.damaged.iter().all(|line| line.contains("should be")), "{:?}", told.damaged);
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!(repaired.lost, [], "{:#?}", repaired.done);
         let line = format!("the {a} was found in metadata block {of_a}");
         assert!(repaired.done.contains(&line), "{:#?}", repaired.done);
         assert_eq!(world.all(), before);
-        settled(ProblemKind::WrongBlob, Outcome::Mended);
+        settled(ProblemKind::WrongBlob, Outcome::Repaired);
     });
 }
 
@@ -236,7 +236,7 @@ fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_i
         });
         let found = world.check();
         assert_eq!(kinds(&found), [(ProblemKind::WrongBlob, subject(a))], "{found:?}");
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
     });
 }
@@ -259,7 +259,7 @@ fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
             let found = world.check();
             let wanted = [(ProblemKind::WrongBlob, Subject::Inode(ino)); 2];
             assert_eq!(kinds(&found), wanted, "{found:?}");
-            let repaired = world.mended();
+            let repaired = world.repaired();
             assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
         }
     }
@@ -280,7 +280,7 @@ fn what_another_blob_was_written_over_is_lost_and_told_and_the_other_is_whole() 
         assert_eq!((found[0].kind, found[0].subject), (ProblemKind::WrongBlob, subject(a)));
         let rest = |problem: &Problem| problem.kind == ProblemKind::LostMetaBlock;
         assert!(found[1..].iter().all(rest), "{found:?}");
-        let repaired = world.mended();
+        let repaired = world.repaired();
         let told: Vec<_> = repaired.lost.iter().map(|lost| (lost.kind(), lost.inode())).collect();
         let ino = Some(Ino(a.number()));
         let (kind, now) = match what {
@@ -318,7 +318,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
         });
         let found = world.check();
         assert_eq!((found[0].kind, found[0].subject), (ProblemKind::WrongBlob, subject(a)));
-        let repaired = world.mended();
+        let repaired = world.repaired();
         let told: Vec<_> = repaired.lost.iter().map(ToString::to_string).collect();
         let ino = world.files[0];
         let text = format!(
@@ -349,12 +349,12 @@ fn a_block_of_the_same_blob_in_another_place_is_damage() {
     assert!(error.to_string().starts_with(&said), "{error}");
     let found = world.check();
     assert_eq!(found[0].subject, Subject::Block(third), "{found:?}");
-    assert_eq!(world.mended().lost.len(), 1);
+    assert_eq!(world.repaired().lost.len(), 1);
 }
 
 #[test]
 fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_becomes_free() {
-    for lacking in [true, false] {
+    for missing_blobs in [true, false] {
         let world = world(SlotSize::Bytes512);
         let mut before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
@@ -362,7 +362,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
         for text in [&b"older"[..], b"newer"] {
             run(&world.mfs, |txn| txn.write_blob(None, text, a, near));
         }
-        if lacking {
+        if missing_blobs {
             run(&world.mfs, |txn| {
                 let of_b = first(txn, b)?;
                 let blocks = txn.blob_blocks(of_b, b)?;
@@ -371,7 +371,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
             });
             before.insert(a, b"newer".to_vec());
         }
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
         let freed = repaired.done.iter().filter(|line| line.contains("became free")).count();
         assert!(freed > 0, "{:#?}", repaired.done);
@@ -402,7 +402,7 @@ fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
             let kind = if to == directory { DamagedBlock } else { OutsideMetaBlock };
             let found: Vec<_> = world.check().iter().map(|problem| problem.kind).collect();
             assert_eq!(found, [kind, own], "{a} to {to}");
-            let repaired = world.mended();
+            let repaired = world.repaired();
             assert_eq!((world.all(), repaired.lost), (before.clone(), vec![]), "{a} to {to}");
         }
     });
@@ -417,7 +417,7 @@ fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
         let of_b = first(txn, b)?;
         lead(txn, a, of_b)
     });
-    let repaired = world.mended();
+    let repaired = world.repaired();
     assert_eq!(repaired.lost.iter().map(|lost| lost.kind()).collect::<Vec<_>>(), ["Content"]);
     assert_eq!(run(&world.mfs, |txn| get(txn, a)), b"");
     assert_eq!(run(&world.mfs, |txn| get(txn, b)), bytes(CONTENT_MAX, 1));
@@ -465,7 +465,7 @@ fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
             assert!(matches!(stop, StoreError::Corrupt { block, .. } if block == of_b), "{stop}");
             assert_eq!(run(&world.mfs, |txn| get(txn, b)), before);
         }
-        assert_eq!(world.mended().lost, []);
+        assert_eq!(world.repaired().lost, []);
     }
 }
 
@@ -557,7 +557,7 @@ fn a_superblock_that_does_not_tell_of_blobs_with_owners_gets_the_feature() {
     world.mfs.inner.state.borrow_mut().superblock.features = features.without(Feature::BLOB_OWNERS);
     let found = world.check();
     assert_eq!(kinds(&found), [(ProblemKind::MissingFeature, Subject::Whole)], "{found:?}");
-    assert_eq!(world.mended().lost, []);
+    assert_eq!(world.repaired().lost, []);
     assert_eq!((world.mfs.superblock().features, world.all()), (features, before));
 }
 

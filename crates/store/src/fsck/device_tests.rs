@@ -503,7 +503,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
     assert_eq!((repaired.found.len(), repaired.done.len()), (1, 1));
     assert_eq!(repaired.found[0].subject, Subject::Block(MetaBlock(0)));
     assert_eq!(run_fsck(&disk).problems, []);
-    settled(ProblemKind::DamagedLabel, Outcome::Mended);
+    settled(ProblemKind::DamagedLabel, Outcome::Repaired);
     // A log with a hole: an unclosed device of which a group in the middle is damaged.
     in_world(&disk, |env| async move {
         let mfs = open(&env).await;
@@ -600,13 +600,13 @@ fn what_is_lost_is_told_before_it_is_durable() {
             let broken = disk.fork();
             broken.poke(at * BLOCK as u64, &[0xa5; BLOCK]);
             REPAIRED.set(broken.clone());
-            let losing = |lost: &Lost| {
+            let on_loss = |lost: &Lost| {
                 let then = REPAIRED.with_borrow(SimDisk::fork);
                 TOLD.with_borrow_mut(|told| told.push((format!("{:?}", lost.loss), then)));
             };
             let repaired = in_world(&broken, |env| async move {
                 let disk = env.open_disk("meta", WRITE).await.unwrap();
-                let options = FsckOptions { losing: Some(losing), ..SMALL };
+                let options = FsckOptions { on_loss: Some(on_loss), ..SMALL };
                 repair(&env, &disk, options).await.unwrap()
             });
             let told = TOLD.take();
@@ -775,7 +775,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
     for (number, (change, relabel, large, left)) in cases.into_iter().enumerate() {
         let (disk, mut block) = (disk.fork(), whole);
         change(&mut block);
-        let marred = block != whole;
+        let damaged = block != whole;
         let world = SimWorld::new(1);
         world.attach("meta", &disk);
         let bytes = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
@@ -792,7 +792,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         let subjects =
             |all: &[Problem]| -> Vec<_> { all.iter().map(|it| (it.kind, it.subject)).collect() };
         let it = (ProblemKind::DamagedDataLabel, Subject::Data(PagId(4), PagBlock(0)));
-        let found = if marred { vec![it] } else { vec![] };
+        let found = if damaged { vec![it] } else { vec![] };
         assert_eq!(subjects(&before), found, "{number}");
         assert_eq!(subjects(&repaired.found), found, "{number}");
         match left {
@@ -817,7 +817,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
             repaired.done
         );
     }
-    settled(ProblemKind::DamagedDataLabel, Outcome::Mended);
+    settled(ProblemKind::DamagedDataLabel, Outcome::Repaired);
 }
 
 /// Does the table have so many zones, each with something free?
@@ -906,8 +906,8 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
         assert!(!repaired.left.is_clean(), "{what}");
         // A label that is none is not made of what the table says of this zone, unless whoever runs
         // this says so.
-        let marred = |id: PagId| move |block: &mut Vec<u8>| block[100] ^= u8::from(id == PagId(4));
-        let repaired = repair_naming(&broken, &ZONES, marred(zone));
+        let damaged = |id: PagId| move |block: &mut Vec<u8>| block[100] ^= u8::from(id == PagId(4));
+        let repaired = repair_naming(&broken, &ZONES, damaged(zone));
         if zone == PagId(4) {
             let told = |problem: &Problem| problem.detail.contains("`--relabel 4` says so");
             assert!(repaired.left.problems.iter().any(told), "{what}: {repaired:?}");
@@ -923,7 +923,7 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
     set_line(&broken, PagId(3), |record| record.uuid = Uuid([1; 16]));
     assert_eq!(run_repair(&broken).left.problems, []);
     assert_eq!((contents(&broken), zones(&broken)), before);
-    settled(ProblemKind::WrongZone, Outcome::Mended);
+    settled(ProblemKind::WrongZone, Outcome::Repaired);
 }
 
 #[test]

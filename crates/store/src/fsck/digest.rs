@@ -109,7 +109,7 @@ impl Rules {
 }
 
 /// What is not plain.
-pub(super) struct Rest {
+pub(super) struct Deferred {
     /// Index in the unit of the block.
     pub(super) block: u32,
     /// `None`: the whole block is damaged, or of another type.
@@ -130,7 +130,7 @@ pub(super) struct Digest {
     /// Inodes of plain slots whose content lies with them, sorted.
     pub(super) contents: Vec<Ino>,
     /// Everything else, in order.
-    pub(super) rest: Vec<Rest>,
+    pub(super) deferred: Vec<Deferred>,
     /// An inode that was born in the chunk is in another slot of it: which is met first may decide,
     /// so all slots count in their order.
     pub(super) tangled: bool,
@@ -142,27 +142,27 @@ pub(super) fn digest<'a>(
     unit: &Unit,
     blocks: impl Iterator<Item = Option<&'a Block>>,
 ) -> Digest {
-    let mut maker = Maker { rules, unit, out: Digest::default() };
+    let mut builder = DigestBuilder { rules, unit, out: Digest::default() };
     for (n, block) in (0..unit.len).zip(blocks) {
-        maker.block(n, block);
+        builder.block(n, block);
     }
-    let mut out = maker.out;
+    let mut out = builder.out;
     out.names.sort_unstable();
     out.contents.sort_unstable();
     out
 }
 
-struct Maker<'a> {
+struct DigestBuilder<'a> {
     rules: Rules,
     unit: &'a Unit,
     out: Digest,
 }
 
-impl Maker<'_> {
+impl DigestBuilder<'_> {
     fn block(&mut self, n: u32, block: Option<&Block>) {
         let kind = self.rules.content_of(self.unit.chunk);
         let Some(block) = block.filter(|block| block::type_of(block) == Some(kind)) else {
-            self.out.rest.push(Rest { block: n, slot: None });
+            self.out.deferred.push(Deferred { block: n, slot: None });
             return;
         };
         for index in 0..SLOTS_PER_BLOCK {
@@ -189,7 +189,7 @@ impl Maker<'_> {
         self.out.tangled |=
             slot.state() == SlotState::Inode && home.chunk == self.unit.chunk && home != place;
         let at = SlotAt { home: self.unit.block(n), place };
-        self.out.rest.push(Rest { block: n, slot: Some((at, slot)) });
+        self.out.deferred.push(Deferred { block: n, slot: Some((at, slot)) });
     }
 
     /// Notes what a sound slot leaves behind, if it is plain; else says `false`.

@@ -60,7 +60,7 @@ pub(super) async fn is_ours(
 }
 
 /// The named zones whose devices have no label.
-pub(super) async fn marred<'a>(
+pub(super) async fn damaged_labels<'a>(
     env: &Env,
     mfs: &Mfs,
     options: FsckOptions<'a>,
@@ -71,36 +71,36 @@ pub(super) async fn marred<'a>(
     for place in options.zones {
         let Some(line) = table.iter().find(|line| line.id == place.id) else { continue };
         let zone = PagFormat { id: line.id, uuid: line.uuid, blocks: line.total + 1 };
-        if let Some(marred) = zones::damaged_label(env, place, &zone).await {
-            found.push(((place, zone), marred));
+        if let Some(damaged) = zones::damaged_label(env, place, &zone).await {
+            found.push(((place, zone), damaged));
         }
     }
     found
 }
 
-pub(super) fn subject(marred: &DamagedDataLabel) -> Subject {
-    Subject::Data(marred.id, PagBlock(0))
+pub(super) fn subject(damaged: &DamagedDataLabel) -> Subject {
+    Subject::Data(damaged.id, PagBlock(0))
 }
 
 /// Writes labels anew, and tells of those that are left.
 pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: &mut Repaired) {
-    let all = marred(env, mfs, options).await;
+    let all = damaged_labels(env, mfs, options).await;
     for id in options.relabel {
-        if !all.iter().any(|(_, marred)| marred.id == *id) {
+        if !all.iter().any(|(_, damaged)| damaged.id == *id) {
             out.note(format!(
                 "data zone {id}: its label, or that of its file system, is left as it is"
             ));
         }
     }
-    for ((place, zone), marred) in all {
-        let (kind, subject) = (ProblemKind::DamagedDataLabel, subject(&marred));
-        let named = options.relabel.contains(&marred.id);
+    for ((place, zone), damaged) in all {
+        let (kind, subject) = (ProblemKind::DamagedDataLabel, subject(&damaged));
+        let named = options.relabel.contains(&damaged.id);
         let of_zone = |it: &Problem| matches!(it.subject, Subject::Data(id, _) if id == zone.id);
         let why = if !named && out.left.problems.iter().any(of_zone) {
             format!("; if the zone has {} blocks, `--relabel {}` says so", zone.blocks, zone.id)
-        } else if !named && !marred.has_zone_uuid {
+        } else if !named && !damaged.has_zone_uuid {
             format!("; if it is that of zone {}, `--relabel {}` says so", zone.id, zone.id)
-        } else if !marred.has_zone_size {
+        } else if !damaged.has_zone_size {
             "; the device is smaller than the zone".to_owned()
         } else {
             match zones::relabel(env, place, &mfs.identity(), &zone).await {
@@ -108,7 +108,7 @@ pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: 
                 Err(error) => format!("; {error}"),
             }
         };
-        let problem = Problem { kind, subject, detail: marred.what + &why };
+        let problem = Problem { kind, subject, detail: damaged.what + &why };
         if why.is_empty() {
             out.note(format!(
                 "data zone {}: the label of {} was written anew",

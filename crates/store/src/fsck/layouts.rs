@@ -7,7 +7,7 @@
 
 use types::{Extent, FileKind, Ino, MetaBlock};
 
-use super::names::Seen;
+use super::names::SeenInode;
 use super::plan::{Fix, SlotAt, Stage};
 use super::space::{Owner, Piece};
 use super::{Check, ProblemKind, Subject};
@@ -32,7 +32,7 @@ impl Check {
         at: SlotAt,
         slot: &Slot,
         content: bool,
-        seen: &mut Seen,
+        seen: &mut SeenInode,
     ) -> Result<(), StoreError> {
         let blocks = slot.layout_blocks();
         if !blocks.is_empty() && !self.features.has(Feature::LAYOUT_BLOCKS) {
@@ -58,7 +58,7 @@ impl Check {
         (at, block): (SlotAt, MetaBlock),
         ino: Ino,
         content: bool,
-        seen: &mut Seen,
+        seen: &mut SeenInode,
     ) -> Result<(), StoreError> {
         if block.0 >= self.blocks.blocks {
             self.found(ProblemKind::OutsideMetaBlock, Subject::Block(block), "layout block");
@@ -90,7 +90,13 @@ impl Check {
 
     /// Counts a segment of a file, and notes which data blocks are its; block 0 is not, beside
     /// `content`.
-    pub(super) fn segment(&mut self, ino: Ino, extent: &Extent, content: bool, seen: &mut Seen) {
+    pub(super) fn segment(
+        &mut self,
+        ino: Ino,
+        extent: &Extent,
+        content: bool,
+        seen: &mut SeenInode,
+    ) {
         seen.mapped = seen.mapped.saturating_add(extent.len);
         seen.end = extent.end();
         self.report.counts.segments += 1;

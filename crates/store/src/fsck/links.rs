@@ -61,7 +61,7 @@ impl Check {
             _ => names,
         };
         if names < nlink && seen.kind != FileKind::Directory {
-            self.nameless.insert(ino);
+            self.underlinked.insert(ino);
         }
         if names == 0 && nlink > 0 && !system {
             let detail = format!("it counts {nlink} links");

@@ -73,7 +73,7 @@ impl Check {
         drop(state);
         let featured = self.features.has(Feature::NAME_MAPS);
         if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {
-            self.mapless.push(of.ino);
+            self.without_map.push(of.ino);
         }
     }
 
@@ -183,7 +183,7 @@ pub(super) mod tests {
     use crate::features::{Feature, Features};
     use crate::format::slot::SlotSize;
     use crate::fsck::jobs_tests::checked;
-    use crate::fsck::repair::mend;
+    use crate::fsck::repair::repair_open;
     use crate::fsck::tests::{Outcome, settled};
     use crate::fsck::{FsckOptions, Problem};
     use crate::mfs::{Cost, Mfs};
@@ -232,7 +232,7 @@ pub(super) mod tests {
         for size in SlotSize::ALL {
             planted_on(&mapped(size), what, &plant);
         }
-        settled(ProblemKind::BadNameMap, Outcome::Mended);
+        settled(ProblemKind::BadNameMap, Outcome::Repaired);
     }
 
     fn planted_on(
@@ -258,7 +258,7 @@ pub(super) mod tests {
         let of = [Subject::Inode(Ino::ROOT), Subject::Chunk(DirNo(map)), Subject::Block(head)];
         let told = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
         assert!(found.iter().any(told), "{what}: {found:?}");
-        let repaired = now(mend(mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
         assert_eq!(checked(mfs).problems, [], "{what}");
@@ -285,7 +285,7 @@ pub(super) mod tests {
         let found = checked(&mfs).problems;
         use ProblemKind::{LostChunk, LostMetaBlock};
         assert!(found.iter().all(|p| matches!(p.kind, LostChunk | LostMetaBlock)), "{found:?}");
-        let repaired = now(mend(&mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         mfs.forget_indexes();
         now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).unwrap();
@@ -307,7 +307,7 @@ pub(super) mod tests {
         let found = checked(&mfs).problems;
         let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
-        assert_eq!(now(mend(&mfs, FsckOptions::default())).unwrap().left.problems, []);
+        assert_eq!(now(repair_open(&mfs, FsckOptions::default())).unwrap().left.problems, []);
         assert_eq!(mfs.superblock().features, Features::USUAL);
     }
 

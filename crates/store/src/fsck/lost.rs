@@ -84,7 +84,7 @@ pub(super) enum Loss {
     /// `of` says so; else that of the one before it is given.
     Xattrs {
         ino: Ino,
-        from: Option<(Vec<u8>, Known)>,
+        from: Option<(Vec<u8>, KnownName)>,
     },
     /// Content that lay with the inode.
     Inline {
@@ -131,7 +131,7 @@ pub(super) enum Loss {
 
 /// Whose name is told of extended attributes that are gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Known {
+pub(super) enum KnownName {
     /// That of the first one that is gone.
     First,
     /// That of the last one that is there.
@@ -281,13 +281,13 @@ impl fmt::Display for Lost {
             Loss::Xattrs { ino, from: None } => {
                 write!(f, "the extended attributes of {}", self.subject(*ino))
             }
-            Loss::Xattrs { ino, from: Some((name, Known::First)) } => write!(
+            Loss::Xattrs { ino, from: Some((name, KnownName::First)) } => write!(
                 f,
                 "the extended attribute {} of {}, and those whose names come after it",
                 printable(name),
                 self.subject(*ino)
             ),
-            Loss::Xattrs { ino, from: Some((name, Known::Before)) } => write!(
+            Loss::Xattrs { ino, from: Some((name, KnownName::Before)) } => write!(
                 f,
                 "the extended attributes of {} whose names come after {}",
                 self.subject(*ino),
@@ -416,7 +416,7 @@ impl Losses {
     ///
     /// # Errors
     /// `Io`, `Poisoned`.
-    pub(super) async fn told(self, mfs: &Mfs) -> Result<Vec<Lost>, StoreError> {
+    pub(super) async fn with_paths(self, mfs: &Mfs) -> Result<Vec<Lost>, StoreError> {
         let content = self.all.iter().any(Loss::leaves_data);
         let freed = self.freed.into_iter().filter(|_| content);
         let data = freed.map(|(pag, blocks)| Loss::Data { pag, blocks });

@@ -3,18 +3,18 @@
 //! Invariants:
 //! - an *ordinary* inode (at home, one link, one name, no segments in the extent tree, no
 //!   directory) is decided when it is met, and leaves two bytes behind for each slot of its chunk;
-//!   all others leave a [`Seen`] until the end. So ten million files need little memory.
+//!   all others leave a [`SeenInode`] until the end. So ten million files need little memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::limits::{BLOCK_U64, CONTENT_MAX, SYMLINK_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, Name};
 
-use super::digest::{Digest, Rest, Unit, position};
+use super::digest::{Deferred, Digest, Unit, position};
 use super::layouts::Fragments;
-use super::namespace::Met;
+use super::namespace::MetDirectory;
 use super::plan::{Fix, SlotAt};
-use super::stranded::Short;
+use super::stranded::ShortDirectory;
 use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::{Stop, StoreError};
@@ -33,11 +33,11 @@ use crate::txn::Txn;
 
 /// What is known of the namespace.
 #[derive(Default)]
-pub(super) struct Tree {
+pub(super) struct NamespaceScan {
     pub(super) chunks: BTreeMap<DirNo, (Chunk, bool)>,
     pub(super) moved: BTreeMap<Ino, SlotPlace>,
     pub(super) orphans: BTreeSet<Ino>,
-    pub(super) inodes: HashMap<Ino, Seen>,
+    pub(super) inodes: HashMap<Ino, SeenInode>,
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
@@ -45,19 +45,19 @@ pub(super) struct Tree {
     /// any.
     pub(super) fragments: BTreeMap<Ino, Fragments>,
     /// Directories that the namespace index should have.
-    pub(super) directories: Vec<Met>,
+    pub(super) directories: Vec<MetDirectory>,
     /// Content blocks whose slots are not of the size that the superblock says, by their type.
     pub(super) other_slots: BTreeMap<BlockType, u64>,
     /// Files whose content counts, though the extent tree has a segment of their block 0.
     pub(super) shadowed: BTreeSet<Ino>,
     /// Chunks of which inodes were born that are, or should be, elsewhere.
-    abroad: BTreeSet<DirNo>,
+    with_moved_inodes: BTreeSet<DirNo>,
 }
 
-impl Tree {
+impl NamespaceScan {
     /// Notes that an inode is, or should be, elsewhere than where it was born.
-    pub(super) fn note_abroad(&mut self, ino: Ino) {
-        self.abroad.insert(home_of(ino).chunk);
+    pub(super) fn note_moved(&mut self, ino: Ino) {
+        self.with_moved_inodes.insert(home_of(ino).chunk);
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) struct Directory {
 }
 
 /// What was seen of one inode.
-pub(super) struct Seen {
+pub(super) struct SeenInode {
     pub(super) kind: FileKind,
     pub(super) nlink: u32,
     pub(super) names: u32,
@@ -290,8 +290,8 @@ impl Check {
         // What has a name was not in the attic, and what has none says where it was.
         let lacks = of.nlink > 0 && of.blocks > blocks && dir != ORPHAN_DIR;
         if let Some(last) = last.filter(|_| lacks) {
-            let (index, lack) = (index.unwrap_or(0), of.blocks - blocks);
-            self.short.push(Short { dir, last, index, lack });
+            let (index, missing) = (index.unwrap_or(0), of.blocks - blocks);
+            self.short_directories.push(ShortDirectory { dir, last, index, missing });
         }
         if of.nlink > 0 && (of.blocks != blocks || of.size != blocks * BLOCK_U64) {
             let detail = format!("{} blocks, {} counted, size {}", blocks, of.blocks, of.size);
@@ -338,7 +338,7 @@ impl Check {
         if digest.tangled || is_one_by_one() {
             return Ok(false);
         }
-        if self.tree.abroad.contains(&unit.chunk) {
+        if self.tree.with_moved_inodes.contains(&unit.chunk) {
             let inodes = digest.ordinary.iter().map(|&kept| Ordinary::ino(unit.chunk, kept));
             let (moved, met) = (&self.tree.moved, &self.tree.inodes);
             if inodes.into_iter().any(|ino| moved.contains_key(&ino) || met.contains_key(&ino)) {
@@ -368,7 +368,7 @@ impl Check {
         self.pieces.append(&mut digest.pieces);
         self.add_fragments(unit.dir, digest.fragments);
         let mut prefetched = false;
-        for Rest { block, slot } in digest.rest {
+        for Deferred { block, slot } in digest.deferred {
             match slot {
                 Some((at, slot)) => self.slot(unit.dir, at, slot, names).await?,
                 None => {
@@ -482,7 +482,7 @@ impl Check {
         }
         let at_home = self.place(at, &slot);
         let attr = slot.attr();
-        let mut seen = Seen {
+        let mut seen = SeenInode {
             kind: attr.kind,
             nlink: attr.nlink,
             names: u32::from(!slot.name().is_empty()),
@@ -532,7 +532,7 @@ impl Check {
             && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
             && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
         if !at_home {
-            self.tree.note_abroad(ino);
+            self.tree.note_moved(ino);
         }
         if ordinary {
             self.tree.ordinary.add(ino, attr.kind);

@@ -15,7 +15,7 @@ use crate::format::namespace::{NAMESPACE_KEY, NamespaceEntry, decode_start};
 use crate::trees::NAMESPACE;
 
 /// A directory that was met: what its entry should be, and where its content begins.
-pub(super) type Met = (NamespaceEntry, Option<MetaBlock>);
+pub(super) type MetDirectory = (NamespaceEntry, Option<MetaBlock>);
 
 impl Check {
     pub(super) async fn namespace(&mut self) -> Result<(), StoreError> {

@@ -25,7 +25,7 @@ use super::device_tests::{
     Shape, WRITE, ZONES, directory, flip, in_world, links, name, new, populated_as, run, wipe_log,
     zones,
 };
-use super::fix::{Fixer, Kept};
+use super::fix::{Fixer, RepairState};
 use super::plan::Fix;
 use super::{FsckOptions, Repaired, Report, fsck, repair, whole_check};
 use crate::block::{self, Block, BlockType, type_of};
@@ -681,7 +681,7 @@ fn that_the_bitmap_was_lost_is_known_to_the_next_repair_until_one_ends_well() {
         let options = OpenOptions { cache_bytes: 0, repair: true, ..OpenOptions::default() };
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         let check = whole_check(&mfs, OPTIONS).await.unwrap();
-        let mut kept = Kept::new(&mfs).await.unwrap();
+        let mut kept = RepairState::new(&mfs).await.unwrap();
         kept.salvaged.list(&mfs).await.unwrap();
         let mut fixer = Fixer::new(&mfs, check, kept);
         assert!(fixer.apply(&Fix::LostBitmap(0)).await.unwrap().is_some());

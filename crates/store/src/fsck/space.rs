@@ -146,7 +146,7 @@ impl Check {
         let (found, rest) = pieces.split_at(pieces.partition_point(unknown));
         for zone in found.chunk_by(|a, b| a.pag() == b.pag()) {
             let (pag, subject) = (zone[0].pag(), zone[0].subject());
-            if self.never_was(pag, table, zone) {
+            if self.never_existed(pag, table, zone) {
                 let detail = "there never was such a zone";
                 self.found(ProblemKind::OutsideDataBlock, subject, detail);
                 for piece in zone {
@@ -241,7 +241,7 @@ impl Check {
                 wrong.push((ino, ProblemKind::BadLayout, detail));
             }
             if seen.blocks < seen.mapped {
-                self.greedy.insert(ino, seen.mapped - seen.blocks);
+                self.overmapped.insert(ino, seen.mapped - seen.blocks);
             }
             if seen.blocks != seen.mapped {
                 let detail = format!("{} blocks counted, {} mapped", seen.blocks, seen.mapped);
@@ -274,7 +274,7 @@ impl Check {
             if client.0 == 0 {
                 return;
             }
-            check.known(client, "pool");
+            check.require_client(client, "pool");
             let owner = Owner::Pool(client);
             let piece = Piece::new(pag, start.0, u64::from_le_bytes(*value), owner);
             check.piece(piece.ok_or((pag, owner)));

@@ -26,7 +26,7 @@ use crate::trees::MOVED;
 use crate::txn::Txn;
 
 /// What the inodes in a content block say.
-pub(super) struct Said {
+pub(super) struct BlockEvidence {
     /// When the block was changed last.
     pub(super) lsn: Lsn,
     /// Chunks and indexes where the block should be, and how many of the inodes say so.
@@ -36,7 +36,7 @@ pub(super) struct Said {
     links: Vec<Ino>,
 }
 
-impl Said {
+impl BlockEvidence {
     /// Has it further names alone?
     pub(super) fn is_links(&self) -> bool {
         self.inodes.is_empty() && !self.links.is_empty()
@@ -56,14 +56,14 @@ impl Said {
 
 /// A directory that counts more content blocks than its chunks have.
 #[derive(Clone, Copy)]
-pub(super) struct Short {
+pub(super) struct ShortDirectory {
     pub(super) dir: Ino,
     /// Its last chunk.
     pub(super) last: DirNo,
     /// Position of the next one.
     pub(super) index: u32,
     /// Blocks that are missing.
-    pub(super) lack: u64,
+    pub(super) missing: u64,
 }
 
 impl Txn<'_> {
@@ -71,12 +71,12 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Corrupt` if it is none.
-    pub(super) fn said(&mut self, block: MetaBlock) -> Result<Said, Stop> {
+    pub(super) fn block_evidence(&mut self, block: MetaBlock) -> Result<BlockEvidence, Stop> {
         let data = self.read_slots(block)?;
         let lsn = lsn_of(data);
         let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
         let (places, inodes, links) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut said = Said { lsn, places, inodes, links };
+        let mut said = BlockEvidence { lsn, places, inodes, links };
         for (at, slot) in (0..).zip(&slots) {
             let ino = slot.ino();
             match slot.state() {
@@ -105,19 +105,20 @@ impl Check {
     pub(super) async fn strands(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
         let missing = self.total > self.report.counts.inodes;
         if (missing || self.plan.rebuilds_any()) && self.is_damaged(block).await? {
-            self.plan.doubt(block);
+            self.plan.add_doubtful(block);
             return Ok(false);
         }
-        if !missing && self.nameless.is_empty() {
+        if !missing && self.underlinked.is_empty() {
             return Ok(false);
         }
-        let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
+        let said = match self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await {
             Ok((said, _)) => said,
             Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
         let inodes = said.inodes.iter().filter(|&&ino| missing && self.kind_of(ino).is_none());
-        let links = said.links.iter().filter(|&ino| said.is_links() && self.nameless.contains(ino));
+        let links =
+            said.links.iter().filter(|&ino| said.is_links() && self.underlinked.contains(ino));
         let (inodes, links) = (inodes.count(), links.count());
         if inodes + links > 0 {
             let what = if inodes > 0 { "inodes" } else { "names" };

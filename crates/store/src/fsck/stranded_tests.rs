@@ -4,7 +4,7 @@
 use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
 use super::jobs_tests::checked;
-use super::repair::mend;
+use super::repair::repair_open;
 use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
@@ -65,7 +65,7 @@ fn lose(mfs: &Mfs, chunks: &[DirNo]) {
 
 fn repaired(mfs: &Mfs) -> Repaired {
     checked(mfs);
-    let out = now(mend(mfs, FsckOptions::default())).unwrap();
+    let out = now(repair_open(mfs, FsckOptions::default())).unwrap();
     mfs.forget_indexes();
     assert_eq!(checked(mfs).problems, out.left.problems);
     out

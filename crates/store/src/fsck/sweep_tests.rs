@@ -21,7 +21,7 @@ use super::device_tests::{
     Shape, WRITE, ZONES, blocks_in_use, directory, in_world, links, name, new, open, populated_as,
     run, walked, wipe_log,
 };
-use super::lost::{Known, Loss};
+use super::lost::{KnownName, Loss};
 use super::plan::TreeName;
 use super::{FsckOptions, Lost, Repaired, Report, fsck, repair};
 use crate::block::BlockType;
@@ -392,10 +392,10 @@ impl<'a> Judge<'a> {
     fn says_xattr(&self, ino: Ino, name: &Vec<u8>) -> bool {
         self.says(|loss, _| match loss {
             Loss::Xattrs { ino: of, from: None } => *of == ino,
-            Loss::Xattrs { ino: of, from: Some((first, Known::First)) } => {
+            Loss::Xattrs { ino: of, from: Some((first, KnownName::First)) } => {
                 (*of, first) == (ino, name)
             }
-            Loss::Xattrs { ino: of, from: Some((last, Known::Before)) } => {
+            Loss::Xattrs { ino: of, from: Some((last, KnownName::Before)) } => {
                 *of == ino && last < name
             }
             _ => false,
@@ -502,8 +502,8 @@ fn kind(loss: &Loss) -> &'static str {
         Loss::Root { content: true } => "root and its content",
         Loss::Target { .. } => "target",
         Loss::Xattrs { from: None, .. } => "xattrs",
-        Loss::Xattrs { from: Some((_, Known::First)), .. } => "xattrs from one on",
-        Loss::Xattrs { from: Some((_, Known::Before)), .. } => "xattrs behind one",
+        Loss::Xattrs { from: Some((_, KnownName::First)), .. } => "xattrs from one on",
+        Loss::Xattrs { from: Some((_, KnownName::Before)), .. } => "xattrs behind one",
         Loss::Inline { .. } => "inline",
         Loss::Bytes { .. } => "bytes",
         Loss::Holes { .. } => "holes",

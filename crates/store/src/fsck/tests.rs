@@ -10,7 +10,7 @@ use types::{
 };
 
 use super::jobs_tests::checked;
-use super::repair::mend;
+use super::repair::repair_open;
 use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
@@ -213,13 +213,13 @@ fn planted_on(
     assert!(found.len() <= most, "{:?}", all());
     let costs = kind.severity() == Severity::Error;
     assert!(costs || victims.is_empty(), "{kind:?} is a warning, and costs {victims:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kind:?}: {:#?}", repaired.done);
     assert!(!repaired.done.is_empty());
     assert!(repaired.found.iter().any(told));
     assert_eq!(report(&world).problems, [], "a second time");
     assert!(
-        now(mend(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),
+        now(repair_open(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),
         "{kind:?}, repaired twice"
     );
     for (what, text) in contents(&world) {
@@ -227,7 +227,7 @@ fn planted_on(
             assert_eq!(text, before[what], "{kind:?}: {:#?}", repaired.done);
         }
     }
-    settled(kind, Outcome::Mended);
+    settled(kind, Outcome::Repaired);
 }
 
 /// The same without victims.
@@ -243,7 +243,7 @@ fn planted(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// A second check is clean.
-    Mended,
+    Repaired,
     /// It is told, and left as it is.
     Left,
 }
@@ -680,7 +680,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
             let found = report(&world).problems;
             let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
             assert_eq!(kinds, [ProblemKind::BadContent], "{victim}, {flags}: {found:?}");
-            let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+            let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
             assert_eq!(repaired.left.problems, [], "{victim}, {flags}: {:#?}", repaired.done);
             assert_eq!(contents(&world), before, "{victim}, {flags}");
             assert_eq!(world.mfs.superblock().features, features);
@@ -697,7 +697,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
     });
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), [ProblemKind::BadContent]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.content(world.orphan)), b"");
     assert_eq!(world.mfs.superblock().features, features);
 }
@@ -749,14 +749,14 @@ fn planted_with(
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), kinds, "{found:?}");
     assert_eq!(found[0].subject, of(&world), "{found:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kinds:?}: {:#?}", repaired.done);
     assert_eq!(report(&world).problems, [], "a second time");
     let others = |what: &&str| !["file", "orphan"].contains(what);
     for (what, text) in contents(&world).into_iter().filter(|(what, _)| others(what)) {
         assert_eq!(text, all[what], "{kinds:?}: {:#?}", repaired.done);
     }
-    kinds.iter().for_each(|&kind| settled(kind, Outcome::Mended));
+    kinds.iter().for_each(|&kind| settled(kind, Outcome::Repaired));
     (before, data(&world))
 }
 
@@ -903,7 +903,7 @@ fn layout_blocks_that_the_superblock_does_not_tell_of_are_found() {
         features.without(Feature::LAYOUT_BLOCKS);
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
     assert_eq!(contents(&world), before);
 }
@@ -956,7 +956,7 @@ fn a_segment_that_is_longer_than_its_file_counts_takes_nothing_from_anybody() {
                 slot.set_blocks(2999);
             })
         });
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let cut = repaired.done.iter().filter(|line| line.contains("that it counts")).count();
         assert_eq!(cut, 1, "{:#?}", repaired.done);
@@ -990,7 +990,7 @@ fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
         let pool = run(&world.mfs, |txn| txn.pool(world.client));
         run(&world.mfs, |txn| bytes(txn, world.moved, 0, &[0]));
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         let left = |kind| repaired.left.problems.iter().any(|problem| problem.kind == kind);
         assert!(left(ProblemKind::OutsideDataBlock), "{:?}", repaired.left.problems);
         assert_eq!(repaired.wanted, [format!("data zone {zone}: its device is not named")]);
@@ -1054,7 +1054,7 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     });
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     let said = repaired
         .lost
@@ -1073,7 +1073,7 @@ fn a_client_that_repair_enters_counts_as_evicted_with_all_that_it_could_write() 
     let world = world();
     let gone = ClientId(50);
     run(&world.mfs, |txn| txn.quarantine(gone));
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(gone)), [ALL_FILES]);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [world.file]);
@@ -1093,7 +1093,7 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
             }
             Ok(())
         });
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let said = repaired
             .lost
@@ -1120,7 +1120,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
             Ok(())
         });
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         repaired.lost.iter().any(|lost| lost.to_string().contains("names that were removed may"))
     };
@@ -1197,9 +1197,9 @@ fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
     world.mfs.inner.state.borrow_mut().superblock.features = without;
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
-    settled(ProblemKind::MissingFeature, Outcome::Mended);
+    settled(ProblemKind::MissingFeature, Outcome::Repaired);
 }
 
 /// Those that plant in the worlds of this module.
@@ -1256,7 +1256,7 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_it_is_told() {
     for &kind in ProblemKind::ALL {
         let left = [DamagedLog, OtherSlots].contains(&kind);
         let outcome = SETTLED.with(|all| all.borrow().get(&kind).copied());
-        assert_eq!(outcome, Some(if left { Outcome::Left } else { Outcome::Mended }), "{kind:?}");
+        assert_eq!(outcome, Some(if left { Outcome::Left } else { Outcome::Repaired }), "{kind:?}");
         assert_eq!(left, kind.repair().starts_with("nothing:"), "{kind:?}");
     }
 }

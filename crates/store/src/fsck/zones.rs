@@ -30,7 +30,7 @@ impl Check {
                 );
                 self.found(ProblemKind::WrongZone, Subject::Data(pag, PagBlock(0)), detail);
                 let doubtful =
-                    table != label && bear_out(pieces, table) && !bear_out(pieces, label);
+                    table != label && confirms_size(pieces, table) && !confirms_size(pieces, label);
                 let unknown = || {
                     format!(
                         "data zone {pag}: a label that says what is so: that on its device says {label} blocks, the table and \
@@ -40,7 +40,7 @@ impl Check {
                 let said = if doubtful { Err(unknown()) } else { Ok(zone) };
                 self.plan.add(Fix::SetZone(said));
             }
-            Err(_) if bear_out(pieces, table) => {}
+            Err(_) if confirms_size(pieces, table) => {}
             Err(why) => {
                 let why = format!(
                     "{why}; what lies in the zone does not end at its {table} blocks, as the table says"
@@ -51,7 +51,7 @@ impl Check {
     }
 
     /// Is a zone without a record one that there never was, in which these pieces lie?
-    pub(super) fn never_was(&self, pag: PagId, table: &Zones, pieces: &[Piece]) -> bool {
+    pub(super) fn never_existed(&self, pag: PagId, table: &Zones, pieces: &[Piece]) -> bool {
         let named = |pag: &PagId| self.labels.has_device(*pag);
         let files = pieces.iter().filter(|piece| matches!(piece.owner(), Owner::File(_))).count();
         let mixed = files > 0 && files < pieces.len();
@@ -60,7 +60,7 @@ impl Check {
 }
 
 /// Do the runs in a zone, by what of it has an owner, say that it has so many blocks?
-fn bear_out(pieces: &[Piece], blocks: u64) -> bool {
+fn confirms_size(pieces: &[Piece], blocks: u64) -> bool {
     pieces.iter().any(|piece| piece.end() == blocks)
         && !pieces.iter().any(|piece| piece.start() == blocks && piece.len() > 0)
 }

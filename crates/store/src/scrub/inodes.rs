@@ -50,7 +50,7 @@ impl Scrub<'_> {
                     && own_faults(slot).is_empty()
                     && (kind != FileKind::Regular || slot.body() == 0);
                 if plain {
-                    self.told.borrow_mut().inodes += 1;
+                    self.report.borrow_mut().inodes += 1;
                     slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
                 }
                 plain
@@ -60,7 +60,7 @@ impl Scrub<'_> {
 
     /// Looks at the slot at `place` with all that it rests on, at one moment.
     pub(super) async fn inode(&self, place: SlotPlace) -> Result<(), StoreError> {
-        let look = self.ask(|txn| look(txn, place)).await?;
+        let look = self.query(|txn| look(txn, place)).await?;
         let Some(Some(look)) = look else { return Ok(()) };
         let Look { slot, wrong, blobs, layout } = look;
         let subject = match slot.state() {
@@ -73,7 +73,7 @@ impl Scrub<'_> {
         if slot.state() != SlotState::Inode {
             return Ok(());
         }
-        self.told.borrow_mut().inodes += 1;
+        self.report.borrow_mut().inodes += 1;
         slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
         for blob in blobs {
             let named = |txn: &mut Txn<'_>| {

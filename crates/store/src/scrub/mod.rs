@@ -25,7 +25,7 @@ mod tests;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use blocks::Mended;
+use blocks::Rewrite;
 use types::limits::BLOCK_U64;
 use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
@@ -58,7 +58,7 @@ pub const PROBLEMS_MAX: usize = 1000;
 /// Content blocks read together.
 const BATCH: u32 = 64;
 /// Transactions after which others have their turn, also if nothing had to be read for them.
-const ASKS: u32 = 32;
+const YIELD_AFTER: u32 = 32;
 /// How often something that changes while it is read is read again.
 const TRIES: usize = 8;
 
@@ -82,7 +82,7 @@ pub struct Scrubbed {
     /// Inodes that were looked at.
     pub inodes: u64,
     /// Damaged blocks that were written anew, from cache or log.
-    pub mended: Vec<MetaBlock>,
+    pub rewritten: Vec<MetaBlock>,
     /// What was found and not mended; `redbud fsck --repair` does that.
     pub problems: Vec<Problem>,
     /// Findings beyond [`PROBLEMS_MAX`].
@@ -111,19 +111,19 @@ impl Mfs {
     pub async fn scrub(
         &self,
         options: ScrubOptions,
-        told: &RefCell<Scrubbed>,
+        report: &RefCell<Scrubbed>,
     ) -> Result<(), StoreError> {
-        *told.borrow_mut() = Scrubbed::default();
+        *report.borrow_mut() = Scrubbed::default();
         // A store in memory has nothing that could be damaged.
         let Some(device) = self.device() else { return Ok(()) };
         let scrub = Scrub {
             mfs: self,
             device,
             options,
-            told,
+            report,
             pags: BTreeMap::new(),
-            hopeless: RefCell::default(),
-            asked: Cell::new(0),
+            unrepairable: RefCell::default(),
+            transactions: Cell::new(0),
         };
         scrub.run().await
     }
@@ -134,18 +134,18 @@ struct Scrub<'a> {
     mfs: &'a Mfs,
     device: Device,
     options: ScrubOptions,
-    told: &'a RefCell<Scrubbed>,
+    report: &'a RefCell<Scrubbed>,
     /// Blocks of the data zones, which never change; empty if they cannot be read.
     pags: BTreeMap<PagId, u64>,
     /// Damaged blocks of which nothing newer is known.
-    hopeless: RefCell<BTreeSet<MetaBlock>>,
+    unrepairable: RefCell<BTreeSet<MetaBlock>>,
     /// Transactions so far.
-    asked: Cell<u32>,
+    transactions: Cell<u32>,
 }
 
 impl Scrub<'_> {
     async fn run(mut self) -> Result<(), StoreError> {
-        self.fixed().await?;
+        self.fixed_blocks().await?;
         let mut pags = Vec::new();
         self.tree(PAGS, |key, value| pags.push((*key, *value))).await?;
         self.pags = pags
@@ -165,11 +165,11 @@ impl Scrub<'_> {
     }
 
     fn found(&self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
-        self.told.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
+        self.report.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
     }
 
     /// Lets the device rest for as long as `blocks` blocks take at the rate that was asked for.
-    async fn rest(&self, blocks: u64) {
+    async fn throttle(&self, blocks: u64) {
         if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.options.rate) {
             self.device.env.sleep(Duration::from_nanos(nanos)).await;
         }
@@ -177,12 +177,12 @@ impl Scrub<'_> {
 
     /// Runs a body that only reads. A damaged block that it meets is mended, or becomes a finding
     /// and `None`.
-    async fn ask<T>(
+    async fn query<T>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Option<T>, StoreError> {
-        self.asked.set(self.asked.get().wrapping_add(1));
-        if self.asked.get().is_multiple_of(ASKS) {
+        self.transactions.set(self.transactions.get().wrapping_add(1));
+        if self.transactions.get().is_multiple_of(YIELD_AFTER) {
             self.device.env.yield_now().await;
         }
         for _ in 0..TRIES {
@@ -190,14 +190,15 @@ impl Scrub<'_> {
                 Ok((value, _)) => return Ok(Some(value)),
                 Err(StoreError::Corrupt { block, what }) => {
                     // What is cached is what was written: nothing better is known of it.
-                    let mended = self.is_away(block) && self.mend(block).await? != Mended::No;
-                    if !mended {
+                    let rewritten = self.is_uncached(block)
+                        && self.rewrite(block).await? != Rewrite::Impossible;
+                    if !rewritten {
                         self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
                         return Ok(None);
                     }
                 }
                 Err(StoreError::Io { .. }) => {
-                    if !self.mend_missing(&mut body).await? {
+                    if !self.rewrite_unreadable(&mut body).await? {
                         return Ok(None);
                     }
                 }
@@ -213,7 +214,7 @@ impl Scrub<'_> {
     }
 
     /// What has its place from the beginning on.
-    async fn fixed(&self) -> Result<(), StoreError> {
+    async fn fixed_blocks(&self) -> Result<(), StoreError> {
         if label::check(&self.device).await.is_ok_and(|label| label == LabelCondition::Damaged) {
             self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), "");
         }
@@ -236,11 +237,11 @@ impl Scrub<'_> {
         let place = Superblock::place(copy, superblock.blocks);
         let mut last = String::new();
         for _ in 0..TRIES {
-            self.rest(1).await;
+            self.throttle(1).await;
             match self.device.read(place, 1).await {
                 Ok(bytes) => match Superblock::decode(&bytes, copy, superblock.blocks) {
                     Ok(_) => {
-                        self.told.borrow_mut().blocks += 1;
+                        self.report.borrow_mut().blocks += 1;
                         return Ok(());
                     }
                     Err(SuperError::Damaged(what)) => last = what.to_owned(),
@@ -262,7 +263,7 @@ impl Scrub<'_> {
     ) -> Result<(), StoreError> {
         let mut key = [0; K];
         let mut before = Vec::new();
-        while let Some(Some(descent)) = self.ask(|txn| tree.descend(txn, &key)).await? {
+        while let Some(Some(descent)) = self.query(|txn| tree.descend(txn, &key)).await? {
             let still = |txn: &mut Txn<'_>, block| {
                 let descent = tree.descend(txn, &key)?;
                 Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
@@ -307,7 +308,7 @@ impl Scrub<'_> {
             };
             self.read(block, 1, BlockType::Reply, &named).await?;
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if !named(txn, block)? {
                         return Ok(true);
                     }
@@ -365,7 +366,7 @@ impl Scrub<'_> {
         for key in moved.into_iter().filter(|key| *key != [0; 8]) {
             let ino = Ino(u64::from_be_bytes(key));
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     let Some(value) = MOVED.get(txn, &key)? else { return Ok(true) };
                     let place = SlotPlace::unpack(u64::from_le_bytes(value));
                     let Some(spot) = txn.spot(place)? else { return Ok(false) };
@@ -381,7 +382,7 @@ impl Scrub<'_> {
         for key in orphans.into_iter().filter(|key| *key != [0; 8]) {
             let ino = Ino(u64::from_be_bytes(key));
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if ORPHANS.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
@@ -407,7 +408,7 @@ impl Scrub<'_> {
         for key in keys.into_iter().filter(|key| *key != [0; _]) {
             let dir = namespace::NamespaceEntry::of(&key).dir;
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if NAMESPACE.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
@@ -427,7 +428,7 @@ impl Scrub<'_> {
         let mut key = [0; _];
         let mut before = Vec::new();
         let mut last = None;
-        while let Some(Some(descent)) = self.ask(|txn| CHUNKS.descend(txn, &key)).await? {
+        while let Some(Some(descent)) = self.query(|txn| CHUNKS.descend(txn, &key)).await? {
             let still = |txn: &mut Txn<'_>, block| {
                 let descent = CHUNKS.descend(txn, &key)?;
                 Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
@@ -458,7 +459,7 @@ impl Scrub<'_> {
 
     /// One chunk: against its directory and its neighbours, then its content.
     async fn chunk(&self, number: DirNo) -> Result<(), StoreError> {
-        let looked = self.ask(|txn| look_at(txn, number)).await?;
+        let looked = self.query(|txn| look_at(txn, number)).await?;
         let Some(Some((chunk, wrong))) = looked else { return Ok(()) };
         for (kind, what) in wrong {
             self.found(kind, Subject::Chunk(number), what);
@@ -476,7 +477,7 @@ impl Scrub<'_> {
         let kind = if map {
             BlockType::NameMap
         } else {
-            let kind = self.ask(|txn| Ok(txn.content_of(number))).await?;
+            let kind = self.query(|txn| Ok(txn.content_of(number))).await?;
             kind.unwrap_or(BlockType::Directory)
         };
         for run in chunk.runs.iter().filter(|run| run.is_present()) {

@@ -116,7 +116,11 @@ fn a_sound_store_is_clean_also_while_it_changes() {
             });
             for rate in [0, 2 << 20, 20 << 20] {
                 let found = scrub(&mfs, rate).await;
-                assert_eq!((&found.problems[..], &found.mended[..]), (&[][..], &[][..]), "{seed}");
+                assert_eq!(
+                    (&found.problems[..], &found.rewritten[..]),
+                    (&[][..], &[][..]),
+                    "{seed}"
+                );
                 assert!(found.blocks > 150 && found.inodes > 700, "{found:?}");
             }
             assert!(changes.get() > 200, "{}", changes.get());
@@ -164,7 +168,7 @@ fn damage_each(disk: &SimDisk, damage: impl Fn(&SimDisk, u64)) -> BTreeMap<Block
                 found
             }
         });
-        if found.mended.contains(&MetaBlock(at)) {
+        if found.rewritten.contains(&MetaBlock(at)) {
             assert_eq!(found.problems, [], "{kind:?} {at}");
             assert_eq!(run_fsck(&broken).problems, [], "{kind:?} {at}");
             assert_eq!(contents(&broken), before, "{kind:?} {at}");
@@ -223,7 +227,7 @@ fn a_write_that_the_device_lost_is_noticed_while_the_block_is_cached() {
             disk.poke(at, &before);
             run(&mfs, |txn| txn.read(spot.block).map(drop)).await;
             let found = scrub(&mfs, 0).await;
-            assert_eq!((&found.problems[..], &found.mended[..]), (&[][..], &[spot.block][..]));
+            assert_eq!((&found.problems[..], &found.rewritten[..]), (&[][..], &[spot.block][..]));
             bring_home(&env, &mfs).await;
             assert_ne!(disk.peek(at, BLOCK), before);
             mfs.close().await.unwrap();
@@ -263,9 +267,9 @@ fn what_cannot_be_read_is_told_and_written_anew_where_it_is_known() {
         });
         let named = |problem: &super::Problem| problem.subject == Subject::Block(MetaBlock(at));
         let is_told = found.problems.iter().any(named);
-        mended += u32::from(found.mended.contains(&MetaBlock(at)));
+        mended += u32::from(found.rewritten.contains(&MetaBlock(at)));
         told += u32::from(is_told);
-        let seen = is_told || found.mended.contains(&MetaBlock(at));
+        let seen = is_told || found.rewritten.contains(&MetaBlock(at));
         assert!(seen || !is_read(&disk, at), "{kind:?} {at}: {found:?}");
     }
     assert!(mended > 5 && told > 0, "{mended} {told}");
@@ -418,7 +422,7 @@ fn what_does_not_fit_together_is_told() {
                 let found = scrub(&mfs, 0).await;
                 let kinds: Vec<_> = found.problems.iter().map(|problem| problem.kind).collect();
                 assert!(kinds.contains(kind), "plant {n}, {kind:?}: {:#?}", found.problems);
-                assert!(found.mended.is_empty());
+                assert!(found.rewritten.is_empty());
                 bring_home(&env, &mfs).await;
             }
         });

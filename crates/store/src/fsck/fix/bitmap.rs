@@ -24,10 +24,10 @@ use crate::trees::{BITMAP_LOST, UNFINISHED};
 impl Fixer {
     pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
         let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
-        let mut line = self.log_version(block).await?;
+        let mut line = self.restore_from_log(block).await?;
         if line.is_none() {
-            self.kept.bitmap_lost = true;
-            let free = self.holding_nothing(index * BITS).await?;
+            self.state.bitmap_lost = true;
+            let free = self.empty_blocks(index * BITS).await?;
             self.change(|txn| {
                 let data = txn.init(block, BlockType::Bitmap)?;
                 change_bits(data, 0, BITS, true);
@@ -48,22 +48,22 @@ impl Fixer {
     }
 
     /// The blocks of the bitmap block that begins with block `from` which hold nothing.
-    async fn holding_nothing(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
+    async fn empty_blocks(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
         let to = self.mfs.superblock().blocks.min(from + BITS);
         let mut out = Vec::new();
         for first in (from..to).step_by(RUN_MAX) {
-            self.look_for_nothing(first, to.min(first + RUN_MAX as u64), &mut out).await?;
+            self.find_empty_blocks(first, to.min(first + RUN_MAX as u64), &mut out).await?;
         }
         Ok(out)
     }
 
-    async fn look_for_nothing(
+    async fn find_empty_blocks(
         &self,
         from: u64,
         to: u64,
         out: &mut Vec<MetaBlock>,
     ) -> Result<(), StoreError> {
-        let changed = self.kept.salvaged.changed.as_ref();
+        let changed = self.state.salvaged.changed.as_ref();
         let unknown = |at: &u64| {
             let logged = changed.is_none_or(|changed| changed.contains(&MetaBlock(*at)));
             !logged && !self.check.is_claimed(*at)
@@ -85,10 +85,10 @@ impl Fixer {
             let at_home =
                 read.as_ref().and_then(|read| read.chunks_exact(BLOCK).nth((at - first) as usize));
             let nothing = match (state.cache.get(MetaBlock(at)), at_home) {
-                (Some(data), _) => holds_nothing(data, MetaBlock(at), None),
-                (None, Some(data)) => {
-                    data.try_into().is_ok_and(|data| holds_nothing(data, MetaBlock(at), Some(uuid)))
-                }
+                (Some(data), _) => is_empty_block(data, MetaBlock(at), None),
+                (None, Some(data)) => data
+                    .try_into()
+                    .is_ok_and(|data| is_empty_block(data, MetaBlock(at), Some(uuid))),
                 // A store in memory has what was written in its cache.
                 (None, None) => true,
             };
@@ -102,7 +102,7 @@ impl Fixer {
 
 /// Can a block be given away that nothing leads to? What is at home is believed as far as it is
 /// whole.
-fn holds_nothing(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
+fn is_empty_block(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
     if let Some(uuid) = at_home {
         let tag = tag_of(uuid);
         if get_u64(data, 8) != at.0 && get_u32(data, 28) != tag {

@@ -14,9 +14,9 @@ use crate::txn::Txn;
 impl Fixer {
     pub(super) async fn fix_blob(&mut self, fix: &Fix) -> Done {
         match fix {
-            Fix::CopyBlob(at, what) => self.telling(|txn| copy(txn, *at, *what)).await,
+            Fix::CopyBlob(at, what) => self.change_with_report(|txn| copy(txn, *at, *what)).await,
             Fix::TakeBlob(at, whose, first) => {
-                self.telling(|txn| take(txn, *at, *whose, *first)).await
+                self.change_with_report(|txn| take(txn, *at, *whose, *first)).await
             }
             _ => Ok(None),
         }

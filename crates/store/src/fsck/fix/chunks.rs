@@ -11,7 +11,7 @@ use crate::format::number::{DIRNO_MAX, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
-use crate::fsck::stranded::{Said, Short};
+use crate::fsck::stranded::{BlockEvidence, ShortDirectory};
 use crate::mfs::Cost;
 use crate::names::index::Chunk;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
@@ -28,7 +28,7 @@ impl Fixer {
             Fix::EmptyBlock(home, number, index) => {
                 let dir =
                     self.check.tree.chunks.get(number).map(|(chunk, _)| chunk.descriptor.owner);
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     empty_block(txn, *home, txn.content_of(*number))?;
                     let line =
                         format!("block {index} of chunk {number} is empty, its slots are lost");
@@ -37,7 +37,7 @@ impl Fixer {
                     let dir = dir.filter(|_| chunk != SYSTEM_CHUNK);
                     let count = txn.slots().per_block();
                     let lost = dir.map(|dir| Loss::Slots { dir, chunk, first, count });
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
@@ -66,31 +66,33 @@ impl Fixer {
             }
             Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
             Fix::FindOthers => self.find_others().await,
-            Fix::CutChain(dir, last) => self.telling(|txn| cut_chain(txn, *dir, *last)).await,
-            Fix::DropMap(dir) => self.telling(|txn| drop_map(txn, *dir)).await,
+            Fix::CutChain(dir, last) => {
+                self.change_with_report(|txn| cut_chain(txn, *dir, *last)).await
+            }
+            Fix::DropMap(dir) => self.change_with_report(|txn| drop_map(txn, *dir)).await,
             Fix::AdoptChunk(number) => {
                 let chunks = &self.check.tree.chunks;
                 let lost = |chunk: DirNo| chunks.get(&chunk).is_some_and(|(_, reached)| !reached);
-                self.telling(|txn| adopt(txn, *number, &lost)).await
+                self.change_with_report(|txn| adopt(txn, *number, &lost)).await
             }
             Fix::BreakCircle(_) if self.circle_broken => Ok(None),
             Fix::BreakCircle(number) => {
-                let done = self.telling(|txn| adopt(txn, *number, &|_| false)).await?;
+                let done = self.change_with_report(|txn| adopt(txn, *number, &|_| false)).await?;
                 self.circle_broken = done.is_some();
                 Ok(done)
             }
             Fix::SystemSlot(ino) => {
                 let body = self.first_chunk(*ino);
-                self.telling(|txn| system_slot(txn, *ino, body)).await
+                self.change_with_report(|txn| system_slot(txn, *ino, body)).await
             }
-            Fix::RaiseReuse(ino) => self.telling(|txn| raise_reuse(txn, *ino)).await,
+            Fix::RaiseReuse(ino) => self.change_with_report(|txn| raise_reuse(txn, *ino)).await,
             _ => Ok(None),
         }
     }
 
     /// Content was sought; where a part of the bitmap is lost, some of it may be of the past.
     fn found(&self, line: String) -> Change {
-        Change::losing(line, self.kept.bitmap_lost.then_some(Loss::Past))
+        Change::with_losses(line, self.state.bitmap_lost.then_some(Loss::Past))
     }
 
     /// The first chunk that says it is `ino`'s.
@@ -118,7 +120,7 @@ impl Fixer {
                 let done = self.change(|txn| new_system_chunk(txn).map(drop)).await?;
                 return Ok(done.then(|| "the system's chunk was made anew".into()));
             }
-            return self.telling(|txn| cut_missing(txn, owner, number)).await;
+            return self.change_with_report(|txn| cut_missing(txn, owner, number)).await;
         };
         let descriptor = Descriptor { owner, next: DirNo(0), index, used: 0 };
         let mut chunk = Chunk { descriptor, runs: Vec::new() };
@@ -132,8 +134,8 @@ impl Fixer {
     /// Reads the content blocks that no chunk has.
     async fn gather(&mut self) -> Result<Evidence, StoreError> {
         let mut out = Evidence::new();
-        for block in self.nobodys().await? {
-            let read = self.mfs.run(Cost::READ, |txn| txn.said(block)).await;
+        for block in self.unowned_blocks().await? {
+            let read = self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await;
             if let Ok((said, _)) = read {
                 note(&mut out, block, &said);
             }
@@ -167,12 +169,12 @@ impl Fixer {
         }
         let filled = self.fill_all(&there).await?;
         let chunks = if filled > 0 || !nowhere.is_empty() {
-            self.apart(nowhere).await?
+            self.make_separate_chunks(nowhere).await?
         } else if !missing.is_empty() {
             missing
         } else {
             let rest = self.check.stranded.iter().map(|(block, said)| (said.lsn, *block)).collect();
-            self.apart(rest).await?
+            self.make_separate_chunks(rest).await?
         };
         let found = filled + chunks.len();
         self.make_chunks(chunks).await?;
@@ -197,7 +199,7 @@ impl Fixer {
     }
 
     /// Each of these blocks as a chunk of its own, with a number that nothing has named.
-    async fn apart(
+    async fn make_separate_chunks(
         &mut self,
         blocks: Vec<(Lsn, MetaBlock)>,
     ) -> Result<Vec<(DirNo, Blocks)>, StoreError> {
@@ -214,8 +216,8 @@ impl Fixer {
     /// whose they are is not known.
     async fn make_chunks(&mut self, chunks: Vec<(DirNo, Blocks)>) -> Result<(), StoreError> {
         let all: usize = chunks.iter().map(|(_, blocks)| blocks.len()).sum();
-        let mut short = match self.check.short[..] {
-            [only] if all as u64 <= only.lack => Some(only),
+        let mut short = match self.check.short_directories[..] {
+            [only] if all as u64 <= only.missing => Some(only),
             _ => None,
         };
         for (number, blocks) in chunks {
@@ -233,8 +235,8 @@ impl Fixer {
             })
             .await?;
             if let Some(before) = short {
-                let (index, lack) = (before.index + 1, before.lack - len);
-                short = Some(Short { dir: before.dir, last: number, index, lack });
+                let (index, missing) = (before.index + 1, before.missing - len);
+                short = Some(ShortDirectory { dir: before.dir, last: number, index, missing });
             }
         }
         Ok(())
@@ -247,7 +249,7 @@ fn fits(chunk: &Chunk, blocks: &Blocks) -> bool {
 }
 
 /// Adds a block to what is known of a chunk. Where two would be the same block, the newer is.
-fn note(evidence: &mut Evidence, block: MetaBlock, said: &Said) {
+fn note(evidence: &mut Evidence, block: MetaBlock, said: &BlockEvidence) {
     if let Some((chunk, index)) = said.place() {
         let place = evidence.entry(chunk).or_default().entry(index).or_insert((said.lsn, block));
         *place = (*place).max((said.lsn, block));
@@ -422,8 +424,8 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
             return append(txn, owner, DirNo(slot.body()), number, chunk);
         }
         Some(slot) if slot.kind() == FileKind::Directory => owner,
-        None if gone.is_some() => home_for(txn, owner)?,
-        _ => home_for(txn, Ino::NONE)?,
+        None if gone.is_some() => recovered_directory(txn, owner)?,
+        _ => recovered_directory(txn, Ino::NONE)?,
     };
     let own = there.is_some() && made == owner;
     let lost = (!own).then_some(gone.map_or(Loss::Unknown(made), Loss::Directory));
@@ -435,7 +437,7 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
     chunk.descriptor.next = DirNo(0);
     write_chunk(txn, number, Some(&chunk))?;
     let line = format!("chunk {number} is the content of directory {made}");
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
 /// Appends a chunk to the chain of `dir`. If the chain is the chunk's own already, the directory
@@ -452,7 +454,7 @@ fn append(
         if at == number {
             txn.rescue(dir)?;
             let line = format!("directory {dir} is in lost+found");
-            return Ok(Change::losing(line, [Loss::AllNames { ino: dir, counted: 1 }]));
+            return Ok(Change::with_losses(line, [Loss::AllNames { ino: dir, counted: 1 }]));
         }
         if !txn.ensure_chunk(at)? {
             return Err(Stop::Fault(Fault::Stale));
@@ -473,7 +475,7 @@ fn append(
 
 /// A directory in lost+found for content whose directory is gone: with the same number, if that is
 /// known.
-fn home_for(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
+fn recovered_directory(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
     let found = txn.lost_and_found()?;
     let name = match owner {
         Ino::NONE => txn.free_name(found, Ino(txn.root(crate::trees::INODES)?))?,
@@ -512,7 +514,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
     slot.set_body(body.0);
     txn.put_slot(SlotAt { home, place }, &slot)?;
     let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
-    Ok(Change::losing(format!("inode {ino} was made anew"), lost))
+    Ok(Change::with_losses(format!("inode {ino} was made anew"), lost))
 }
 
 /// Gives the system's chunk a new block, without any inode.

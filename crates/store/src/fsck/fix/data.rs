@@ -27,7 +27,7 @@ const BEYOND: u64 = 1 << 48;
 
 impl Fixer {
     pub(super) async fn fix_data(&mut self, fix: &Fix) -> Done {
-        let gaps = &self.kept.gaps;
+        let gaps = &self.state.gaps;
         match *fix {
             Fix::DropExtent(ref key) => {
                 let done = self.change(|txn| EXTENTS.remove(txn, key).map(drop)).await?;
@@ -36,12 +36,15 @@ impl Fixer {
                 let gone = self.check.kind_of(ino) != Some(FileKind::Regular);
                 let lost = gone.then_some(Loss::Stray(ino));
                 let line = "a segment was removed from the extent tree";
-                Ok(done.then(|| Change::losing(line, lost)))
+                Ok(done.then(|| Change::with_losses(line, lost)))
             }
             Fix::Recount(ino) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let lost = rewrite(txn, ino, gaps, |_| {})?;
-                    Ok(Change::losing(format!("the segments of inode {ino} are counted"), lost))
+                    Ok(Change::with_losses(
+                        format!("the segments of inode {ino} are counted"),
+                        lost,
+                    ))
                 })
                 .await
             }
@@ -52,29 +55,29 @@ impl Fixer {
                         return Ok(done);
                     }
                 }
-                let gaps = &self.kept.gaps;
-                self.telling(|txn| overlap(txn, gaps, &a, &b)).await
+                let gaps = &self.state.gaps;
+                self.change_with_report(|txn| overlap(txn, gaps, &a, &b)).await
             }
             Fix::Outside(piece, from, to) => {
                 if let Some(done) = self.trim(&piece).await? {
                     return Ok(done);
                 }
-                let gaps = &self.kept.gaps;
-                self.telling(|txn| {
+                let gaps = &self.state.gaps;
+                self.change_with_report(|txn| {
                     let lost = cut(txn, gaps, &piece, from, to)?;
                     let owner = piece.owner();
                     let line = format!("{owner:?} lost blocks {from} to {to}, which are none");
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
-            Fix::Beyond(owner) => self.telling(|txn| beyond(txn, gaps, owner)).await,
+            Fix::Beyond(owner) => self.change_with_report(|txn| beyond(txn, gaps, owner)).await,
             Fix::AddFree(pag, start, len) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     add_free(txn, pag, start, len)?;
                     let line =
                         format!("{len} blocks from {start} of data zone {pag} on became free");
-                    Ok(Change::losing(line, [Loss::Data { pag, blocks: len }]))
+                    Ok(Change::with_losses(line, [Loss::Data { pag, blocks: len }]))
                 })
                 .await
             }
@@ -83,7 +86,7 @@ impl Fixer {
                 Ok(done.then(|| "neighbouring runs of free space were joined".into()))
             }
             Fix::PagCount(pag, free, freed) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let record = txn.pag(pag)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { free, freed, ..record };
                     PAGS.insert(txn, &pag_key(pag), &record.encode())?;
@@ -100,19 +103,19 @@ impl Fixer {
     /// Cuts a piece of a file that by it alone maps more than it counts. `None`: it is none.
     async fn trim(&mut self, piece: &Piece) -> Result<Option<Option<Change>>, StoreError> {
         let Owner::File(ino) = piece.owner() else { return Ok(None) };
-        let more = self.check.greedy.get(&ino).copied();
+        let more = self.check.overmapped.get(&ino).copied();
         let Some(more) = more.filter(|&more| more < piece.len()) else { return Ok(None) };
         // What else overlaps it is found again, if it still does.
         if !self.trimmed.insert(ino) {
             return Ok(Some(None));
         }
         let (from, to) = (piece.end() - more, piece.end());
-        let gaps = &self.kept.gaps;
+        let gaps = &self.state.gaps;
         let done = self
-            .telling(|txn| {
+            .change_with_report(|txn| {
                 let lost = cut(txn, gaps, piece, from, to)?;
                 let line = format!("a segment of inode {ino} was cut to the blocks that it counts");
-                Ok(Change::losing(line, lost))
+                Ok(Change::with_losses(line, lost))
             })
             .await?;
         Ok(Some(done))
@@ -141,7 +144,7 @@ fn overlap(txn: &mut Txn<'_>, gaps: &Gaps, a: &Piece, b: &Piece) -> Result<Chang
     let (winner, loser) = (winner.owner(), loser.owner());
     let line =
         format!("blocks {from} to {to} of data zone {pag} are {winner:?}'s, no more {loser:?}'s");
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
 fn rank(owner: Owner) -> u32 {
@@ -271,7 +274,7 @@ fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> 
         let near = |extent: &Extent| !far(extent.addr.0, extent.len);
         let lost = rewrite(txn, ino, gaps, |list| list.retain(near))?;
         let line = format!("inode {ino} lost segments that lie in no data zone");
-        return Ok(Change::losing(line, lost));
+        return Ok(Change::with_losses(line, lost));
     }
     let mut free = Vec::new();
     FREE.for_each(txn, &[0; 10], |key, value| {

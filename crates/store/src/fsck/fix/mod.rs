@@ -57,7 +57,7 @@ impl From<&str> for Change {
 
 impl Change {
     /// The same, which cost this.
-    fn losing(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
+    fn with_losses(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
         let mut change = line.into();
         change.lost.extend(lost);
         change
@@ -119,7 +119,7 @@ impl Salvaged {
 }
 
 /// What the rounds of a repair hand on.
-pub(super) struct Kept {
+pub(super) struct RepairState {
     pub(super) salvaged: Salvaged,
     /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there
     /// look like used ones of nobody.
@@ -132,15 +132,15 @@ pub(super) struct Kept {
     gaps: Gaps,
 }
 
-impl Kept {
-    pub(super) async fn new(mfs: &Mfs) -> Result<Kept, StoreError> {
+impl RepairState {
+    pub(super) async fn new(mfs: &Mfs) -> Result<RepairState, StoreError> {
         let began = mfs.inner.state.borrow().log.end();
         let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
             Ok((word, _)) => word & BITMAP_LOST != 0,
             Err(StoreError::Corrupt { .. }) => false,
             Err(error) => return Err(error),
         };
-        Ok(Kept {
+        Ok(RepairState {
             salvaged: Salvaged::default(),
             returned: BTreeMap::new(),
             gaps: Gaps::default(),
@@ -167,7 +167,7 @@ type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 pub(super) struct Fixer {
     mfs: Mfs,
     check: Check,
-    pub(super) kept: Kept,
+    pub(super) state: RepairState,
     evidence: Option<Evidence>,
     circle_broken: bool,
     /// Files of which a segment was cut to what they count.
@@ -177,11 +177,11 @@ pub(super) struct Fixer {
 }
 
 impl Fixer {
-    pub(super) fn new(mfs: &Mfs, check: Check, kept: Kept) -> Fixer {
+    pub(super) fn new(mfs: &Mfs, check: Check, state: RepairState) -> Fixer {
         Fixer {
             mfs: mfs.clone(),
             check,
-            kept,
+            state,
             evidence: None,
             circle_broken: false,
             trimmed: BTreeSet::new(),
@@ -191,11 +191,11 @@ impl Fixer {
 
     /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is
     /// no more there.
-    pub(super) fn into_kept(mut self, forgotten: bool) -> Kept {
+    pub(super) fn into_state(mut self, forgotten: bool) -> RepairState {
         if forgotten {
-            self.kept.gaps.append(self.check.gaps);
+            self.state.gaps.append(self.check.gaps);
         }
-        self.kept
+        self.state
     }
 
     /// Does one fix.
@@ -209,14 +209,14 @@ impl Fixer {
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
             Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
             Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,
-            Fix::FromLog(block) => self.log_version(*block).await,
+            Fix::FromLog(block) => self.restore_from_log(*block).await,
             Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
             Fix::Inodes(count) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let counted = txn.root(INODES)?;
                     txn.set_root(INODES, *count)?;
                     let lost = (counted > *count).then_some(Loss::Inodes { counted, left: *count });
-                    Ok(Change::losing(format!("{count} inodes counted"), lost))
+                    Ok(Change::with_losses(format!("{count} inodes counted"), lost))
                 })
                 .await
             }
@@ -277,7 +277,7 @@ impl Fixer {
     }
 
     /// As [`Fixer::change`], where the body says what it does.
-    async fn telling<T: Into<Change>>(
+    async fn change_with_report<T: Into<Change>>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Done {
@@ -302,7 +302,7 @@ impl Fixer {
     }
 
     async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             txn.mark_used(first, len)?;
             Ok(format!("{len} metadata blocks from {first} on are marked as allocated"))
         })
@@ -319,8 +319,8 @@ impl Fixer {
         Ok(Some(format!("{len} metadata blocks from {first} on became free").into()))
     }
 
-    async fn log_version(&mut self, block: MetaBlock) -> Done {
-        let Some(data) = self.kept.salvaged.found.remove(&block) else { return Ok(None) };
+    async fn restore_from_log(&mut self, block: MetaBlock) -> Done {
+        let Some(data) = self.state.salvaged.found.remove(&block) else { return Ok(None) };
         let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
         if let Ok((true, _)) = same.await {
             return Ok(None);
@@ -332,7 +332,7 @@ impl Fixer {
                 Ok(())
             })
             .await?;
-        self.kept.returned.insert(block, lsn_of(&data));
+        self.state.returned.insert(block, lsn_of(&data));
         let line = || format!("metadata block {block} ({}) came back from the log", kind.text());
         Ok(done.then(|| line().into()))
     }

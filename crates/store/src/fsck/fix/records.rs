@@ -20,22 +20,22 @@ impl Fixer {
                 let key = client.0.to_be_bytes();
                 let done = self.change(|txn| CLIENTS.insert(txn, &key, &[0; 8]).map(drop)).await?;
                 let line = format!("the description of client {client} was removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Client(*client)])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Client(*client)])))
             }
             Fix::DropReply(key) => {
                 let done = self.change(|txn| REPLIES.remove(txn, key).map(drop)).await?;
-                Ok(done.then(|| Change::losing("kept replies were removed", [Loss::Replies])))
+                Ok(done.then(|| Change::with_losses("kept replies were removed", [Loss::Replies])))
             }
             Fix::EmptyReplies(block) => {
                 let done = self.change(|txn| txn.init(*block, BlockType::Reply).map(drop)).await?;
                 let line = format!("the replies of block {block} were removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Replies])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Replies])))
             }
             Fix::DropSetting(key) => {
                 let done = self.change(|txn| SETTINGS.remove(txn, key).map(drop)).await?;
                 let key = u32::from_be_bytes(*key);
                 let line = format!("setting {key} was removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Setting(key)])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Setting(key)])))
             }
             Fix::DropFrozen(key) => {
                 let done = self.change(|txn| FROZEN.remove(txn, key).map(drop)).await?;

@@ -9,7 +9,7 @@ use crate::format::blob::{BlobKind, Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::format::layout;
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
-use crate::fsck::lost::{Known, Loss};
+use crate::fsck::lost::{KnownName, Loss};
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::mfs::Cost;
 use crate::names::NewInode;
@@ -126,15 +126,19 @@ impl Fixer {
     pub(super) async fn fix_slot(&mut self, fix: &Fix) -> Done {
         match fix {
             Fix::ClearSlot(at) => self.clear(*at).await,
-            Fix::Duplicate(at) => self.telling(|txn| duplicate(txn, *at)).await,
-            Fix::Rename(at, name) => self.telling(|txn| rename(txn, *at, name)).await,
-            Fix::Flags(at) => self.telling(|txn| flags(txn, *at)).await,
-            Fix::CopyLayout(at, block) => self.telling(|txn| copy_layout(txn, *at, *block)).await,
-            Fix::DropLayout(at, block) => self.telling(|txn| drop_layout(txn, *at, *block)).await,
-            Fix::Content(at, cut) => self.telling(|txn| content(txn, *at, *cut)).await,
-            Fix::Target(at, len) => self.telling(|txn| target(txn, *at, *len)).await,
+            Fix::Duplicate(at) => self.change_with_report(|txn| duplicate(txn, *at)).await,
+            Fix::Rename(at, name) => self.change_with_report(|txn| rename(txn, *at, name)).await,
+            Fix::Flags(at) => self.change_with_report(|txn| flags(txn, *at)).await,
+            Fix::CopyLayout(at, block) => {
+                self.change_with_report(|txn| copy_layout(txn, *at, *block)).await
+            }
+            Fix::DropLayout(at, block) => {
+                self.change_with_report(|txn| drop_layout(txn, *at, *block)).await
+            }
+            Fix::Content(at, cut) => self.change_with_report(|txn| content(txn, *at, *cut)).await,
+            Fix::Target(at, len) => self.change_with_report(|txn| target(txn, *at, *len)).await,
             Fix::IssueNumber(at) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let next = u16::from(reuse_of(txn.slot_at(*at)?.ino())) + 1;
                     txn.change_slot(*at, |slot| slot.set_next_reuse(next))?;
                     Ok(format!("slot {} of block {} issues higher numbers", at.place.slot, at.home))
@@ -142,7 +146,7 @@ impl Fixer {
                 .await
             }
             Fix::DropLink(at) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let slot = txn.slot_at(*at)?;
                     if slot.state() == SlotState::Link {
                         txn.change_slot(*at, Slot::clear)?;
@@ -150,12 +154,12 @@ impl Fixer {
                     let lost = txn.losing_name(*at, &slot, slot.kind() != FileKind::Directory)?;
                     let name = String::from_utf8_lossy(slot.name()).into_owned();
                     let line = format!("the name {name:?} of inode {} was removed", slot.ino());
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
             Fix::LinkKind(at, kind) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let slot = txn.slot_at(*at)?;
                     let (name, ino) = (slot.name().to_vec(), slot.ino());
                     txn.change_slot(*at, |slot| slot.set_link(&name, ino, *kind))?;
@@ -163,7 +167,7 @@ impl Fixer {
                 })
                 .await
             }
-            Fix::Moved(ino, place) => self.telling(|txn| moved(txn, *ino, *place)).await,
+            Fix::Moved(ino, place) => self.change_with_report(|txn| moved(txn, *ino, *place)).await,
             Fix::DropXattrs(at) => self.drop_xattrs(*at).await,
             _ => self.fix_inode(fix).await,
         }
@@ -172,7 +176,7 @@ impl Fixer {
     async fn fix_inode(&mut self, fix: &Fix) -> Done {
         match *fix {
             Fix::Links(ino, nlink) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
@@ -186,23 +190,23 @@ impl Fixer {
                     let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
                     let (counted, left) = (attr.nlink, nlink);
                     let lost = fewer.then_some(Loss::Links { ino, counted, left });
-                    Ok(Change::losing(format!("inode {ino} counts {nlink} links"), lost))
+                    Ok(Change::with_losses(format!("inode {ino} counts {nlink} links"), lost))
                 })
                 .await
             }
             Fix::Unreachable(ino) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (_, slot) = txn.locate_live(ino)?;
                     let directory = slot.kind() == FileKind::Directory;
                     let counted = if directory { 1 } else { slot.nlink() };
                     txn.rescue(ino)?;
                     let line = format!("inode {ino} is in lost+found");
-                    Ok(Change::losing(line, [Loss::AllNames { ino, counted }]))
+                    Ok(Change::with_losses(line, [Loss::AllNames { ino, counted }]))
                 })
                 .await
             }
             Fix::Orphan(ino, listed) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let key = ino.0.to_be_bytes();
                     if listed {
                         ORPHANS.insert(txn, &key, &[0; 8])?;
@@ -214,7 +218,7 @@ impl Fixer {
                 .await
             }
             Fix::Fragments(ino, fragments) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     slot.set_fragments(fragments);
                     txn.store(&spot, &slot)?;
@@ -223,7 +227,7 @@ impl Fixer {
                 .await
             }
             Fix::DirectorySize(ino, blocks) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let missing = slot.blocks().saturating_sub(blocks);
                     slot.set_blocks(blocks);
@@ -232,7 +236,7 @@ impl Fixer {
                     let names = missing * u64::from(txn.slots().per_block());
                     let content = Loss::Content { dir: ino, blocks: missing, names };
                     let lost = (missing > 0 && ino != ORPHAN_DIR).then_some(content);
-                    Ok(Change::losing(format!("directory {ino} has {blocks} blocks"), lost))
+                    Ok(Change::with_losses(format!("directory {ino} has {blocks} blocks"), lost))
                 })
                 .await
             }
@@ -241,7 +245,7 @@ impl Fixer {
     }
 
     async fn clear(&mut self, at: SlotAt) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             let mut slot = txn.slot_at(at)?;
             let (ino, name) = (slot.ino(), slot.name().to_vec());
             slot.clear();
@@ -249,7 +253,7 @@ impl Fixer {
             txn.put_slot(at, &slot)?;
             let (dir, SlotPlace { chunk, slot }) = (txn.directory_at(at)?, at.place);
             let line = format!("slot {slot} of chunk {chunk} was emptied: it held {ino}");
-            Ok(Change::losing(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
+            Ok(Change::with_losses(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
         })
         .await
     }
@@ -266,9 +270,9 @@ impl Fixer {
             None => Vec::new(),
         };
         let XattrPrefix { whole, cut } = decode_xattr_prefix(&bytes).unwrap_or_default();
-        let last = whole.last().map(|(name, _)| (name.clone(), Known::Before));
+        let last = whole.last().map(|(name, _)| (name.clone(), KnownName::Before));
         let cut = cut.filter(|name| !name.is_empty());
-        let from = cut.map(|name| (name, Known::First)).or(last);
+        let from = cut.map(|name| (name, KnownName::First)).or(last);
         match self.keep_xattrs(at, &whole, from).await {
             // Without room for them they go.
             Err(StoreError::Fault(_)) if !whole.is_empty() => self.keep_xattrs(at, &[], None).await,
@@ -281,9 +285,9 @@ impl Fixer {
         &self,
         at: SlotAt,
         whole: &[Xattr],
-        from: Option<(Vec<u8>, Known)>,
+        from: Option<(Vec<u8>, KnownName)>,
     ) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             let mut slot = txn.slot_at(at)?;
             slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
             // Blocks of the blob are nobody's then, and free at the end.
@@ -293,7 +297,7 @@ impl Fixer {
             txn.put_slot(at, &slot)?;
             let (ino, kept) = (slot.ino(), whole.len());
             let line = format!("extended attributes of inode {ino} were removed, {kept} stay");
-            Ok(Change::losing(line, [Loss::Xattrs { ino, from: from.clone() }]))
+            Ok(Change::with_losses(line, [Loss::Xattrs { ino, from: from.clone() }]))
         })
         .await
     }
@@ -329,7 +333,7 @@ fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
         _ if name.is_empty() => slot.clear(),
         kind => slot.set_link(&name, ino, kind),
     })?;
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
 fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
@@ -396,7 +400,7 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let file = before.state() == SlotState::Inode && before.kind() == FileKind::Regular;
     let lost = file && (tail || blob) && !slot.has_content();
     let lost = lost.then(|| content_from(&before, 0)).flatten();
-    Ok(Change::losing(format!("inode {} had {what}: cleared", slot.ino()), lost))
+    Ok(Change::with_losses(format!("inode {} had {what}: cleared", slot.ino()), lost))
 }
 
 /// The bytes from `from` on of what may lie with the inode of a slot.
@@ -415,11 +419,11 @@ fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
         txn.put_slot(at, &slot)?;
         let most = size.min(CONTENT_MAX as u64);
         let line = format!("the content of file {ino} has {most} bytes at most");
-        return Ok(Change::losing(line, content_from(&slot, CONTENT_MAX as u64)));
+        return Ok(Change::with_losses(line, content_from(&slot, CONTENT_MAX as u64)));
     }
     txn.change_slot(at, Slot::clear_content)?;
     let line = format!("the content beside the inode of file {ino} was removed");
-    Ok(Change::losing(line, content_from(&slot, 0)))
+    Ok(Change::with_losses(line, content_from(&slot, 0)))
 }
 
 fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Stop> {
@@ -434,7 +438,7 @@ fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Sto
             txn.change_slot(at, Slot::clear)?;
             let (dir, name, len) = (txn.directory_at(at)?, slot.name().to_vec(), slot.attr().size);
             let line = format!("symlink {ino}, whose target is lost, was removed");
-            Ok(Change::losing(line, [Loss::Target { dir, name, ino, len }]))
+            Ok(Change::with_losses(line, [Loss::Target { dir, name, ino, len }]))
         }
     }
 }

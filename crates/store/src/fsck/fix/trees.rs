@@ -42,10 +42,10 @@ impl Fixer {
     pub(super) async fn rebuild(&mut self, name: TreeName) -> Done {
         // What segments, inodes and blocks are lost is told by those that count them.
         let lost = table(name).map(|_| Loss::Table(name));
-        Ok(self.build_anew(name).await?.map(|change| Change::losing(change, lost)))
+        Ok(self.rebuild_tree(name).await?.map(|change| Change::with_losses(change, lost)))
     }
 
-    async fn build_anew(&mut self, name: TreeName) -> Done {
+    async fn rebuild_tree(&mut self, name: TreeName) -> Done {
         match name {
             TreeName::Chunks => self.build(CHUNKS, true, "directory table").await,
             TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
@@ -117,10 +117,10 @@ impl Fixer {
         what: &str,
         also: &[([u8; K], [u8; V])],
     ) -> Done {
-        let young_wins = self.begin_scratch().await? && self.kept.bitmap_lost;
+        let young_wins = self.begin_scratch().await? && self.state.bitmap_lost;
         let (reached, spans) = self.reached(tree).await?;
         let spans = young_wins.then_some(spans);
-        let found = if unique { self.strays::<K, V>(spans).await? } else { 0 };
+        let found = if unique { self.unreached_leaves::<K, V>(spans).await? } else { 0 };
         let added = self.enter(also, false).await?;
         self.change(|txn| {
             let root = txn.root(SCRATCH)?;
@@ -208,12 +208,12 @@ impl Fixer {
 
     /// Adds the entries of leaves of such a tree that nothing leads to, those that were changed
     /// last first; how many. With spans only those that overlap with none.
-    async fn strays<const K: usize, const V: usize>(
+    async fn unreached_leaves<const K: usize, const V: usize>(
         &mut self,
         mut spans: Option<Spans<K>>,
     ) -> Result<u64, StoreError> {
         let mut leaves = Vec::new();
-        for block in self.nobodys().await? {
+        for block in self.unowned_blocks().await? {
             let read = self.mfs.run(Cost::READ, |txn| {
                 let data = txn.read(block)?;
                 let fits = data[4] == BlockType::Tree as u8
@@ -222,11 +222,11 @@ impl Fixer {
                 Ok(fits.then(|| lsn_of(data)))
             });
             let Some(lsn) = read.await.ok().and_then(|(lsn, _)| lsn) else { continue };
-            match self.kept.returned.get(&block) {
+            match self.state.returned.get(&block) {
                 Some(before) => leaves.push((*before, block)),
                 // What this repair wrote is of a tree that it did not bring to an end, from the
                 // same leaves.
-                None if lsn > self.kept.began => {}
+                None if lsn > self.state.began => {}
                 None => leaves.push((lsn, block)),
             }
         }
@@ -246,7 +246,7 @@ impl Fixer {
     }
 
     /// Blocks that are allocated, and nobody's as far as the check could see.
-    pub(super) async fn nobodys(&mut self) -> Result<Vec<MetaBlock>, StoreError> {
+    pub(super) async fn unowned_blocks(&mut self) -> Result<Vec<MetaBlock>, StoreError> {
         let blocks = self.mfs.superblock().blocks;
         let bits = crate::metaspace::BITS;
         let mut out = Vec::new();

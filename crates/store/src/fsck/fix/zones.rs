@@ -25,8 +25,8 @@ impl Fixer {
                 let lines: Vec<_> = zones.iter().map(line).collect();
                 self.build_with(PAGS, true, "table of data zones", &lines).await
             }
-            Err(lacking) => {
-                self.wanted.extend(lacking);
+            Err(missing_blobs) => {
+                self.wanted.extend(missing_blobs);
                 Ok(None)
             }
         }
@@ -44,8 +44,8 @@ impl Fixer {
                 let done = self.change(enter).await?;
                 Ok(done.then(|| format!("data zone {id} was entered, as its label says").into()))
             }
-            Err(lacking) => {
-                self.wanted.push(lacking);
+            Err(missing_blobs) => {
+                self.wanted.push(missing_blobs);
                 Ok(None)
             }
         }
@@ -56,7 +56,7 @@ impl Fixer {
         match said {
             Ok(zone) => {
                 let PagFormat { id, uuid, blocks } = *zone;
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let record = txn.pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { uuid, blocks, ..record };
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
