@@ -1,4 +1,4 @@
-//! The directory table, and who owns a block that two chunks or more claim.
+//! The directory table, and the owner of a block that several chunks claim.
 
 use std::collections::BTreeMap;
 
@@ -138,8 +138,8 @@ impl Check {
         .await
     }
 
-    /// Says which chunks lose the metadata blocks that were claimed twice: a block of another type
-    /// leaves all of them, a content block stays where most of its inodes were born.
+    /// Decides which chunks lose metadata blocks with two claims: a block of another type leaves
+    /// all of them, a content block stays where most of its inodes have their home.
     pub(super) async fn shares(&mut self) -> Result<(), StoreError> {
         let shared = std::mem::take(&mut self.shared);
         if shared.is_empty() {

@@ -57,7 +57,7 @@ impl Check {
         self.frozen().await
     }
 
-    /// A client that something belongs to.
+    /// Requires that the owner of something is a known client.
     pub(super) fn require_client(&mut self, client: ClientId, what: &str) {
         if !self.clients.contains(&client) {
             self.found(ProblemKind::UnknownClient, Subject::Client(client), what);

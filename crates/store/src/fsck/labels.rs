@@ -1,14 +1,13 @@
-//! Labels that are none any more.
+//! Damaged labels of devices.
 //!
 //! Invariants:
 //! - a metadata device without a label is this file system's if its superblocks have the file
-//!   system's name, and a label of the data zones that were named their UUID, and none another one;
-//! - what a label is to say is in the table of data zones: where that cannot be read, no label is
-//!   looked at here;
-//! - a label is written only over what is none, on a device that is large enough and that either
-//!   still has the zone's UUID there or is named by whoever runs this;
-//! - of a zone of which data are left, as nobody knows how large it is, only where whoever runs
-//!   this names it.
+//!   system's name, and a label of the named data zones has their UUID, and none another one;
+//! - the table of data zones says what a label should be: where the table is unreadable, labels are
+//!   not checked here;
+//! - repair overwrites only what is no label, on a device that is large enough. The device must
+//!   have the zone's UUID there, or the caller must name the zone;
+//! - the caller must name a zone whose data repair left because its size is unknown.
 
 use env::Env;
 use types::PagBlock;
@@ -21,7 +20,7 @@ use crate::mkfs::PagFormat;
 use crate::superblock::Superblock;
 use crate::zones::{self, DamagedDataLabel, ZoneDevice};
 
-/// Refuses a metadata device without a label of which nothing says whose it is.
+/// Refuses a metadata device without a label that cannot be identified.
 ///
 /// # Errors
 /// `Refused`.
@@ -66,7 +65,7 @@ pub(super) async fn damaged_labels<'a>(
     options: FsckOptions<'a>,
 ) -> Vec<((&'a ZoneDevice<'a>, PagFormat), DamagedDataLabel)> {
     let mut found = Vec::new();
-    // What is wrong with the table is told by the check.
+    // The check reports what is wrong with the table.
     let Ok((table, _)) = mfs.run(Cost::READ, |txn| txn.pags()).await else { return found };
     for place in options.zones {
         let Some(line) = table.iter().find(|line| line.id == place.id) else { continue };
@@ -82,7 +81,7 @@ pub(super) fn subject(damaged: &DamagedDataLabel) -> Subject {
     Subject::Data(damaged.id, PagBlock(0))
 }
 
-/// Writes labels anew, and tells of those that are left.
+/// Rewrites damaged labels, and reports those that it leaves.
 pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: &mut Repaired) {
     let all = damaged_labels(env, mfs, options).await;
     for id in options.relabel {

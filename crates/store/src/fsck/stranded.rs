@@ -1,15 +1,16 @@
-//! Content blocks that no chunk of the directory table has, by the inodes in them.
+//! Stranded content blocks: no chunk of the directory table has them. Their inodes say where they
+//! belong.
 //!
 //! Invariants:
-//! - a block belongs where more than half of its inodes say: one that came from another directory
-//!   is elsewhere than its number says, which only the tree of moved inodes knows. Where that is
-//!   lost, too, a few may agree by chance;
-//! - blocks are stranded only while fewer inodes were met than there are: what a block that became
-//!   free still says of files that were removed is not missing. One that holds further names only
-//!   does not say where it belongs, and is stranded while an inode that it names counts more names
-//!   than were met;
-//! - a stranded block is never given back, and while there is one the number of inodes is
-//!   not set: so the next check finds it again.
+//! - a block belongs where more than half of its inodes say. An inode that came from another
+//!   directory is not where its number says, which only the tree of moved inodes shows. Where that
+//!   tree is lost, too, a few may agree by chance;
+//! - blocks are stranded only while the check met fewer inodes than the store counts: removed files
+//!   that a freed block still shows are not missing. A block with further names only does not say
+//!   where it belongs. It is stranded while an inode that it names counts more names than the check
+//!   met;
+//! - repair never frees a stranded block, and does not set the number of inodes while there is one:
+//!   so the next check finds it again.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ use crate::mfs::Cost;
 use crate::trees::MOVED;
 use crate::txn::Txn;
 
-/// What the inodes in a content block say.
+/// What the inodes in a content block say about its place.
 pub(super) struct BlockEvidence {
     /// When the block was changed last.
     pub(super) lsn: Lsn,
@@ -37,7 +38,7 @@ pub(super) struct BlockEvidence {
 }
 
 impl BlockEvidence {
-    /// Has it further names alone?
+    /// Does the block hold further names only?
     pub(super) fn is_links(&self) -> bool {
         self.inodes.is_empty() && !self.links.is_empty()
     }
@@ -67,7 +68,7 @@ pub(super) struct ShortDirectory {
 }
 
 impl Txn<'_> {
-    /// What the sound inodes in a content block say.
+    /// Reads what the sound inodes in a content block say.
     ///
     /// # Errors
     /// `Corrupt` if it is none.
@@ -101,7 +102,7 @@ impl Txn<'_> {
 }
 
 impl Check {
-    /// Is this block, which is allocated and nobody's, content that is missing?
+    /// Is this block, allocated and without an owner, missing content?
     pub(super) async fn strands(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
         let missing = self.total > self.report.counts.inodes;
         if (missing || self.plan.rebuilds_any()) && self.is_damaged(block).await? {
@@ -139,8 +140,8 @@ impl Check {
         }
     }
 
-    /// Plans to find the chunks of stranded blocks: when everything that may lead to them was
-    /// mended.
+    /// Plans to find the chunks of stranded blocks, once everything that may lead to them is
+    /// repaired.
     pub(super) fn plan_stranded(&mut self) {
         if self.stranded.is_empty() {
             return;

@@ -1,13 +1,14 @@
-//! A block of the bitmap that is lost.
+//! A lost block of the bitmap.
 //!
 //! Invariants:
-//! - the log's newest version of it is taken, if there is one: nothing else is as exact;
-//! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has
-//!   them as far as the check could see, the log has no change of them, and what lies there is not
-//!   of this file system, or content without any inode or name, or a node of a tree without
-//!   entries, as both are when they are given back. So what nothing leads to is sought in all
-//!   others and never overwritten, and there is room for what repair makes;
-//! - who is found only later to have such a block has lost nothing: it was allocated, and empty.
+//! - repair takes the log's newest version of it, if there is one: nothing else is as exact;
+//! - else every block counts as allocated until the end, except blocks that *hold nothing*. The
+//!   check found no owner of these, and the log has no change of them. What lies there is not of
+//!   this file system, or is content without any inode or name, or a tree node without entries:
+//!   freed blocks look so. Thus repair searches all others for what nothing leads to and never
+//!   overwrites them, and has room for what it makes;
+//! - an owner of such a block that is found only later has lost nothing: the block was allocated,
+//!   and empty.
 
 use types::limits::BLOCK;
 use types::{MetaBlock, Uuid};
@@ -47,7 +48,7 @@ impl Fixer {
         Ok(line)
     }
 
-    /// The blocks of the bitmap block that begins with block `from` which hold nothing.
+    /// The blocks that hold nothing, of the bitmap block that begins with block `from`.
     async fn empty_blocks(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
         let to = self.mfs.superblock().blocks.min(from + BITS);
         let mut out = Vec::new();
@@ -71,7 +72,7 @@ impl Fixer {
         let sought: Vec<u64> = (from..to).filter(unknown).collect();
         let (Some(&first), Some(&last)) = (sought.first(), sought.last()) else { return Ok(()) };
         let count = (last + 1 - first) as usize;
-        // Where one of them cannot be read all count as allocated.
+        // Where one of them cannot be read, all of this run count as allocated.
         let read = match self.mfs.device() {
             Some(device) => match device.read(MetaBlock(first), count).await {
                 Ok(read) => Some(read),
@@ -100,8 +101,8 @@ impl Fixer {
     }
 }
 
-/// Can a block be given away that nothing leads to? What is at home is believed as far as it is
-/// whole.
+/// May a block that nothing leads to be allocated again? A block at home counts only if it
+/// verifies.
 fn is_empty_block(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
     if let Some(uuid) = at_home {
         let tag = tag_of(uuid);

@@ -1,9 +1,9 @@
-//! Doing what a plan says, one transaction for each fix.
+//! The fixes of a plan, each of them a transaction.
 //!
 //! Invariants:
-//! - a fix believes nothing that an earlier fix may have changed: it reads again what it changes;
+//! - a fix relies on nothing that an earlier fix may have changed: it reads again what it changes;
 //! - `None` means that nothing changed;
-//! - what of the users' a fix could not keep is in what it gives back ([`Change`]).
+//! - a fix returns what it lost of the users' data ([`Change`]).
 
 mod bitmap;
 mod blobs;
@@ -31,7 +31,7 @@ use crate::mfs::{Cost, Mfs};
 use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 
-/// Metadata blocks that one step of freeing gives back.
+/// Metadata blocks that one step frees.
 const FREE_STEP: u64 = 8192;
 
 /// What a fix did.
@@ -39,7 +39,7 @@ const FREE_STEP: u64 = 8192;
 pub(super) struct Change {
     /// In words.
     pub(super) line: String,
-    /// What went away for good.
+    /// Permanent losses.
     pub(super) lost: Vec<Loss>,
 }
 
@@ -56,7 +56,7 @@ impl From<&str> for Change {
 }
 
 impl Change {
-    /// The same, which cost this.
+    /// The change with these losses.
     fn with_losses(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
         let mut change = line.into();
         change.lost.extend(lost);
@@ -64,7 +64,7 @@ impl Change {
     }
 }
 
-/// What was done, if anything was.
+/// The change, if there was one.
 type Done = Result<Option<Change>, StoreError>;
 
 /// Content blocks that no chunk of the table has, by the inodes in them.
@@ -73,18 +73,18 @@ type Evidence = BTreeMap<DirNo, Blocks>;
 /// Blocks as the log has them.
 type Versions = BTreeMap<MetaBlock, Box<Block>>;
 
-/// What the log has of damaged blocks. It is asked before the repair's own writes go over what it
-/// still holds, so what was found is kept from round to round, until it was put back.
+/// Versions of damaged blocks from the log. Repair searches the log before its own writes overwrite
+/// what that still holds. So it keeps what it found from round to round, until it is restored.
 #[derive(Default)]
 pub(super) struct Salvaged {
     searched: BTreeSet<MetaBlock>,
     found: Versions,
-    /// The blocks of which it has any change, where that matters: a part of the bitmap is lost.
+    /// The blocks of which the log has any change; only listed if a part of the bitmap is lost.
     changed: Option<BTreeSet<MetaBlock>>,
 }
 
 impl Salvaged {
-    /// Seeks those of these blocks that were not sought before, all in one pass.
+    /// Searches the log in one pass for those of the blocks that were not searched before.
     ///
     /// # Errors
     /// `Io`.
@@ -101,12 +101,12 @@ impl Salvaged {
         Ok(())
     }
 
-    /// Has the log this block?
+    /// Was a version of this block found in the log?
     pub(super) fn has(&self, block: MetaBlock) -> bool {
         self.found.contains_key(&block)
     }
 
-    /// Asks which blocks the log has changes of, if it was not asked before.
+    /// Lists the blocks of which the log has changes, unless that was done before.
     ///
     /// # Errors
     /// `Io`.
@@ -118,17 +118,17 @@ impl Salvaged {
     }
 }
 
-/// What the rounds of a repair hand on.
+/// State that the rounds of a repair hand on.
 pub(super) struct RepairState {
     pub(super) salvaged: Salvaged,
-    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there
-    /// look like used ones of nobody.
+    /// A part of the bitmap was lost, now or before an interrupted repair: free blocks there look
+    /// like allocated ones without an owner.
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
-    /// Blocks that came back from the log, and when they had been changed last.
+    /// Blocks restored from the log, with the LSN of their last change.
     returned: BTreeMap<MetaBlock, Lsn>,
-    /// Where segments were lost, of which later rounds count how many those of each file are.
+    /// Where segments were lost; later rounds count how many each file lost.
     gaps: Gaps,
 }
 
@@ -149,7 +149,7 @@ impl RepairState {
         })
     }
 
-    /// Everything is sound: the next repair begins anew.
+    /// Everything is sound: the next repair starts without this one's marks.
     pub(super) async fn finish(mfs: &Mfs) -> Result<(), StoreError> {
         mfs.run(Cost::DELETE, |txn| match txn.root(UNFINISHED)? {
             0 => Ok(()),
@@ -170,9 +170,9 @@ pub(super) struct Fixer {
     pub(super) state: RepairState,
     evidence: Option<Evidence>,
     circle_broken: bool,
-    /// Files of which a segment was cut to what they count.
+    /// Files of which a segment was cut to their block count.
     trimmed: BTreeSet<Ino>,
-    /// What labels of data zones are wanted for, and are not to be had.
+    /// Labels of data zones that are needed and cannot be read, and why.
     pub(super) wanted: Vec<String>,
 }
 
@@ -189,8 +189,8 @@ impl Fixer {
         }
     }
 
-    /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is
-    /// no more there.
+    /// State for later rounds; with `forgotten`, damaged nodes and layout blocks have been removed,
+    /// so their gaps are kept.
     pub(super) fn into_state(mut self, forgotten: bool) -> RepairState {
         if forgotten {
             self.state.gaps.append(self.check.gaps);
@@ -268,7 +268,7 @@ impl Fixer {
         }
     }
 
-    /// Runs a transaction; says whether it changed anything.
+    /// Runs a transaction; returns whether it changed anything.
     async fn change(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
@@ -276,7 +276,7 @@ impl Fixer {
         Ok(self.mfs.run(Cost::DELETE, |txn| body(txn)).await?.1 != Transno::ZERO)
     }
 
-    /// As [`Fixer::change`], where the body says what it does.
+    /// As [`Fixer::change`]; the body returns its report.
     async fn change_with_report<T: Into<Change>>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -285,7 +285,7 @@ impl Fixer {
         Ok((number != Transno::ZERO).then(|| change.into()))
     }
 
-    /// The superblock goes to the device when the repair ends.
+    /// The superblock is written when the repair ends.
     fn add_feature(&self, feature: Feature) -> Option<String> {
         let features = &mut self.mfs.inner.state.borrow_mut().superblock.features;
         let name = feature.name().filter(|_| !features.has(feature))?;
@@ -339,7 +339,7 @@ impl Fixer {
 }
 
 impl Txn<'_> {
-    /// Marks blocks as allocated, whatever they were.
+    /// Marks blocks as allocated, whether they were or not.
     fn mark_used(&mut self, first: MetaBlock, len: u64) -> Result<(), Stop> {
         let (mut at, end) = (first.0, first.0.saturating_add(len).min(self.state.space.blocks));
         while at < end {

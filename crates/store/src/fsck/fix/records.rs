@@ -9,7 +9,7 @@ use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
 
-/// A client's number from here on was never issued, nor will be.
+/// Clients' numbers from here on are never issued.
 const CLIENT_END: u64 = 1 << 48;
 
 impl Fixer {
@@ -67,8 +67,8 @@ impl Fixer {
         Ok(done.await?.then(|| line.into()))
     }
 
-    /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that
-    /// it could write.
+    /// Adds an unknown client that owns something. It cannot come back, so it counts as evicted,
+    /// with everything that it could write.
     async fn add_client(&mut self, client: ClientId) -> Done {
         let key = client.0.to_be_bytes();
         if client.0 == 0 || client.0 >= CLIENT_END {

@@ -17,7 +17,7 @@ use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 
-/// Where inodes go that nothing leads to; the second if the first is no directory.
+/// Names of the directory for unreachable inodes; the second is used if the first is no directory.
 const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
 
 impl Txn<'_> {
@@ -31,7 +31,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The directory in whose content a slot lies; none, if nothing says so or it is the system's.
+    /// The directory in whose content a slot lies; `Ino::NONE` if that is unknown or the system's
+    /// chunk.
     pub(super) fn directory_at(&mut self, at: SlotAt) -> Result<Ino, Stop> {
         if !self.ensure_chunk(at.place.chunk)? {
             return Ok(Ino::NONE);
@@ -39,8 +40,8 @@ impl Txn<'_> {
         Ok(self.chunk(at.place.chunk)?.descriptor.owner)
     }
 
-    /// That the name in a slot goes, which leads to an inode that is gone, or that has another
-    /// name. What lies in the attic, has none that users know.
+    /// The loss of the name in a slot: its inode is lost, or has another name. Names in the orphan
+    /// directory are no loss: users do not know them.
     fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
         let dir = self.directory_at(at)?;
         let (name, ino) = (slot.name().to_vec(), slot.ino());
@@ -48,7 +49,7 @@ impl Txn<'_> {
         Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
     }
 
-    /// Changes a slot that must be sound.
+    /// Changes a slot, which must be sound afterwards.
     fn change_slot(&mut self, at: SlotAt, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
         let mut slot = self.slot_at(at)?;
         slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
@@ -56,7 +57,7 @@ impl Txn<'_> {
         self.put_slot(at, &slot)
     }
 
-    /// The directory of what nothing leads to; made if it does not exist.
+    /// The directory for unreachable inodes; made if it does not exist.
     pub(super) fn lost_and_found(&mut self) -> Result<Ino, Stop> {
         for name in LOST_AND_FOUND {
             let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
@@ -77,7 +78,7 @@ impl Txn<'_> {
         self.set_attr(&Attr { nlink: attr.nlink + change, ..attr })
     }
 
-    /// Gives an inode without a name, or whose name nothing leads to, one in lost+found.
+    /// Gives an inode without a reachable name one in lost+found.
     pub(super) fn rescue(&mut self, ino: Ino) -> Result<(), Stop> {
         let found = self.lost_and_found()?;
         let name = self.free_name(found, ino)?;
@@ -180,13 +181,14 @@ impl Fixer {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
-                        // No inode of that number, for all others.
+                        // Nothing to do: all other numbers have no inode.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.store(&spot, &slot)?;
                     } else {
                         txn.set_attr(&Attr { nlink, ..attr })?;
                     }
-                    // A directory's are names of directories in it, which are told as such.
+                    // Links of a directory are those of its subdirectories, whose names are
+                    // reported themselves.
                     let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
                     let (counted, left) = (attr.nlink, nlink);
                     let lost = fewer.then_some(Loss::Links { ino, counted, left });
@@ -258,8 +260,8 @@ impl Fixer {
         .await
     }
 
-    /// Removes the attributes but those that lie whole in the blocks of their blob before the first
-    /// that is damaged.
+    /// Removes the attributes except those that lie completely in blocks before the first damaged
+    /// one of their blob.
     async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
         let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
         let bytes = match slot.xattr_blob() {
@@ -274,13 +276,13 @@ impl Fixer {
         let cut = cut.filter(|name| !name.is_empty());
         let from = cut.map(|name| (name, KnownName::First)).or(last);
         match self.keep_xattrs(at, &whole, from).await {
-            // Without room for them they go.
+            // Without room the attributes are lost.
             Err(StoreError::Fault(_)) if !whole.is_empty() => self.keep_xattrs(at, &[], None).await,
             done => done,
         }
     }
 
-    /// Makes `whole` the attributes, where those from one on are lost, in the order of their names.
+    /// Sets the attributes to `whole`; those from one on, in the order of names, are lost.
     async fn keep_xattrs(
         &self,
         at: SlotAt,
@@ -290,7 +292,7 @@ impl Fixer {
         self.change_with_report(|txn| {
             let mut slot = txn.slot_at(at)?;
             slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
-            // Blocks of the blob are nobody's then, and free at the end.
+            // The blob's blocks have no owner then; the last stage frees them.
             slot.set_xattr_blob(None);
             slot.set_xattrs(b"");
             txn.put_xattrs(&mut slot, None, whole, at.home)?;
@@ -303,13 +305,14 @@ impl Fixer {
     }
 }
 
-/// The inode's number leads to one slot: the other becomes a name of it, or is emptied.
+/// One slot keeps the inode's number: the other becomes a name of it, or is emptied.
 fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let ino = txn.slot_at(at)?.ino();
     let line = format!("inode {ino} is in one place");
     let key = ino.0.to_be_bytes();
     let other = if home_of(ino) == at.place {
-        // This one stays; the other is where the `moved` tree leads, and is found again.
+        // This one stays; the other is where the `moved` tree leads, and the next check finds it
+        // again.
         let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line.into()) };
         let place = SlotPlace::unpack(u64::from_le_bytes(value));
         match txn.spot(place)? {
@@ -370,7 +373,7 @@ fn copy_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String
     Ok(format!("file {ino} has a layout block of its own"))
 }
 
-/// What the block maps goes; the block becomes nobody's, and free at the end.
+/// The file loses the block's segments. The block has no owner then; the last stage frees it.
 fn drop_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
     let mut slot = txn.slot_at(at)?;
     let mut blocks = slot.layout_blocks();
@@ -403,14 +406,14 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     Ok(Change::with_losses(format!("inode {} had {what}: cleared", slot.ino()), lost))
 }
 
-/// The bytes from `from` on of what may lie with the inode of a slot.
+/// The loss of a slot's inline data from byte `from` on.
 fn content_from(slot: &Slot, from: u64) -> Option<Loss> {
     let (ino, end) = (slot.ino(), if from == 0 { CONTENT_MAX as u64 } else { BLOCK_U64 });
     let to = slot.attr().size.min(end);
     (from < to).then_some(Loss::Inline { ino, from, to })
 }
 
-/// What a blob had that is removed becomes nobody's, and free at the end.
+/// Blocks of a removed blob have no owner then; the last stage frees them.
 fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
     let mut slot = txn.slot_at(at)?;
     let (ino, size) = (slot.ino(), slot.attr().size);

@@ -1,12 +1,11 @@
 //! The table of data zones, from the labels of their devices.
 //!
 //! Invariants:
-//! - a table that is built anew has every zone that was named and every zone in which something
-//!   lies, or it is not built: with a part of it a server would start, and meet segments in zones
-//!   that it does not know;
-//! - a line that says what the label does not is set to what that says before anything is cut or
-//!   freed by it;
-//! - a line has what the label says and no counts: they are counted when everything else is sound.
+//! - a rebuilt table has every zone that the caller named and every zone in which something lies,
+//!   or it is not built. With a part of the table a server would start, and meet segments in
+//!   unknown zones;
+//! - a line that differs from the label is set to the label before anything is cut or freed by it;
+//! - a new line has what the label says and no counts: these are set when everything else is sound.
 
 use types::{Fault, PagId};
 
@@ -18,7 +17,7 @@ use crate::trees::PAGS;
 use crate::txn::Txn;
 
 impl Fixer {
-    /// Builds the table anew, if all labels are to be had.
+    /// Rebuilds the table, if all labels can be read.
     pub(super) async fn rebuild_zones(&mut self) -> Done {
         match self.check.labels.all(&self.check.zones_met()) {
             Ok(zones) => {
@@ -32,7 +31,7 @@ impl Fixer {
         }
     }
 
-    /// Enters a zone that is missing, if its label is to be had.
+    /// Adds a missing zone, if its label can be read.
     pub(super) async fn add_zone(&mut self, id: PagId) -> Done {
         match self.check.labels.get(id) {
             Ok(zone) => {
@@ -51,7 +50,7 @@ impl Fixer {
         }
     }
 
-    /// Has the table say of a zone what its label says.
+    /// Sets a zone's line in the table to its label.
     pub(super) async fn set_zone(&mut self, said: &Result<PagFormat, String>) -> Done {
         match said {
             Ok(zone) => {
