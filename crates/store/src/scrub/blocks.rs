@@ -1,4 +1,4 @@
-//! Reading blocks where they lie, and writing damaged ones anew.
+//! Reads blocks at home, and rewrites damaged ones.
 
 use std::collections::BTreeSet;
 
@@ -12,38 +12,38 @@ use crate::mfs::Cost;
 use crate::roots::ROOTS_BLOCK;
 use crate::superblock::Superblock;
 
-/// What memory knows of a block.
+/// State of a block in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CacheState {
-    /// Nothing: what the device has is the newest version.
+    /// Not cached: the device should have the newest version.
     NotCached,
-    /// It is cached, and at home: this is who changed it last.
+    /// Cached, and at home: the LSN of its last change.
     Clean(Lsn),
-    /// It has changed and is to go home, or on its way.
+    /// Dirty, or in flight to its home.
     Newer,
 }
 
-/// What became of a damaged block.
+/// Result of rewriting a damaged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rewrite {
-    /// It was written anew.
+    /// It was rewritten.
     Done,
-    /// It is not damaged any more: somebody else has written it.
+    /// It is not damaged any more: something else has written it.
     NotNeeded,
-    /// Nothing newer is known of it, or it must not be written.
+    /// Neither cache nor log has it, or it must not be written.
     Impossible,
 }
 
-/// Said of what the device fails to read.
+/// Detail of findings about blocks that the device fails to read.
 const UNREADABLE: &str = "cannot be read";
 
 /// Is a block still what it was read as?
 type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
 
 impl Scrub<'_> {
-    /// Reads `count` blocks of type `kind` from `first` on where they lie. Gives those that are
-    /// whole and of which nothing newer is on its way; damaged ones are mended or told, if they are
-    /// in use `still`.
+    /// Reads `count` blocks of type `kind` from `first` on at home. Returns those that are sound
+    /// and of which the cache has nothing newer. Rewrites or reports damaged ones that are in use
+    /// `still`.
     pub(super) async fn read(
         &self,
         first: MetaBlock,
@@ -79,8 +79,8 @@ impl Scrub<'_> {
         Ok(out)
     }
 
-    /// The blocks of the blob that begins at `first`, if it is still `named`; tells of `subject` if
-    /// it is another.
+    /// Checks the blocks of the blob that begins at `first`, if it is still `named`; a blob of
+    /// another owner is a finding about `subject`.
     pub(super) async fn blob(
         &self,
         (first, whose): (MetaBlock, BlobOwner),
@@ -121,7 +121,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Is nothing known of a block but what the device has?
+    /// Is the block not cached?
     pub(super) fn is_uncached(&self, block: MetaBlock) -> bool {
         self.cache_state(block) == CacheState::NotCached
     }
@@ -135,7 +135,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// What is wrong with the bytes of a block that stands so.
+    /// The fault of a block's bytes, given its state in the cache.
     fn fault(
         &self,
         block: MetaBlock,
@@ -158,7 +158,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Looks closer at a block that is not what it should be: was it changing, is it in use at all?
+    /// Examines a block that looks damaged: was it changing, is it in use at all?
     async fn examine(
         &self,
         block: MetaBlock,
@@ -181,7 +181,7 @@ impl Scrub<'_> {
                 self.report.borrow_mut().blocks += 1;
                 return Ok(());
             };
-            // What cannot be told for damage counts as in use.
+            // If damage prevents the answer, the block counts as in use.
             let used = match self.mfs.run(Cost::READ, |txn| still(txn, block)).await {
                 Ok((used, _)) => used,
                 Err(StoreError::Corrupt { .. } | StoreError::Fault(_) | StoreError::Io { .. }) => {
@@ -207,14 +207,14 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Is it cached, and of another type than what leads to it?
+    /// Is the block cached, and of another type than what leads to it expects?
     fn is_other(&self, block: MetaBlock, kind: BlockType) -> bool {
         let state = self.mfs.inner.state.borrow();
         let cached = state.cache.get(block).and_then(type_of);
         cached.is_some_and(|cached| cached != kind && !(cached.is_content() && kind.is_content()))
     }
 
-    /// Does it belong to what no transaction writes: label, superblocks and log?
+    /// Is it part of label, superblocks or log, which no transaction writes?
     fn is_reserved(&self, block: MetaBlock) -> bool {
         let superblock = self.mfs.superblock();
         let last = Superblock::place(1, superblock.blocks);
@@ -223,7 +223,7 @@ impl Scrub<'_> {
             || block > ROOTS_BLOCK && block < superblock.bitmap_first
     }
 
-    /// Writes a block that is damaged where it lies anew, if cache or log have its newest version.
+    /// Rewrites a block that is damaged at home, if cache or log have its newest version.
     pub(super) async fn rewrite(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
         if self.is_reserved(block) || self.unrepairable.borrow().contains(&block) {
             return Ok(Rewrite::Impossible);
@@ -257,8 +257,8 @@ impl Scrub<'_> {
         Ok(Rewrite::Done)
     }
 
-    /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is
-    /// known become findings. Says whether the body may be tried again.
+    /// Rewrites unreadable blocks that a body needs; those that neither cache nor log has become
+    /// findings. Returns whether the body may be tried again.
     pub(super) async fn rewrite_unreadable<T>(
         &self,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -283,9 +283,9 @@ impl Scrub<'_> {
         Ok(again)
     }
 
-    /// Brings the log's newest version of a damaged block that is not cached into the cache. The
-    /// claim on the block tells of everybody who makes it anew meanwhile: what the log had before
-    /// is old then.
+    /// Puts the log's newest version of a damaged block that is not cached into the cache. The
+    /// claim on the block shows if something initializes it meanwhile: the log's version is old
+    /// then.
     async fn fetch_from_log(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
         let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Rewrite::NotNeeded) };
         let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {

@@ -181,7 +181,8 @@ impl Fixer {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
-                        // Nothing to do: all other numbers have no inode.
+                        // For all other callers the orphan directory does not exist: its slot is
+                        // changed directly.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.store(&spot, &slot)?;
                     } else {
