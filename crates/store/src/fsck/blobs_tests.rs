@@ -226,7 +226,7 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
 }
 
 #[test]
-fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_it() {
+fn inode_led_to_a_foreign_blob_gets_its_own_back() {
     each(|world, what| {
         let before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -242,7 +242,7 @@ fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_i
 }
 
 #[test]
-fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
+fn blob_of_another_kind_of_the_same_inode_is_foreign() {
     for size in SlotSize::ALL {
         for (ino, other) in [(0, BlobKind::Content), (1, BlobKind::Target)] {
             let world = world(size);
@@ -266,7 +266,7 @@ fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
 }
 
 #[test]
-fn what_another_blob_was_written_over_is_lost_and_told_and_the_other_is_whole() {
+fn overwritten_blob_is_reported_lost_and_the_other_stays_whole() {
     each(|world, what| {
         let mut before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -333,7 +333,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
 
 /// Both are the inode's, and only one is where the chain says.
 #[test]
-fn a_block_of_the_same_blob_in_another_place_is_damage() {
+fn misplaced_block_of_the_same_blob_is_damage() {
     let world = world(SlotSize::Bytes512);
     let a = world.whose(BlobKind::Xattrs, 0);
     let third = run(&world.mfs, |txn| {
@@ -353,7 +353,7 @@ fn a_block_of_the_same_blob_in_another_place_is_damage() {
 }
 
 #[test]
-fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_becomes_free() {
+fn newest_unreferenced_blob_is_reattached_and_others_are_freed() {
     for missing_blobs in [true, false] {
         let world = world(SlotSize::Bytes512);
         let mut before = world.all();
@@ -379,7 +379,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
 }
 
 #[test]
-fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
+fn address_of_no_blob_is_set_to_the_own_blob_again() {
     use ProblemKind::{
         BadContent, BadRecord, BadTarget, BadXattrs, DamagedBlock, OutsideMetaBlock,
     };
@@ -409,7 +409,7 @@ fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
 }
 
 #[test]
-fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
+fn stale_blobs_are_not_reattached_while_the_bitmap_was_lost() {
     let world = world(SlotSize::Bytes512);
     let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
     run(&world.mfs, |txn| {
@@ -425,7 +425,7 @@ fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
 
 /// Whatever is done by way of a word that leads wrong is refused: the blob stays its owner's.
 #[test]
-fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
+fn foreign_reference_neither_changes_nor_frees_a_blob() {
     for what in [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content] {
         let world = world(SlotSize::Bytes512);
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -493,7 +493,7 @@ fn device() -> (SimDisk, [(MetaBlock, BlobOwner); 2]) {
 }
 
 #[test]
-fn a_block_that_another_blob_was_written_over_comes_back_from_the_log() {
+fn overwritten_blob_block_is_restored_from_the_log() {
     let (disk, [xattrs, content]) = device();
     let before = contents(&disk);
     for ((at, victim), (from, _)) in [(xattrs, content), (content, xattrs)] {
@@ -524,7 +524,7 @@ fn a_block_that_another_blob_was_written_over_comes_back_from_the_log() {
 }
 
 #[test]
-fn a_repair_that_is_broken_off_gives_back_the_same() {
+fn interrupted_repair_reattaches_the_same_blobs() {
     let (disk, [(of_xattrs, xattrs), (of_content, content)]) = device();
     let before = contents(&disk);
     in_world(&disk, |env| async move {
@@ -551,7 +551,7 @@ fn a_repair_that_is_broken_off_gives_back_the_same() {
 }
 
 #[test]
-fn a_superblock_that_does_not_tell_of_blobs_with_owners_gets_the_feature() {
+fn superblock_without_the_feature_of_owned_blobs_gets_it() {
     let world = world(SlotSize::Bytes512);
     let (features, before) = (world.mfs.superblock().features, world.all());
     world.mfs.inner.state.borrow_mut().superblock.features = features.without(Feature::BLOB_OWNERS);
@@ -562,7 +562,7 @@ fn a_superblock_that_does_not_tell_of_blobs_with_owners_gets_the_feature() {
 }
 
 #[test]
-fn without_the_feature_blobs_are_read_written_and_freed_as_ever_and_say_nothing() {
+fn unowned_blobs_are_read_written_and_freed_without_the_feature() {
     let world = world_with(Features::USUAL.without(Feature::BLOB_OWNERS));
     let before = world.all();
     assert_eq!(world.check(), []);

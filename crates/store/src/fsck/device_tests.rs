@@ -323,7 +323,7 @@ pub(crate) fn wipe_log(disk: &SimDisk) {
 }
 
 #[test]
-fn one_to_eight_flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
+fn flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
     let disk = populated();
     let before = contents(&disk);
     let mut rng = SimRng::new(5);
@@ -374,7 +374,7 @@ fn one_to_eight_flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
 }
 
 #[test]
-fn a_damaged_block_comes_back_from_the_log() {
+fn damaged_block_is_restored_from_the_log() {
     let disk = populated();
     let before = contents(&disk);
     let mut rng = SimRng::new(6);
@@ -411,7 +411,7 @@ fn inside(disk: &SimDisk, at: u64, kind: BlockType) -> Vec<Ino> {
 }
 
 #[test]
-fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
+fn damage_without_the_log_costs_only_what_the_block_held() {
     let disk = populated();
     wipe_log(&disk);
     let before = contents(&disk);
@@ -458,7 +458,7 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
 }
 
 #[test]
-fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
+fn interrupted_repair_is_finished_by_the_next() {
     let disk = populated();
     wipe_log(&disk);
     let mut rng = SimRng::new(8);
@@ -528,8 +528,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
 }
 
 #[test]
-fn a_label_of_zeros_is_written_anew_where_the_superblocks_are_whole_and_known_to_be_the_file_systems()
- {
+fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let disk = populated();
     let (label, last) = (disk.peek(0, BLOCK), SIZE - BLOCK as u64);
     let before = contents(&disk);
@@ -589,7 +588,7 @@ std::thread_local! {
 }
 
 #[test]
-fn what_is_lost_is_told_before_it_is_durable() {
+fn losses_are_reported_before_they_are_durable() {
     let disk = populated();
     wipe_log(&disk);
     let kinds = [BlockType::Directory, BlockType::OwnedBlob, BlockType::Layout, BlockType::Tree];
@@ -643,7 +642,7 @@ fn evicted(disk: &SimDisk) -> (Vec<ClientId>, usize) {
 }
 
 #[test]
-fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() {
+fn interrupted_repair_of_the_quarantine_list_forgets_no_eviction() {
     const CLIENTS: u64 = 300;
     let disk = populated();
     let block = in_world(&disk, |env| async move {
@@ -713,7 +712,7 @@ fn repair_naming(
 }
 
 #[test]
-fn a_lost_table_of_data_zones_is_built_from_their_labels_and_from_all_of_them_or_not_at_all() {
+fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
     let disk = populated();
     wipe_log(&disk);
     let (before, table) = ((contents(&disk), zones(&disk)), table_of_zones(&disk));
@@ -826,7 +825,7 @@ fn table_is(table: &[PagState], count: usize) -> bool {
 }
 
 #[test]
-fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
+fn lost_line_of_the_zone_table_needs_only_the_label_of_its_zone() {
     let disk = populated();
     let before = (contents(&disk), zones(&disk));
     in_world(&disk, |env| async move {
@@ -844,7 +843,7 @@ fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
 }
 
 #[test]
-fn a_dump_needs_no_table_of_data_zones() {
+fn dump_needs_no_table_of_data_zones() {
     let disk = populated();
     wipe_log(&disk);
     let dumped = |disk: &SimDisk, zones: &'static [ZoneDevice<'static>]| -> (Vec<u8>, Dumped) {
@@ -927,7 +926,7 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
 }
 
 #[test]
-fn a_label_that_contradicts_the_table_and_all_that_lies_in_the_zone_is_not_believed() {
+fn label_that_contradicts_table_and_runs_is_not_trusted() {
     let disk = populated();
     let before = (contents(&disk), zones(&disk));
     for blocks in [100, 1500, ZONE_BLOCKS + 1, 1 << 40] {
@@ -942,7 +941,7 @@ fn a_label_that_contradicts_the_table_and_all_that_lies_in_the_zone_is_not_belie
 }
 
 #[test]
-fn a_segment_in_a_zone_that_never_was_is_removed_and_told() {
+fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
     let disk = populated();
     let (path, text) = (&"/d0/f0".to_owned(), contents(&disk));
     let plant = |extents: bool| {
@@ -1045,7 +1044,7 @@ fn paths_dumped(disk: &SimDisk) -> (BTreeMap<String, String>, Dumped) {
 }
 
 #[test]
-fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
+fn dump_of_a_damaged_tree_has_all_readable_and_reports_the_others() {
     let disk = populated();
     wipe_log(&disk);
     let (whole, told) = paths_dumped(&disk);
@@ -1105,7 +1104,7 @@ fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
 }
 
 #[test]
-fn a_dump_tells_of_a_file_that_has_not_as_many_blocks_as_it_counts() {
+fn dump_reports_a_file_with_another_block_count_than_its_segments() {
     let disk = populated();
     let file = numbers_of(&disk)["/d0/big"];
     in_world(&disk, |env| async move {

@@ -168,8 +168,7 @@ mod tests {
     const INO: Ino = Ino(7);
 
     #[test]
-    fn what_a_lost_node_held_of_a_file_is_told_to_the_byte_where_its_holes_are_as_large_as_what_is_missing()
-     {
+    fn lost_node_is_reported_to_the_byte_where_holes_match_the_missing() {
         let mut gaps = Gaps::default();
         gaps.node(Some(&extent_key(INO, 10)), Some(&extent_key(INO, 30)));
         let there = segments(&[(0, 5), (15, 5), (30, 2)]);
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_file_bounds_what_was_behind_its_last_segment() {
+    fn file_size_bounds_the_loss_behind_the_last_segment() {
         let mut gaps = Gaps::default();
         gaps.node(Some(&extent_key(Ino(6), 3)), None);
         let there = segments(&[(0, 5)]);
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_layout_block_held_what_was_before_the_next_segment() {
+    fn lost_layout_block_held_the_range_before_the_next_segment() {
         let mut gaps = Gaps::default();
         gaps.layout(INO, 5);
         let there = segments(&[(0, 5), (9, 1), (12, 1)]);
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_layout_is_gone_is_told_range_by_range() {
+    fn unmapped_ranges_are_reported_one_by_one() {
         let (before, after) = (segments(&[(0, 10), (20, 5)]), segments(&[(2, 3), (20, 5)]));
         let told = unmapped(INO, 1 << 20, &before, &after);
         let bytes = |from: u64, to: u64| Loss::Bytes { ino: INO, from: from * 4096, to: to * 4096 };

@@ -481,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_a_line_end_makes_no_line_of_its_own() {
+    fn name_with_a_line_end_stays_on_one_line() {
         let loss = Loss::Links { ino: Ino(7), counted: 3, left: 2 };
         let lost = Lost { loss, path: Some(b"/a\nLOST: b".to_vec()) };
         assert_eq!(lost.to_string(), "1 of the 3 names of /a\\nLOST: b (inode 7)");

@@ -34,7 +34,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Blocks` | allocation | damaged blocks that the log still has |
 /// | `Shares` | blocks | a metadata block has one owner |
 /// | `Trees` | owners | every tree can be read; damaged content blocks are empty, and layout blocks gone |
-/// | `System` | trees | there are a root and an attic |
+/// | `System` | trees | root and orphan directory exist |
 /// | `Chunks` | the root | renamed inodes are found; the chunks of a directory that is reached form one chain, and its name map has its names |
 /// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
 /// | `Circle` | all chunks that can be | directories that are below themselves |

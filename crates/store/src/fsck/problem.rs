@@ -108,7 +108,7 @@ kinds! {
         "flags that mean nothing are cleared; else the slot is emptied and never used again; which inode it held is lost, and said";
     /// An illegal name, or a name where none may be.
     BadName = Error, "a name is not legal",
-        "the name becomes #NUMBER; an inode of the attic loses it";
+        "the name becomes #NUMBER; an inode of the orphan directory loses it";
     /// The same name twice in one directory.
     DuplicateName = Error, "a directory has a name twice",
         "the second is renamed: ~NUMBER is put behind it";
@@ -134,7 +134,7 @@ kinds! {
     UnreachableInode = Error, "no name leads to an inode",
         "it gets the name #NUMBER in lost+found";
     /// The root directory or the orphan directory has no inode.
-    MissingSystem = Error, "the root directory or the attic is missing",
+    MissingSystem = Error, "the root directory or the orphan directory is missing",
         "it is made anew, with the content that names it as its owner";
     /// The list of orphans and the inodes disagree.
     WrongOrphan = Error, "the list of orphans is wrong",

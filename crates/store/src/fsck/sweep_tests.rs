@@ -368,7 +368,7 @@ impl<'a> Judge<'a> {
             let said = |loss: &Loss, _: Option<&str>| {
                 [Loss::Links { ino, counted, left }, Loss::AllNames { ino, counted }].contains(loss)
             };
-            // Who was in the attic, which is lost, gets a name more.
+            // An orphan whose directory is lost gets a further name.
             let more = left > counted && self.inodes[&ino].starts_with("/lost+found/");
             if !more && !self.says(said) {
                 differs(&format!("{left} links, {counted} before"));
@@ -533,7 +533,7 @@ fn is_all() -> bool {
 }
 
 #[test]
-fn whatever_block_is_lost_the_report_says_of_all_that_it_costs() {
+fn repair_reports_every_loss_whatever_block_is_lost() {
     let (mut told, mut missed) = (Kinds::new(), Kinds::new());
     for size in SlotSize::ALL {
         let device = Device::new(size);
@@ -559,7 +559,7 @@ fn whatever_block_is_lost_the_report_says_of_all_that_it_costs() {
 }
 
 #[test]
-fn what_only_a_lost_leaf_led_to_is_told_where_it_is_damaged_too() {
+fn damage_that_only_a_lost_leaf_led_to_is_reported_too() {
     let (mut told, mut missed) = (Kinds::new(), Kinds::new());
     for size in [SlotSize::Bytes512, SlotSize::Bytes2048] {
         let device = Device::new(size);

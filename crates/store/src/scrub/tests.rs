@@ -91,7 +91,7 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
 }
 
 #[test]
-fn a_sound_store_is_clean_also_while_it_changes() {
+fn sound_store_is_clean_even_while_it_changes() {
     let start = populated();
     for seed in 0..3 {
         let disk = start.fork();
@@ -133,7 +133,7 @@ fn a_sound_store_is_clean_also_while_it_changes() {
 }
 
 #[test]
-fn a_scrub_reads_no_faster_than_it_was_told_to() {
+fn scrub_reads_no_faster_than_its_rate() {
     const RATE: u64 = 1 << 20;
     in_world(&populated(), |env| async move {
         let mfs = open(&env).await;
@@ -189,7 +189,7 @@ fn damage_each(disk: &SimDisk, damage: impl Fn(&SimDisk, u64)) -> BTreeMap<Block
 }
 
 #[test]
-fn damage_to_any_block_is_mended_from_the_log_or_from_memory_else_told() {
+fn damaged_block_is_rewritten_from_log_or_cache_or_else_reported() {
     let disk = populated();
     let rng = RefCell::new(SimRng::new(9));
     let flipped = damage_each(&disk, |disk, at| drop(flip(disk, at, &mut rng.borrow_mut())));
@@ -207,7 +207,7 @@ fn damage_to_any_block_is_mended_from_the_log_or_from_memory_else_told() {
 }
 
 #[test]
-fn a_write_that_the_device_lost_is_noticed_while_the_block_is_cached() {
+fn lost_write_is_noticed_while_the_block_is_cached() {
     let disk = populated();
     in_world(&disk, |env| {
         let disk = disk.clone();
@@ -247,7 +247,7 @@ async fn bring_home(env: &Env, mfs: &Mfs) {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_written_anew_where_it_is_known() {
+fn unreadable_block_is_reported_and_rewritten_where_it_is_known() {
     let disk = populated();
     let unreadable = |disk: &SimDisk, at: u64| {
         disk.make_unreadable(at * BLOCK as u64..(at + 1) * BLOCK as u64);
@@ -401,7 +401,7 @@ const PLANTS: &[Plant] = &[
 ];
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn inconsistent_structures_are_reported() {
     let start = populated();
     for (n, (kind, plant)) in PLANTS.iter().enumerate() {
         let disk = start.fork();

@@ -353,7 +353,9 @@ fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
     }
     txn.put_slot(at, &slot)?;
     Ok(match name.is_empty() {
-        true => format!("inode {ino} of the attic has no name any more, which was {old:?}"),
+        true => {
+            format!("inode {ino} of the orphan directory has no name any more, which was {old:?}")
+        }
         false => {
             format!("the name {old:?} of inode {ino} is now {:?}", String::from_utf8_lossy(name))
         }
