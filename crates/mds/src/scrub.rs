@@ -163,7 +163,7 @@ async fn until_cancelled(
 }
 
 fn log_findings(server: &Server, found: &Scrubbed, whole: bool) {
-    for block in found.mended.iter().take(LOGGED_MAX) {
+    for block in found.rewritten.iter().take(LOGGED_MAX) {
         server.log(&format!("scrub: metadata block {block} was damaged and has been rewritten"));
     }
     for problem in found.problems.iter().take(LOGGED_MAX) {
@@ -180,6 +180,6 @@ fn log_findings(server: &Server, found: &Scrubbed, whole: bool) {
         "scrub: {end}, {} blocks, {} inodes, {} blocks rewritten, {problems} findings",
         found.blocks,
         found.inodes,
-        found.mended.len()
+        found.rewritten.len()
     ));
 }

@@ -347,7 +347,7 @@ impl ScrubStatus {
         out.number("blocks", found.blocks);
         out.number("newer", found.newer);
         out.number("inodes", found.inodes);
-        out.number("written_anew", found.mended.len() as u64);
+        out.number("written_anew", found.rewritten.len() as u64);
         out.number("findings", found.problems.len() as u64 + found.omitted);
         out.key("problems");
         out.open('[');

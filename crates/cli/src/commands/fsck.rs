@@ -223,9 +223,9 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let zones = &zone_places(&paths)[..];
     let cache_bytes = cluster.cache as usize;
     let name = Some(&*cluster.name);
-    let losing = repair.then_some(lose as fn(&Lost));
+    let on_loss = repair.then_some(lose as fn(&Lost));
     let options =
-        FsckOptions { cache_bytes, progress, losing, jobs, zones, name, relabel: &relabel };
+        FsckOptions { cache_bytes, progress, on_loss, jobs, zones, name, relabel: &relabel };
     let error = |error: store::StoreError| failed(error.to_string());
     if repair {
         return store::fsck::repair(env, &disk, options).await.map_err(error);

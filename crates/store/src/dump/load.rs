@@ -1,9 +1,9 @@
 //! Building a tree from a dump.
 //!
-//! Invariant: what a record says is checked against what came before it; a stream that contradicts
-//! itself is refused with the number of the record. What was loaded until then stays on the new
-//! file system, whose superblock says so from before the first record until after the last
-//! ([`load_onto`]): nothing opens it, and it is to be formatted again.
+//! Invariant: each record is checked against the earlier ones; a stream that contradicts itself is
+//! refused with the number of the record. What was loaded until then stays on the new file system.
+//! Its superblock marks it as incomplete from before the first record until after the last
+//! ([`load_onto`]): nothing opens it, and it has to be formatted again.
 
 use std::fmt;
 use std::io::Read;
@@ -67,11 +67,11 @@ pub struct Loaded {
     pub segments: u64,
 }
 
-/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. From before
-/// the first record until all of it is at home the file system cannot be opened.
+/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. The file
+/// system cannot be opened from before the first record until all of it is at home.
 ///
 /// # Errors
-/// As [`load`]; what the stream's head says is refused before anything is written.
+/// As [`load`]; a head that does not fit is refused before anything is written.
 pub async fn load_onto(
     env: &Env,
     disk: &Disk,
@@ -100,7 +100,7 @@ pub async fn load_onto(
 /// closed.
 ///
 /// # Errors
-/// The stream, the store, or the target; nothing is given back then: format the target again.
+/// The stream, the store, or the target; nothing is undone then: format the target again.
 pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
     let mut reader = Reader::new(input);
     let head = head(&mut reader)?;
@@ -109,7 +109,7 @@ pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> 
     load.records(&mut reader).await
 }
 
-/// What the target must have: data zones, and whether files may have content.
+/// Requirements of the target: data zones, and whether files may have inline data.
 struct Head {
     zones: Vec<Zone>,
     content: bool,
@@ -137,7 +137,7 @@ impl<'a> Load<'a> {
         Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() }
     }
 
-    /// Everything behind the head.
+    /// Loads all records behind the head.
     async fn records(mut self, reader: &mut Reader<'_>) -> Result<Loaded, LoadError> {
         loop {
             self.at = reader.number();

@@ -1,24 +1,24 @@
-//! Dump and load: the namespace and the layouts as a portable stream ([`stream`]).
+//! Dump and load: namespace and layouts as a portable stream ([`stream`]).
 //!
 //! Invariants:
 //! - a dump holds every inode that a name leads to, with its names, attributes, extended
-//!   attributes, target, content that lies with it, and segments; inodes without a name, clients,
-//!   their pools and replies, and settings are of the moment and not in it;
-//! - a dump is a function of the tree, not of numbers or places: that of a loaded tree is the
-//!   same, byte for byte, but for the head, which tells of the file system;
-//! - a name that is not legal (damage, which `fsck` finds) cannot be in it: it is left out, with
-//!   what is below it, and told;
-//! - what cannot be read is left out and told, by what it belongs to, and so is a file of which
-//!   fewer blocks of data, or more, are in the dump than it counts; all else is in it, and it is as
-//!   sound a stream as any;
-//! - it ends on any store: a directory that names lead to twice is damage, and an error;
-//! - a dump of a file system with the feature `inline-data` has version 2, with the content that
-//!   lies with inodes, and needs a file system with the feature; every other has version 1;
-//! - inode numbers are new after a load. They lead to places, and the places of the old zone
-//!   (chunks with gaps of what was removed and moved) are what a load gets rid of. Nothing outlives
-//!   an unmount that knows them;
-//! - a load needs a new file system whose data zones are those of the dump, by number, and not
-//!   smaller: segments keep their places, so the data is where it was.
+//!   attributes, target, inline data, and segments. It does not hold transient state: orphans,
+//!   clients, their pools and replies, and settings;
+//! - a dump is a function of the tree, not of numbers or places: the dump of a loaded tree is the
+//!   same, byte for byte, except the head, which describes the file system;
+//! - an illegal name (damage, which `fsck` finds) cannot be in it: the dump omits it, with
+//!   everything below it, and reports it;
+//! - the dump omits what cannot be read and reports what it belongs to. It also reports a file of
+//!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
+//!   stream is sound;
+//! - a dump of any store ends: a directory with two names is damage, and an error;
+//! - a dump of a file system with the feature `inline-data` has version 2, with inline data, and
+//!   loads only into a file system with the feature; every other has version 1;
+//! - inode numbers are new after a load. They lead to places, and a load is there to drop the old
+//!   places (chunks with gaps of removed and moved inodes). Nothing that knows the numbers outlives
+//!   an unmount;
+//! - a load needs a new file system with the data zones of the dump, by number, and not smaller:
+//!   segments keep their addresses, so the data stays where it is.
 
 mod load;
 pub mod stream;
@@ -46,7 +46,7 @@ use crate::trees::EXTENTS;
 use crate::txn::Txn;
 use crate::zones::{ZoneDevice, ZoneLabels};
 
-/// Names left out, and things that could not be read, that are told one by one.
+/// Omitted names, and unreadable things, that are reported one by one.
 pub const LEFT_OUT_MAX: usize = 1000;
 /// Entries of a directory listed together.
 const PAGE: usize = 256;
@@ -97,27 +97,26 @@ pub struct Dumped {
     pub links: u64,
     /// Segments.
     pub segments: u64,
-    /// Names that are not legal, which are left out with all below them: a line for each, at most
+    /// Illegal names, omitted with everything below them: a line for each, at most
     /// [`LEFT_OUT_MAX`].
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
-    /// What could not be read, or has not as many blocks of data as it counts: a line for each, at
-    /// most [`LEFT_OUT_MAX`].
+    /// What could not be read, or does not have as many data blocks as it counts: a line for each,
+    /// at most [`LEFT_OUT_MAX`].
     pub damaged: Vec<String>,
     /// How many these are.
     pub damaged_count: u64,
-    /// The table of data zones is damaged, and why the labels of these zones do not say in its
-    /// place what it said: the head lacks them, so a load does not see before it begins whether its
-    /// target has them.
+    /// Only if the table of data zones is damaged: why labels of zones could not replace it. The
+    /// head lacks these zones, so a load cannot check in advance whether its target has them.
     pub zones_unknown: Vec<String>,
 }
 
-/// Writes everything that names lead to. Nothing may change the store meanwhile. Where the table of
-/// data zones is damaged, the labels of `zones` say what it said.
+/// Writes everything that names lead to. Nothing may change the store meanwhile. If the table of
+/// data zones is damaged, the labels of `zones` replace it.
 ///
 /// # Errors
-/// The store or `out` failed, or names lead to a directory twice.
+/// The store or `out` failed, or a directory has two names.
 pub async fn dump(
     mfs: &Mfs,
     zones: &[ZoneDevice<'_>],
@@ -134,7 +133,10 @@ pub async fn dump(
     };
     for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
         let text = "what changed last, or more";
-        dump.tell(format!("{text}, of metadata block {}: {}", damaged.block, damaged.what));
+        dump.report_damage(format!(
+            "{text}, of metadata block {}: {}",
+            damaged.block, damaged.what
+        ));
     }
     dump.head(zones).await?;
     dump.inode(0, Vec::new(), Ino::ROOT).await?;
@@ -154,9 +156,9 @@ struct Dump<'a> {
     out: Writer<'a>,
     /// Inodes with several links that were written, and their numbers in the dump.
     linked: HashMap<Ino, u64>,
-    /// Directories that were met.
+    /// Directories met so far.
     directories: HashSet<Ino>,
-    /// Directories whose content is to be written.
+    /// Directories whose content is still to be written.
     queue: std::collections::VecDeque<(Ino, u64)>,
     counts: Dumped,
 }
@@ -169,15 +171,15 @@ impl Dump<'_> {
                     |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
                 pags.iter().map(zone).collect()
             }
-            Err(StoreError::Corrupt { .. }) => self.labelled(places).await,
+            Err(StoreError::Corrupt { .. }) => self.zones_from_labels(places).await,
             Err(error) => return Err(error.into()),
         };
         let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
         Ok(self.out.put(&Record::Head { content, name, zones })?)
     }
 
-    /// The data zones as their labels tell them.
-    async fn labelled(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
+    /// The data zones, from their labels.
+    async fn zones_from_labels(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
         let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
             self.counts.zones_unknown.push("no data zone was named".into());
             return Vec::new();
@@ -208,13 +210,13 @@ impl Dump<'_> {
                 Err(error) => {
                     let damage = Damage::new(error)?;
                     let what = self.subject(dir).await?;
-                    self.tell(format!("from some name on, what is in {what}: {damage}"));
+                    self.report_damage(format!("from some name on, what is in {what}: {damage}"));
                     return Ok(());
                 }
                 Ok(read) => read,
             };
             self.leave_out(dir, &illegal);
-            self.tell_unread(dir, &unread).await?;
+            self.report_unread(dir, &unread).await?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
             let end = entries.len() < PAGE;
@@ -228,7 +230,7 @@ impl Dump<'_> {
                     None => self.inode(number, name, entry.ino).await?,
                 }
             }
-            // What is left out behind the last entry was told: it is not to be read again.
+            // What is omitted behind the last entry has been reported: do not read it again.
             if end {
                 return Ok(());
             }
@@ -246,8 +248,8 @@ impl Dump<'_> {
         }
     }
 
-    /// Tells of slots, and whole blocks, of a directory that cannot be read.
-    async fn tell_unread(
+    /// Reports slots, and whole blocks, of a directory that cannot be read.
+    async fn report_unread(
         &mut self,
         dir: Ino,
         unread: &BTreeSet<(MetaBlock, Option<u32>)>,
@@ -258,7 +260,7 @@ impl Dump<'_> {
         let what = self.subject(dir).await?;
         let names = self.mfs.superblock().features.slots().per_block();
         for (block, slot) in unread {
-            self.tell(match slot {
+            self.report_damage(match slot {
                 Some(slot) => format!("a name of {what}: slot {slot}, in metadata block {block}"),
                 None => format!("up to {names} names of {what}: metadata block {block}"),
             });
@@ -267,7 +269,7 @@ impl Dump<'_> {
     }
 
     /// Notes what is not in the dump.
-    fn tell(&mut self, line: String) {
+    fn report_damage(&mut self, line: String) {
         self.counts.damaged_count += 1;
         if self.counts.damaged.len() < LEFT_OUT_MAX {
             self.counts.damaged.push(line);
@@ -283,7 +285,7 @@ impl Dump<'_> {
         })
     }
 
-    /// What `body` reads, or which damage keeps it from that.
+    /// The result of `body`, or the damage that it met.
     async fn read<T>(
         &self,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
@@ -294,7 +296,7 @@ impl Dump<'_> {
         }
     }
 
-    /// As [`Dump::read`]: what cannot be read is told, as `part` of the inode, and is empty then.
+    /// As [`Dump::read`]; what cannot be read is reported as `part` of the inode, and empty.
     async fn read_part<T: Default>(
         &mut self,
         ino: Ino,
@@ -305,7 +307,7 @@ impl Dump<'_> {
             Ok(value) => Ok(value),
             Err(damage) => {
                 let what = self.subject(ino).await?;
-                self.tell(format!("the {part} of {what}: {damage}"));
+                self.report_damage(format!("the {part} of {what}: {damage}"));
                 Ok(T::default())
             }
         }
@@ -314,18 +316,20 @@ impl Dump<'_> {
     async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
         let body = |txn: &mut Txn<'_>| {
             let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-            // Content that lies with the inode is told as a block, and is none.
+            // Attributes count inline data as a block, which it is not.
             Ok((attr, txn.locate_live(ino)?.1.blocks()))
         };
         let (attr, blocks) = match self.read(body).await? {
             Ok(said) => said,
-            // Everything is below the root.
+            // Without the root there is nothing to dump.
             Err(damage) if parent == 0 => {
                 return Err(DumpError::Damaged(format!("the root directory: {damage}")));
             }
             Err(damage) => {
                 let name = String::from_utf8_lossy(&name).into_owned();
-                self.tell(format!("{name:?}, a name of inode {ino}, with all below it: {damage}"));
+                self.report_damage(format!(
+                    "{name:?}, a name of inode {ino}, with all below it: {damage}"
+                ));
                 return Ok(());
             }
         };
@@ -368,7 +372,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// Writes the segments of a file, which counts so many blocks of data.
+    /// Writes the segments of a file, which counts `counted` data blocks.
     async fn segments(&mut self, ino: Ino, number: u64, counted: u64) -> Result<(), DumpError> {
         let (mut from, mut mapped, mut without) = (FileBlock(0), 0u64, BTreeSet::new());
         let damage = loop {
@@ -391,7 +395,7 @@ impl Dump<'_> {
             let what = self.subject(ino).await?;
             let blocks: Vec<_> =
                 without.iter().map(|block| format!("; metadata block {block}")).collect();
-            self.tell(format!(
+            self.report_damage(format!(
                 "segments of {what}: it counts {counted} blocks of data, those in the dump have {mapped}{}",
                 blocks.concat()
             ));
@@ -404,7 +408,7 @@ impl Dump<'_> {
 struct Damage(String);
 
 impl Damage {
-    /// What this error says of the store; an error of the device is one of the dump.
+    /// The damage that an error shows; an error of the device ends the dump.
     fn new(error: StoreError) -> Result<Damage, DumpError> {
         match error {
             StoreError::Corrupt { block, what } => {
@@ -423,8 +427,8 @@ impl std::fmt::Display for Damage {
 }
 
 impl Txn<'_> {
-    /// Segments of a file that lie behind block `from` or in it, at most `max`, without what is in
-    /// some damaged blocks.
+    /// Segments of a file from block `from` on, at most `max`, without those in some damaged
+    /// blocks.
     fn layout_without(
         &mut self,
         ino: Ino,

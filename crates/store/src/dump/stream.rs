@@ -78,8 +78,7 @@ pub struct Inode {
 pub enum Record {
     /// The first.
     Head {
-        /// Does it say that there may be records of content? It is of version 2 then, else of
-        /// version 1.
+        /// May there be records of inline data? The stream has version 2 then, else version 1.
         content: bool,
         /// Name of the file system.
         name: Vec<u8>,
@@ -104,7 +103,7 @@ pub enum Record {
         /// The segments.
         list: Vec<Extent>,
     },
-    /// Content that lies with the inode of a file.
+    /// Inline data of a file.
     Content {
         /// The inode's number.
         number: u64,
@@ -129,7 +128,7 @@ pub enum StreamError {
     Foreign,
     /// A newer version.
     Version(u32),
-    /// It ends before its end record; the number of the record that is cut or missing.
+    /// It ends before its end record, in the record with this number.
     Truncated(u64),
     /// A record is damaged: its number, and what is wrong.
     Damaged(u64, &'static str),
@@ -318,7 +317,7 @@ impl Inode {
     }
 }
 
-/// What is left of a body.
+/// The unread remainder of a body.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -408,7 +407,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Makes sure that nothing follows the last record.
+    /// Checks that nothing follows the last record.
     ///
     /// # Errors
     /// `Damaged` if something does; `Io`.
@@ -446,7 +445,7 @@ impl<'a> Reader<'a> {
         if checksum(number, kind, &body) != get_u32(&prefix, 5) {
             return Err(damaged("wrong checksum"));
         }
-        // The version tells whether the rest means what it means here.
+        // The version decides whether the remainder can be understood.
         if number == 0 && !(1..=STREAM_VERSION).contains(&get_u32(&body, MAGIC.len())) {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }

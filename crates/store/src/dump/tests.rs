@@ -132,7 +132,7 @@ fn random_tree_on(seed: u64, mfs: Mfs) -> Mfs {
 }
 
 #[test]
-fn a_loaded_tree_dumps_as_the_one_it_came_from_and_is_sound() {
+fn loaded_tree_is_sound_and_dumps_like_its_source() {
     for seed in 1..8 {
         let mfs = random_tree(seed);
         let bytes = dumped(&mfs);
@@ -155,7 +155,7 @@ fn a_loaded_tree_dumps_as_the_one_it_came_from_and_is_sound() {
 }
 
 #[test]
-fn a_tree_goes_from_slots_of_any_size_to_slots_of_any_other() {
+fn tree_moves_between_all_slot_sizes() {
     let bytes = dumped(&random_tree(8));
     for size in SlotSize::ALL {
         assert!(dumped(&random_tree_with(8, size)) == bytes, "made with {size:?}");
@@ -168,7 +168,7 @@ fn a_tree_goes_from_slots_of_any_size_to_slots_of_any_other() {
 }
 
 #[test]
-fn a_stream_that_is_cut_or_damaged_anywhere_is_refused_with_the_place() {
+fn truncated_or_damaged_stream_is_refused_with_the_place() {
     let bytes = dumped(&random_tree(9));
     let mut rng = SimRng::new(1);
     for _ in 0..60 {
@@ -194,7 +194,7 @@ fn a_stream_that_is_cut_or_damaged_anywhere_is_refused_with_the_place() {
 }
 
 #[test]
-fn records_that_contradict_each_other_are_refused() {
+fn contradicting_records_are_refused() {
     let mut records = Vec::new();
     let bytes = dumped(&random_tree(3));
     let mut input = &bytes[..];
@@ -243,7 +243,7 @@ fn records_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
+fn dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
     for target in ["root", "sister"] {
         let mfs = formatted();
         let new = new_inode(FileKind::Directory);
@@ -260,7 +260,7 @@ fn a_dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
 }
 
 #[test]
-fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
+fn failed_load_leaves_a_file_system_that_does_not_open() {
     let bytes = dumped(&random_tree(5));
     let zone = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10_000 };
     let format = FormatOptions {
@@ -311,7 +311,7 @@ fn a_load_that_failed_leaves_nothing_that_opens_and_one_that_ended_well_does() {
 }
 
 #[test]
-fn bytes_behind_the_end_and_impossible_nanoseconds_are_refused() {
+fn trailing_bytes_and_impossible_nanoseconds_are_refused() {
     let bytes = dumped(&random_tree(6));
     let longer = [&bytes[..], b"x"].concat();
     let error = loaded(&longer).map(drop).unwrap_err().to_string();
@@ -329,7 +329,7 @@ fn bytes_behind_the_end_and_impossible_nanoseconds_are_refused() {
 }
 
 #[test]
-fn names_that_are_not_legal_are_told_and_nothing_else_is_left_out() {
+fn illegal_names_are_reported_and_nothing_else_is_omitted() {
     let mfs = random_tree(7);
     let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
     assert_eq!(whole.left_out_count, 0);
@@ -365,7 +365,7 @@ fn forms(mfs: &Mfs) -> BTreeSet<Option<BlobForm>> {
 }
 
 #[test]
-fn a_dump_leads_from_blobs_that_say_nothing_to_such_that_say_whose_they_are_and_back() {
+fn dump_converts_blobs_with_and_without_owners() {
     let silent = || formatted_in_memory(Features::USUAL.without(Feature::BLOB_OWNERS));
     let owned = || formatted_in_memory(Features::USUAL);
     let old = random_tree_on(9, silent());
@@ -382,7 +382,7 @@ fn a_dump_leads_from_blobs_that_say_nothing_to_such_that_say_whose_they_are_and_
 }
 
 #[test]
-fn content_beside_inodes_is_dumped_and_no_block_of_data_is_missed() {
+fn inline_data_is_dumped_and_not_counted_as_data_blocks() {
     for size in SlotSize::ALL {
         let mfs = formatted_inline(size);
         run(&mfs, |txn| {
@@ -400,7 +400,7 @@ fn content_beside_inodes_is_dumped_and_no_block_of_data_is_missed() {
 }
 
 #[test]
-fn a_slot_that_makes_no_sense_costs_no_other_name_of_its_block() {
+fn senseless_slot_costs_no_other_name_of_its_block() {
     let mfs = formatted();
     let name = |n: u64| Name::new(format!("n{n}").as_bytes()).unwrap();
     let dir = run(&mfs, |txn| {
@@ -429,7 +429,7 @@ fn a_slot_that_makes_no_sense_costs_no_other_name_of_its_block() {
 }
 
 #[test]
-fn only_a_file_system_that_knows_content_makes_dumps_of_version_2_and_takes_them() {
+fn only_a_file_system_with_inline_data_uses_dumps_of_version_2() {
     let version = |bytes: &[u8]| u32::from_le_bytes(bytes[19..23].try_into().unwrap());
     let old = dumped(&random_tree(2));
     assert_eq!(version(&old), 1);

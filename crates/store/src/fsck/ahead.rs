@@ -1,16 +1,14 @@
-//! Directory content that is read, and looked through by other threads, before its turn in the
-//! check.
+//! Read-ahead of directory content: other threads make digests before their turn in the check.
 //!
 //! Invariants:
-//! - what comes out does not depend on it: a digest is that of its unit whoever makes it and when,
-//!   the check takes digests in the order of its own walk, and makes those that nobody foresaw;
-//! - a block that the cache has counts as it is there, as of before the unit is read; any other is
-//!   at home in its newest version, because nothing changes the store during a check. Nothing that
-//!   is read here enters the cache;
-//! - bounded: for each block that is under way or waits for its turn, as it is or as a digest,
-//!   there is a permit ([`Ahead::room`]); at most [`FsckOptions::jobs`](super::FsckOptions::jobs)
-//!   threads work;
-//! - what cannot be read is left to the check, which reads it through the store and tells.
+//! - the report does not depend on it: the check takes digests in the order of its own walk, and
+//!   makes those that were not read ahead;
+//! - a cached block counts as it was in the cache before the unit is read. Any other is at home in
+//!   its newest version, because nothing changes the store during a check. Blocks read here do not
+//!   enter the cache;
+//! - bounded: each block that is being read or waits, raw or as a digest, holds a permit
+//!   ([`Ahead::room`]); at most [`FsckOptions::jobs`](super::FsckOptions::jobs) threads work;
+//! - what cannot be read is left to the check, which reads it through the store and reports it.
 
 use std::collections::VecDeque;
 
@@ -26,24 +24,24 @@ use crate::cache::Cache;
 use crate::device::Device;
 use crate::mfs::Mfs;
 
-/// What fewer blocks need is worked out in place: a thread would cost more.
+/// Digests of fewer blocks are made in place: a thread would cost more.
 const FEW: u32 = 8;
 
-/// A digest that waits for its turn, and what it takes of the room.
-type Came = (Digest, Permit);
+/// A digest that waits for its turn, and its permits.
+type ReadyDigest = (Digest, Permit);
 
 /// Content whose turn will come.
 pub(super) struct Ahead {
     /// `None`: the store has no device, and nothing is foreseen.
     device: Option<Device>,
     rules: Rules,
-    /// Threads that work: who has a permit lets one work; `None`: none but this one.
+    /// Permits to use a worker thread; `None`: only this thread works.
     workers: Option<Semaphore>,
     /// See the module.
     room: Semaphore,
-    /// In the order of their turn; those under way before those that are only known.
-    units: VecDeque<(Unit, Option<OneReceiver<Came>>)>,
-    /// How many of them are under way.
+    /// In the order of their turn; those being read before those that are only known.
+    units: VecDeque<(Unit, Option<OneReceiver<ReadyDigest>>)>,
+    /// How many of them are being read.
     launched: usize,
     /// Directories at the front of the check's queue whose units are known.
     pub(super) directories: usize,
@@ -63,23 +61,23 @@ impl Ahead {
         }
     }
 
-    /// Should units be told of? No more are than the next launch may take.
+    /// Should the check announce further units? Only as many as the next launch may take.
     pub(super) fn wants_units(&self) -> bool {
         self.device.is_some() && self.units.len() - self.launched < BATCH as usize
     }
 
-    /// Tells of units whose turn comes behind all that are known.
+    /// Announces units whose turn comes behind all known ones.
     pub(super) fn foresee(&mut self, units: Vec<Unit>) {
         self.units.extend(units.into_iter().map(|unit| (unit, None)));
     }
 
-    /// Nothing that is known will have a turn.
+    /// Drops all known units: none of them will have a turn.
     pub(super) fn forget(&mut self) {
         self.units.clear();
         (self.launched, self.directories) = (0, 0);
     }
 
-    /// Starts to read the next units, as many as go together, if there is room; says whether it
+    /// Starts to read the next units, as many as go together, if there is room; returns whether it
     /// did.
     pub(super) fn launch(&mut self, mfs: &Mfs) -> bool {
         let room = self.room.available() >= BATCH as usize;
@@ -93,7 +91,7 @@ impl Ahead {
             let (answer, receiver) = oneshot();
             *coming = Some(receiver);
             answers.push((answer, permit));
-            looks.push(Look::new(*unit, cache));
+            looks.push(UnitLook::new(*unit, cache));
             blocks += unit.len;
             self.launched += 1;
         }
@@ -104,7 +102,7 @@ impl Ahead {
         blocks > 0
     }
 
-    /// The digest of a unit whose turn has come; what was known before it has none any more.
+    /// The digest of a unit whose turn has come; units before it are dropped.
     pub(super) async fn take(&mut self, mfs: &Mfs, unit: &Unit) -> Digest {
         let known = self.units.iter().position(|(known, _)| known == unit);
         let mut coming = None;
@@ -117,7 +115,7 @@ impl Ahead {
         {
             return digest;
         }
-        let look = Look::new(*unit, &mfs.inner.state.borrow().cache);
+        let look = UnitLook::new(*unit, &mfs.inner.state.borrow().cache);
         let buf = match &self.device {
             Some(device) => device.read(unit.home, unit.len as usize).await.ok(),
             None => None,
@@ -126,20 +124,21 @@ impl Ahead {
     }
 }
 
-/// A unit that is to be looked through.
-struct Look {
+/// A unit whose digest is to be made.
+struct UnitLook {
     unit: Unit,
     /// Its blocks, as far as the cache has them.
     cached: Vec<Option<Box<Block>>>,
 }
 
-impl Look {
-    fn new(unit: Unit, cache: &Cache) -> Look {
+impl UnitLook {
+    fn new(unit: Unit, cache: &Cache) -> UnitLook {
         let copy = |n| cache.get(unit.block(n)).map(|data| Box::new(*data));
-        Look { unit, cached: (0..unit.len).map(copy).collect() }
+        UnitLook { unit, cached: (0..unit.len).map(copy).collect() }
     }
 
-    /// Looks through what the cache had, and for the rest what was read from block `from` on.
+    /// Makes the digest from cached blocks, and for the others from what was read from block `from`
+    /// on.
     fn digest(&self, rules: Rules, from: MetaBlock, read: Option<&IoBuf>) -> Digest {
         let unit = &self.unit;
         let blocks = (0..unit.len).zip(&self.cached).map(|(n, cached)| {
@@ -154,20 +153,20 @@ impl Look {
 }
 
 /// Units that lie together, and the read of all their blocks.
-type Span = (Vec<Look>, Join<Option<IoBuf>>);
+type Span = (Vec<UnitLook>, Join<Option<IoBuf>>);
 
-/// Reads units, looks them through, by a worker if there are some, and answers.
+/// Reads units, makes their digests, on a worker if there are any, and sends them.
 async fn look(
     device: Device,
     rules: Rules,
-    looks: Vec<Look>,
-    (workers, answers): (Option<Semaphore>, Vec<(OneSender<Came>, Permit)>),
+    looks: Vec<UnitLook>,
+    (workers, answers): (Option<Semaphore>, Vec<(OneSender<ReadyDigest>, Permit)>),
 ) {
     let mut spans = Vec::new();
     for (looks, reading) in spans_of(&device, looks) {
         spans.push((looks, reading.await));
     }
-    // The buffers come back, too: they are of this thread's pool.
+    // The buffers come back, too: they belong to this thread's pool.
     let work = move || {
         let digests = spans.iter().flat_map(|(looks, buf)| {
             let from = looks[0].unit.home;
@@ -187,9 +186,9 @@ async fn look(
     }
 }
 
-/// Starts a read for all units that lie behind each other.
-fn spans_of(device: &Device, looks: Vec<Look>) -> Vec<Span> {
-    let mut spans: Vec<Vec<Look>> = Vec::new();
+/// Starts one read for each run of adjacent units.
+fn spans_of(device: &Device, looks: Vec<UnitLook>) -> Vec<Span> {
+    let mut spans: Vec<Vec<UnitLook>> = Vec::new();
     for look in looks {
         match spans.last_mut() {
             Some(span) if span.last().is_some_and(|last| last.unit.end() == look.unit.home) => {
@@ -198,7 +197,7 @@ fn spans_of(device: &Device, looks: Vec<Look>) -> Vec<Span> {
             _ => spans.push(vec![look]),
         }
     }
-    let start = |span: Vec<Look>| {
+    let start = |span: Vec<UnitLook>| {
         let from = span[0].unit.home;
         let blocks: u32 = span.iter().map(|look| look.unit.len).sum();
         let device = device.clone();

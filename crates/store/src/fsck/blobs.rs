@@ -1,18 +1,18 @@
-//! Blobs: whose they are, and where one is that an inode or a client lacks.
+//! Blobs: their owners, and the search for one that an inode or a client is missing.
 //!
 //! Invariants:
-//! - a blob that says whose it is belongs to nobody else, whoever leads to it;
-//! - who lacks a blob gets the one that says it is that, if it is whole, allocated, and nothing
-//!   leads to it: of several the one that was changed last. What nobody lacks is not given back:
-//!   the owner may have given it up;
-//! - none is sought while a part of the bitmap is lost: what was given up long ago looks the same
-//!   then.
+//! - a blob that records its owner belongs to that owner only, whatever leads to it;
+//! - an owner whose blob is missing gets one that records it as owner, if that is whole, allocated,
+//!   and nothing leads to it: of several, the one changed last. A blob that no owner is missing is
+//!   not reattached: its owner may have released it;
+//! - the check searches for none while a part of the bitmap is lost: a blob released long ago looks
+//!   the same then.
 
 use std::collections::BTreeMap;
 
 use types::{ClientId, Ino, Lsn, MetaBlock};
 
-use super::plan::{Fix, Planned, SlotAt};
+use super::plan::{Fix, PlanPosition, SlotAt};
 use super::{Check, ProblemKind, Subject};
 use crate::block::lsn_of;
 use crate::error::{Stop, StoreError};
@@ -23,28 +23,28 @@ use crate::mfs::Cost;
 use crate::trees::{BITMAP_LOST, UNFINISHED};
 use crate::txn::Txn;
 
-/// What a check finds where something leads to a blob.
+/// What the check finds at a reference to a blob.
 pub(super) enum Blob {
-    /// These bytes, in blocks that are its alone.
+    /// These bytes, in blocks that only the blob has.
     Whole(Vec<u8>),
-    /// These, in blocks that something else has, too.
+    /// These bytes, in blocks that something else has, too.
     Shared(Vec<u8>),
     /// Nothing that can be read.
     Damaged,
-    /// A blob that says it is another.
+    /// A blob that records another owner.
     Foreign,
 }
 
-/// Where a blob is lacking, and what is done if it is not found.
+/// A missing blob: where it belongs, and the fix if it is not found.
 #[derive(Clone, Copy)]
-pub(super) struct Lack {
-    /// The slot of the inode; none of a client.
+pub(super) struct MissingBlob {
+    /// The slot of the inode; `None` for a client.
     at: Option<SlotAt>,
-    instead: Planned,
+    instead: PlanPosition,
 }
 
 impl Check {
-    /// The blob that begins at `first`, whose blocks are claimed if they are those of `whose`.
+    /// Reads the blob that begins at `first`, and claims its blocks if they belong to `whose`.
     pub(super) async fn blob(&mut self, first: u64, whose: BlobOwner) -> Result<Blob, StoreError> {
         let first = MetaBlock(first);
         let what = whose.kind().text();
@@ -78,9 +78,8 @@ impl Check {
         Ok(if alone { Blob::Whole(bytes) } else { Blob::Shared(bytes) })
     }
 
-    /// The bytes of what the inode in a slot has in the blob that begins at a block. If they are
-    /// not to be had, that is told, unless the blob says that it is another, as this kind of
-    /// finding; and `lost` is planned.
+    /// Reads a blob of the inode in a slot. If it cannot be read, that is a finding of this kind,
+    /// unless the blob records another owner; and `lost` is planned.
     pub(super) async fn inode_blob(
         &mut self,
         (at, first): (SlotAt, u64),
@@ -97,21 +96,20 @@ impl Check {
             Blob::Damaged => self.found(kind, subject(whose), detail),
             Blob::Foreign => {}
         }
-        self.lacks(whose, Some(at), lost);
+        self.note_missing_blob(whose, Some(at), lost);
         Ok(None)
     }
 
-    /// Plans what is done about a blob that could not be read, unless it is found elsewhere.
-    pub(super) fn lacks(&mut self, whose: BlobOwner, at: Option<SlotAt>, instead: Fix) {
+    /// Plans a fix for a blob that could not be read; finding the blob elsewhere replaces it.
+    pub(super) fn note_missing_blob(&mut self, whose: BlobOwner, at: Option<SlotAt>, instead: Fix) {
         if let Some(instead) = self.plan.put(instead) {
-            self.lacking.insert(whose, Lack { at, instead });
+            self.missing_blobs.insert(whose, MissingBlob { at, instead });
         }
     }
 
-    /// Finds the blobs that are lacking among the blocks that are allocated and that nothing leads
-    /// to.
+    /// Finds missing blobs among the blocks that are allocated and that nothing leads to.
     pub(super) async fn find_blobs(&mut self) -> Result<(), StoreError> {
-        if self.lacking.is_empty() || self.is_bitmap_lost().await? {
+        if self.missing_blobs.is_empty() || self.is_bitmap_lost().await? {
             return Ok(());
         }
         let mut found = BTreeMap::new();
@@ -133,20 +131,20 @@ impl Check {
         }
         for (whose, (_, blocks)) in found {
             blocks.iter().for_each(|block| self.blocks.set(block.0));
-            let Lack { at, instead } = self.lacking[&whose];
+            let MissingBlob { at, instead } = self.missing_blobs[&whose];
             self.plan.replace(instead, Fix::TakeBlob(at, whose, blocks[0]));
         }
         Ok(())
     }
 
-    /// Was a part of the bitmap lost, of which a repair has made what counts as allocated?
+    /// Was a part of the bitmap lost and rebuilt by a repair that did not finish?
     async fn is_bitmap_lost(&mut self) -> Result<bool, StoreError> {
         let word = self.read(|txn| txn.root(UNFINISHED)).await?;
         Ok(word.is_none_or(|word| word & BITMAP_LOST != 0))
     }
 
-    /// The blob that begins at `first`, if it is whole and one of those that are lacking: its
-    /// blocks, and when it was changed last.
+    /// The blob that begins at `first`, if it is whole and a missing one: its blocks, and when it
+    /// was changed last.
     async fn offer(
         &self,
         first: MetaBlock,
@@ -158,7 +156,7 @@ impl Check {
             }
             let lsn = lsn_of(data);
             match block_owner(data) {
-                Ok((whose, 0)) if self.lacking.contains_key(&whose) => {
+                Ok((whose, 0)) if self.missing_blobs.contains_key(&whose) => {
                     let (blocks, ..) = whole(txn, first, whose)?;
                     Ok(Some((whose, (lsn, blocks))))
                 }
@@ -173,7 +171,7 @@ impl Check {
     }
 }
 
-/// Blocks and bytes of a blob, and its form.
+/// Blocks, bytes and form of a blob.
 fn whole(
     txn: &Txn<'_>,
     first: MetaBlock,
@@ -183,7 +181,7 @@ fn whole(
     Ok((blocks, bytes, BlobForm::of(txn.read(first)?).unwrap_or(BlobForm::Unowned)))
 }
 
-/// Who should have it.
+/// The subject of findings about a blob of this owner.
 fn subject(whose: BlobOwner) -> Subject {
     match whose.kind() {
         BlobKind::Client => Subject::Client(ClientId(whose.number())),

@@ -12,7 +12,7 @@ use super::device_tests::{
     Shape, contents, in_world, open, populated_as, run as run_on, run_fsck, run_repair, wipe_log,
 };
 use super::jobs_tests::checked;
-use super::repair::{Repaired, mend};
+use super::repair::{Repaired, repair_open};
 use super::tests::{Outcome, name, numbers, settled};
 use super::{FsckOptions, Problem, ProblemKind, Subject};
 use crate::block::{HEADER, put_u64, seal};
@@ -106,11 +106,11 @@ impl World {
     }
 
     /// Repairs it, until nothing is found and nothing more is done.
-    fn mended(&self) -> Repaired {
-        let repaired = now(mend(&self.mfs, FsckOptions::default())).unwrap();
+    fn repaired(&self) -> Repaired {
+        let repaired = now(repair_open(&self.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         assert_eq!(self.check(), [], "a second time");
-        let again = now(mend(&self.mfs, FsckOptions::default())).unwrap();
+        let again = now(repair_open(&self.mfs, FsckOptions::default())).unwrap();
         assert!(again.done.is_empty(), "{:#?}", again.done);
         repaired
     }
@@ -216,17 +216,17 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
         let expected = if what == BlobKind::Client { 0 } else { 2 };
         assert_eq!(told.damaged_count, expected, "{:?}", told.damaged);
         assert!(told.damaged.iter().all(|line| line.contains("should be")), "{:?}", told.damaged);
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!(repaired.lost, [], "{:#?}", repaired.done);
         let line = format!("the {a} was found in metadata block {of_a}");
         assert!(repaired.done.contains(&line), "{:#?}", repaired.done);
         assert_eq!(world.all(), before);
-        settled(ProblemKind::WrongBlob, Outcome::Mended);
+        settled(ProblemKind::WrongBlob, Outcome::Repaired);
     });
 }
 
 #[test]
-fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_it() {
+fn inode_led_to_a_foreign_blob_gets_its_own_back() {
     each(|world, what| {
         let before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -236,13 +236,13 @@ fn who_is_led_to_the_blob_of_another_gets_the_own_one_back_and_the_other_keeps_i
         });
         let found = world.check();
         assert_eq!(kinds(&found), [(ProblemKind::WrongBlob, subject(a))], "{found:?}");
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
     });
 }
 
 #[test]
-fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
+fn blob_of_another_kind_of_the_same_inode_is_foreign() {
     for size in SlotSize::ALL {
         for (ino, other) in [(0, BlobKind::Content), (1, BlobKind::Target)] {
             let world = world(size);
@@ -259,14 +259,14 @@ fn a_blob_of_another_kind_of_the_same_inode_is_not_taken_for_it() {
             let found = world.check();
             let wanted = [(ProblemKind::WrongBlob, Subject::Inode(ino)); 2];
             assert_eq!(kinds(&found), wanted, "{found:?}");
-            let repaired = world.mended();
+            let repaired = world.repaired();
             assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
         }
     }
 }
 
 #[test]
-fn what_another_blob_was_written_over_is_lost_and_told_and_the_other_is_whole() {
+fn overwritten_blob_is_reported_lost_and_the_other_stays_whole() {
     each(|world, what| {
         let mut before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -280,7 +280,7 @@ fn what_another_blob_was_written_over_is_lost_and_told_and_the_other_is_whole() 
         assert_eq!((found[0].kind, found[0].subject), (ProblemKind::WrongBlob, subject(a)));
         let rest = |problem: &Problem| problem.kind == ProblemKind::LostMetaBlock;
         assert!(found[1..].iter().all(rest), "{found:?}");
-        let repaired = world.mended();
+        let repaired = world.repaired();
         let told: Vec<_> = repaired.lost.iter().map(|lost| (lost.kind(), lost.inode())).collect();
         let ino = Some(Ino(a.number()));
         let (kind, now) = match what {
@@ -318,7 +318,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
         });
         let found = world.check();
         assert_eq!((found[0].kind, found[0].subject), (ProblemKind::WrongBlob, subject(a)));
-        let repaired = world.mended();
+        let repaired = world.repaired();
         let told: Vec<_> = repaired.lost.iter().map(ToString::to_string).collect();
         let ino = world.files[0];
         let text = format!(
@@ -333,7 +333,7 @@ fn attributes_before_a_block_of_another_blob_stay() {
 
 /// Both are the inode's, and only one is where the chain says.
 #[test]
-fn a_block_of_the_same_blob_in_another_place_is_damage() {
+fn misplaced_block_of_the_same_blob_is_damage() {
     let world = world(SlotSize::Bytes512);
     let a = world.whose(BlobKind::Xattrs, 0);
     let third = run(&world.mfs, |txn| {
@@ -349,12 +349,12 @@ fn a_block_of_the_same_blob_in_another_place_is_damage() {
     assert!(error.to_string().starts_with(&said), "{error}");
     let found = world.check();
     assert_eq!(found[0].subject, Subject::Block(third), "{found:?}");
-    assert_eq!(world.mended().lost.len(), 1);
+    assert_eq!(world.repaired().lost.len(), 1);
 }
 
 #[test]
-fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_becomes_free() {
-    for lacking in [true, false] {
+fn newest_unreferenced_blob_is_reattached_and_others_are_freed() {
+    for missing_blobs in [true, false] {
         let world = world(SlotSize::Bytes512);
         let mut before = world.all();
         let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
@@ -362,7 +362,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
         for text in [&b"older"[..], b"newer"] {
             run(&world.mfs, |txn| txn.write_blob(None, text, a, near));
         }
-        if lacking {
+        if missing_blobs {
             run(&world.mfs, |txn| {
                 let of_b = first(txn, b)?;
                 let blocks = txn.blob_blocks(of_b, b)?;
@@ -371,7 +371,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
             });
             before.insert(a, b"newer".to_vec());
         }
-        let repaired = world.mended();
+        let repaired = world.repaired();
         assert_eq!((world.all(), repaired.lost), (before, vec![]), "{:#?}", repaired.done);
         let freed = repaired.done.iter().filter(|line| line.contains("became free")).count();
         assert!(freed > 0, "{:#?}", repaired.done);
@@ -379,7 +379,7 @@ fn of_several_that_nothing_leads_to_the_newest_is_taken_and_what_nobody_lacks_be
 }
 
 #[test]
-fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
+fn address_of_no_blob_is_set_to_the_own_blob_again() {
     use ProblemKind::{
         BadContent, BadRecord, BadTarget, BadXattrs, DamagedBlock, OutsideMetaBlock,
     };
@@ -402,14 +402,14 @@ fn a_word_that_leads_to_no_blob_leads_to_the_own_one_again() {
             let kind = if to == directory { DamagedBlock } else { OutsideMetaBlock };
             let found: Vec<_> = world.check().iter().map(|problem| problem.kind).collect();
             assert_eq!(found, [kind, own], "{a} to {to}");
-            let repaired = world.mended();
+            let repaired = world.repaired();
             assert_eq!((world.all(), repaired.lost), (before.clone(), vec![]), "{a} to {to}");
         }
     });
 }
 
 #[test]
-fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
+fn stale_blobs_are_not_reattached_while_the_bitmap_was_lost() {
     let world = world(SlotSize::Bytes512);
     let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
     run(&world.mfs, |txn| {
@@ -417,7 +417,7 @@ fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
         let of_b = first(txn, b)?;
         lead(txn, a, of_b)
     });
-    let repaired = world.mended();
+    let repaired = world.repaired();
     assert_eq!(repaired.lost.iter().map(|lost| lost.kind()).collect::<Vec<_>>(), ["Content"]);
     assert_eq!(run(&world.mfs, |txn| get(txn, a)), b"");
     assert_eq!(run(&world.mfs, |txn| get(txn, b)), bytes(CONTENT_MAX, 1));
@@ -425,7 +425,7 @@ fn nothing_of_the_past_is_taken_while_a_part_of_the_bitmap_was_lost() {
 
 /// Whatever is done by way of a word that leads wrong is refused: the blob stays its owner's.
 #[test]
-fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
+fn foreign_reference_neither_changes_nor_frees_a_blob() {
     for what in [BlobKind::Xattrs, BlobKind::Target, BlobKind::Content] {
         let world = world(SlotSize::Bytes512);
         let [a, b] = [0, 1].map(|n| world.whose(what, n));
@@ -465,7 +465,7 @@ fn what_leads_to_the_blob_of_another_neither_changes_nor_frees_it() {
             assert!(matches!(stop, StoreError::Corrupt { block, .. } if block == of_b), "{stop}");
             assert_eq!(run(&world.mfs, |txn| get(txn, b)), before);
         }
-        assert_eq!(world.mended().lost, []);
+        assert_eq!(world.repaired().lost, []);
     }
 }
 
@@ -493,7 +493,7 @@ fn device() -> (SimDisk, [(MetaBlock, BlobOwner); 2]) {
 }
 
 #[test]
-fn a_block_that_another_blob_was_written_over_comes_back_from_the_log() {
+fn overwritten_blob_block_is_restored_from_the_log() {
     let (disk, [xattrs, content]) = device();
     let before = contents(&disk);
     for ((at, victim), (from, _)) in [(xattrs, content), (content, xattrs)] {
@@ -524,7 +524,7 @@ fn a_block_that_another_blob_was_written_over_comes_back_from_the_log() {
 }
 
 #[test]
-fn a_repair_that_is_broken_off_gives_back_the_same() {
+fn interrupted_repair_reattaches_the_same_blobs() {
     let (disk, [(of_xattrs, xattrs), (of_content, content)]) = device();
     let before = contents(&disk);
     in_world(&disk, |env| async move {
@@ -551,18 +551,18 @@ fn a_repair_that_is_broken_off_gives_back_the_same() {
 }
 
 #[test]
-fn a_superblock_that_does_not_tell_of_blobs_with_owners_gets_the_feature() {
+fn superblock_without_the_feature_of_owned_blobs_gets_it() {
     let world = world(SlotSize::Bytes512);
     let (features, before) = (world.mfs.superblock().features, world.all());
     world.mfs.inner.state.borrow_mut().superblock.features = features.without(Feature::BLOB_OWNERS);
     let found = world.check();
     assert_eq!(kinds(&found), [(ProblemKind::MissingFeature, Subject::Whole)], "{found:?}");
-    assert_eq!(world.mended().lost, []);
+    assert_eq!(world.repaired().lost, []);
     assert_eq!((world.mfs.superblock().features, world.all()), (features, before));
 }
 
 #[test]
-fn without_the_feature_blobs_are_read_written_and_freed_as_ever_and_say_nothing() {
+fn unowned_blobs_are_read_written_and_freed_without_the_feature() {
     let world = world_with(Features::USUAL.without(Feature::BLOB_OWNERS));
     let before = world.all();
     assert_eq!(world.check(), []);

@@ -1,4 +1,4 @@
-//! Who uses which metadata block; reading blocks and trees.
+//! Claims: which metadata blocks are in use; and reads of blocks and trees.
 
 use types::{Fault, MetaBlock};
 
@@ -18,7 +18,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Superblocks, roots, log and bitmap are claimed from the beginning.
+    /// New claims, with superblocks, roots, log and bitmap.
     pub(super) fn new(superblock: &Superblock) -> Claims {
         let blocks = superblock.blocks;
         let mut out = Claims { bits: vec![0; blocks.div_ceil(64) as usize], blocks };
@@ -61,7 +61,7 @@ impl Check {
         }
     }
 
-    /// Reads blocks together; a damaged one is found when it is used.
+    /// Reads blocks together; damage of one is found when it is used.
     pub(super) async fn prefetch(&mut self, first: MetaBlock, n: u32) -> Result<(), StoreError> {
         match self.mfs.run(Cost::READ, |txn| txn.require_cached(first, n)).await {
             Err(StoreError::Corrupt { .. }) => Ok(()),
@@ -69,7 +69,8 @@ impl Check {
         }
     }
 
-    /// Notes that `len` blocks from `first` on are in use; `false` if that cannot be.
+    /// Claims `len` blocks from `first` on; `false` if they are outside the device or claimed
+    /// already.
     pub(super) fn claim(&mut self, first: MetaBlock, len: u64, what: &str) -> bool {
         let end = first.0.saturating_add(len);
         if first.0 == 0 || end > self.blocks.blocks {
@@ -85,7 +86,7 @@ impl Check {
         taken.is_none()
     }
 
-    /// Every entry of a tree, whose nodes are checked and claimed.
+    /// Visits every entry of a tree, and checks and claims its nodes.
     pub(super) async fn walk<const K: usize, const V: usize>(
         &mut self,
         (tree, name, what): (Tree<K, V>, TreeName, &str),
@@ -153,7 +154,8 @@ impl Check {
             .await
     }
 
-    /// Blocks `from..to` are allocated and nobody's: they become free, if they are not stranded.
+    /// Blocks `from..to` are allocated without an owner: plans to free them, unless they are
+    /// stranded.
     async fn lost_blocks(&mut self, first: u64, to: u64) -> Result<(), StoreError> {
         let mut from = first;
         for block in first..to {
@@ -182,7 +184,7 @@ impl Check {
         self.plan.add(Fix::MarkUsed(first, len));
     }
 
-    /// Is it in use, as far as this check has come?
+    /// Has this check claimed the block so far?
     pub(super) fn is_claimed(&self, block: u64) -> bool {
         self.blocks.get(block)
     }

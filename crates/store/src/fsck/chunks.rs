@@ -1,4 +1,4 @@
-//! The directory table, and who owns a block that two chunks or more claim.
+//! The directory table, and the owner of a block that several chunks claim.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Check {
                 return;
             };
             if number != raw.number {
-                check.headless(&mut raw);
+                check.without_descriptor(&mut raw);
                 raw.number = number;
             }
             if index != DESCRIPTOR {
@@ -58,7 +58,7 @@ impl Check {
             check.whole(&mut raw, value);
         })
         .await?;
-        self.headless(&mut raw);
+        self.without_descriptor(&mut raw);
         if highest > 0 {
             self.plan.add(Fix::NextChunk(highest));
         }
@@ -71,7 +71,7 @@ impl Check {
     }
 
     /// Runs whose descriptor is not there.
-    fn headless(&mut self, raw: &mut Raw) {
+    fn without_descriptor(&mut self, raw: &mut Raw) {
         let Raw { number, runs, bad } = std::mem::take(raw);
         if !runs.is_empty() || bad {
             self.found(ProblemKind::BadChunk, Subject::Chunk(number), "runs without a descriptor");
@@ -124,7 +124,7 @@ impl Check {
         self.walk((MOVED, TreeName::Moved, "moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
-                check.tree.note_abroad(ino);
+                check.tree.note_moved(ino);
                 check.tree.moved.insert(ino, SlotPlace::unpack(u64::from_le_bytes(*value)));
             }
         })
@@ -138,8 +138,8 @@ impl Check {
         .await
     }
 
-    /// Says which chunks lose the metadata blocks that were claimed twice: a block of another type
-    /// leaves all of them, a content block stays where most of its inodes were born.
+    /// Decides which chunks lose metadata blocks with two claims: a block of another type leaves
+    /// all of them, a content block stays where most of its inodes have their home.
     pub(super) async fn shares(&mut self) -> Result<(), StoreError> {
         let shared = std::mem::take(&mut self.shared);
         if shared.is_empty() {

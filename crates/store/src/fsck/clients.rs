@@ -39,7 +39,7 @@ impl Check {
                 Blob::Foreign => {}
                 _ => self.found(ProblemKind::BadRecord, Subject::Client(client), "description"),
             }
-            self.lacks(whose, None, Fix::DropInfo(client));
+            self.note_missing_blob(whose, None, Fix::DropInfo(client));
         }
         self.replies().await?;
         self.walk((SETTINGS, TreeName::Settings, "settings"), |check, key, value| {
@@ -51,14 +51,14 @@ impl Check {
         })
         .await?;
         self.walk((QUARANTINES, TreeName::Quarantines, "quarantines"), |check, key, _| {
-            check.known(ClientId(u64::from_be_bytes(*key)), "quarantine");
+            check.require_client(ClientId(u64::from_be_bytes(*key)), "quarantine");
         })
         .await?;
         self.frozen().await
     }
 
-    /// A client that something belongs to.
-    pub(super) fn known(&mut self, client: ClientId, what: &str) {
+    /// Requires that the owner of something is a known client.
+    pub(super) fn require_client(&mut self, client: ClientId, what: &str) {
         if !self.clients.contains(&client) {
             self.found(ProblemKind::UnknownClient, Subject::Client(client), what);
             if self.entered.insert(client) {
@@ -107,7 +107,7 @@ impl Check {
                     orders[0].insert((ClientId(client), Ino(ino)));
                 }
                 (1, client, ino) => {
-                    check.known(ClientId(client), "frozen file");
+                    check.require_client(ClientId(client), "frozen file");
                     orders[1].insert((ClientId(client), Ino(ino)));
                 }
                 _ => {

@@ -323,7 +323,7 @@ pub(crate) fn wipe_log(disk: &SimDisk) {
 }
 
 #[test]
-fn one_to_eight_flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
+fn flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
     let disk = populated();
     let before = contents(&disk);
     let mut rng = SimRng::new(5);
@@ -374,7 +374,7 @@ fn one_to_eight_flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
 }
 
 #[test]
-fn a_damaged_block_comes_back_from_the_log() {
+fn damaged_block_is_restored_from_the_log() {
     let disk = populated();
     let before = contents(&disk);
     let mut rng = SimRng::new(6);
@@ -411,7 +411,7 @@ fn inside(disk: &SimDisk, at: u64, kind: BlockType) -> Vec<Ino> {
 }
 
 #[test]
-fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
+fn damage_without_the_log_costs_only_what_the_block_held() {
     let disk = populated();
     wipe_log(&disk);
     let before = contents(&disk);
@@ -458,7 +458,7 @@ fn without_the_log_damage_costs_no_more_than_what_the_block_held() {
 }
 
 #[test]
-fn repair_that_is_broken_off_anywhere_is_finished_by_the_next() {
+fn interrupted_repair_is_finished_by_the_next() {
     let disk = populated();
     wipe_log(&disk);
     let mut rng = SimRng::new(8);
@@ -503,7 +503,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
     assert_eq!((repaired.found.len(), repaired.done.len()), (1, 1));
     assert_eq!(repaired.found[0].subject, Subject::Block(MetaBlock(0)));
     assert_eq!(run_fsck(&disk).problems, []);
-    settled(ProblemKind::DamagedLabel, Outcome::Mended);
+    settled(ProblemKind::DamagedLabel, Outcome::Repaired);
     // A log with a hole: an unclosed device of which a group in the middle is damaged.
     in_world(&disk, |env| async move {
         let mfs = open(&env).await;
@@ -528,8 +528,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
 }
 
 #[test]
-fn a_label_of_zeros_is_written_anew_where_the_superblocks_are_whole_and_known_to_be_the_file_systems()
- {
+fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let disk = populated();
     let (label, last) = (disk.peek(0, BLOCK), SIZE - BLOCK as u64);
     let before = contents(&disk);
@@ -589,7 +588,7 @@ std::thread_local! {
 }
 
 #[test]
-fn what_is_lost_is_told_before_it_is_durable() {
+fn losses_are_reported_before_they_are_durable() {
     let disk = populated();
     wipe_log(&disk);
     let kinds = [BlockType::Directory, BlockType::OwnedBlob, BlockType::Layout, BlockType::Tree];
@@ -600,13 +599,13 @@ fn what_is_lost_is_told_before_it_is_durable() {
             let broken = disk.fork();
             broken.poke(at * BLOCK as u64, &[0xa5; BLOCK]);
             REPAIRED.set(broken.clone());
-            let losing = |lost: &Lost| {
+            let on_loss = |lost: &Lost| {
                 let then = REPAIRED.with_borrow(SimDisk::fork);
                 TOLD.with_borrow_mut(|told| told.push((format!("{:?}", lost.loss), then)));
             };
             let repaired = in_world(&broken, |env| async move {
                 let disk = env.open_disk("meta", WRITE).await.unwrap();
-                let options = FsckOptions { losing: Some(losing), ..SMALL };
+                let options = FsckOptions { on_loss: Some(on_loss), ..SMALL };
                 repair(&env, &disk, options).await.unwrap()
             });
             let told = TOLD.take();
@@ -643,7 +642,7 @@ fn evicted(disk: &SimDisk) -> (Vec<ClientId>, usize) {
 }
 
 #[test]
-fn a_repair_of_the_list_of_quarantines_that_is_broken_off_forgets_no_eviction() {
+fn interrupted_repair_of_the_quarantine_list_forgets_no_eviction() {
     const CLIENTS: u64 = 300;
     let disk = populated();
     let block = in_world(&disk, |env| async move {
@@ -713,7 +712,7 @@ fn repair_naming(
 }
 
 #[test]
-fn a_lost_table_of_data_zones_is_built_from_their_labels_and_from_all_of_them_or_not_at_all() {
+fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
     let disk = populated();
     wipe_log(&disk);
     let (before, table) = ((contents(&disk), zones(&disk)), table_of_zones(&disk));
@@ -775,7 +774,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
     for (number, (change, relabel, large, left)) in cases.into_iter().enumerate() {
         let (disk, mut block) = (disk.fork(), whole);
         change(&mut block);
-        let marred = block != whole;
+        let damaged = block != whole;
         let world = SimWorld::new(1);
         world.attach("meta", &disk);
         let bytes = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
@@ -792,7 +791,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         let subjects =
             |all: &[Problem]| -> Vec<_> { all.iter().map(|it| (it.kind, it.subject)).collect() };
         let it = (ProblemKind::DamagedDataLabel, Subject::Data(PagId(4), PagBlock(0)));
-        let found = if marred { vec![it] } else { vec![] };
+        let found = if damaged { vec![it] } else { vec![] };
         assert_eq!(subjects(&before), found, "{number}");
         assert_eq!(subjects(&repaired.found), found, "{number}");
         match left {
@@ -817,7 +816,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
             repaired.done
         );
     }
-    settled(ProblemKind::DamagedDataLabel, Outcome::Mended);
+    settled(ProblemKind::DamagedDataLabel, Outcome::Repaired);
 }
 
 /// Does the table have so many zones, each with something free?
@@ -826,7 +825,7 @@ fn table_is(table: &[PagState], count: usize) -> bool {
 }
 
 #[test]
-fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
+fn lost_line_of_the_zone_table_needs_only_the_label_of_its_zone() {
     let disk = populated();
     let before = (contents(&disk), zones(&disk));
     in_world(&disk, |env| async move {
@@ -844,7 +843,7 @@ fn a_lost_line_of_the_table_of_data_zones_needs_the_label_of_that_zone_alone() {
 }
 
 #[test]
-fn a_dump_needs_no_table_of_data_zones() {
+fn dump_needs_no_table_of_data_zones() {
     let disk = populated();
     wipe_log(&disk);
     let dumped = |disk: &SimDisk, zones: &'static [ZoneDevice<'static>]| -> (Vec<u8>, Dumped) {
@@ -906,8 +905,8 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
         assert!(!repaired.left.is_clean(), "{what}");
         // A label that is none is not made of what the table says of this zone, unless whoever runs
         // this says so.
-        let marred = |id: PagId| move |block: &mut Vec<u8>| block[100] ^= u8::from(id == PagId(4));
-        let repaired = repair_naming(&broken, &ZONES, marred(zone));
+        let damaged = |id: PagId| move |block: &mut Vec<u8>| block[100] ^= u8::from(id == PagId(4));
+        let repaired = repair_naming(&broken, &ZONES, damaged(zone));
         if zone == PagId(4) {
             let told = |problem: &Problem| problem.detail.contains("`--relabel 4` says so");
             assert!(repaired.left.problems.iter().any(told), "{what}: {repaired:?}");
@@ -923,11 +922,11 @@ pub(crate) fn a_table_that_says_another_size_than_the_label_costs_nothing() {
     set_line(&broken, PagId(3), |record| record.uuid = Uuid([1; 16]));
     assert_eq!(run_repair(&broken).left.problems, []);
     assert_eq!((contents(&broken), zones(&broken)), before);
-    settled(ProblemKind::WrongZone, Outcome::Mended);
+    settled(ProblemKind::WrongZone, Outcome::Repaired);
 }
 
 #[test]
-fn a_label_that_contradicts_the_table_and_all_that_lies_in_the_zone_is_not_believed() {
+fn label_that_contradicts_table_and_runs_is_not_trusted() {
     let disk = populated();
     let before = (contents(&disk), zones(&disk));
     for blocks in [100, 1500, ZONE_BLOCKS + 1, 1 << 40] {
@@ -942,7 +941,7 @@ fn a_label_that_contradicts_the_table_and_all_that_lies_in_the_zone_is_not_belie
 }
 
 #[test]
-fn a_segment_in_a_zone_that_never_was_is_removed_and_told() {
+fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
     let disk = populated();
     let (path, text) = (&"/d0/f0".to_owned(), contents(&disk));
     let plant = |extents: bool| {
@@ -1045,7 +1044,7 @@ fn paths_dumped(disk: &SimDisk) -> (BTreeMap<String, String>, Dumped) {
 }
 
 #[test]
-fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
+fn dump_of_a_damaged_tree_has_all_readable_and_reports_the_others() {
     let disk = populated();
     wipe_log(&disk);
     let (whole, told) = paths_dumped(&disk);
@@ -1105,7 +1104,7 @@ fn a_dump_of_a_damaged_tree_has_all_that_can_be_read_and_tells_the_rest() {
 }
 
 #[test]
-fn a_dump_tells_of_a_file_that_has_not_as_many_blocks_as_it_counts() {
+fn dump_reports_a_file_with_another_block_count_than_its_segments() {
     let disk = populated();
     let file = numbers_of(&disk)["/d0/big"];
     in_world(&disk, |env| async move {

@@ -1,13 +1,14 @@
-//! What content blocks leave behind, worked out apart from the rest of the check: on any thread.
+//! Digests of content blocks, made apart from the rest of the check: on any thread.
 //!
 //! Invariants:
-//! - a [`Digest`] depends on the blocks of its [`Unit`] and on the superblock alone: whoever makes
-//!   it, and when, it is the same;
-//! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name, and
-//!   nothing is left to be decided but whether its number was met before, and whether the extent
-//!   tree has a block that lies with the inode, too. Plain slots are no findings, so what they
-//!   leave behind has no order. Slots that hold something else come along as they are, in order;
-//! - a block that is damaged or of another type is only named: the check reads it again, and tells.
+//! - a [`Digest`] depends only on the blocks of its [`Unit`] and on the superblock: the thread and
+//!   the time do not matter;
+//! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name. Only
+//!   two questions are left: was its number met before, and does the extent tree also map the block
+//!   of its inline data? Plain slots give no findings, so their order does not matter. The digest
+//!   has all other slots as they are, in order;
+//! - a digest only names a block that is damaged or of another type: the check reads it again and
+//!   reports it.
 
 use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
@@ -24,7 +25,7 @@ use crate::names::index::{Chunk, Position};
 use crate::superblock::Superblock;
 use types::limits::CONTENT_MAX;
 
-/// Content blocks looked through together.
+/// Content blocks of one unit at most.
 pub(super) const BATCH: u32 = 64;
 
 /// Content blocks of a chunk that lie together, at most [`BATCH`].
@@ -97,7 +98,7 @@ impl Rules {
         }
     }
 
-    /// The block that was read at `address`, if it is that.
+    /// The bytes read at `address`, if they verify as that block.
     pub(super) fn verified<'a>(&self, bytes: &'a [u8], address: MetaBlock) -> Option<&'a Block> {
         let data = bytes.try_into().ok()?;
         block::verify(data, address, self.tag).is_ok().then_some(data)
@@ -108,8 +109,8 @@ impl Rules {
     }
 }
 
-/// What is not plain.
-pub(super) struct Rest {
+/// A slot or block that the check itself must look at.
+pub(super) struct Deferred {
     /// Index in the unit of the block.
     pub(super) block: u32,
     /// `None`: the whole block is damaged, or of another type.
@@ -121,48 +122,48 @@ pub(super) struct Rest {
 pub(super) struct Digest {
     /// The names of plain slots, sorted.
     pub(super) names: Vec<NameMapEntry>,
-    /// The inodes of plain slots: slot, and what [`Ordinary`] keeps of it.
+    /// The inodes of plain slots: slot, and the two bytes of [`Ordinary`].
     pub(super) ordinary: Vec<(u16, u16)>,
     pub(super) segments: u64,
     pub(super) pieces: Vec<Piece>,
     /// Fragments of the files in plain slots.
     pub(super) fragments: u64,
-    /// Inodes of plain slots whose content lies with them, sorted.
+    /// Inodes of plain slots with inline data, sorted.
     pub(super) contents: Vec<Ino>,
     /// Everything else, in order.
-    pub(super) rest: Vec<Rest>,
-    /// An inode that was born in the chunk is in another slot of it: which is met first may decide,
-    /// so all slots count in their order.
+    pub(super) deferred: Vec<Deferred>,
+    /// An inode is in another slot of its home chunk: the order may decide, so the check takes all
+    /// slots in order.
     pub(super) tangled: bool,
 }
 
-/// Looks the blocks of a unit through; `None` stands for one that cannot be read or is damaged.
+/// Makes the digest of a unit's blocks; `None` stands for one that is unreadable or damaged.
 pub(super) fn digest<'a>(
     rules: Rules,
     unit: &Unit,
     blocks: impl Iterator<Item = Option<&'a Block>>,
 ) -> Digest {
-    let mut maker = Maker { rules, unit, out: Digest::default() };
+    let mut builder = DigestBuilder { rules, unit, out: Digest::default() };
     for (n, block) in (0..unit.len).zip(blocks) {
-        maker.block(n, block);
+        builder.block(n, block);
     }
-    let mut out = maker.out;
+    let mut out = builder.out;
     out.names.sort_unstable();
     out.contents.sort_unstable();
     out
 }
 
-struct Maker<'a> {
+struct DigestBuilder<'a> {
     rules: Rules,
     unit: &'a Unit,
     out: Digest,
 }
 
-impl Maker<'_> {
+impl DigestBuilder<'_> {
     fn block(&mut self, n: u32, block: Option<&Block>) {
         let kind = self.rules.content_of(self.unit.chunk);
         let Some(block) = block.filter(|block| block::type_of(block) == Some(kind)) else {
-            self.out.rest.push(Rest { block: n, slot: None });
+            self.out.deferred.push(Deferred { block: n, slot: None });
             return;
         };
         for index in 0..SLOTS_PER_BLOCK {
@@ -176,7 +177,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Is the slot well formed? One that is not is changed.
+    /// Is the slot well formed? If not, the copy is changed.
     fn is_sound(&self, slot: &mut Slot) -> bool {
         !slot.clear_unknown_flags()
             && !slot.repair_layout_blocks()
@@ -189,10 +190,10 @@ impl Maker<'_> {
         self.out.tangled |=
             slot.state() == SlotState::Inode && home.chunk == self.unit.chunk && home != place;
         let at = SlotAt { home: self.unit.block(n), place };
-        self.out.rest.push(Rest { block: n, slot: Some((at, slot)) });
+        self.out.deferred.push(Deferred { block: n, slot: Some((at, slot)) });
     }
 
-    /// Notes what a sound slot leaves behind, if it is plain; else says `false`.
+    /// Adds a sound slot to the digest if it is plain; else returns `false`.
     fn plain(&mut self, place: SlotPlace, slot: &Slot) -> bool {
         let hidden = self.unit.dir == ORPHAN_DIR || self.unit.dir == Ino::NONE;
         let named = !hidden && Name::new(slot.name()).is_ok();
@@ -224,8 +225,8 @@ impl Maker<'_> {
         plain
     }
 
-    /// Notes the segments of a file, or that its content lies with it, if nothing of it lies
-    /// elsewhere and its blocks are counted rightly.
+    /// Adds the segments of a file, or its inline data, if it has no other content and its block
+    /// count is right.
     fn file(&mut self, slot: &Slot, attr: &Attr) -> bool {
         let ino = slot.ino();
         let elsewhere =

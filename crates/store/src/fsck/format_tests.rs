@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 1 to 8 bits are flipped | all, and the label | `fsck` names the block; whoever reads is refused with its address, or told what is so |
 //! | what belongs to another block is written there | all | the same |
-//! | the block is as it once was, and valid | all | as [`told_when_old`] says |
+//! | the block is as it once was, and valid | all | as [`expected_when_stale`] says |
 //!
 //! Groups of the log are damaged the same ways in `crash_tests`.
 //!
@@ -236,7 +236,7 @@ fn on_each(mut each: impl FnMut(&Device, BlockType, &[u64], &str)) {
 }
 
 #[test]
-fn one_to_eight_flipped_bits_are_found_and_never_served_whatever_the_format() {
+fn flipped_bits_are_found_and_never_served_in_every_format() {
     let mut rng = SimRng::new(21);
     on_each(|device, _, blocks, what| {
         for bits in 1..=8 {
@@ -249,7 +249,7 @@ fn one_to_eight_flipped_bits_are_found_and_never_served_whatever_the_format() {
 }
 
 #[test]
-fn flipped_bits_of_the_label_are_found_and_cost_nothing_whatever_the_format() {
+fn flipped_bits_of_the_label_cost_nothing_in_every_format() {
     let mut rng = SimRng::new(22);
     for size in SlotSize::ALL {
         let disk = populated_as(Shape { features: lasting(size), maps: MapLimits::TINY, dirs: 3 });
@@ -266,7 +266,7 @@ fn flipped_bits_of_the_label_are_found_and_cost_nothing_whatever_the_format() {
 }
 
 #[test]
-fn what_belongs_to_another_block_is_found_and_never_served_whatever_the_format() {
+fn misplaced_block_is_found_and_never_served_in_every_format() {
     on_each(|device, kind, blocks, what| {
         let at = blocks[blocks.len() / 2];
         for (&other, from) in &device.kinds {
@@ -294,7 +294,7 @@ enum Old {
     Silent,
 }
 
-fn told_when_old(kind: BlockType) -> Old {
+fn expected_when_stale(kind: BlockType) -> Old {
     use BlockType::{Bitmap, Blob, Directory, Directory1024, Directory2048, Directory4096};
     use BlockType::{Layout, NameMap, OwnedBlob, Reply, Roots, Super, Table, Tree};
     match kind {
@@ -306,7 +306,7 @@ fn told_when_old(kind: BlockType) -> Old {
 }
 
 #[test]
-fn a_block_as_it_once_was_is_told_or_heals_where_the_format_can_tell() {
+fn stale_block_is_found_or_heals_where_the_format_can_detect_it() {
     let (mut met, mut told) = (BTreeSet::new(), BTreeSet::new());
     for features in formats() {
         let (device, size) = (Device::new(features), features.slots());
@@ -327,7 +327,7 @@ fn a_block_as_it_once_was_is_told_or_heals_where_the_format_can_tell() {
             if !found.is_empty() {
                 told.insert(kind);
             }
-            match told_when_old(kind) {
+            match expected_when_stale(kind) {
                 Old::Partly => {}
                 Old::Told => assert!(!found.is_empty(), "{what}"),
                 Old::Silent => assert_eq!(found, [], "{what}"),
@@ -340,7 +340,7 @@ fn a_block_as_it_once_was_is_told_or_heals_where_the_format_can_tell() {
     }
     are_all(&met);
     for kind in met {
-        let wanted = matches!(told_when_old(kind), Old::Told | Old::Partly);
+        let wanted = matches!(expected_when_stale(kind), Old::Told | Old::Partly);
         assert_eq!(told.contains(&kind), wanted, "{kind:?}");
     }
 }

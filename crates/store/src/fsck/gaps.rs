@@ -1,12 +1,12 @@
-//! Where in files segments were lost.
+//! Where files lost segments.
 //!
 //! Invariants:
-//! - how many blocks a file lost is known by the counts in its slot, which lay elsewhere: so also a
-//!   repair that goes on where another was broken off tells of it;
-//! - where they were follows from the keys between which a node is lost, and from what is before a
-//!   layout block. Where the counts contradict that, as they may where no check has met the gap,
-//!   the whole file is told;
-//! - what is told to the byte had segments, all of it, and has none.
+//! - the count in a file's slot, which lies elsewhere, shows how many blocks it lost: so a repair
+//!   that continues an interrupted one reports the loss, too;
+//! - where they were follows from the keys around a lost node, and from the segments before a lost
+//!   layout block. Where the counts contradict that, repair reports the whole file. They may do so
+//!   where no check has met the gap;
+//! - a range that is reported to the byte was mapped completely, and is not mapped now.
 
 use types::limits::BLOCK_U64;
 use types::{Extent, Ino};
@@ -15,15 +15,15 @@ use super::lost::Loss;
 use super::repair::LINES_MAX;
 use crate::format::extent::{EXTENT_KEY, extent_key};
 
-/// Ranges of one file that are told one by one.
+/// Ranges of one file that are reported one by one.
 const RANGES_MAX: usize = 16;
 
-/// What the damaged nodes and layout blocks of one check held.
+/// The ranges that damaged nodes and layout blocks of one check held.
 #[derive(Default)]
 pub(super) struct Gaps(Vec<Gap>);
 
 enum Gap {
-    /// All of the extent tree from one key on, up to another if there is one.
+    /// The extent tree from one key on, up to another if there is one.
     Keys([u8; EXTENT_KEY], Option<[u8; EXTENT_KEY]>),
     /// From a block of the file on, up to the next segment that is there.
     Behind(Ino, u64),
@@ -55,7 +55,7 @@ impl Gaps {
         self.0.truncate(LINES_MAX);
     }
 
-    /// Where segments of `ino`, which has those of `there`, sorted, may be lost.
+    /// Where segments of `ino`, which still has the sorted ones of `there`, may be lost.
     fn of(&self, ino: Ino, there: &[Extent]) -> Vec<Range> {
         let (first, end) = (extent_key(ino, 0), extent_key(Ino(ino.0.saturating_add(1)), 0));
         let block =
@@ -78,7 +78,7 @@ impl Gaps {
         out
     }
 
-    /// What a file lost that has only the segments `there`, sorted, and counts `missing` more
+    /// The losses of a file that has only the sorted segments `there`, and counts `missing` more
     /// blocks.
     pub(super) fn losses(&self, ino: Ino, size: u64, there: &[Extent], missing: u64) -> Vec<Loss> {
         let gaps = without(&self.of(ino, there), there);
@@ -88,7 +88,7 @@ impl Gaps {
         let clipped =
             holes.iter().filter(|hole| hole.0 < end).map(|&(from, to)| (from, to.min(end)));
         let clipped: Vec<Range> = clipped.collect();
-        // What lies behind the end of the file counts, too.
+        // Blocks behind the end of the file count, too.
         let holes = if sum(&clipped) < missing { holes } else { clipped };
         if sum(&holes) == missing && holes.len() <= RANGES_MAX {
             return bytes(ino, size, &holes);
@@ -108,14 +108,16 @@ fn sum(ranges: &[Range]) -> u64 {
 fn bytes(ino: Ino, size: u64, ranges: &[Range]) -> Vec<Loss> {
     let each = |&(from, to): &Range| {
         let (from, to) = (from.saturating_mul(BLOCK_U64), to.saturating_mul(BLOCK_U64));
-        // What lies behind the end of the file is told, too, if nothing of it lies before.
+        // A range behind the end of the file is reported, too, if no part of it lies before the
+        // end.
         let to = if from < size { to.min(size) } else { to };
         Loss::Bytes { ino, from, to }
     };
     ranges.iter().map(each).collect()
 }
 
-/// What the segments `before` mapped and those of `after`, sorted and apart, do not.
+/// The ranges that the segments `before` map and those of `after` do not; both are sorted and
+/// disjoint.
 pub(super) fn unmapped(ino: Ino, size: u64, before: &[Extent], after: &[Extent]) -> Vec<Loss> {
     let mut ranges: Vec<Range> =
         before.iter().map(|extent| (extent.file.0, extent.end())).collect();
@@ -129,7 +131,7 @@ pub(super) fn unmapped(ino: Ino, size: u64, before: &[Extent], after: &[Extent])
     vec![Loss::Holes { ino, bytes, from, to: Some(to.saturating_mul(BLOCK_U64)) }]
 }
 
-/// What of the ranges, sorted, the segments, sorted, do not cover; joined.
+/// The parts of the sorted ranges that the sorted segments do not cover; joined.
 fn without(ranges: &[Range], segments: &[Extent]) -> Vec<Range> {
     let mut out: Vec<Range> = Vec::new();
     let mut put = |from: u64, to: u64| match out.last_mut() {
@@ -166,8 +168,7 @@ mod tests {
     const INO: Ino = Ino(7);
 
     #[test]
-    fn what_a_lost_node_held_of_a_file_is_told_to_the_byte_where_its_holes_are_as_large_as_what_is_missing()
-     {
+    fn lost_node_is_reported_to_the_byte_where_holes_match_the_missing() {
         let mut gaps = Gaps::default();
         gaps.node(Some(&extent_key(INO, 10)), Some(&extent_key(INO, 30)));
         let there = segments(&[(0, 5), (15, 5), (30, 2)]);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_file_bounds_what_was_behind_its_last_segment() {
+    fn file_size_bounds_the_loss_behind_the_last_segment() {
         let mut gaps = Gaps::default();
         gaps.node(Some(&extent_key(Ino(6), 3)), None);
         let there = segments(&[(0, 5)]);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_layout_block_held_what_was_before_the_next_segment() {
+    fn lost_layout_block_held_the_range_before_the_next_segment() {
         let mut gaps = Gaps::default();
         gaps.layout(INO, 5);
         let there = segments(&[(0, 5), (9, 1), (12, 1)]);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_layout_is_gone_is_told_range_by_range() {
+    fn unmapped_ranges_are_reported_one_by_one() {
         let (before, after) = (segments(&[(0, 10), (20, 5)]), segments(&[(2, 3), (20, 5)]));
         let told = unmapped(INO, 1 << 20, &before, &after);
         let bytes = |from: u64, to: u64| Loss::Bytes { ino: INO, from: from * 4096, to: to * 4096 };

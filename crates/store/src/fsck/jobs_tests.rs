@@ -131,7 +131,7 @@ fn mixed(slots: SlotSize) -> Mfs {
 }
 
 #[test]
-fn files_of_every_sort_are_found_sound_with_any_number_of_threads() {
+fn files_of_every_sort_are_sound_with_any_number_of_threads() {
     // In larger slots files have so many segments that they are fragments of their directories.
     for slots in [SlotSize::Bytes512, SlotSize::Bytes1024] {
         let report = checked(&mixed(slots));
@@ -183,7 +183,7 @@ fn planted(wanted: &[ProblemKind], plant: impl Fn(&[Ino], &mut Txn<'_>) -> Resul
 }
 
 #[test]
-fn what_is_wrong_among_ordinary_files_is_found_with_any_number_of_threads() {
+fn faults_among_ordinary_files_are_found_with_any_number_of_threads() {
     use ProblemKind::{BadContent, DuplicateInode, MisplacedInode, StaleMove};
     let copy = |from: Ino, to: (MetaBlock, u32), txn: &mut Txn<'_>| {
         let (_, slot) = txn.locate_live(from)?;
@@ -219,7 +219,7 @@ fn what_is_wrong_among_ordinary_files_is_found_with_any_number_of_threads() {
 }
 
 #[test]
-fn an_ordinary_file_with_any_byte_changed_is_told_alike_with_any_number_of_threads() {
+fn changed_byte_gives_the_same_report_with_any_number_of_threads() {
     let (mfs, files) = ordinary();
     let mut seed = 3;
     let mut findings = 0;
@@ -245,7 +245,7 @@ fn an_ordinary_file_with_any_byte_changed_is_told_alike_with_any_number_of_threa
 }
 
 #[test]
-fn directories_of_one_block_are_read_at_the_same_time() {
+fn directories_of_one_block_are_read_concurrently() {
     const DIRS: u32 = 300;
     let mfs = formatted_for_images(20_000, Features::USUAL);
     for n in 0..DIRS {
@@ -268,7 +268,7 @@ fn directories_of_one_block_are_read_at_the_same_time() {
 }
 
 #[test]
-fn what_cannot_be_read_ends_the_check_with_any_number_of_threads() {
+fn read_error_ends_the_check_with_any_number_of_threads() {
     let mfs = mixed(SlotSize::default());
     let disk = image_of(&mfs);
     // In the content of the root, which is read before its turn.

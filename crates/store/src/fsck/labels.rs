@@ -1,14 +1,13 @@
-//! Labels that are none any more.
+//! Damaged labels of devices.
 //!
 //! Invariants:
 //! - a metadata device without a label is this file system's if its superblocks have the file
-//!   system's name, and a label of the data zones that were named their UUID, and none another one;
-//! - what a label is to say is in the table of data zones: where that cannot be read, no label is
-//!   looked at here;
-//! - a label is written only over what is none, on a device that is large enough and that either
-//!   still has the zone's UUID there or is named by whoever runs this;
-//! - of a zone of which data are left, as nobody knows how large it is, only where whoever runs
-//!   this names it.
+//!   system's name, and a label of the named data zones has their UUID, and none another one;
+//! - the table of data zones says what a label should be: where the table is unreadable, labels are
+//!   not checked here;
+//! - repair overwrites only what is no label, on a device that is large enough. The device must
+//!   have the zone's UUID there, or the caller must name the zone;
+//! - the caller must name a zone whose data repair left because its size is unknown.
 
 use env::Env;
 use types::PagBlock;
@@ -21,7 +20,7 @@ use crate::mkfs::PagFormat;
 use crate::superblock::Superblock;
 use crate::zones::{self, DamagedDataLabel, ZoneDevice};
 
-/// Refuses a metadata device without a label of which nothing says whose it is.
+/// Refuses a metadata device without a label that cannot be identified.
 ///
 /// # Errors
 /// `Refused`.
@@ -60,47 +59,47 @@ pub(super) async fn is_ours(
 }
 
 /// The named zones whose devices have no label.
-pub(super) async fn marred<'a>(
+pub(super) async fn damaged_labels<'a>(
     env: &Env,
     mfs: &Mfs,
     options: FsckOptions<'a>,
 ) -> Vec<((&'a ZoneDevice<'a>, PagFormat), DamagedDataLabel)> {
     let mut found = Vec::new();
-    // What is wrong with the table is told by the check.
+    // The check reports what is wrong with the table.
     let Ok((table, _)) = mfs.run(Cost::READ, |txn| txn.pags()).await else { return found };
     for place in options.zones {
         let Some(line) = table.iter().find(|line| line.id == place.id) else { continue };
         let zone = PagFormat { id: line.id, uuid: line.uuid, blocks: line.total + 1 };
-        if let Some(marred) = zones::damaged_label(env, place, &zone).await {
-            found.push(((place, zone), marred));
+        if let Some(damaged) = zones::damaged_label(env, place, &zone).await {
+            found.push(((place, zone), damaged));
         }
     }
     found
 }
 
-pub(super) fn subject(marred: &DamagedDataLabel) -> Subject {
-    Subject::Data(marred.id, PagBlock(0))
+pub(super) fn subject(damaged: &DamagedDataLabel) -> Subject {
+    Subject::Data(damaged.id, PagBlock(0))
 }
 
-/// Writes labels anew, and tells of those that are left.
+/// Rewrites damaged labels, and reports those that it leaves.
 pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: &mut Repaired) {
-    let all = marred(env, mfs, options).await;
+    let all = damaged_labels(env, mfs, options).await;
     for id in options.relabel {
-        if !all.iter().any(|(_, marred)| marred.id == *id) {
+        if !all.iter().any(|(_, damaged)| damaged.id == *id) {
             out.note(format!(
                 "data zone {id}: its label, or that of its file system, is left as it is"
             ));
         }
     }
-    for ((place, zone), marred) in all {
-        let (kind, subject) = (ProblemKind::DamagedDataLabel, subject(&marred));
-        let named = options.relabel.contains(&marred.id);
+    for ((place, zone), damaged) in all {
+        let (kind, subject) = (ProblemKind::DamagedDataLabel, subject(&damaged));
+        let named = options.relabel.contains(&damaged.id);
         let of_zone = |it: &Problem| matches!(it.subject, Subject::Data(id, _) if id == zone.id);
         let why = if !named && out.left.problems.iter().any(of_zone) {
             format!("; if the zone has {} blocks, `--relabel {}` says so", zone.blocks, zone.id)
-        } else if !named && !marred.has_zone_uuid {
+        } else if !named && !damaged.has_zone_uuid {
             format!("; if it is that of zone {}, `--relabel {}` says so", zone.id, zone.id)
-        } else if !marred.has_zone_size {
+        } else if !damaged.has_zone_size {
             "; the device is smaller than the zone".to_owned()
         } else {
             match zones::relabel(env, place, &mfs.identity(), &zone).await {
@@ -108,7 +107,7 @@ pub(super) async fn repair(env: &Env, mfs: &Mfs, options: FsckOptions<'_>, out: 
                 Err(error) => format!("; {error}"),
             }
         };
-        let problem = Problem { kind, subject, detail: marred.what + &why };
+        let problem = Problem { kind, subject, detail: damaged.what + &why };
         if why.is_empty() {
             out.note(format!(
                 "data zone {}: the label of {} was written anew",

@@ -1,13 +1,13 @@
-//! Layout blocks of files, and how fragmented directories say that their files are.
+//! Layout blocks of files, and the fragmentation counts of directories.
 //!
 //! Invariants:
-//! - a block in use is believed only if it names its file; what it claims is then the file's,
-//!   whoever else claims it;
-//! - fragments are compared only when nothing is wrong that they follow from.
+//! - a layout block in use counts only if it names its file; its segments are then the file's, even
+//!   if something else claims the block;
+//! - fragmentation counts are compared only when everything that they follow from is sound.
 
 use types::{Extent, FileKind, Ino, MetaBlock};
 
-use super::names::Seen;
+use super::names::SeenInode;
 use super::plan::{Fix, SlotAt, Stage};
 use super::space::{Owner, Piece};
 use super::{Check, ProblemKind, Subject};
@@ -25,14 +25,14 @@ pub(super) struct Fragments {
 }
 
 impl Check {
-    /// Checks the layout blocks of a file, whose `content` counts more than a segment of its block
-    /// 0, and notes the segments in them.
+    /// Checks the layout blocks of a file, and notes their segments. Inline data (`content`)
+    /// outweighs a segment of block 0.
     pub(super) async fn layout_blocks(
         &mut self,
         at: SlotAt,
         slot: &Slot,
         content: bool,
-        seen: &mut Seen,
+        seen: &mut SeenInode,
     ) -> Result<(), StoreError> {
         let blocks = slot.layout_blocks();
         if !blocks.is_empty() && !self.features.has(Feature::LAYOUT_BLOCKS) {
@@ -58,7 +58,7 @@ impl Check {
         (at, block): (SlotAt, MetaBlock),
         ino: Ino,
         content: bool,
-        seen: &mut Seen,
+        seen: &mut SeenInode,
     ) -> Result<(), StoreError> {
         if block.0 >= self.blocks.blocks {
             self.found(ProblemKind::OutsideMetaBlock, Subject::Block(block), "layout block");
@@ -88,9 +88,15 @@ impl Check {
         Ok(())
     }
 
-    /// Counts a segment of a file, and notes which data blocks are its; block 0 is not, beside
-    /// `content`.
-    pub(super) fn segment(&mut self, ino: Ino, extent: &Extent, content: bool, seen: &mut Seen) {
+    /// Counts a segment of a file, and notes which data blocks it owns; with `content`, not that of
+    /// block 0.
+    pub(super) fn segment(
+        &mut self,
+        ino: Ino,
+        extent: &Extent,
+        content: bool,
+        seen: &mut SeenInode,
+    ) {
         seen.mapped = seen.mapped.saturating_add(extent.len);
         seen.end = extent.end();
         self.report.counts.segments += 1;
@@ -106,26 +112,26 @@ impl Check {
         self.plan.add(Fix::DropLayout(at, block));
     }
 
-    /// Notes what a file is for the fragments of the directory in which it lies.
+    /// Adds a file to the fragmentation count of its directory.
     pub(super) fn file_fragments(&mut self, dir: Ino, slot: &Slot) {
         self.add_fragments(dir, u64::from(slot.own_fragments()));
     }
 
-    /// Notes what files are for the fragments of the directory in which they lie.
+    /// Adds files to the fragmentation count of their directory.
     pub(super) fn add_fragments(&mut self, dir: Ino, own: u64) {
         if own > 0 && dir != ORPHAN_DIR && dir != Ino::NONE {
             self.tree.fragments.entry(dir).or_default().found += own;
         }
     }
 
-    /// Notes the fragments that a directory counts.
+    /// Notes the fragmentation count that a directory has.
     pub(super) fn directory_fragments(&mut self, slot: &Slot) {
         if slot.fragments() > 0 {
             self.tree.fragments.entry(slot.ino()).or_default().counted = slot.fragments();
         }
     }
 
-    /// Compares what directories count with what their files have.
+    /// Compares the fragmentation counts of directories with their files.
     pub(super) fn fragmentation(&mut self) {
         let all = std::mem::take(&mut self.tree.fragments);
         if !self.plan.is_sound_before(Stage::Counts) {

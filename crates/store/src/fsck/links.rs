@@ -1,4 +1,4 @@
-//! What was met, compared with what counts, lists and tables say.
+//! Comparison of the walk with link counts, lists and tables.
 
 use types::{FileKind, Ino};
 
@@ -33,7 +33,7 @@ impl Check {
                 seen.names += 1;
                 continue;
             }
-            // An ordinary inode has one link: with a further name it counts too few.
+            // An ordinary inode has one link: with a further name its count is too low.
             further += 1;
             if links.get(at + 1).is_none_or(|next| next.ino != ino) {
                 self.wrong_links(ino, 1, 1 + further);
@@ -61,7 +61,7 @@ impl Check {
             _ => names,
         };
         if names < nlink && seen.kind != FileKind::Directory {
-            self.nameless.insert(ino);
+            self.underlinked.insert(ino);
         }
         if names == 0 && nlink > 0 && !system {
             let detail = format!("it counts {nlink} links");
@@ -79,7 +79,7 @@ impl Check {
         self.report.counts.orphans += u64::from(nlink == 0);
     }
 
-    /// What the lists and tables name and the walk has not met.
+    /// Finds what lists and tables name and the walk has not met.
     pub(super) async fn compare_lists(&mut self) -> Result<(), StoreError> {
         for ino in std::mem::take(&mut self.tree.moved).into_keys() {
             self.found(ProblemKind::StaleMove, Subject::Inode(ino), "there is no such inode");

@@ -1,5 +1,5 @@
-//! Name maps: every name of a large directory has one entry there, where its hash leads, and no
-//! other is there.
+//! Name maps: every name of a large directory has one entry, in the bucket of its hash, and there
+//! is no other entry.
 
 use types::{Ino, MetaBlock};
 
@@ -16,13 +16,13 @@ use crate::names::index::Chunk;
 
 /// Buckets read together.
 const BATCH: u32 = 64;
-/// Free blocks for each content block with which repair makes a map that is missing.
+/// Free blocks for each content block that repair wants before it makes a missing map.
 const ROOM: u64 = 8;
 /// Blocks chained to one bucket at most.
 const CHAIN_MAX: usize = 1 << 16;
 
 impl Check {
-    /// The chunks of the map of a directory, as far as they fit together; each counts as reached.
+    /// The chunks of a directory's map, as far as they fit together; marks each as reached.
     pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
         if of.map.0 != 0 && !self.features.has(Feature::NAME_MAPS) {
             self.features = self.features.with(Feature::NAME_MAPS);
@@ -60,20 +60,19 @@ impl Check {
         self.plan.add(Fix::DropMap(dir));
     }
 
-    /// A directory without a map, which repair makes if it is large and there is room: a repair
-    /// that was broken off leaves such directories. It is no finding: one for whose map there was
-    /// no room at the time is sound.
+    /// A directory without a map: repair makes one if the directory is large and there is room. An
+    /// interrupted repair leaves such directories. It is no finding: a directory for whose map
+    /// there was no room is sound.
     fn unmapped(&mut self, of: &Directory) {
         let state = self.mfs.inner.state.borrow();
         let least = state.limits.blocks;
         let free = state.space.total_free();
-        // A bucket holds the names of more than one block; so much room is enough whatever the
-        // names are.
+        // A bucket holds the names of more than one block, so this is enough for any names.
         let room = free >= state.space.set_aside() + ROOM * of.blocks;
         drop(state);
         let featured = self.features.has(Feature::NAME_MAPS);
         if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {
-            self.mapless.push(of.ino);
+            self.without_map.push(of.ino);
         }
     }
 
@@ -157,7 +156,7 @@ impl Check {
         names: &mut Vec<NameMapEntry>,
         found: &mut Vec<NameMapEntry>,
     ) {
-        // Names come in sorted runs, which this sort makes use of.
+        // Names come in sorted runs, which makes this sort fast.
         names.sort();
         found.sort_unstable();
         let subject = Subject::Inode(of.ino);
@@ -183,7 +182,7 @@ pub(super) mod tests {
     use crate::features::{Feature, Features};
     use crate::format::slot::SlotSize;
     use crate::fsck::jobs_tests::checked;
-    use crate::fsck::repair::mend;
+    use crate::fsck::repair::repair_open;
     use crate::fsck::tests::{Outcome, settled};
     use crate::fsck::{FsckOptions, Problem};
     use crate::mfs::{Cost, Mfs};
@@ -227,12 +226,12 @@ pub(super) mod tests {
     }
 
     /// Plants something in the map, where the name `n0` has its entry; expects the finding, about
-    /// the directory, its map, or the bucket, and that repair mends it without losing a name.
+    /// the directory, its map, or the bucket, and that repair fixes it without losing a name.
     fn planted(what: &str, plant: impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>) {
         for size in SlotSize::ALL {
             planted_on(&mapped(size), what, &plant);
         }
-        settled(ProblemKind::BadNameMap, Outcome::Mended);
+        settled(ProblemKind::BadNameMap, Outcome::Repaired);
     }
 
     fn planted_on(
@@ -258,7 +257,7 @@ pub(super) mod tests {
         let of = [Subject::Inode(Ino::ROOT), Subject::Chunk(DirNo(map)), Subject::Block(head)];
         let told = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
         assert!(found.iter().any(told), "{what}: {found:?}");
-        let repaired = now(mend(mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
         assert_eq!(checked(mfs).problems, [], "{what}");
@@ -285,7 +284,7 @@ pub(super) mod tests {
         let found = checked(&mfs).problems;
         use ProblemKind::{LostChunk, LostMetaBlock};
         assert!(found.iter().all(|p| matches!(p.kind, LostChunk | LostMetaBlock)), "{found:?}");
-        let repaired = now(mend(&mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         mfs.forget_indexes();
         now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).unwrap();
@@ -307,7 +306,7 @@ pub(super) mod tests {
         let found = checked(&mfs).problems;
         let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
-        assert_eq!(now(mend(&mfs, FsckOptions::default())).unwrap().left.problems, []);
+        assert_eq!(now(repair_open(&mfs, FsckOptions::default())).unwrap().left.problems, []);
         assert_eq!(mfs.superblock().features, Features::USUAL);
     }
 

@@ -1,15 +1,13 @@
-//! What repair could not keep.
+//! Losses: what repair could not keep.
 //!
 //! Invariants:
-//! - a fix that takes something of the users' away gives a [`Loss`] back with what it did;
-//!   [`Losses`] alone gathers them. Whatever a fix takes that was nobody's, or is made anew from
-//!   others, is none;
-//! - a loss says what it is about by number. Paths are found at the end of the repair, where
-//!   everything is in its place: so a path that is told is one under which users find what is left;
-//! - it is told a first time, without a path, when the transaction that loses it has been made,
-//!   before that can be durable: somebody knows of all that is lost, also if the repair is broken
-//!   off;
-//! - losses are bounded (`LINES_MAX`), and have an order of their own.
+//! - a fix that removes something of the users' returns a [`Loss`] with its change; only [`Losses`]
+//!   gathers them. What had no owner, or is rebuilt from other blocks, is no loss;
+//! - a loss names its subject by number. Repair looks up paths at its end, when everything is in
+//!   its place: so users find what is left under a reported path;
+//! - a loss is first reported without a path, after its transaction and before that can be durable:
+//!   so every loss is known even if the repair is interrupted;
+//! - losses are bounded (`LINES_MAX`) and sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,7 +31,8 @@ pub(super) enum Loss {
         first: u32,
         count: u32,
     },
-    /// Content blocks that a directory counts and has not, and how many names they had at most.
+    /// Content blocks that a directory counts and does not have, and how many names they held at
+    /// most.
     Content {
         dir: Ino,
         blocks: u64,
@@ -60,33 +59,33 @@ pub(super) enum Loss {
         counted: u32,
         left: u32,
     },
-    /// All names of an inode, which has another one now.
+    /// All old names of an inode, which repair gave a new one.
     AllNames {
         ino: Ino,
         counted: u32,
     },
-    /// All of a directory but its number and its content.
+    /// Everything of a directory except its number and its content.
     Directory(Ino),
-    /// Of which directory the content is that this new one has.
+    /// The identity of the directory whose content this new one holds.
     Unknown(Ino),
-    /// The attributes of the root, and where its content lies unless its chunks say so.
+    /// The attributes of the root; with `content`, also which content was the root's.
     Root {
         content: bool,
     },
-    /// A symlink, as its target is gone.
+    /// A symlink that was removed because its target is lost.
     Target {
         dir: Ino,
         name: Vec<u8>,
         ino: Ino,
         len: u64,
     },
-    /// Extended attributes: all, or those from one on in the order of names. Its name is known if
-    /// `of` says so; else that of the one before it is given.
+    /// Extended attributes: all, or those from one on in the order of names. [`KnownName`] says
+    /// whether the name is that of the first lost one, or of the last that is left.
     Xattrs {
         ino: Ino,
-        from: Option<(Vec<u8>, Known)>,
+        from: Option<(Vec<u8>, KnownName)>,
     },
-    /// Content that lay with the inode.
+    /// Inline data.
     Inline {
         ino: Ino,
         from: u64,
@@ -98,7 +97,7 @@ pub(super) enum Loss {
         from: u64,
         to: u64,
     },
-    /// So many bytes that were mapped, somewhere in the holes from `from` on, up to `to` if that is
+    /// A number of mapped bytes, somewhere in the holes from `from` on, up to `to` if that is
     /// known.
     Holes {
         ino: Ino,
@@ -113,28 +112,28 @@ pub(super) enum Loss {
         counted: u64,
         left: u64,
     },
-    /// What clients were told, or told.
+    /// Kept replies: answers that clients got.
     Replies,
     Client(ClientId),
     Setting(u32),
-    /// Entries of a table that nothing else tells of.
+    /// Entries of a table that cannot be rebuilt from other blocks.
     Table(TreeName),
-    /// What was removed may be back.
+    /// Removed names may have come back.
     Past,
-    /// Data blocks that became free. Only beside other losses they may hold something of the
-    /// users'.
+    /// Data blocks that became free. They may hold something of the users' only if content was
+    /// lost, too.
     Data {
         pag: PagId,
         blocks: u64,
     },
 }
 
-/// Whose name is told of extended attributes that are gone.
+/// Which name a loss of extended attributes gives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Known {
-    /// That of the first one that is gone.
+pub(super) enum KnownName {
+    /// The name of the first lost attribute.
     First,
-    /// That of the last one that is there.
+    /// The name of the last attribute that is left.
     Before,
 }
 
@@ -146,7 +145,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What sort of thing it is, for programs.
+    /// The kind of the loss, for programs.
     pub fn kind(&self) -> &'static str {
         match self.loss {
             Loss::Slots { .. } | Loss::Content { .. } | Loss::Slot { .. } => "Slots",
@@ -165,7 +164,7 @@ impl Lost {
         }
     }
 
-    /// The inode that lost something, the directory that lost names, or the inode that is gone.
+    /// The inode that lost something, the directory that lost names, or the inode that is lost.
     pub fn inode(&self) -> Option<Ino> {
         let ino = match self.loss {
             Loss::Slots { dir, .. } | Loss::Content { dir, .. } | Loss::Slot { dir, .. } => dir,
@@ -199,7 +198,7 @@ impl Lost {
         }
     }
 
-    /// The same of a name in a directory, which may have no path.
+    /// A name in a directory, in words; the directory may have no path.
     fn named(&self, dir: Ino, name: &[u8]) -> String {
         match &self.path {
             Some(path) => printable(path),
@@ -281,13 +280,13 @@ impl fmt::Display for Lost {
             Loss::Xattrs { ino, from: None } => {
                 write!(f, "the extended attributes of {}", self.subject(*ino))
             }
-            Loss::Xattrs { ino, from: Some((name, Known::First)) } => write!(
+            Loss::Xattrs { ino, from: Some((name, KnownName::First)) } => write!(
                 f,
                 "the extended attribute {} of {}, and those whose names come after it",
                 printable(name),
                 self.subject(*ino)
             ),
-            Loss::Xattrs { ino, from: Some((name, Known::Before)) } => write!(
+            Loss::Xattrs { ino, from: Some((name, KnownName::Before)) } => write!(
                 f,
                 "the extended attributes of {} whose names come after {}",
                 self.subject(*ino),
@@ -348,15 +347,14 @@ fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// What cannot be told when content is sought while a part of the bitmap is lost.
+/// The loss when repair searches for content while a part of the bitmap is lost.
 const PAST: &str = "which blocks were free, while content of directories was missing: names that were removed may \
                     have come back in directories that lost chunks, and in lost+found";
 
 const REPLIES: &str =
     "replies kept for clients: a request that such a client sends again may be done again";
 
-/// What is gone with entries of a tree that other blocks do not tell of; `None` if they tell of
-/// all.
+/// The loss with entries of a tree that other blocks cannot restore; `None` if they restore all.
 pub(super) fn table(name: TreeName) -> Option<&'static str> {
     Some(match name {
         TreeName::Quarantines => {
@@ -386,7 +384,7 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
     })
 }
 
-/// Gathers what a repair loses.
+/// Gathers the losses of a repair.
 #[derive(Default)]
 pub(super) struct Losses {
     all: BTreeSet<Loss>,
@@ -396,7 +394,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Gathers a loss; gives it back, without a path, if it is told by itself and new.
+    /// Adds a loss; returns it, without a path, if it is new and reported one by one.
     pub(super) fn add(&mut self, loss: Loss) -> Option<Lost> {
         if let Loss::Data { pag, blocks } = loss {
             *self.freed.entry(pag).or_default() += blocks;
@@ -412,11 +410,11 @@ impl Losses {
         Some(Lost { loss, path: None })
     }
 
-    /// All of them with the paths that there are now.
+    /// All losses, with the current paths.
     ///
     /// # Errors
     /// `Io`, `Poisoned`.
-    pub(super) async fn told(self, mfs: &Mfs) -> Result<Vec<Lost>, StoreError> {
+    pub(super) async fn with_paths(self, mfs: &Mfs) -> Result<Vec<Lost>, StoreError> {
         let content = self.all.iter().any(Loss::leaves_data);
         let freed = self.freed.into_iter().filter(|_| content);
         let data = freed.map(|(pag, blocks)| Loss::Data { pag, blocks });
@@ -434,7 +432,7 @@ impl Losses {
 }
 
 impl Loss {
-    /// May data blocks have belonged to it that belong to nobody now?
+    /// May data blocks of the loss have no owner now?
     fn leaves_data(&self) -> bool {
         matches!(
             self,
@@ -483,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_a_line_end_makes_no_line_of_its_own() {
+    fn name_with_a_line_end_stays_on_one_line() {
         let loss = Loss::Links { ino: Ino(7), counted: 3, left: 2 };
         let lost = Lost { loss, path: Some(b"/a\nLOST: b".to_vec()) };
         assert_eq!(lost.to_string(), "1 of the 3 names of /a\\nLOST: b (inode 7)");

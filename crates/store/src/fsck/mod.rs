@@ -1,24 +1,23 @@
-//! Checking a metadata device, offline and without writing a byte; and repairing it
-//! ([`fn@repair`]).
+//! Offline check of a metadata device, which writes nothing; and its repair ([`fn@repair`]).
 //!
-//! Every finding is of a kind in the catalogue ([`ProblemKind`]); the check adds to it a fix
-//! ([`plan`]), which repair does ([`fix`]), stage by stage, round by round. docs/FSCK.md is for
-//! users.
+//! Every finding has a kind from the catalogue ([`ProblemKind`]). The check plans a fix for it
+//! ([`plan`]); repair applies the fixes ([`fix`]) stage by stage, round by round. docs/FSCK.md is
+//! for users.
 //!
 //! Invariants checked (DESIGN: 1, 2, 5, and every checksum):
 //! - every metadata block has one owner, and the bitmap says so;
-//! - every inode is in one place, which its number or the `moved` tree names, and
-//!   reached from the root by exactly as many names as it counts;
-//! - every segment lies in the data zones, no data block has two owners, none has
-//!   nobody, and the counts are right.
+//! - every inode is in one place, which its number or the `moved` tree names, and its link count is
+//!   the number of names that reach it from the root;
+//! - every segment lies in the data zones, every data block has exactly one owner, and the counts
+//!   are right.
 //!
-//! The log is redone in memory first, so a device that was not closed is checked as recovery would
-//! leave it. Every finding has a kind of its own, and every kind a test that plants it with slots
-//! of every size (`tests`): found where it was planted, mended or left as the catalogue says, a
-//! second check clean and a second repair idle, inodes that were not damaged as before. Damage at
-//! rest in every kind of block of every format is in `format_tests`, with what no format can tell.
-//! What a repair cannot keep is told ([`Lost`]); that it tells of all is tried block by block in
-//! `sweep_tests`.
+//! The check first replays the log in memory, so it sees an unclosed device as recovery would leave
+//! it. For every kind, a test plants the damage with slots of every size (`tests`). The check must
+//! find it where it was planted, and repair must fix or leave it as the catalogue says. A second
+//! check must be clean, a second repair idle, and undamaged inodes unchanged. `format_tests` tests
+//! media corruption in every kind of block of every format, and what no format can detect. Repair
+//! reports what it cannot keep ([`Lost`]); `sweep_tests` checks block by block that it reports
+//! every loss.
 
 mod ahead;
 mod blobs;
@@ -76,11 +75,10 @@ use crate::mfs::Mfs;
 use crate::open::{LabelCondition, OpenOptions, label};
 use crate::zones::{ZoneDevice, ZoneLabels};
 
-/// Findings that a report lists; more are only counted.
+/// Findings that a report lists; it only counts further ones.
 pub const PROBLEMS_MAX: usize = 10_000;
 
-/// Threads that look through directory content at once, at most: more would wait for the one that
-/// walks.
+/// Threads that digest directory content at once, at most: more would wait for the walking thread.
 pub const JOBS_MAX: usize = 16;
 
 /// How to check.
@@ -88,31 +86,30 @@ pub const JOBS_MAX: usize = 16;
 pub struct FsckOptions<'a> {
     /// Bound of the buffer cache.
     pub cache_bytes: usize,
-    /// Told now and then how many inodes were met, and how many there are.
+    /// Called now and then with how many inodes the check has met, and how many there are.
     pub progress: Option<fn(u64, u64)>,
-    /// Told of each thing that repair loses, by its number, as soon as it does: before that can be
-    /// durable, so that of a repair that is broken off somebody knows.
-    pub losing: Option<fn(&Lost)>,
-    /// Threads that look through directory content; at most [`JOBS_MAX`] are taken. With one it is
-    /// the caller's own.
+    /// Called with each loss, named by number, before the loss can be durable. So the caller knows
+    /// the losses of an interrupted repair as well.
+    pub on_loss: Option<fn(&Lost)>,
+    /// Threads that digest directory content; more than [`JOBS_MAX`] have no effect. With one, the
+    /// caller's own thread does the work.
     pub jobs: usize,
-    /// Where the data zones lie: their labels are looked at, and if the table of data zones is
-    /// lost, repair takes it from them.
+    /// Where the data zones lie: the check reads their labels, and repair rebuilds a lost table of
+    /// data zones from them.
     pub zones: &'a [ZoneDevice<'a>],
-    /// Name of the file system: a device without a label is taken only for one of this name.
-    /// `None`: of any.
+    /// Name of the file system: a device without a label is accepted only if its superblocks have
+    /// this name. `None`: any name.
     pub name: Option<&'a str>,
-    /// Zones whose devices are meant, though their labels say nothing any more: repair writes those
-    /// anew.
+    /// Zones whose labels repair may rewrite although nothing in them identifies the zone any more.
     pub relabel: &'a [PagId],
 }
 
 impl FsckOptions<'_> {
-    /// If nobody says otherwise.
+    /// The defaults.
     pub const USUAL: FsckOptions<'static> = FsckOptions {
         cache_bytes: 256 << 20,
         progress: None,
-        losing: None,
+        on_loss: None,
         jobs: 1,
         zones: &[],
         name: None,
@@ -135,7 +132,7 @@ pub struct Counts {
     pub directories: u64,
     /// Names.
     pub names: u64,
-    /// Inodes without links.
+    /// Orphans: inodes without links.
     pub orphans: u64,
     /// Segments of all layouts.
     pub segments: u64,
@@ -145,7 +142,7 @@ pub struct Counts {
     pub mapped: u64,
     /// Data blocks in pools of clients.
     pub pooled: u64,
-    /// Data blocks that files gave up.
+    /// Data blocks that files freed and that are not reusable yet.
     pub freed: u64,
     /// Free data blocks.
     pub free: u64,
@@ -162,19 +159,19 @@ pub struct Report {
     pub omitted: u64,
     /// How much of everything there is.
     pub counts: Counts,
-    /// Features that the superblock names; `None` if no store could be opened.
+    /// Features that the superblock names; `None` if the store could not be opened.
     pub features: Option<Features>,
 }
 
 impl Report {
-    /// Was nothing found?
+    /// Is the report without findings?
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 
     fn add(&mut self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
         let problem = Problem { kind, subject, detail: detail.into() };
-        // Everything that is reached through a damaged block meets it.
+        // Everything that is reached through a damaged block finds it again.
         if kind == ProblemKind::DamagedBlock && self.problems.contains(&problem) {
             return;
         }
@@ -202,20 +199,21 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let (label, marred) = (mfs.is_label_damaged(), labels::marred(env, &mfs, options).await);
+    let (label, damaged) =
+        (mfs.is_label_damaged(), labels::damaged_labels(env, &mfs, options).await);
     mfs.close().await?;
     report.map(|mut report| {
         if label {
             report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
         }
-        for (_, marred) in marred {
-            report.add(ProblemKind::DamagedDataLabel, labels::subject(&marred), marred.what);
+        for (_, damaged) in damaged {
+            report.add(ProblemKind::DamagedDataLabel, labels::subject(&damaged), damaged.what);
         }
         report
     })
 }
 
-/// Opens the store, also on a device of which nothing but the label is gone.
+/// Opens the store, also on a device that lost only its label.
 async fn open(
     env: &Env,
     disk: &Disk,
@@ -277,35 +275,35 @@ struct Check {
     mfs: Mfs,
     report: Report,
     blocks: blocks::Claims,
-    /// Features of the superblock, and those that were found missing there.
+    /// Features of the superblock, and those in use that it does not name.
     features: Features,
     clients: BTreeSet<ClientId>,
-    /// Clients that repair will enter.
+    /// Unknown clients that repair will add.
     entered: BTreeSet<ClientId>,
-    tree: names::Tree,
+    tree: names::NamespaceScan,
     ahead: ahead::Ahead,
     pieces: Vec<space::Piece>,
-    /// What the labels of the data zones say that were named.
+    /// Labels of the data zones that the caller named.
     labels: ZoneLabels,
-    /// Blobs that could not be read.
-    lacking: BTreeMap<BlobOwner, blobs::Lack>,
-    /// Metadata blocks that were claimed twice.
+    /// Blobs that could not be read, by their owner.
+    missing_blobs: BTreeMap<BlobOwner, blobs::MissingBlob>,
+    /// Metadata blocks with two claims.
     shared: BTreeSet<MetaBlock>,
-    /// Content blocks that no chunk has, with inodes that are missing.
-    stranded: Vec<(MetaBlock, stranded::Said)>,
-    /// Files that map more blocks than their slots count, and how many more.
-    greedy: BTreeMap<Ino, u64>,
-    /// Inodes that count more names than were met.
-    nameless: BTreeSet<Ino>,
-    /// Directories that lack content blocks at the end.
-    short: Vec<stranded::Short>,
+    /// Content blocks of no chunk, which hold missing inodes.
+    stranded: Vec<(MetaBlock, stranded::BlockEvidence)>,
+    /// Files that map more blocks than their slots count, and the difference.
+    overmapped: BTreeMap<Ino, u64>,
+    /// Inodes with more links than names that the check met.
+    underlinked: BTreeSet<Ino>,
+    /// Directories whose last content blocks are missing.
+    short_directories: Vec<stranded::ShortDirectory>,
     /// Large directories without a name map.
-    mapless: Vec<Ino>,
-    /// Where segments are that cannot be read.
+    without_map: Vec<Ino>,
+    /// Where unreadable nodes and layout blocks hold segments.
     gaps: gaps::Gaps,
     plan: plan::Plan,
     progress: Option<fn(u64, u64)>,
-    /// Inodes that there should be.
+    /// The number of inodes that the store counts.
     total: u64,
 }
 
@@ -318,17 +316,17 @@ impl Check {
             features: mfs.superblock().features,
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),
-            tree: names::Tree::default(),
+            tree: names::NamespaceScan::default(),
             ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
             labels: ZoneLabels::default(),
-            lacking: BTreeMap::new(),
+            missing_blobs: BTreeMap::new(),
             shared: BTreeSet::new(),
             stranded: Vec::new(),
-            greedy: BTreeMap::new(),
-            nameless: BTreeSet::new(),
-            short: Vec::new(),
-            mapless: Vec::new(),
+            overmapped: BTreeMap::new(),
+            underlinked: BTreeSet::new(),
+            short_directories: Vec::new(),
+            without_map: Vec::new(),
             gaps: gaps::Gaps::default(),
             plan: plan::Plan::default(),
             progress: options.progress,

@@ -1,20 +1,21 @@
-//! The namespace: from the root through every slot, then everything that was not reached.
+//! The walk of the namespace: from the root through every slot, then everything unreached.
 //!
 //! Invariants:
-//! - an *ordinary* inode (at home, one link, one name, no segments in the extent tree, no
-//!   directory) is decided when it is met, and leaves two bytes behind for each slot of its chunk;
-//!   all others leave a [`Seen`] until the end. So ten million files need little memory.
+//! - an *ordinary* inode is at home, has one link, one name and no segments in the extent tree, and
+//!   is no directory. It is decided when the walk meets it, and costs two bytes for each slot of
+//!   its chunk. All others leave a [`SeenInode`] until the end. So ten million files need little
+//!   memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::limits::{BLOCK_U64, CONTENT_MAX, SYMLINK_MAX};
 use types::{DirNo, FileKind, HashMap, Ino, Name};
 
-use super::digest::{Digest, Rest, Unit, position};
+use super::digest::{Deferred, Digest, Unit, position};
 use super::layouts::Fragments;
-use super::namespace::Met;
+use super::namespace::MetDirectory;
 use super::plan::{Fix, SlotAt};
-use super::stranded::Short;
+use super::stranded::ShortDirectory;
 use super::{Check, ProblemKind, Subject};
 use crate::block::{BlockType, type_of};
 use crate::error::{Stop, StoreError};
@@ -31,33 +32,32 @@ use crate::names::index::{Chunk, Position};
 use crate::trees::{EXTENTS, INODES};
 use crate::txn::Txn;
 
-/// What is known of the namespace.
+/// What the walk has gathered of the namespace.
 #[derive(Default)]
-pub(super) struct Tree {
+pub(super) struct NamespaceScan {
     pub(super) chunks: BTreeMap<DirNo, (Chunk, bool)>,
     pub(super) moved: BTreeMap<Ino, SlotPlace>,
     pub(super) orphans: BTreeSet<Ino>,
-    pub(super) inodes: HashMap<Ino, Seen>,
+    pub(super) inodes: HashMap<Ino, SeenInode>,
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
     queue: VecDeque<Directory>,
-    /// Fragments of directories, as their files have them and as they count them, where either has
-    /// any.
+    /// Fragmentation counts of directories: as found in their files, and as the directories say.
     pub(super) fragments: BTreeMap<Ino, Fragments>,
     /// Directories that the namespace index should have.
-    pub(super) directories: Vec<Met>,
-    /// Content blocks whose slots are not of the size that the superblock says, by their type.
+    pub(super) directories: Vec<MetDirectory>,
+    /// Content blocks whose slot size is not the superblock's, by block type.
     pub(super) other_slots: BTreeMap<BlockType, u64>,
-    /// Files whose content counts, though the extent tree has a segment of their block 0.
+    /// Files whose inline data counts, though the extent tree has a segment of their block 0.
     pub(super) shadowed: BTreeSet<Ino>,
-    /// Chunks of which inodes were born that are, or should be, elsewhere.
-    abroad: BTreeSet<DirNo>,
+    /// Home chunks of inodes that are, or should be, elsewhere.
+    with_moved_inodes: BTreeSet<DirNo>,
 }
 
-impl Tree {
-    /// Notes that an inode is, or should be, elsewhere than where it was born.
-    pub(super) fn note_abroad(&mut self, ino: Ino) {
-        self.abroad.insert(home_of(ino).chunk);
+impl NamespaceScan {
+    /// Notes that an inode is, or should be, away from its home slot.
+    pub(super) fn note_moved(&mut self, ino: Ino) {
+        self.with_moved_inodes.insert(home_of(ino).chunk);
     }
 }
 
@@ -67,7 +67,7 @@ impl Tree {
 pub(super) struct Ordinary(BTreeMap<DirNo, Vec<u16>>);
 
 impl Ordinary {
-    /// What is kept of an inode.
+    /// The two bytes of an inode.
     pub(super) fn word(ino: Ino, kind: FileKind) -> u16 {
         (u16::from(reuse_of(ino)) + 1) | (u16::from(kind as u8) << 9)
     }
@@ -77,7 +77,7 @@ impl Ordinary {
         self.add_all(home.chunk, &[(home.slot as u16, Ordinary::word(ino, kind))]);
     }
 
-    /// Adds inodes born in one chunk, by their slots.
+    /// Adds inodes whose home is one chunk, by their slots.
     fn add_all(&mut self, chunk: DirNo, inodes: &[(u16, u16)]) {
         let Some(last) = inodes.iter().map(|(slot, _)| usize::from(*slot)).max() else { return };
         let slots = self.0.entry(chunk).or_default();
@@ -89,7 +89,7 @@ impl Ordinary {
         }
     }
 
-    /// The number of an inode born in slot `slot` of a chunk, of which this is kept.
+    /// The number of the inode with home slot `slot` of a chunk, from its two bytes.
     fn ino(chunk: DirNo, (slot, word): (u16, u16)) -> Ino {
         let reuse = ((word & 0x1ff) - 1) as u8;
         ino_of(SlotPlace { chunk, slot: u32::from(slot) }, reuse)
@@ -112,7 +112,7 @@ pub(super) struct Link {
     pub(super) at: SlotAt,
 }
 
-/// A directory whose content is to be walked.
+/// A directory whose content the check will walk.
 pub(super) struct Directory {
     pub(super) ino: Ino,
     /// First chunk of its name map, and the names there.
@@ -124,8 +124,8 @@ pub(super) struct Directory {
     pub(super) blocks: u64,
 }
 
-/// What was seen of one inode.
-pub(super) struct Seen {
+/// What the walk has seen of one inode.
+pub(super) struct SeenInode {
     pub(super) kind: FileKind,
     pub(super) nlink: u32,
     pub(super) names: u32,
@@ -201,7 +201,7 @@ impl Check {
 
     fn next_directory(&mut self) -> Option<Directory> {
         if self.ahead.directories == 0 {
-            // What is still known was of directories whose content broke off.
+            // Units that are still known belong to directories whose chain broke off.
             self.ahead.forget();
         }
         self.look_ahead();
@@ -209,7 +209,7 @@ impl Check {
         self.tree.queue.pop_front()
     }
 
-    /// Has content read whose turn will come, as far as there is room.
+    /// Starts reading content whose turn will come, as far as there is room.
     fn look_ahead(&mut self) {
         loop {
             while self.ahead.wants_units()
@@ -241,8 +241,7 @@ impl Check {
         out
     }
 
-    /// Content whose slots are of another size is whole, and read as it is: nothing is done about
-    /// it.
+    /// Content with slots of another size is sound and read as it is: repair leaves it.
     fn report_other_slots(&mut self) {
         let said = self.features.slots().share();
         for (kind, blocks) in std::mem::take(&mut self.tree.other_slots) {
@@ -287,11 +286,12 @@ impl Check {
             last = Some(number);
             number = descriptor.next;
         }
-        // What has a name was not in the attic, and what has none says where it was.
+        // Content with names was not the orphan directory's, and content without names says where
+        // it was.
         let lacks = of.nlink > 0 && of.blocks > blocks && dir != ORPHAN_DIR;
         if let Some(last) = last.filter(|_| lacks) {
-            let (index, lack) = (index.unwrap_or(0), of.blocks - blocks);
-            self.short.push(Short { dir, last, index, lack });
+            let (index, missing) = (index.unwrap_or(0), of.blocks - blocks);
+            self.short_directories.push(ShortDirectory { dir, last, index, missing });
         }
         if of.nlink > 0 && (of.blocks != blocks || of.size != blocks * BLOCK_U64) {
             let detail = format!("{} blocks, {} counted, size {}", blocks, of.blocks, of.size);
@@ -302,7 +302,7 @@ impl Check {
         self.duplicates(names).await
     }
 
-    /// Checks every slot of a chunk; gives its content blocks.
+    /// Checks every slot of a chunk; returns the number of its content blocks.
     async fn content(
         &mut self,
         dir: Ino,
@@ -331,14 +331,13 @@ impl Check {
         Ok(blocks)
     }
 
-    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree
-    /// nothing of those whose content lies with them? Then it does not matter in which order these
-    /// slots are met.
+    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree no
+    /// segments of those with inline data? Then the order of these slots does not matter.
     async fn is_simple(&mut self, unit: &Unit, digest: &Digest) -> Result<bool, StoreError> {
         if digest.tangled || is_one_by_one() {
             return Ok(false);
         }
-        if self.tree.abroad.contains(&unit.chunk) {
+        if self.tree.with_moved_inodes.contains(&unit.chunk) {
             let inodes = digest.ordinary.iter().map(|&kept| Ordinary::ino(unit.chunk, kept));
             let (moved, met) = (&self.tree.moved, &self.tree.inodes);
             if inodes.into_iter().any(|ino| moved.contains_key(&ino) || met.contains_key(&ino)) {
@@ -352,7 +351,7 @@ impl Check {
         Ok(mapped == Some(false))
     }
 
-    /// Takes over what a simple unit leaves behind.
+    /// Adds the digest of a simple unit.
     async fn absorb(
         &mut self,
         unit: &Unit,
@@ -368,7 +367,7 @@ impl Check {
         self.pieces.append(&mut digest.pieces);
         self.add_fragments(unit.dir, digest.fragments);
         let mut prefetched = false;
-        for Rest { block, slot } in digest.rest {
+        for Deferred { block, slot } in digest.deferred {
             match slot {
                 Some((at, slot)) => self.slot(unit.dir, at, slot, names).await?,
                 None => {
@@ -421,7 +420,7 @@ impl Check {
         names: &mut Names,
     ) -> Result<(), StoreError> {
         let subject = Subject::Block(at.home);
-        // What one bit says is not believed against the rest of the slot.
+        // One bit does not outweigh the rest of the slot.
         if slot.clear_unknown_flags() {
             let detail = format!("slot {}: unknown flags", at.place.index());
             self.found(ProblemKind::BadSlot, subject, detail);
@@ -466,7 +465,7 @@ impl Check {
         self.inode((dir, names.first), at, slot).await
     }
 
-    /// An inode in a directory, whose first chunk is given.
+    /// Checks an inode in a directory, whose first chunk is given.
     async fn inode(
         &mut self,
         (dir, first): (Ino, DirNo),
@@ -482,7 +481,7 @@ impl Check {
         }
         let at_home = self.place(at, &slot);
         let attr = slot.attr();
-        let mut seen = Seen {
+        let mut seen = SeenInode {
             kind: attr.kind,
             nlink: attr.nlink,
             names: u32::from(!slot.name().is_empty()),
@@ -532,7 +531,7 @@ impl Check {
             && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
             && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
         if !at_home {
-            self.tree.note_abroad(ino);
+            self.tree.note_moved(ino);
         }
         if ordinary {
             self.tree.ordinary.add(ino, attr.kind);
@@ -547,7 +546,8 @@ impl Check {
         self.tree.ordinary.kind(ino).or_else(|| self.tree.inodes.get(&ino).map(|seen| seen.kind))
     }
 
-    /// Is the inode where its number or the `moved` tree leads? Says whether it is at home.
+    /// Checks that the inode is where its number or the `moved` tree leads; returns whether it is
+    /// at home.
     fn place(&mut self, at: SlotAt, slot: &Slot) -> bool {
         let (ino, place) = (slot.ino(), at.place);
         let moved = self.tree.moved.remove(&ino);
@@ -616,8 +616,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks the content that lies with an inode; says whether there is some that stays, which
-    /// counts more than a segment of its block.
+    /// Checks inline data; returns whether some stays, which outweighs a segment of the same block.
     async fn file_content(&mut self, at: SlotAt, slot: &Slot) -> Result<bool, StoreError> {
         let (ino, size) = (slot.ino(), slot.attr().size);
         let subject = Subject::Inode(ino);
@@ -668,7 +667,7 @@ impl Check {
     /// Finds names that a directory has twice.
     async fn duplicates(&mut self, names: Names) -> Result<(), StoreError> {
         let Names { mut list, chunks, .. } = names;
-        // It consists of sorted runs, which this sort makes use of.
+        // The list consists of sorted runs, which makes this sort fast.
         list.sort();
         let mut first = 0;
         for at in 1..list.len() {
@@ -690,7 +689,7 @@ impl Check {
     }
 }
 
-/// Do tests have the check look at every slot itself, as what it must find of all of them?
+/// Do tests make the check itself look at every slot, as a reference for the digests?
 fn is_one_by_one() -> bool {
     #[cfg(test)]
     return super::jobs_tests::ONE_BY_ONE.get();
@@ -698,7 +697,7 @@ fn is_one_by_one() -> bool {
     false
 }
 
-/// Has the extent tree a segment of any of these inodes, which are sorted?
+/// Has the extent tree a segment of any of these sorted inodes?
 fn any_mapped(txn: &Txn<'_>, inodes: &[Ino]) -> Result<bool, Stop> {
     let mut at = 0;
     while let Some(&ino) = inodes.get(at) {

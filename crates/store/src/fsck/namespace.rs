@@ -1,7 +1,7 @@
-//! The namespace index, compared with the directories that were met.
+//! The namespace index, compared with the directories that the check met.
 //!
-//! Invariant: it is compared only when nothing is wrong that it follows from: until then each
-//! difference would be found a second time, and mended too early.
+//! Invariant: it is compared only when everything that it follows from is sound: before that each
+//! difference would be found twice, and repaired too early.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::features::Feature;
 use crate::format::namespace::{NAMESPACE_KEY, NamespaceEntry, decode_start};
 use crate::trees::NAMESPACE;
 
-/// A directory that was met: what its entry should be, and where its content begins.
-pub(super) type Met = (NamespaceEntry, Option<MetaBlock>);
+/// A directory that the check met: its expected entry, and where its content begins.
+pub(super) type MetDirectory = (NamespaceEntry, Option<MetaBlock>);
 
 impl Check {
     pub(super) async fn namespace(&mut self) -> Result<(), StoreError> {

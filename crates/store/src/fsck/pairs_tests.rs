@@ -25,7 +25,7 @@ use super::device_tests::{
     Shape, WRITE, ZONES, directory, flip, in_world, links, name, new, populated_as, run, wipe_log,
     zones,
 };
-use super::fix::{Fixer, Kept};
+use super::fix::{Fixer, RepairState};
 use super::plan::Fix;
 use super::{FsckOptions, Repaired, Report, fsck, repair, whole_check};
 use crate::block::{self, Block, BlockType, type_of};
@@ -130,7 +130,7 @@ fn critical(txn: &mut Txn<'_>) -> Result<Vec<Critical>, Stop> {
     out.extend((0..space.bitmap_blocks()).map(bitmap));
     out.extend(tree_roots(txn)?);
     txn.ensure_chunk(SYSTEM_CHUNK)?;
-    out.push(("content: root and attic".to_owned(), txn.chunk(SYSTEM_CHUNK)?.runs[0].start.0));
+    out.push(("content: root and orphans".to_owned(), txn.chunk(SYSTEM_CHUNK)?.runs[0].start.0));
     let dir = child(txn, Ino::ROOT, "d0")?;
     for (what, of) in [("root directory", Ino::ROOT), ("directory", dir)] {
         let parts = ["content:", "name map:"];
@@ -451,7 +451,7 @@ fn is_sampled(size: SlotSize, pair: [&Critical; 2], at: usize) -> bool {
 }
 
 #[test]
-fn no_pair_of_damaged_blocks_costs_an_inode_that_was_in_neither() {
+fn damaged_pair_of_blocks_costs_no_inode_outside_of_them() {
     let all = std::env::var("REDBUD_PAIRS").is_ok_and(|what| what == "all");
     let mut rng = SimRng::new(31);
     let mut tried = 0;
@@ -471,7 +471,7 @@ fn no_pair_of_damaged_blocks_costs_an_inode_that_was_in_neither() {
 }
 
 #[test]
-fn no_damaged_block_costs_an_inode_that_was_not_in_it() {
+fn damaged_block_costs_no_inode_outside_of_it() {
     let (device, mut rng) = (Device::new(SlotSize::Bytes512), SimRng::new(32));
     assert!(device.critical.iter().any(|(role, _)| role == "data zones"));
     for critical in &device.critical {
@@ -483,12 +483,12 @@ fn no_damaged_block_costs_an_inode_that_was_not_in_it() {
 }
 
 #[test]
-fn the_root_is_made_anew_where_nothing_says_any_more_where_anything_is() {
+fn root_is_rebuilt_where_nothing_leads_to_anything_any_more() {
     let mut rng = SimRng::new(33);
     for size in [SlotSize::Bytes512, SlotSize::Bytes4096] {
         let device = Device::new(size);
         let role = |text: &str| device.critical.iter().find(|(role, _)| role == text).unwrap();
-        let roles = ["bitmap 0", "content: root and attic", "directory table"].map(role);
+        let roles = ["bitmap 0", "content: root and orphans", "directory table"].map(role);
         for way in Way::ALL {
             let faults = faults(&device, &roles, way, &mut rng);
             assert!(faults.is_empty(), "{size:?} {}", faults.join("\n  "));
@@ -497,7 +497,7 @@ fn the_root_is_made_anew_where_nothing_says_any_more_where_anything_is() {
 }
 
 #[test]
-fn a_block_that_only_the_log_has_is_not_given_away_where_the_bitmap_is_lost() {
+fn block_that_only_the_log_has_is_not_reused_where_the_bitmap_is_lost() {
     let device = Device::new(SlotSize::Bytes512);
     // The log speaks of the inodes in one block, and neither of the bitmap nor of the directory
     // table.
@@ -526,7 +526,7 @@ fn a_block_that_only_the_log_has_is_not_given_away_where_the_bitmap_is_lost() {
 }
 
 #[test]
-fn a_leaf_that_only_the_log_has_is_part_of_a_tree_whose_root_is_lost() {
+fn leaf_that_only_the_log_has_is_part_of_a_tree_with_a_lost_root() {
     let device = Device::new(SlotSize::Bytes512);
     let root = device.block("segments");
     for bitmap in [false, true] {
@@ -562,7 +562,7 @@ fn a_leaf_that_only_the_log_has_is_part_of_a_tree_whose_root_is_lost() {
 }
 
 #[test]
-fn the_bitmap_comes_back_from_the_log_if_that_has_it() {
+fn bitmap_is_restored_from_the_log() {
     let device = Device::new(SlotSize::Bytes512);
     let disk = device.disk.fork();
     in_world(&disk, |env| async move {
@@ -582,7 +582,7 @@ fn the_bitmap_comes_back_from_the_log_if_that_has_it() {
 }
 
 #[test]
-fn a_device_whose_free_blocks_were_all_used_before_has_room_for_what_repair_makes() {
+fn repair_finds_room_on_a_device_whose_free_blocks_were_all_used() {
     let device = Device::new(SlotSize::Bytes512);
     let broken = device.without_bitmap_and(&device.disk, "directory table");
     let never = |&at: &u64| block_at(&broken, at)[..].iter().all(|&byte| byte == 0);
@@ -615,7 +615,7 @@ fn mapped(disk: &SimDisk, text: &str) -> BTreeSet<(u64, u64)> {
 }
 
 #[test]
-fn segments_of_the_past_do_not_come_back_where_a_leaf_and_the_bitmap_are_lost() {
+fn stale_segments_do_not_return_where_leaf_and_bitmap_are_lost() {
     let device = Device::new(SlotSize::Bytes512);
     let files = ["long", "big"].map(|text| (text, mapped(&device.disk, text)));
     let leaves = in_world(&device.disk.fork(), |env| async move {
@@ -645,7 +645,7 @@ fn segments_of_the_past_do_not_come_back_where_a_leaf_and_the_bitmap_are_lost() 
 }
 
 #[test]
-fn a_repair_of_the_bitmap_and_of_a_tree_that_is_broken_off_is_finished_by_the_next() {
+fn interrupted_repair_of_bitmap_and_tree_is_finished_by_the_next() {
     let device = Device::new(SlotSize::Bytes512);
     let wanted = inodes(&device.before);
     for role in ["directory table", "segments"] {
@@ -666,7 +666,7 @@ fn a_repair_of_the_bitmap_and_of_a_tree_that_is_broken_off_is_finished_by_the_ne
 }
 
 #[test]
-fn that_the_bitmap_was_lost_is_known_to_the_next_repair_until_one_ends_well() {
+fn lost_bitmap_is_remembered_until_a_repair_ends_well() {
     let device = Device::new(SlotSize::Bytes512);
     let broken = device.without_bitmap_and(&device.disk, "segments");
     let word = |disk: &SimDisk| {
@@ -681,7 +681,7 @@ fn that_the_bitmap_was_lost_is_known_to_the_next_repair_until_one_ends_well() {
         let options = OpenOptions { cache_bytes: 0, repair: true, ..OpenOptions::default() };
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         let check = whole_check(&mfs, OPTIONS).await.unwrap();
-        let mut kept = Kept::new(&mfs).await.unwrap();
+        let mut kept = RepairState::new(&mfs).await.unwrap();
         kept.salvaged.list(&mfs).await.unwrap();
         let mut fixer = Fixer::new(&mfs, check, kept);
         assert!(fixer.apply(&Fix::LostBitmap(0)).await.unwrap().is_some());

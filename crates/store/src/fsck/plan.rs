@@ -1,11 +1,11 @@
-//! What repair will do about the findings of one check.
+//! The fixes that repair will apply for the findings of one check.
 //!
 //! Invariants:
-//! - a fix is one transaction, or a series of them of which each leaves the store no
-//!   worse: whatever was done when the power fails, the next check finds the rest;
-//! - fixes of one [`Stage`] rest only on what earlier stages have made sound, so a round does the
-//!   earliest stage that has any, and then everything is checked again;
-//! - a plan is bounded ([`FIXES_MAX`]); what does not fit is found again by the next check.
+//! - a fix is one transaction, or a series of which each leaves the store no worse: after a power
+//!   cut the next check finds what remains;
+//! - fixes of one [`Stage`] depend only on what earlier stages have made sound. A round applies the
+//!   earliest stage that has fixes, and then the check runs again;
+//! - a plan is bounded ([`FIXES_MAX`]); the next check finds again what does not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub(super) const FIXES_MAX: usize = 100_000;
 /// | `Blocks` | allocation | damaged blocks that the log still has |
 /// | `Shares` | blocks | a metadata block has one owner |
 /// | `Trees` | owners | every tree can be read; damaged content blocks are empty, and layout blocks gone |
-/// | `System` | trees | there are a root and an attic |
+/// | `System` | trees | root and orphan directory exist |
 /// | `Chunks` | the root | renamed inodes are found; the chunks of a directory that is reached form one chain, and its name map has its names |
 /// | `Lost` | chains | chunks that nothing has reached, whose directory is reached or gone |
 /// | `Circle` | all chunks that can be | directories that are below themselves |
@@ -81,7 +81,7 @@ pub(super) enum TreeName {
     Namespace,
 }
 
-/// A slot, by its block's address: places cannot be trusted while slots are mended.
+/// A slot, by its block's address: places cannot be trusted while slots are repaired.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SlotAt {
     pub(super) home: MetaBlock,
@@ -97,8 +97,8 @@ pub(super) enum Fix {
     NextChunk(u64),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
-    /// The bitmap block of this index is unreadable: until the end, what may hold something counts
-    /// as allocated.
+    /// The bitmap block of this index is unreadable: until the end of the repair, every block that
+    /// may hold something counts as allocated.
     LostBitmap(u64),
     /// Blocks in use are marked free.
     MarkUsed(MetaBlock, u64),
@@ -106,11 +106,11 @@ pub(super) enum Fix {
     FromLog(MetaBlock),
     /// Block `1` of chunk `0` is not this chunk's.
     DropBlock(DirNo, u32),
-    /// What the inode has in a blob is to lie in blocks of its own.
+    /// Copy the inode's blob to blocks of its own.
     CopyBlob(SlotAt, BlobKind),
-    /// What the inode in the slot, or a client, lacks is in the blob that begins here.
+    /// The blob that begins here is the missing one of the inode in the slot, or of a client.
     TakeBlob(Option<SlotAt>, BlobOwner, MetaBlock),
-    /// The layout block, which is the slot's, is to be one of the file's own.
+    /// Copy the slot's layout block to a block of the file's own.
     CopyLayout(SlotAt, MetaBlock),
     /// The slot's file loses this layout block.
     DropLayout(SlotAt, MetaBlock),
@@ -120,31 +120,32 @@ pub(super) enum Fix {
     EmptyBlock(MetaBlock, DirNo, u32),
     /// Remove an item of the directory table.
     DropChunkKey([u8; CHUNK_KEY]),
-    /// The chunk is to be like this.
+    /// Set the chunk to this.
     SetChunk(DirNo, Chunk),
-    /// The chunk is to be like this, with what else can be found of it.
+    /// Set the chunk to this, and add the blocks of it that can be found.
     FillChunk(DirNo, Chunk),
-    /// Remove all items of the chunk; its blocks become nobody's.
+    /// Remove all items of the chunk; its blocks have no owner then.
     DropChunk(DirNo),
-    /// A chunk is missing: chunk, owner, position in it.
+    /// A chunk is missing: chunk, owner, its position in the owner.
     FindChunk(DirNo, Ino, u32),
-    /// Chunks are missing that nothing leads to: all of whose blocks are stranded.
+    /// Find places for stranded blocks: those of missing chunks that nothing leads to.
     FindOthers,
     /// The directory's chunks end behind this one; `None`: it has none.
     CutChain(Ino, Option<DirNo>),
     /// Remove the name map of the directory.
     DropMap(Ino),
-    /// A chunk that no directory has reached, unless its directory is in such a chunk itself.
+    /// Give a chunk that no directory reaches back to its directory, unless that lies in such a
+    /// chunk itself.
     AdoptChunk(DirNo),
-    /// The same without exception, for one of them.
+    /// The same without that exception, for one chunk: breaks a circle.
     BreakCircle(DirNo),
-    /// Make the root or the attic.
+    /// Make the root or the orphan directory.
     SystemSlot(Ino),
     /// Clear flags of the slot that cannot be.
     Flags(SlotAt),
-    /// Empty a slot for ever.
+    /// Empty a slot and never use it again.
     ClearSlot(SlotAt),
-    /// The slot has issued its inode's number.
+    /// Mark the number of the slot's inode as issued.
     IssueNumber(SlotAt),
     /// Give the slot another name; an empty one: none.
     Rename(SlotAt, Vec<u8>),
@@ -154,44 +155,42 @@ pub(super) enum Fix {
     LinkKind(SlotAt, FileKind),
     /// A second slot with the inode's number.
     Duplicate(SlotAt),
-    /// The `moved` tree is to say this; `None`: nothing. Where an inode is depends on its chunk's
-    /// number alone.
+    /// Set the inode's entry in the `moved` tree; `None`: remove it. Where an inode is depends on
+    /// its chunk's number alone.
     Moved(Ino, Option<SlotPlace>),
-    /// Slots of blocks that were given back go on behind this inode's number.
+    /// Slots of freed content blocks issue numbers behind this inode's.
     RaiseReuse(Ino),
     /// Set the number of links.
     Links(Ino, u32),
     /// Give the inode a name in lost+found.
     Unreachable(Ino),
-    /// The list of orphans is to have it, or not.
+    /// Add the inode to the list of orphans, or remove it.
     Orphan(Ino, bool),
     /// Set size and blocks of a directory.
     DirectorySize(Ino, u64),
     /// Remove all attributes of the slot's inode.
     DropXattrs(SlotAt),
-    /// The size of the symlink is this; `None`: it has no target.
+    /// Set the size of the symlink; `None`: it has no target.
     Target(SlotAt, Option<u64>),
     /// Cut the content of the slot's file to what it may have, or remove all of it.
     Content(SlotAt, bool),
-    /// The namespace index is to have this entry, with where the directory begins, or not to have
-    /// it.
+    /// Set this entry of the namespace index, with where the directory begins; `None`: remove it.
     IndexEntry(NamespaceEntry, Option<Option<MetaBlock>>),
-    /// Something lies in this data zone, which is not in the table of them.
+    /// Add this data zone, in which something lies, to the table.
     AddZone(PagId),
-    /// The table is to say of a data zone what its label says; or why nobody knows how large the
-    /// zone is.
+    /// Set a data zone's line in the table to its label; or why the size of the zone is unknown.
     SetZone(Result<PagFormat, String>),
     /// Remove a segment of the extent tree.
     DropExtent([u8; EXTENT_KEY]),
-    /// Count segments and blocks of a file anew.
+    /// Recount segments and blocks of a file.
     Recount(Ino),
     /// Two owners of the same data blocks.
     Overlap(Piece, Piece),
     /// Blocks of the piece from the first given up to the second lie outside.
     Outside(Piece, u64, u64),
-    /// Somebody's blocks lie beyond any zone.
+    /// Blocks of this owner lie beyond any zone.
     Beyond(Owner),
-    /// Data blocks of nobody.
+    /// Data blocks without an owner.
     AddFree(PagId, u64, u64),
     /// The run of free space that begins here and the next one are one.
     JoinFree([u8; RUN_KEY]),
@@ -215,12 +214,12 @@ pub(super) enum Fix {
     Fragments(Ino, u32),
     /// Set the number of inodes.
     Inodes(u64),
-    /// Metadata blocks of nobody.
+    /// Metadata blocks without an owner.
     FreeMeta(MetaBlock, u64),
 }
 
 impl Fix {
-    /// When it is done.
+    /// The stage that applies it.
     pub(super) fn stage(&self) -> Stage {
         match self {
             Fix::AddFeature(_)
@@ -232,7 +231,7 @@ impl Fix {
             Fix::DropBlock(..)
             | Fix::CopyBlob(..)
             | Fix::CopyLayout(..) => Stage::Shares,
-            // What it says of the zones all trees together are compared with.
+            // Zones are compared with the labels and with all trees, so these come after the trees.
             Fix::Rebuild(TreeName::Pags) | Fix::AddZone(_) | Fix::SetZone(_) => Stage::Zones,
             Fix::Rebuild(_) | Fix::EmptyBlock(..) | Fix::DropLayout(..) => Stage::Trees,
             Fix::DropChunkKey(_)
@@ -243,7 +242,7 @@ impl Fix {
             | Fix::FindOthers
             | Fix::CutChain(..)
             | Fix::DropMap(_)
-            // A directory must be found before its chain can be mended.
+            // A directory must be found before its chain can be repaired.
             | Fix::Moved(_, Some(_)) => Stage::Chunks,
             Fix::SystemSlot(_) => Stage::System,
             Fix::AdoptChunk(_) => Stage::Lost,
@@ -277,17 +276,17 @@ impl Fix {
 /// Fixes by their stage; each stage has some.
 pub(super) type Stages = BTreeMap<Stage, Vec<Fix>>;
 
-/// Where a fix is in a plan.
+/// Position of a fix in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Planned(Stage, usize);
+pub(super) struct PlanPosition(Stage, usize);
 
 /// The fixes of one check.
 #[derive(Default, Debug)]
 pub(super) struct Plan {
     stages: Stages,
     damaged: BTreeSet<MetaBlock>,
-    /// Damaged blocks that nothing leads to: put back if the log has them, else nothing is to be
-    /// done.
+    /// Damaged blocks that nothing leads to: repair restores those that the log has, and leaves the
+    /// others.
     doubtful: Vec<MetaBlock>,
     inodes_missing: bool,
 }
@@ -308,19 +307,19 @@ impl Plan {
         self.put(fix);
     }
 
-    /// Adds a fix in whose place another may come; says where it is, if its stage has room.
-    pub(super) fn put(&mut self, fix: Fix) -> Option<Planned> {
+    /// Adds a fix that may be replaced later; returns its position, if its stage has room.
+    pub(super) fn put(&mut self, fix: Fix) -> Option<PlanPosition> {
         let stage = fix.stage();
         let fixes = self.stages.entry(stage).or_default();
         if fixes.len() >= FIXES_MAX {
             return None;
         }
         fixes.push(fix);
-        Some(Planned(stage, fixes.len() - 1))
+        Some(PlanPosition(stage, fixes.len() - 1))
     }
 
-    /// Plans `fix` in the place of another one.
-    pub(super) fn replace(&mut self, Planned(stage, at): Planned, fix: Fix) {
+    /// Replaces a planned fix by `fix`.
+    pub(super) fn replace(&mut self, PlanPosition(stage, at): PlanPosition, fix: Fix) {
         assert_eq!(fix.stage(), stage, "a fix of another stage");
         if let Some(planned) = self.stages.get_mut(&stage).and_then(|fixes| fixes.get_mut(at)) {
             *planned = fix;
@@ -333,14 +332,14 @@ impl Plan {
         all.flatten().any(|fix| matches!(fix, Fix::Rebuild(_)))
     }
 
-    /// A damaged block, to which nothing leads, may be content or a leaf that is missing.
-    pub(super) fn doubt(&mut self, block: MetaBlock) {
+    /// Notes a damaged block that nothing leads to: it may be missing content or a missing leaf.
+    pub(super) fn add_doubtful(&mut self, block: MetaBlock) {
         if self.doubtful.len() < FIXES_MAX {
             self.doubtful.push(block);
         }
     }
 
-    /// The blocks that were doubted.
+    /// Takes the doubtful blocks.
     pub(super) fn take_doubtful(&mut self) -> Vec<MetaBlock> {
         std::mem::take(&mut self.doubtful)
     }
@@ -351,12 +350,12 @@ impl Plan {
         self.stages.get(&fix.stage()).is_some_and(|fixes| fixes.contains(&fix))
     }
 
-    /// Inodes are missing that are still on the device: their number stays, which tells of them.
+    /// Keeps the count of inodes: it shows that inodes are missing which are still on the device.
     pub(super) fn leave_count(&mut self) {
         self.inodes_missing = true;
     }
 
-    /// Is there nothing to do that leads to more chunks of directories?
+    /// Can no planned fix find further chunks of directories?
     pub(super) fn are_chunks_found(&self) -> bool {
         let leading = [Stage::Trees, Stage::System, Stage::Chunks, Stage::Lost, Stage::Circle];
         leading.iter().all(|stage| !self.stages.contains_key(stage))
@@ -369,8 +368,8 @@ impl Plan {
 
     /// Its fixes, stage by stage.
     pub(super) fn into_stages(mut self) -> Stages {
-        // Where a data zone ends of which the table says nothing, or what is wrong, is not known
-        // yet: nothing is done about data, nor about sums.
+        // While the size of a data zone is missing or wrong in the table, neither data nor sums are
+        // touched.
         if self.stages.contains_key(&Stage::Zones) {
             self.stages.retain(|stage, _| *stage <= Stage::Zones);
         }

@@ -1,4 +1,4 @@
-//! The catalogue of findings.
+//! The catalogue of findings. docs/FSCK.md has its table.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use types::{ClientId, DirNo, Ino, Lsn, MetaBlock, PagBlock, PagId};
 pub enum Severity {
     /// Space or a number is lost; no file is.
     Warning,
-    /// A file, a name or a promise is damaged.
+    /// A file, a name or a guarantee is damaged.
     Error,
 }
 
@@ -61,7 +61,7 @@ kinds! {
     /// The first block of a data device is no label.
     DamagedDataLabel = Error, "a data device has no label that could be read; nobody can mount",
         "if the zone's UUID is still in it, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";
-    /// The table of data zones says another UUID or size than the label of the zone's device.
+    /// The UUID or size in the table of data zones differs from the label of the zone's device.
     WrongZone = Error, "the table of data zones does not say what the label of a zone says",
         "it says so, before anything in the zone is cut or becomes free; where what lies in the zone ends as the table says, and not as the label does, both are left, and all data with them";
     /// Two owners of one metadata block.
@@ -73,7 +73,7 @@ kinds! {
     /// In use, but free in the bitmap.
     FreeMetaBlock = Error, "a metadata block in use is marked free",
         "it is marked as allocated, before anything else is done";
-    /// Nobody's, but allocated in the bitmap.
+    /// Allocated in the bitmap, without an owner.
     LostMetaBlock = Warning, "a metadata block is allocated and nobody's",
         "it becomes free, when nothing else is wrong any more; directory content with inodes that are missing stays";
     /// A descriptor or run that makes no sense, or a directory that does not fit its chunks.
@@ -106,9 +106,9 @@ kinds! {
     /// A slot that makes no sense.
     BadSlot = Error, "a directory slot makes no sense",
         "flags that mean nothing are cleared; else the slot is emptied and never used again; which inode it held is lost, and said";
-    /// No legal name, or a name where none may be.
+    /// An illegal name, or a name where none may be.
     BadName = Error, "a name is not legal",
-        "the name becomes #NUMBER; an inode of the attic loses it";
+        "the name becomes #NUMBER; an inode of the orphan directory loses it";
     /// The same name twice in one directory.
     DuplicateName = Error, "a directory has a name twice",
         "the second is renamed: ~NUMBER is put behind it";
@@ -133,8 +133,8 @@ kinds! {
     /// An inode that counts links, and no name leads to it.
     UnreachableInode = Error, "no name leads to an inode",
         "it gets the name #NUMBER in lost+found";
-    /// The root directory or the attic has no inode.
-    MissingSystem = Error, "the root directory or the attic is missing",
+    /// The root directory or the orphan directory has no inode.
+    MissingSystem = Error, "the root directory or the orphan directory is missing",
         "it is made anew, with the content that names it as its owner";
     /// The list of orphans and the inodes disagree.
     WrongOrphan = Error, "the list of orphans is wrong",
@@ -152,7 +152,7 @@ kinds! {
     /// a file system without it.
     BadContent = Error, "the content that lies with a file's inode makes no sense",
         "it is cut to the size of the file, and to 3,928 bytes; where it can be read, a segment of its block is removed, else the content; where the superblock lacks the feature, flags of content are cleared, segments stay, and content is removed";
-    /// A blob that says it is another's, or of another kind, than what leads to it says.
+    /// A blob whose recorded owner or kind is not that of the record that leads to it.
     WrongBlob = Error, "a blob is not what something that leads to it says",
         "the log's newest version of the block is put back; else what is missing is taken from the blob that says it is that and that nothing leads to; else it is lost, which is said; whose the blob is keeps it";
     /// A layout block that is not the file's, cannot be one, or does not fit what is before it.
@@ -185,7 +185,7 @@ kinds! {
     /// Neighbouring runs that should be one.
     UnjoinedRuns = Warning, "neighbouring runs of free space are not joined",
         "they are joined";
-    /// A pool, a kept reply or a frozen file of a client that is not there.
+    /// A pool, a kept reply or a frozen file of an unknown client.
     UnknownClient = Error, "something belongs to a client that does not exist",
         "the client is entered anew and counts as evicted, with all files frozen for it; replies kept for it are dropped";
     /// Only one of the two entries of a frozen file.

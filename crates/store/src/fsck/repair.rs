@@ -1,21 +1,21 @@
-//! Repair: rounds of checking and mending, until nothing is found.
+//! Repair: rounds of check and fixes, until the check finds nothing.
 //!
 //! Invariants:
-//! - a round does the fixes of one [`Stage`], the earliest that changes anything; where trees or
-//!   chunks cannot be mended, nothing is done that rests on them;
-//! - everything it changes goes through transactions of the store, so a crash leaves what some
-//!   whole fixes made; repairing again goes on from there. A fix is decided from what the check
-//!   found, and that from what is on the device: so the outcome is the same;
-//! - metadata space is given back only when nothing else is left to do;
-//! - what it takes away for good is told: each fix gives it back, [`Losses`] gathers it, and
-//!   `losing` is told at once;
-//! - it ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
+//! - a round applies the fixes of one [`Stage`], the earliest that changes anything; where trees or
+//!   chunks cannot be repaired, repair leaves what depends on them;
+//! - every change is a transaction of the store, so a crash leaves the result of some whole fixes,
+//!   and the next repair continues from there. Findings follow from the device alone, and fixes
+//!   from the findings: so the outcome is the same;
+//! - metadata blocks are freed only when nothing else is left to do;
+//! - every permanent loss is reported: each fix returns its losses, [`Losses`] gathers them, and
+//!   `on_loss` gets them at once;
+//! - repair ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
 use env::{Disk, Env};
 use types::{Bug, Ino, MetaBlock, planted};
 
 use super::fix::maps::make_map;
-use super::fix::{Fixer, Kept};
+use super::fix::{Fixer, RepairState};
 use super::lost::{Losses, Lost};
 use super::plan::{Fix, Plan, Stage, Stages};
 use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, labels, whole_check};
@@ -30,7 +30,7 @@ pub const ROUNDS_MAX: u32 = 4096;
 /// Lines that a report of repair lists; more are only counted.
 pub const LINES_MAX: usize = 10_000;
 
-/// What repair found and did.
+/// The findings and the changes of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Repaired {
     /// Every finding, of all rounds, in order; at most [`super::PROBLEMS_MAX`].
@@ -39,35 +39,35 @@ pub struct Repaired {
     pub done: Vec<String>,
     /// What was lost for good.
     pub lost: Vec<Lost>,
-    /// Labels of data zones without which the table of them cannot be built anew: which, and why
-    /// they are not to be had.
+    /// Labels of data zones that are needed to rebuild the table: which, and why they cannot be
+    /// read.
     pub wanted: Vec<String>,
     /// Lines and findings beyond the limits.
     pub omitted: u64,
-    /// What the last check found: nothing, or what cannot be repaired.
+    /// Findings of the last check: none, or what cannot be repaired.
     pub left: Report,
     /// Checks that were made.
     pub rounds: u32,
 }
 
-/// What one round leaves to those after it.
+/// State that one round leaves to the later ones.
 #[derive(Default)]
-struct Memory {
-    /// Directories whose name maps are missing or were removed, and how many of them were looked at
-    /// again.
-    mapless: Vec<Ino>,
+struct RoundMemory {
+    /// Directories whose name maps are missing or were removed, and for how many of them a map was
+    /// tried.
+    without_map: Vec<Ino>,
     tried: usize,
     losses: Losses,
-    /// Told of each at once.
-    told: Option<fn(&Lost)>,
+    /// Called with each loss at once.
+    on_loss: Option<fn(&Lost)>,
 }
 
-impl Memory {
+impl RoundMemory {
     /// Notes directories that lack a name map.
-    fn miss(&mut self, dirs: &[Ino]) {
+    fn note_missing_maps(&mut self, dirs: &[Ino]) {
         for dir in dirs {
-            if !self.mapless.contains(dir) {
-                self.mapless.push(*dir);
+            if !self.without_map.contains(dir) {
+                self.without_map.push(*dir);
             }
         }
     }
@@ -92,12 +92,12 @@ impl Repaired {
 }
 
 impl Repaired {
-    /// Does the fixes of one stage; says whether any changed something.
+    /// Applies the fixes of one stage; returns whether any changed something.
     async fn stage(
         &mut self,
         fixer: &mut Fixer,
         fixes: &[Fix],
-        memory: &mut Memory,
+        memory: &mut RoundMemory,
     ) -> Result<bool, StoreError> {
         let mut progress = false;
         for fix in fixes {
@@ -106,17 +106,17 @@ impl Repaired {
                 Ok(Some(change)) => {
                     progress = true;
                     if let Fix::DropMap(dir) = fix {
-                        memory.miss(&[*dir]);
+                        memory.note_missing_maps(&[*dir]);
                     }
-                    // Nothing is awaited since the transaction that lost it.
+                    // There is no await since the losing transaction, so it is not durable yet.
                     for lost in change.lost.into_iter().filter_map(|loss| memory.losses.add(loss)) {
-                        if let Some(told) = memory.told {
-                            told(&lost);
+                        if let Some(on_loss) = memory.on_loss {
+                            on_loss(&lost);
                         }
                     }
                     self.note(change.line);
                 }
-                // It is found again, and told as left.
+                // The next check finds it again and reports it as left.
                 Err(StoreError::Fault(_) | StoreError::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -124,12 +124,12 @@ impl Repaired {
         Ok(progress)
     }
 
-    /// Makes the name maps that are missing; says whether there was one to try. What finds no room
-    /// is left: the directory is searched without a map.
-    async fn make_maps(&mut self, mfs: &Mfs, memory: &mut Memory) -> Result<bool, StoreError> {
-        let new = memory.mapless.split_off(memory.tried);
+    /// Makes missing name maps; returns whether there was one to try. A directory for whose map
+    /// there is no room stays without one.
+    async fn make_maps(&mut self, mfs: &Mfs, memory: &mut RoundMemory) -> Result<bool, StoreError> {
+        let new = memory.without_map.split_off(memory.tried);
         memory.tried += new.len();
-        memory.mapless.extend(&new);
+        memory.without_map.extend(&new);
         for &dir in &new {
             match make_map(mfs, dir).await {
                 Ok(done) => done.into_iter().for_each(|change| self.note(change.line)),
@@ -140,21 +140,21 @@ impl Repaired {
         Ok(!new.is_empty())
     }
 
-    /// Notes what the opening has mended; says whether that was anything. What it left is found by
-    /// every check.
+    /// Notes what opening the store has repaired; returns whether it repaired anything. Every check
+    /// finds what it left.
     fn note_opening(&mut self, mfs: &Mfs) -> bool {
-        let mut mended = false;
+        let mut repaired = false;
         for DamagedBlock { block, what, remedy } in mfs.damaged() {
             let done = match remedy {
                 Remedy::Copy => "its other copy was taken",
                 Remedy::Log => "it was put back from the log",
                 Remedy::None => continue,
             };
-            mended = true;
+            repaired = true;
             self.note(format!("metadata block {block} ({what}): {done}"));
         }
         mfs.forget_repaired();
-        mended
+        repaired
     }
 }
 
@@ -166,9 +166,9 @@ fn push(lines: &mut Vec<String>, line: String, omitted: &mut u64) {
     }
 }
 
-impl Kept {
-    /// What is to be done, stage by stage, after the log was asked: before anything is written, as
-    /// whatever is goes through the same log.
+impl RepairState {
+    /// The fixes, stage by stage. It searches the log before anything is written, as every write
+    /// may overwrite what the log still holds.
     async fn plan(&mut self, mfs: &Mfs, mut plan: Plan) -> Result<Stages, StoreError> {
         let doubtful = plan.take_doubtful();
         let mut stages = plan.into_stages();
@@ -212,7 +212,7 @@ pub async fn repair(
     };
     let label = mfs.is_label_damaged();
     let features = mfs.superblock().features;
-    let mut out = mend(&mfs, options).await?;
+    let mut out = repair_open(&mfs, options).await?;
     labels::repair(env, &mfs, options, &mut out).await;
     let device = mfs.device();
     mfs.close().await?;
@@ -234,12 +234,15 @@ pub async fn repair(
 ///
 /// # Errors
 /// `Io`, `Poisoned`, `ReadOnly`.
-pub(super) async fn mend(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Repaired, StoreError> {
+pub(super) async fn repair_open(
+    mfs: &Mfs,
+    options: FsckOptions<'_>,
+) -> Result<Repaired, StoreError> {
     let mut out = Repaired::default();
-    let mut memory = Memory { told: options.losing, ..Memory::default() };
+    let mut memory = RoundMemory { on_loss: options.on_loss, ..RoundMemory::default() };
     rounds(mfs, options, &mut out, &mut memory).await?;
     out.omitted += memory.losses.omitted;
-    out.lost = memory.losses.told(mfs).await?;
+    out.lost = memory.losses.with_paths(mfs).await?;
     Ok(out)
 }
 
@@ -247,51 +250,51 @@ async fn rounds(
     mfs: &Mfs,
     options: FsckOptions<'_>,
     out: &mut Repaired,
-    memory: &mut Memory,
+    memory: &mut RoundMemory,
 ) -> Result<(), StoreError> {
-    let mut kept = Kept::new(mfs).await?;
+    let mut state = RepairState::new(mfs).await?;
     loop {
         let mut check = whole_check(mfs, options).await?;
         out.rounds += 1;
         out.take(&mut check);
-        memory.miss(&check.mapless);
+        memory.note_missing_maps(&check.without_map);
         let opened = out.note_opening(mfs);
-        let stages = kept.plan(mfs, std::mem::take(&mut check.plan)).await?;
+        let stages = state.plan(mfs, std::mem::take(&mut check.plan)).await?;
         let report = std::mem::take(&mut check.report);
         if stages.is_empty() && (opened || out.make_maps(mfs, memory).await?) {
             continue;
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
             if report.is_clean() {
-                Kept::finish(mfs).await?;
+                RepairState::finish(mfs).await?;
             }
             out.left = report;
             return Ok(());
         }
-        let mut fixer = Fixer::new(mfs, check, kept);
+        let mut fixer = Fixer::new(mfs, check, state);
         let only = stages.len() == 1;
-        let (mut mended, mut trees) = (false, false);
+        let (mut repaired, mut trees) = (false, false);
         for (stage, fixes) in &stages {
             if *stage == Stage::Counts && !only {
                 break;
             }
             mfs.forget_indexes();
-            mended = out.stage(&mut fixer, fixes, memory).await?;
+            repaired = out.stage(&mut fixer, fixes, memory).await?;
             mfs.forget_indexes();
-            trees = mended && *stage == Stage::Trees;
-            // What rests on a tree or a chunk that cannot be mended is left alone.
+            trees = repaired && *stage == Stage::Trees;
+            // Repair leaves what depends on a tree or a chunk that it cannot repair.
             let needed = matches!(stage, Stage::Trees | Stage::System | Stage::Chunks);
-            if mended || needed {
+            if repaired || needed {
                 break;
             }
         }
         out.wanted = std::mem::take(&mut fixer.wanted);
-        kept = fixer.into_kept(trees);
+        state = fixer.into_state(trees);
         if planted(Bug::RepairOnce) {
             return Ok(());
         }
-        // What the opening mended is in this report, too: it is told as left by none.
-        if !mended && !opened {
+        // The report still has what opening repaired, so it is not what is left: check once more.
+        if !repaired && !opened {
             out.left = report;
             return Ok(());
         }

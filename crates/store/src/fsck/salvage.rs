@@ -1,10 +1,10 @@
 //! The newest versions of damaged blocks, from what the log still holds.
 //!
 //! Invariants:
-//! - behind the tail, too, the log holds whole groups, as far back as nothing has overwritten them;
-//!   every change of a block is in one, and what turned it from clean to dirty is a full image;
-//! - so a block's last image, with the changes after it, is its newest version, if no
-//!   group between that image and the end of the log is missing. Nothing else is given.
+//! - behind its tail the log still holds whole groups, as far back as they are not overwritten.
+//!   Every change of a block is in a group, and the change that made it dirty is a full image;
+//! - so a block's last image, with the changes after it, is its newest version, if no group between
+//!   that image and the end of the log is missing. Salvage returns nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ struct Salvage<'a> {
     found: BTreeMap<MetaBlock, Box<Block>>,
 }
 
-/// What the log, which ends at `end`, knows of the blocks `wanted`.
+/// The newest versions of the blocks `wanted` in the log, which ends at `end`.
 ///
 /// # Errors
 /// `Io`.
@@ -69,8 +69,8 @@ pub(crate) async fn changed(
     Ok(blocks)
 }
 
-/// Gives the whole groups of the log, which ends at `end`, in order, and `None` for each block of
-/// it where none begins or `each` makes nothing of the one that does.
+/// Calls `each` with the whole groups of the log, which ends at `end`, in order. It gets `None` for
+/// each block where no group begins, or where it cannot use the group.
 async fn each_group(
     device: &Device,
     superblock: &Superblock,

@@ -104,7 +104,7 @@ impl Check {
         self.extents().await?;
         let wrong = self.compare_files();
         self.spaces().await?;
-        // When whatever lies in the way of a file's segments has been settled.
+        // Only when the other owners of a file's blocks have been decided.
         wrong.into_iter().for_each(|ino| self.plan.add(Fix::Recount(ino)));
         Ok(())
     }
@@ -135,8 +135,8 @@ impl Check {
         Ok(())
     }
 
-    /// Pieces in data zones without a record, from the front of `pieces`; gives the others. The
-    /// record is what is lost, as far as anybody knows, unless the zone never was.
+    /// Takes pieces in data zones without a record from the front of `pieces`; returns the others.
+    /// The check assumes that the record is lost, unless the zone never existed.
     fn unknown_zone<'a>(
         &mut self,
         table: &Zones,
@@ -146,7 +146,7 @@ impl Check {
         let (found, rest) = pieces.split_at(pieces.partition_point(unknown));
         for zone in found.chunk_by(|a, b| a.pag() == b.pag()) {
             let (pag, subject) = (zone[0].pag(), zone[0].subject());
-            if self.never_was(pag, table, zone) {
+            if self.never_existed(pag, table, zone) {
                 let detail = "there never was such a zone";
                 self.found(ProblemKind::OutsideDataBlock, subject, detail);
                 for piece in zone {
@@ -191,7 +191,7 @@ impl Check {
                 return;
             };
             let first = stray.replace(ino) != Some(ino);
-            // Its block 0 lies with the inode: that is told, and the block here belongs to nobody.
+            // Block 0 is inline data: that is a finding already, and the block here has no owner.
             let shadowed = extent.file.0 == 0 && check.tree.shadowed.contains(&ino);
             let owned = if shadowed { behind_block_0(&extent) } else { Some(extent) };
             if let Some(FileKind::Regular) = check.tree.ordinary.kind(ino) {
@@ -241,7 +241,7 @@ impl Check {
                 wrong.push((ino, ProblemKind::BadLayout, detail));
             }
             if seen.blocks < seen.mapped {
-                self.greedy.insert(ino, seen.mapped - seen.blocks);
+                self.overmapped.insert(ino, seen.mapped - seen.blocks);
             }
             if seen.blocks != seen.mapped {
                 let detail = format!("{} blocks counted, {} mapped", seen.blocks, seen.mapped);
@@ -274,7 +274,7 @@ impl Check {
             if client.0 == 0 {
                 return;
             }
-            check.known(client, "pool");
+            check.require_client(client, "pool");
             let owner = Owner::Pool(client);
             let piece = Piece::new(pag, start.0, u64::from_le_bytes(*value), owner);
             check.piece(piece.ok_or((pag, owner)));
@@ -304,7 +304,7 @@ impl Check {
         }
     }
 
-    /// Goes through the pieces of one data zone by address.
+    /// Checks the pieces of one data zone in the order of their addresses.
     fn pag(&mut self, pag: PagId, record: &PagRecord, pieces: &[Piece]) {
         let (mut at, mut last) = (1, None);
         let (mut free, mut freed) = (0u64, 0u64);

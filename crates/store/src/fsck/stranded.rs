@@ -1,15 +1,16 @@
-//! Content blocks that no chunk of the directory table has, by the inodes in them.
+//! Stranded content blocks: no chunk of the directory table has them. Their inodes say where they
+//! belong.
 //!
 //! Invariants:
-//! - a block belongs where more than half of its inodes say: one that came from another directory
-//!   is elsewhere than its number says, which only the tree of moved inodes knows. Where that is
-//!   lost, too, a few may agree by chance;
-//! - blocks are stranded only while fewer inodes were met than there are: what a block that became
-//!   free still says of files that were removed is not missing. One that holds further names only
-//!   does not say where it belongs, and is stranded while an inode that it names counts more names
-//!   than were met;
-//! - a stranded block is never given back, and while there is one the number of inodes is
-//!   not set: so the next check finds it again.
+//! - a block belongs where more than half of its inodes say. An inode that came from another
+//!   directory is not where its number says, which only the tree of moved inodes shows. Where that
+//!   tree is lost, too, a few may agree by chance;
+//! - blocks are stranded only while the check met fewer inodes than the store counts: removed files
+//!   that a freed block still shows are not missing. A block with further names only does not say
+//!   where it belongs. It is stranded while an inode that it names counts more names than the check
+//!   met;
+//! - repair never frees a stranded block, and does not set the number of inodes while there is one:
+//!   so the next check finds it again.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ use crate::mfs::Cost;
 use crate::trees::MOVED;
 use crate::txn::Txn;
 
-/// What the inodes in a content block say.
-pub(super) struct Said {
+/// What the inodes in a content block say about its place.
+pub(super) struct BlockEvidence {
     /// When the block was changed last.
     pub(super) lsn: Lsn,
     /// Chunks and indexes where the block should be, and how many of the inodes say so.
@@ -36,8 +37,8 @@ pub(super) struct Said {
     links: Vec<Ino>,
 }
 
-impl Said {
-    /// Has it further names alone?
+impl BlockEvidence {
+    /// Does the block hold further names only?
     pub(super) fn is_links(&self) -> bool {
         self.inodes.is_empty() && !self.links.is_empty()
     }
@@ -56,27 +57,27 @@ impl Said {
 
 /// A directory that counts more content blocks than its chunks have.
 #[derive(Clone, Copy)]
-pub(super) struct Short {
+pub(super) struct ShortDirectory {
     pub(super) dir: Ino,
     /// Its last chunk.
     pub(super) last: DirNo,
     /// Position of the next one.
     pub(super) index: u32,
     /// Blocks that are missing.
-    pub(super) lack: u64,
+    pub(super) missing: u64,
 }
 
 impl Txn<'_> {
-    /// What the sound inodes in a content block say.
+    /// Reads what the sound inodes in a content block say.
     ///
     /// # Errors
     /// `Corrupt` if it is none.
-    pub(super) fn said(&mut self, block: MetaBlock) -> Result<Said, Stop> {
+    pub(super) fn block_evidence(&mut self, block: MetaBlock) -> Result<BlockEvidence, Stop> {
         let data = self.read_slots(block)?;
         let lsn = lsn_of(data);
         let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
         let (places, inodes, links) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut said = Said { lsn, places, inodes, links };
+        let mut said = BlockEvidence { lsn, places, inodes, links };
         for (at, slot) in (0..).zip(&slots) {
             let ino = slot.ino();
             match slot.state() {
@@ -101,23 +102,24 @@ impl Txn<'_> {
 }
 
 impl Check {
-    /// Is this block, which is allocated and nobody's, content that is missing?
+    /// Is this block, allocated and without an owner, missing content?
     pub(super) async fn strands(&mut self, block: MetaBlock) -> Result<bool, StoreError> {
         let missing = self.total > self.report.counts.inodes;
         if (missing || self.plan.rebuilds_any()) && self.is_damaged(block).await? {
-            self.plan.doubt(block);
+            self.plan.add_doubtful(block);
             return Ok(false);
         }
-        if !missing && self.nameless.is_empty() {
+        if !missing && self.underlinked.is_empty() {
             return Ok(false);
         }
-        let said = match self.mfs.run(Cost::READ, |txn| txn.said(block)).await {
+        let said = match self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await {
             Ok((said, _)) => said,
             Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
         let inodes = said.inodes.iter().filter(|&&ino| missing && self.kind_of(ino).is_none());
-        let links = said.links.iter().filter(|&ino| said.is_links() && self.nameless.contains(ino));
+        let links =
+            said.links.iter().filter(|&ino| said.is_links() && self.underlinked.contains(ino));
         let (inodes, links) = (inodes.count(), links.count());
         if inodes + links > 0 {
             let what = if inodes > 0 { "inodes" } else { "names" };
@@ -138,8 +140,8 @@ impl Check {
         }
     }
 
-    /// Plans to find the chunks of stranded blocks: when everything that may lead to them was
-    /// mended.
+    /// Plans to find the chunks of stranded blocks, once everything that may lead to them is
+    /// repaired.
     pub(super) fn plan_stranded(&mut self) {
         if self.stranded.is_empty() {
             return;

@@ -4,7 +4,7 @@
 use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
 use super::jobs_tests::checked;
-use super::repair::mend;
+use super::repair::repair_open;
 use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::block::BlockType;
@@ -65,7 +65,7 @@ fn lose(mfs: &Mfs, chunks: &[DirNo]) {
 
 fn repaired(mfs: &Mfs) -> Repaired {
     checked(mfs);
-    let out = now(mend(mfs, FsckOptions::default())).unwrap();
+    let out = now(repair_open(mfs, FsckOptions::default())).unwrap();
     mfs.forget_indexes();
     assert_eq!(checked(mfs).problems, out.left.problems);
     out
@@ -80,7 +80,7 @@ fn names(mfs: &Mfs, dir: Ino) -> Vec<(Name, Ino)> {
 }
 
 #[test]
-fn all_files_of_a_directory_are_there_after_chunks_of_its_chain_were_lost_together() {
+fn directory_keeps_its_files_after_several_chunks_were_lost() {
     for lost in [1..3, 0..2, 0..3, 2..3] {
         let mfs = formatted_for_images(20_000, Features::USUAL);
         let (dir, chunks) = long_directory(&mfs, "dir");
@@ -94,7 +94,7 @@ fn all_files_of_a_directory_are_there_after_chunks_of_its_chain_were_lost_togeth
 }
 
 #[test]
-fn content_of_which_nobody_knows_whose_it_was_goes_to_lost_and_found() {
+fn content_of_unknown_directories_goes_to_lost_and_found() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let (other, more) = long_directory(&mfs, "other");
@@ -136,7 +136,7 @@ fn with_names(mfs: &Mfs, dir: Ino, text: &str) -> DirNo {
 }
 
 #[test]
-fn further_names_alone_go_back_to_the_directory_that_lacks_them_or_else_to_lost_and_found() {
+fn block_of_further_names_returns_to_its_directory_or_lost_and_found() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (dir, _) = long_directory(&mfs, "dir");
     let chunk = with_names(&mfs, dir, "f");
@@ -163,7 +163,7 @@ fn further_names_alone_go_back_to_the_directory_that_lacks_them_or_else_to_lost_
 }
 
 #[test]
-fn a_block_that_its_chunk_lacks_goes_back_to_its_place() {
+fn block_missing_in_its_chunk_returns_to_its_place() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let before = names(&mfs, dir);
@@ -204,7 +204,7 @@ fn contradiction(mfs: &Mfs, missing: u64) -> (MetaBlock, [Ino; 2]) {
 }
 
 #[test]
-fn content_with_missing_inodes_that_contradict_each_other_goes_to_lost_and_found() {
+fn content_with_contradicting_inodes_goes_to_lost_and_found() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (home, inodes) = contradiction(&mfs, 2);
     let out = repaired(&mfs);
@@ -220,7 +220,7 @@ fn content_with_missing_inodes_that_contradict_each_other_goes_to_lost_and_found
 }
 
 #[test]
-fn content_that_a_removed_directory_left_behind_becomes_free_where_no_inode_is_missing() {
+fn content_of_a_removed_directory_is_freed_if_no_inode_is_missing() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (home, inodes) = contradiction(&mfs, 0);
     let out = repaired(&mfs);
@@ -232,7 +232,7 @@ fn content_that_a_removed_directory_left_behind_becomes_free_where_no_inode_is_m
 }
 
 #[test]
-fn a_block_in_whose_place_there_is_another_goes_to_lost_and_found_as_long_as_inodes_are_missing() {
+fn block_whose_place_is_taken_goes_to_lost_and_found() {
     let mfs = formatted_for_images(20_000, Features::USUAL);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let before = names(&mfs, dir);

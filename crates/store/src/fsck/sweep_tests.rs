@@ -21,7 +21,7 @@ use super::device_tests::{
     Shape, WRITE, ZONES, blocks_in_use, directory, in_world, links, name, new, open, populated_as,
     run, walked, wipe_log,
 };
-use super::lost::{Known, Loss};
+use super::lost::{KnownName, Loss};
 use super::plan::TreeName;
 use super::{FsckOptions, Lost, Repaired, Report, fsck, repair};
 use crate::block::BlockType;
@@ -368,7 +368,7 @@ impl<'a> Judge<'a> {
             let said = |loss: &Loss, _: Option<&str>| {
                 [Loss::Links { ino, counted, left }, Loss::AllNames { ino, counted }].contains(loss)
             };
-            // Who was in the attic, which is lost, gets a name more.
+            // An orphan whose directory is lost gets a further name.
             let more = left > counted && self.inodes[&ino].starts_with("/lost+found/");
             if !more && !self.says(said) {
                 differs(&format!("{left} links, {counted} before"));
@@ -392,10 +392,10 @@ impl<'a> Judge<'a> {
     fn says_xattr(&self, ino: Ino, name: &Vec<u8>) -> bool {
         self.says(|loss, _| match loss {
             Loss::Xattrs { ino: of, from: None } => *of == ino,
-            Loss::Xattrs { ino: of, from: Some((first, Known::First)) } => {
+            Loss::Xattrs { ino: of, from: Some((first, KnownName::First)) } => {
                 (*of, first) == (ino, name)
             }
-            Loss::Xattrs { ino: of, from: Some((last, Known::Before)) } => {
+            Loss::Xattrs { ino: of, from: Some((last, KnownName::Before)) } => {
                 *of == ino && last < name
             }
             _ => false,
@@ -502,8 +502,8 @@ fn kind(loss: &Loss) -> &'static str {
         Loss::Root { content: true } => "root and its content",
         Loss::Target { .. } => "target",
         Loss::Xattrs { from: None, .. } => "xattrs",
-        Loss::Xattrs { from: Some((_, Known::First)), .. } => "xattrs from one on",
-        Loss::Xattrs { from: Some((_, Known::Before)), .. } => "xattrs behind one",
+        Loss::Xattrs { from: Some((_, KnownName::First)), .. } => "xattrs from one on",
+        Loss::Xattrs { from: Some((_, KnownName::Before)), .. } => "xattrs behind one",
         Loss::Inline { .. } => "inline",
         Loss::Bytes { .. } => "bytes",
         Loss::Holes { .. } => "holes",
@@ -533,7 +533,7 @@ fn is_all() -> bool {
 }
 
 #[test]
-fn whatever_block_is_lost_the_report_says_of_all_that_it_costs() {
+fn repair_reports_every_loss_whatever_block_is_lost() {
     let (mut told, mut missed) = (Kinds::new(), Kinds::new());
     for size in SlotSize::ALL {
         let device = Device::new(size);
@@ -559,7 +559,7 @@ fn whatever_block_is_lost_the_report_says_of_all_that_it_costs() {
 }
 
 #[test]
-fn what_only_a_lost_leaf_led_to_is_told_where_it_is_damaged_too() {
+fn damage_that_only_a_lost_leaf_led_to_is_reported_too() {
     let (mut told, mut missed) = (Kinds::new(), Kinds::new());
     for size in [SlotSize::Bytes512, SlotSize::Bytes2048] {
         let device = Device::new(size);

@@ -10,7 +10,7 @@ use types::{
 };
 
 use super::jobs_tests::checked;
-use super::repair::mend;
+use super::repair::repair_open;
 use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::block::{BlockType, put_u64};
 use crate::error::Stop;
@@ -213,13 +213,13 @@ fn planted_on(
     assert!(found.len() <= most, "{:?}", all());
     let costs = kind.severity() == Severity::Error;
     assert!(costs || victims.is_empty(), "{kind:?} is a warning, and costs {victims:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kind:?}: {:#?}", repaired.done);
     assert!(!repaired.done.is_empty());
     assert!(repaired.found.iter().any(told));
     assert_eq!(report(&world).problems, [], "a second time");
     assert!(
-        now(mend(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),
+        now(repair_open(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),
         "{kind:?}, repaired twice"
     );
     for (what, text) in contents(&world) {
@@ -227,7 +227,7 @@ fn planted_on(
             assert_eq!(text, before[what], "{kind:?}: {:#?}", repaired.done);
         }
     }
-    settled(kind, Outcome::Mended);
+    settled(kind, Outcome::Repaired);
 }
 
 /// The same without victims.
@@ -243,7 +243,7 @@ fn planted(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// A second check is clean.
-    Mended,
+    Repaired,
     /// It is told, and left as it is.
     Left,
 }
@@ -289,7 +289,7 @@ fn set_flags(txn: &mut Txn<'_>, ino: Ino, flags: u8) -> Result<(), Stop> {
 }
 
 #[test]
-fn a_sound_file_system_is_clean_and_counted() {
+fn sound_file_system_is_clean_and_counted() {
     let world = world();
     let report = report(&world);
     assert_eq!(report.problems, []);
@@ -301,7 +301,7 @@ fn a_sound_file_system_is_clean_and_counted() {
 }
 
 #[test]
-fn a_directory_freed_in_part_is_clean() {
+fn directory_freed_in_part_is_clean() {
     let world = world();
     // Sisters lie together, so that their runs take turns.
     let [other, sister] = ["other", "sister"].map(|text| {
@@ -342,7 +342,7 @@ fn a_directory_freed_in_part_is_clean() {
 }
 
 #[test]
-fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() {
+fn freed_run_that_was_unused_or_would_reissue_numbers_is_found() {
     let chunk_of = |txn: &mut Txn<'_>, ino: Ino| {
         let (spot, _) = txn.locate_live(ino)?;
         let chunk = txn.chunk(spot.place.chunk)?.clone();
@@ -387,7 +387,7 @@ fn a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found() 
 }
 
 #[test]
-fn a_block_of_the_wrong_type_is_found() {
+fn block_of_the_wrong_type_is_found() {
     planted_on(&["file", "symlink"], ProblemKind::DamagedBlock, 9, |world, txn| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.init(spot.block, BlockType::Blob)?;
@@ -396,7 +396,7 @@ fn a_block_of_the_wrong_type_is_found() {
 }
 
 #[test]
-fn a_metadata_block_used_twice_is_found() {
+fn metadata_block_with_two_owners_is_found() {
     planted(ProblemKind::SharedMetaBlock, 3, |world, txn| {
         let (spot, _) = txn.locate_live(world.file)?;
         let run = ContentRun::present(0, spot.block, 1);
@@ -409,7 +409,7 @@ fn a_metadata_block_used_twice_is_found() {
 }
 
 #[test]
-fn an_address_outside_the_device_is_found() {
+fn address_outside_the_device_is_found() {
     planted(ProblemKind::OutsideMetaBlock, 2, |world, txn| {
         let mut key = crate::format::reply::reply_key(world.client, 300);
         key[11] = 100;
@@ -419,7 +419,7 @@ fn an_address_outside_the_device_is_found() {
 }
 
 #[test]
-fn a_used_block_marked_free_and_a_lost_block_are_found() {
+fn bitmap_that_disagrees_with_the_blocks_in_use_is_found() {
     planted(ProblemKind::FreeMetaBlock, 1, |world, txn| {
         let (spot, _) = txn.locate_live(world.file)?;
         txn.free_meta(spot.block, 1)?;
@@ -461,7 +461,7 @@ fn chunks_that_do_not_fit_are_found() {
 }
 
 #[test]
-fn slots_and_names_that_make_no_sense_are_found() {
+fn senseless_slots_and_names_are_found() {
     planted_on(&["symlink"], ProblemKind::BadSlot, 6, |world, txn| {
         let at = home(txn, world.symlink)?;
         bytes(txn, world.symlink, 1, &[99])?;
@@ -551,7 +551,7 @@ fn inodes_in_the_wrong_place_are_found() {
 }
 
 #[test]
-fn content_that_makes_no_sense_is_found() {
+fn senseless_inline_data_is_found() {
     use ProblemKind::{BadContent, BadLayout, LostDataBlock, SharedMetaBlock};
     use ProblemKind::{WrongBlob, WrongBlockCount};
     let of_orphan = |world: &World| Subject::Inode(world.orphan);
@@ -665,7 +665,7 @@ fn without_content() -> World {
 
 /// Flags are one byte: what a wrong one says costs no data, and repair enters no feature.
 #[test]
-fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
+fn inline_data_flags_without_the_feature_are_cleared_and_segments_stay() {
     for flags in [4, 8, 12] {
         for victim in ["file", "dir", "symlink"] {
             let world = without_content();
@@ -680,7 +680,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
             let found = report(&world).problems;
             let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
             assert_eq!(kinds, [ProblemKind::BadContent], "{victim}, {flags}: {found:?}");
-            let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+            let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
             assert_eq!(repaired.left.problems, [], "{victim}, {flags}: {:#?}", repaired.done);
             assert_eq!(contents(&world), before, "{victim}, {flags}");
             assert_eq!(world.mfs.superblock().features, features);
@@ -697,7 +697,7 @@ fn flags_of_content_without_the_feature_are_cleared_and_segments_stay() {
     });
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), [ProblemKind::BadContent]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.content(world.orphan)), b"");
     assert_eq!(world.mfs.superblock().features, features);
 }
@@ -749,14 +749,14 @@ fn planted_with(
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), kinds, "{found:?}");
     assert_eq!(found[0].subject, of(&world), "{found:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kinds:?}: {:#?}", repaired.done);
     assert_eq!(report(&world).problems, [], "a second time");
     let others = |what: &&str| !["file", "orphan"].contains(what);
     for (what, text) in contents(&world).into_iter().filter(|(what, _)| others(what)) {
         assert_eq!(text, all[what], "{kinds:?}: {:#?}", repaired.done);
     }
-    kinds.iter().for_each(|&kind| settled(kind, Outcome::Mended));
+    kinds.iter().for_each(|&kind| settled(kind, Outcome::Repaired));
     (before, data(&world))
 }
 
@@ -787,7 +787,7 @@ fn segment(file: u64, addr: u64) -> Extent {
 }
 
 #[test]
-fn layouts_that_make_no_sense_are_found() {
+fn senseless_layouts_are_found() {
     planted_on(&["file"], ProblemKind::BadLayout, 3, |world, txn| {
         let extent = segment(999, 5000);
         EXTENTS.insert(txn, &extent_key(world.file, 999), &extent_value(&extent))?;
@@ -814,7 +814,7 @@ fn layout_block(world: &World, txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
 }
 
 #[test]
-fn layout_blocks_that_make_no_sense_are_found() {
+fn senseless_layout_blocks_are_found() {
     use ProblemKind::{BadLayoutBlock, DamagedBlock, OutsideMetaBlock, SharedMetaBlock};
     // Its segments are lost: too few are found, and their data blocks are nobody's.
     planted_on(&["file"], BadLayoutBlock, 40, |world, txn| {
@@ -878,7 +878,7 @@ fn layout_blocks_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn a_wrong_fragmentation_is_found() {
+fn wrong_fragmentation_count_is_found() {
     use ProblemKind::WrongFragmentation;
     let world = world();
     let counted = (segments() - 1) / FRAGMENT * FRAGMENT;
@@ -896,14 +896,14 @@ fn a_wrong_fragmentation_is_found() {
 }
 
 #[test]
-fn layout_blocks_that_the_superblock_does_not_tell_of_are_found() {
+fn layout_blocks_without_their_feature_are_found() {
     let world = world();
     let (features, before) = (world.mfs.superblock().features, contents(&world));
     world.mfs.inner.state.borrow_mut().superblock.features =
         features.without(Feature::LAYOUT_BLOCKS);
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
     assert_eq!(contents(&world), before);
 }
@@ -941,7 +941,7 @@ fn data_blocks_with_two_owners_or_none_are_found() {
 }
 
 #[test]
-fn a_segment_that_is_longer_than_its_file_counts_takes_nothing_from_anybody() {
+fn segment_longer_than_its_file_counts_takes_no_blocks_from_others() {
     let world = world();
     let taken = run(&world.mfs, |txn| txn.layout(world.file, FileBlock(0), 1))[0];
     let before = contents(&world);
@@ -956,7 +956,7 @@ fn a_segment_that_is_longer_than_its_file_counts_takes_nothing_from_anybody() {
                 slot.set_blocks(2999);
             })
         });
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let cut = repaired.done.iter().filter(|line| line.contains("that it counts")).count();
         assert_eq!(cut, 1, "{:#?}", repaired.done);
@@ -969,7 +969,7 @@ fn a_segment_that_is_longer_than_its_file_counts_takes_nothing_from_anybody() {
 }
 
 #[test]
-fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
+fn content_of_a_zone_without_a_record_is_left_as_it_is() {
     let gone = |_: &World, txn: &mut Txn<'_>| PAGS.remove(txn, &pag_key(PagId(0))).map(drop);
     let foreign = |world: &World, txn: &mut Txn<'_>| {
         slot(txn, world.orphan, |slot| {
@@ -990,7 +990,7 @@ fn what_lies_in_a_zone_without_a_record_is_left_as_it_is() {
         let pool = run(&world.mfs, |txn| txn.pool(world.client));
         run(&world.mfs, |txn| bytes(txn, world.moved, 0, &[0]));
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         let left = |kind| repaired.left.problems.iter().any(|problem| problem.kind == kind);
         assert!(left(ProblemKind::OutsideDataBlock), "{:?}", repaired.left.problems);
         assert_eq!(repaired.wanted, [format!("data zone {zone}: its device is not named")]);
@@ -1020,7 +1020,7 @@ fn wrong_counts_and_unjoined_runs_are_found() {
 }
 
 #[test]
-fn records_of_clients_that_make_no_sense_are_found() {
+fn senseless_client_records_are_found() {
     let unknown = Subject::Client(ClientId(50));
     planted(ProblemKind::UnknownClient, 1, |_, txn| {
         txn.quarantine(ClientId(50))?;
@@ -1045,7 +1045,7 @@ fn records_of_clients_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
+fn evicted_client_stays_evicted_when_the_quarantine_list_is_lost() {
     let world = world();
     let other = run(&world.mfs, |txn| txn.new_client(b"another"));
     run(&world.mfs, |txn| {
@@ -1054,7 +1054,7 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
     });
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert!(kinds.contains(&ProblemKind::DamagedBlock), "{kinds:?}");
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     let said = repaired
         .lost
@@ -1069,18 +1069,18 @@ fn an_evicted_client_stays_so_when_the_list_of_quarantines_is_lost() {
 }
 
 #[test]
-fn a_client_that_repair_enters_counts_as_evicted_with_all_that_it_could_write() {
+fn client_that_repair_adds_is_evicted_with_all_files_frozen() {
     let world = world();
     let gone = ClientId(50);
     run(&world.mfs, |txn| txn.quarantine(gone));
-    let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(gone)), [ALL_FILES]);
     assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [world.file]);
 }
 
 #[test]
-fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_lost() {
+fn all_files_are_frozen_when_the_list_of_frozen_files_is_lost() {
     for both in [false, true] {
         let world = world();
         let other = run(&world.mfs, |txn| txn.new_client(b"another"));
@@ -1093,7 +1093,7 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
             }
             Ok(())
         });
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let said = repaired
             .lost
@@ -1108,7 +1108,7 @@ fn all_files_are_frozen_for_evicted_clients_when_the_list_of_frozen_files_is_los
 }
 
 #[test]
-fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
+fn content_found_while_the_bitmap_is_lost_is_reported_as_perhaps_stale() {
     let damage = |bitmap: bool| {
         let world = world();
         run(&world.mfs, |txn| {
@@ -1120,7 +1120,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
             Ok(())
         });
         world.mfs.forget_indexes();
-        let repaired = now(mend(&world.mfs, FsckOptions::default())).unwrap();
+        let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         repaired.lost.iter().any(|lost| lost.to_string().contains("names that were removed may"))
     };
@@ -1129,7 +1129,7 @@ fn content_found_while_the_bitmap_is_lost_is_said_to_be_perhaps_of_the_past() {
 }
 
 #[test]
-fn what_nothing_leads_to_is_found_in_lost_and_found() {
+fn unreachable_inodes_go_to_lost_and_found() {
     planted_on(&["orphan"], ProblemKind::UnreachableInode, 1, |world, txn| {
         links(txn, world.orphan, 1)?;
         Ok(Subject::Inode(world.orphan))
@@ -1159,7 +1159,7 @@ fn what_nothing_leads_to_is_found_in_lost_and_found() {
 }
 
 #[test]
-fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
+fn namespace_index_that_disagrees_with_the_directories_is_found() {
     let entry = |txn: &mut Txn<'_>, dir: Ino| -> Result<NamespaceEntry, Stop> {
         let parent = DirNo(txn.locate_live(Ino::ROOT)?.1.body());
         Ok(NamespaceEntry { parent, stream: txn.locate_live(dir)?.1.stream(), dir })
@@ -1197,35 +1197,35 @@ fn a_namespace_index_that_disagrees_with_the_directories_is_found() {
     world.mfs.inner.state.borrow_mut().superblock.features = without;
     let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(mend(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
+    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
-    settled(ProblemKind::MissingFeature, Outcome::Mended);
+    settled(ProblemKind::MissingFeature, Outcome::Repaired);
 }
 
 /// Those that plant in the worlds of this module.
 const HERE: &[fn()] = &[
-    a_run_given_back_that_was_never_used_or_would_issue_numbers_again_is_found,
-    a_namespace_index_that_disagrees_with_the_directories_is_found,
-    a_block_of_the_wrong_type_is_found,
-    a_metadata_block_used_twice_is_found,
-    an_address_outside_the_device_is_found,
-    a_used_block_marked_free_and_a_lost_block_are_found,
+    freed_run_that_was_unused_or_would_reissue_numbers_is_found,
+    namespace_index_that_disagrees_with_the_directories_is_found,
+    block_of_the_wrong_type_is_found,
+    metadata_block_with_two_owners_is_found,
+    address_outside_the_device_is_found,
+    bitmap_that_disagrees_with_the_blocks_in_use_is_found,
     chunks_that_do_not_fit_are_found,
-    slots_and_names_that_make_no_sense_are_found,
+    senseless_slots_and_names_are_found,
     names_that_lead_wrong_are_found,
     inodes_in_the_wrong_place_are_found,
     damaged_xattrs_and_targets_are_found,
-    content_that_makes_no_sense_is_found,
-    flags_of_content_without_the_feature_are_cleared_and_segments_stay,
+    senseless_inline_data_is_found,
+    inline_data_flags_without_the_feature_are_cleared_and_segments_stay,
     unknown_flags_are_cleared_and_cost_nothing,
-    layouts_that_make_no_sense_are_found,
-    layout_blocks_that_make_no_sense_are_found,
-    layout_blocks_that_the_superblock_does_not_tell_of_are_found,
-    a_wrong_fragmentation_is_found,
+    senseless_layouts_are_found,
+    senseless_layout_blocks_are_found,
+    layout_blocks_without_their_feature_are_found,
+    wrong_fragmentation_count_is_found,
     data_blocks_with_two_owners_or_none_are_found,
     wrong_counts_and_unjoined_runs_are_found,
-    records_of_clients_that_make_no_sense_are_found,
-    what_nothing_leads_to_is_found_in_lost_and_found,
+    senseless_client_records_are_found,
+    unreachable_inodes_go_to_lost_and_found,
 ];
 
 /// Those that need a large directory, a device, or one that another release made.
@@ -1239,7 +1239,7 @@ const ELSEWHERE: &[fn()] = &[
 ];
 
 #[test]
-fn every_kind_is_planted_found_and_repaired_or_left_as_it_is_told() {
+fn every_kind_is_planted_found_and_repaired_or_left_as_documented() {
     let small = SlotSize::ALL.map(|size| (WORLDS[0], size));
     for (blocks, size) in small.into_iter().chain([(WORLDS[1], SlotSize::Bytes512)]) {
         BLOCKS.set(blocks);
@@ -1256,13 +1256,13 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_it_is_told() {
     for &kind in ProblemKind::ALL {
         let left = [DamagedLog, OtherSlots].contains(&kind);
         let outcome = SETTLED.with(|all| all.borrow().get(&kind).copied());
-        assert_eq!(outcome, Some(if left { Outcome::Left } else { Outcome::Mended }), "{kind:?}");
+        assert_eq!(outcome, Some(if left { Outcome::Left } else { Outcome::Repaired }), "{kind:?}");
         assert_eq!(left, kind.repair().starts_with("nothing:"), "{kind:?}");
     }
 }
 
 #[test]
-fn every_kind_says_what_it_is_and_reports_are_bounded() {
+fn every_kind_has_its_texts_and_reports_are_bounded() {
     let mut texts: Vec<&str> = ProblemKind::ALL.iter().map(|kind| kind.text()).collect();
     texts.sort_unstable();
     texts.dedup();

@@ -1,4 +1,4 @@
-//! Reading blocks where they lie, and writing damaged ones anew.
+//! Reads blocks at home, and rewrites damaged ones.
 
 use std::collections::BTreeSet;
 
@@ -12,38 +12,38 @@ use crate::mfs::Cost;
 use crate::roots::ROOTS_BLOCK;
 use crate::superblock::Superblock;
 
-/// What memory knows of a block.
+/// State of a block in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// Nothing: what the device has is the newest version.
-    Away,
-    /// It is cached, and at home: this is who changed it last.
-    Home(Lsn),
-    /// It has changed and is to go home, or on its way.
+enum CacheState {
+    /// Not cached: the device should have the newest version.
+    NotCached,
+    /// Cached, and at home: the LSN of its last change.
+    Clean(Lsn),
+    /// Dirty, or in flight to its home.
     Newer,
 }
 
-/// What became of a damaged block.
+/// Result of rewriting a damaged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mended {
-    /// It was written anew.
-    Yes,
-    /// It is not damaged any more: somebody else has written it.
-    Whole,
-    /// Nothing newer is known of it, or it must not be written.
-    No,
+pub(super) enum Rewrite {
+    /// It was rewritten.
+    Done,
+    /// It is not damaged any more: something else has written it.
+    NotNeeded,
+    /// Neither cache nor log has it, or it must not be written.
+    Impossible,
 }
 
-/// Said of what the device fails to read.
+/// Detail of findings about blocks that the device fails to read.
 const UNREADABLE: &str = "cannot be read";
 
 /// Is a block still what it was read as?
 type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
 
 impl Scrub<'_> {
-    /// Reads `count` blocks of type `kind` from `first` on where they lie. Gives those that are
-    /// whole and of which nothing newer is on its way; damaged ones are mended or told, if they are
-    /// in use `still`.
+    /// Reads `count` blocks of type `kind` from `first` on at home. Returns those that are sound
+    /// and of which the cache has nothing newer. Rewrites or reports damaged ones that are in use
+    /// `still`.
     pub(super) async fn read(
         &self,
         first: MetaBlock,
@@ -51,7 +51,7 @@ impl Scrub<'_> {
         kind: BlockType,
         still: Still<'_>,
     ) -> Result<Vec<Option<Box<Block>>>, StoreError> {
-        self.rest(count as u64).await;
+        self.throttle(count as u64).await;
         let inside =
             first.0.checked_add(count as u64).is_some_and(|end| end <= self.device.blocks());
         let read = if inside { self.device.read(first, count).await.ok() } else { None };
@@ -59,28 +59,28 @@ impl Scrub<'_> {
         for at in 0..count {
             let block = MetaBlock(first.0 + at as u64);
             let bytes = read.as_ref().map(|read| &read[at * BLOCK..(at + 1) * BLOCK]);
-            let standing = self.standing(block);
-            let whole = bytes.filter(|bytes| self.fault(block, kind, bytes, standing).is_none());
-            out.push(whole.filter(|_| standing != Standing::Newer).map(|bytes| {
+            let cached = self.cache_state(block);
+            let whole = bytes.filter(|bytes| self.fault(block, kind, bytes, cached).is_none());
+            out.push(whole.filter(|_| cached != CacheState::Newer).map(|bytes| {
                 let mut image = Box::new([0; BLOCK]);
                 image.copy_from_slice(bytes);
                 image
             }));
-            let mut told = self.told.borrow_mut();
-            match standing {
-                Standing::Newer => told.newer += 1,
-                _ if whole.is_some() => told.blocks += 1,
+            let mut report = self.report.borrow_mut();
+            match cached {
+                CacheState::Newer => report.newer += 1,
+                _ if whole.is_some() => report.blocks += 1,
                 _ => {
-                    drop(told);
-                    self.suspect(block, kind, still).await?;
+                    drop(report);
+                    self.examine(block, kind, still).await?;
                 }
             }
         }
         Ok(out)
     }
 
-    /// The blocks of the blob that begins at `first`, if it is still `named`; tells of `subject` if
-    /// it is another.
+    /// Checks the blocks of the blob that begins at `first`, if it is still `named`; a blob of
+    /// another owner is a finding about `subject`.
     pub(super) async fn blob(
         &self,
         (first, whose): (MetaBlock, BlobOwner),
@@ -88,7 +88,7 @@ impl Scrub<'_> {
         named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
     ) -> Result<(), StoreError> {
         let read = self
-            .ask(|txn| {
+            .query(|txn| {
                 if !named(txn)? {
                     return Ok(None);
                 }
@@ -121,27 +121,27 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Is nothing known of a block but what the device has?
-    pub(super) fn is_away(&self, block: MetaBlock) -> bool {
-        self.standing(block) == Standing::Away
+    /// Is the block not cached?
+    pub(super) fn is_uncached(&self, block: MetaBlock) -> bool {
+        self.cache_state(block) == CacheState::NotCached
     }
 
-    fn standing(&self, block: MetaBlock) -> Standing {
+    fn cache_state(&self, block: MetaBlock) -> CacheState {
         let cache = &mut self.mfs.inner.state.borrow_mut().cache;
         match cache.frame_mut(block) {
-            None => Standing::Away,
-            Some(frame) if frame.dirty || frame.in_flight => Standing::Newer,
-            Some(frame) => Standing::Home(lsn_of(&frame.data)),
+            None => CacheState::NotCached,
+            Some(frame) if frame.dirty || frame.in_flight => CacheState::Newer,
+            Some(frame) => CacheState::Clean(lsn_of(&frame.data)),
         }
     }
 
-    /// What is wrong with the bytes of a block that stands so.
+    /// The fault of a block's bytes, given its state in the cache.
     fn fault(
         &self,
         block: MetaBlock,
         kind: BlockType,
         bytes: &[u8],
-        standing: Standing,
+        cached: CacheState,
     ) -> Option<&'static str> {
         let bytes: &Block = bytes.try_into().expect("one block");
         match block::verify(bytes, block, self.mfs.inner.state.borrow().tag) {
@@ -149,37 +149,39 @@ impl Scrub<'_> {
             Ok(found) if found != kind && !(found.is_content() && kind.is_content()) => {
                 Some("of another type than what leads to it")
             }
-            Ok(_) => match standing {
-                Standing::Home(lsn) if lsn_of(bytes) < lsn => Some("the device lost a write of it"),
+            Ok(_) => match cached {
+                CacheState::Clean(lsn) if lsn_of(bytes) < lsn => {
+                    Some("the device lost a write of it")
+                }
                 _ => None,
             },
         }
     }
 
-    /// Looks closer at a block that is not what it should be: was it changing, is it in use at all?
-    async fn suspect(
+    /// Examines a block that looks damaged: was it changing, is it in use at all?
+    async fn examine(
         &self,
         block: MetaBlock,
         kind: BlockType,
         still: Still<'_>,
     ) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let before = self.standing(block);
-            if before == Standing::Newer {
+            let before = self.cache_state(block);
+            if before == CacheState::Newer {
                 return Ok(());
             }
             let what = match self.device.read(block, 1).await {
                 Ok(bytes) => self.fault(block, kind, &bytes, before),
                 Err(_) => Some(UNREADABLE),
             };
-            if self.standing(block) != before {
+            if self.cache_state(block) != before {
                 continue;
             }
             let Some(what) = what else {
-                self.told.borrow_mut().blocks += 1;
+                self.report.borrow_mut().blocks += 1;
                 return Ok(());
             };
-            // What cannot be told for damage counts as in use.
+            // If damage prevents the answer, the block counts as in use.
             let used = match self.mfs.run(Cost::READ, |txn| still(txn, block)).await {
                 Ok((used, _)) => used,
                 Err(StoreError::Corrupt { .. } | StoreError::Fault(_) | StoreError::Io { .. }) => {
@@ -190,11 +192,14 @@ impl Scrub<'_> {
             if !used {
                 return Ok(());
             }
-            if self.standing(block) == Standing::Newer {
+            if self.cache_state(block) == CacheState::Newer {
                 return Ok(());
             }
             let writable = what != UNREADABLE || self.options.unreadable;
-            if !writable || self.is_other(block, kind) || self.mend(block).await? == Mended::No {
+            if !writable
+                || self.is_other(block, kind)
+                || self.rewrite(block).await? == Rewrite::Impossible
+            {
                 self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
             }
             return Ok(());
@@ -202,14 +207,14 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Is it cached, and of another type than what leads to it?
+    /// Is the block cached, and of another type than what leads to it expects?
     fn is_other(&self, block: MetaBlock, kind: BlockType) -> bool {
         let state = self.mfs.inner.state.borrow();
         let cached = state.cache.get(block).and_then(type_of);
         cached.is_some_and(|cached| cached != kind && !(cached.is_content() && kind.is_content()))
     }
 
-    /// Does it belong to what no transaction writes: label, superblocks and log?
+    /// Is it part of label, superblocks or log, which no transaction writes?
     fn is_reserved(&self, block: MetaBlock) -> bool {
         let superblock = self.mfs.superblock();
         let last = Superblock::place(1, superblock.blocks);
@@ -218,17 +223,17 @@ impl Scrub<'_> {
             || block > ROOTS_BLOCK && block < superblock.bitmap_first
     }
 
-    /// Writes a block that is damaged where it lies anew, if cache or log have its newest version.
-    pub(super) async fn mend(&self, block: MetaBlock) -> Result<Mended, StoreError> {
-        if self.is_reserved(block) || self.hopeless.borrow().contains(&block) {
-            return Ok(Mended::No);
+    /// Rewrites a block that is damaged at home, if cache or log have its newest version.
+    pub(super) async fn rewrite(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
+        if self.is_reserved(block) || self.unrepairable.borrow().contains(&block) {
+            return Ok(Rewrite::Impossible);
         }
-        if self.standing(block) == Standing::Away {
+        if self.cache_state(block) == CacheState::NotCached {
             let fetched = self.fetch_from_log(block).await?;
-            if fetched == Mended::No {
-                self.hopeless.borrow_mut().insert(block);
+            if fetched == Rewrite::Impossible {
+                self.unrepairable.borrow_mut().insert(block);
             }
-            if fetched != Mended::Yes {
+            if fetched != Rewrite::Done {
                 return Ok(fetched);
             }
         }
@@ -245,16 +250,16 @@ impl Scrub<'_> {
         });
         let (put, _) = put.await?;
         if !put {
-            return Ok(Mended::Whole);
+            return Ok(Rewrite::NotNeeded);
         }
         self.mfs.sync().await?;
-        self.told.borrow_mut().mended.push(block);
-        Ok(Mended::Yes)
+        self.report.borrow_mut().rewritten.push(block);
+        Ok(Rewrite::Done)
     }
 
-    /// Mends the blocks that a body lacks and that cannot be read; those of which nothing newer is
-    /// known become findings. Says whether the body may be tried again.
-    pub(super) async fn mend_missing<T>(
+    /// Rewrites unreadable blocks that a body needs; those that neither cache nor log has become
+    /// findings. Returns whether the body may be tried again.
+    pub(super) async fn rewrite_unreadable<T>(
         &self,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<bool, StoreError> {
@@ -270,7 +275,7 @@ impl Scrub<'_> {
         for block in (first..first.saturating_add(count.into())).map(MetaBlock) {
             let read = self.device.read(block, 1).await;
             let writable = self.options.unreadable;
-            if read.is_err() && (!writable || self.mend(block).await? == Mended::No) {
+            if read.is_err() && (!writable || self.rewrite(block).await? == Rewrite::Impossible) {
                 self.found(ProblemKind::DamagedBlock, Subject::Block(block), UNREADABLE);
                 again = false;
             }
@@ -278,17 +283,17 @@ impl Scrub<'_> {
         Ok(again)
     }
 
-    /// Brings the log's newest version of a damaged block that is not cached into the cache. The
-    /// claim on the block tells of everybody who makes it anew meanwhile: what the log had before
-    /// is old then.
-    async fn fetch_from_log(&self, block: MetaBlock) -> Result<Mended, StoreError> {
-        let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Mended::Whole) };
+    /// Puts the log's newest version of a damaged block that is not cached into the cache. The
+    /// claim on the block shows if something initializes it meanwhile: the log's version is old
+    /// then.
+    async fn fetch_from_log(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
+        let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Rewrite::NotNeeded) };
         let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {
             Ok(found) => found,
-            Err(StoreError::Io { .. }) => return Ok(Mended::No),
+            Err(StoreError::Io { .. }) => return Ok(Rewrite::Impossible),
             Err(error) => return Err(error),
         };
-        let Some(data) = found.remove(&block) else { return Ok(Mended::No) };
+        let Some(data) = found.remove(&block) else { return Ok(Rewrite::Impossible) };
         let read = self.device.read(block, 1).await;
         let mut state = self.mfs.inner.state.borrow_mut();
         let tag = state.tag;
@@ -301,11 +306,11 @@ impl Scrub<'_> {
         {
             drop(state);
             drop(claim);
-            return Ok(Mended::Whole);
+            return Ok(Rewrite::NotNeeded);
         }
         state.cache.insert(block, data);
         drop(state);
         drop(claim);
-        Ok(Mended::Yes)
+        Ok(Rewrite::Done)
     }
 }

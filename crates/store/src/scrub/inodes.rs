@@ -1,4 +1,4 @@
-//! Slots, and what leads to and from the inodes in them.
+//! Checks of slots, and of references to and from their inodes.
 
 use types::limits::CONTENT_MAX;
 use types::{DirNo, Extent, FileKind, Ino, MetaBlock, Name};
@@ -11,25 +11,24 @@ use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{EXTENTS, MOVED, ORPHANS};
 
-/// Segments of one file in the extent tree that are counted; longer lists are not.
+/// Segments of one file in the extent tree that are counted at most; longer lists are skipped.
 const COUNTED_MAX: u64 = 4096;
 
 /// What is wrong with a slot.
 type Wrong = (ProblemKind, String);
 
-/// What is in a slot, as it was at one moment.
+/// The content of a slot as of one moment, and its faults.
 struct Look {
     slot: Slot,
     wrong: Vec<Wrong>,
-    /// First blocks of its blobs, and whose they are.
+    /// First blocks of its blobs, and their owners.
     blobs: Vec<(MetaBlock, BlobOwner)>,
     /// Its layout blocks that are in use.
     layout: Vec<MetaBlock>,
 }
 
 impl Scrub<'_> {
-    /// Is a slot that was read all right, and does nothing more have to be asked for that? Of most
-    /// it is so.
+    /// Is a slot sound by itself, so that no transaction is needed? Most slots are.
     pub(super) fn is_plain(&self, place: SlotPlace, slot: &Slot) -> bool {
         if slot.check().is_err() {
             return false;
@@ -50,7 +49,7 @@ impl Scrub<'_> {
                     && own_faults(slot).is_empty()
                     && (kind != FileKind::Regular || slot.body() == 0);
                 if plain {
-                    self.told.borrow_mut().inodes += 1;
+                    self.report.borrow_mut().inodes += 1;
                     slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
                 }
                 plain
@@ -58,9 +57,9 @@ impl Scrub<'_> {
         }
     }
 
-    /// Looks at the slot at `place` with all that it rests on, at one moment.
+    /// Checks the slot at `place`, with everything that it depends on, at one moment.
     pub(super) async fn inode(&self, place: SlotPlace) -> Result<(), StoreError> {
-        let look = self.ask(|txn| look(txn, place)).await?;
+        let look = self.query(|txn| look(txn, place)).await?;
         let Some(Some(look)) = look else { return Ok(()) };
         let Look { slot, wrong, blobs, layout } = look;
         let subject = match slot.state() {
@@ -73,7 +72,7 @@ impl Scrub<'_> {
         if slot.state() != SlotState::Inode {
             return Ok(());
         }
-        self.told.borrow_mut().inodes += 1;
+        self.report.borrow_mut().inodes += 1;
         slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
         for blob in blobs {
             let named = |txn: &mut Txn<'_>| {
@@ -95,12 +94,12 @@ impl Scrub<'_> {
     }
 }
 
-/// Layout blocks of an inode that are in use: others were never written.
+/// Layout blocks of an inode that are in use; the others were never written.
 fn layout_of(slot: &Slot) -> Vec<MetaBlock> {
     if slot.body() == 0 { Vec::new() } else { slot.layout_blocks() }
 }
 
-/// What an inode's slot alone shows to be wrong.
+/// Faults that an inode's slot alone shows.
 fn own_faults(slot: &Slot) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     let attr = slot.attr();
@@ -130,7 +129,7 @@ fn own_faults(slot: &Slot) -> Vec<Wrong> {
     wrong
 }
 
-/// The slot at `place` and what is wrong with it; `None`: there is none any more.
+/// The slot at `place` and its faults; `None`: the slot was removed.
 fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
     let Some(chunk) = txn.read_chunk(place.chunk)? else { return Ok(None) };
     let dir = chunk.descriptor.owner;
@@ -202,7 +201,7 @@ fn look_at_inode(
     let xattrs = match slot.xattr_blob() {
         Some(first) => {
             match txn.read_blob(MetaBlock(first), BLOB_MAX, slot.blob_owner(BlobKind::Xattrs)) {
-                // That is told where blobs are read.
+                // The check of blobs reports that.
                 Err(Stop::OwnerMismatch(..)) => Vec::new(),
                 read => read?,
             }
@@ -222,8 +221,8 @@ fn look_at_inode(
     }
 }
 
-/// The layout blocks of a file are its own, and allocated. Gives how many segments they have, the
-/// blocks that these map, and where they end.
+/// Checks that the layout blocks of a file are its own, and allocated. Returns how many segments
+/// they have, the blocks that these map, and where they end.
 fn look_at_layout_blocks(
     txn: &Txn<'_>,
     home: MetaBlock,
@@ -254,7 +253,7 @@ fn look_at_layout_blocks(
     Ok((found, mapped, end))
 }
 
-/// The segments in the extent tree are as many as the slot says, `near` being those in layout
+/// Checks that the extent tree has as many segments as the slot counts; `near` are those in layout
 /// blocks.
 fn look_at_segments(
     txn: &Txn<'_>,
@@ -279,7 +278,7 @@ fn look_at_segments(
                 end = extent.file.0 + extent.len;
                 found <= counted
             }
-            // One that makes no sense is told where the tree is read.
+            // The check of the tree reports a senseless one.
             _ => false,
         }
     })?;
@@ -293,7 +292,7 @@ fn look_at_segments(
     Ok(())
 }
 
-/// The first chunks of a directory's content and of its name map are its own.
+/// Checks that the first chunks of a directory's content and of its name map are its own.
 fn look_at_content(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
     for (first, map) in [(slot.body(), false), (slot.map(), true)] {
         if first == 0 {
@@ -301,7 +300,7 @@ fn look_at_content(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result
         }
         let chunk = txn.read_chunk(DirNo(first))?.map(|chunk| chunk.descriptor);
         let fits = chunk.is_some_and(|chunk| {
-            // One that is being freed has lost its first chunks.
+            // A directory that is being freed has lost its first chunks.
             let begins = map || chunk.index == 0 || slot.nlink() == 0;
             chunk.owner == slot.ino() && chunk.is_map() == map && begins
         });

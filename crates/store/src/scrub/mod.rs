@@ -1,20 +1,21 @@
-//! Reading the whole metadata device and checking it while it is in use.
+//! Online scrub: reads the whole metadata device and checks it while it is in use.
 //!
 //! Invariants:
-//! - nothing waits for a scrub but for the disk and for its turn; directory content and nodes are
-//!   read at a bounded rate and past the cache, what a decision rests on besides through it;
-//! - what is told was true at one moment: a suspicion from what was read is decided by one
-//!   transaction that reads all it rests on, and a block counts as damaged only if nothing
-//!   touched it while it was read, and if it is still in use;
-//! - a damaged block of which cache or log have the newest version is written anew through the log,
-//!   with nothing but that version.
+//! - operations wait for a scrub only at the disk and for the executor. The scrub reads directory
+//!   content and nodes at a bounded rate and past the cache, and other blocks that a decision needs
+//!   through it;
+//! - every finding was true at one moment: one transaction that reads everything it depends on
+//!   decides a suspicion. A block counts as damaged only if nothing touched it while it was read,
+//!   and if it is still in use;
+//! - a damaged block of which cache or log have the newest version is rewritten through the log,
+//!   with exactly that version.
 //!
-//! Checked: the checksum, address and type of every block in use, where it lies and not only in the
+//! Checked: the checksum, address and type of every block in use, at home and not only in the
 //! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap;
 //! slots, attributes, targets and content of inodes; where each inode is and what leads to it;
-//! further names against their inodes; layouts against the data zones. Not checked, because no
-//! single moment decides it: link counts, blocks with two owners, blocks of nobody, counts, how
-//! fragmented directories are, names that a directory has twice, name maps against names. `redbud
+//! further names against their inodes; layouts against the data zones.
+//! Not checked, because no single moment decides it: link counts, blocks with two owners or none,
+//! counts, fragmentation counts, duplicate names in a directory, name maps against names. `redbud
 //! fsck` does that, offline ([`mod@crate::fsck`]).
 
 mod blocks;
@@ -25,7 +26,7 @@ mod tests;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use blocks::Mended;
+use blocks::Rewrite;
 use types::limits::BLOCK_U64;
 use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
@@ -53,37 +54,37 @@ use crate::trees::{
 };
 use crate::txn::Txn;
 
-/// Findings that are kept; more are only counted.
+/// Findings that are kept; further ones are only counted.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Content blocks read together.
 const BATCH: u32 = 64;
-/// Transactions after which others have their turn, also if nothing had to be read for them.
-const ASKS: u32 = 32;
-/// How often something that changes while it is read is read again.
+/// Transactions after which the scrub yields to other tasks, even if none of them had to read.
+const YIELD_AFTER: u32 = 32;
+/// How often the scrub reads something again that changes during the read.
 const TRIES: usize = 8;
 
 /// How to scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubOptions {
-    /// Bytes that are read in a second at most; 0: as many as the device gives.
+    /// Bytes read per second at most; 0: as many as the device gives.
     pub rate: u64,
-    /// Blocks that the device cannot read are written anew, too. If it cannot write them either,
-    /// that ends the store.
+    /// Rewrite blocks that the device cannot read, too. If it cannot write them either, that ends
+    /// the store.
     pub unreadable: bool,
 }
 
-/// How far a scrub is, and what it found.
+/// Progress and findings of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
-    /// Blocks read from the device and found whole.
+    /// Blocks read from the device and found sound.
     pub blocks: u64,
-    /// Blocks left out because the cache has a newer version, which goes home soon.
+    /// Blocks skipped because the cache has a newer version, which the next checkpoint writes home.
     pub newer: u64,
-    /// Inodes that were looked at.
+    /// Inodes checked.
     pub inodes: u64,
-    /// Damaged blocks that were written anew, from cache or log.
-    pub mended: Vec<MetaBlock>,
-    /// What was found and not mended; `redbud fsck --repair` does that.
+    /// Damaged blocks that were rewritten from cache or log.
+    pub rewritten: Vec<MetaBlock>,
+    /// Findings that were not repaired; `redbud fsck --repair` does that.
     pub problems: Vec<Problem>,
     /// Findings beyond [`PROBLEMS_MAX`].
     pub omitted: u64,
@@ -103,27 +104,28 @@ impl Scrubbed {
 }
 
 impl Mfs {
-    /// Reads and checks the whole device while others use the store. How far it is stands in `told`
-    /// at any moment, and in the end what was found. To be broken off, drop it.
+    /// Reads and checks the whole device while others use the store. `report` has the progress at
+    /// any moment, and in the end the findings. Drop the future to stop the scrub.
     ///
-    /// # Errors `Poisoned`; `ReadOnly` where something is to be mended. A device that cannot be
+    /// # Errors
+    /// `Poisoned`; `ReadOnly` where something is to be rewritten. A device that cannot be
     /// read is a finding.
     pub async fn scrub(
         &self,
         options: ScrubOptions,
-        told: &RefCell<Scrubbed>,
+        report: &RefCell<Scrubbed>,
     ) -> Result<(), StoreError> {
-        *told.borrow_mut() = Scrubbed::default();
+        *report.borrow_mut() = Scrubbed::default();
         // A store in memory has nothing that could be damaged.
         let Some(device) = self.device() else { return Ok(()) };
         let scrub = Scrub {
             mfs: self,
             device,
             options,
-            told,
+            report,
             pags: BTreeMap::new(),
-            hopeless: RefCell::default(),
-            asked: Cell::new(0),
+            unrepairable: RefCell::default(),
+            transactions: Cell::new(0),
         };
         scrub.run().await
     }
@@ -134,18 +136,18 @@ struct Scrub<'a> {
     mfs: &'a Mfs,
     device: Device,
     options: ScrubOptions,
-    told: &'a RefCell<Scrubbed>,
-    /// Blocks of the data zones, which never change; empty if they cannot be read.
+    report: &'a RefCell<Scrubbed>,
+    /// Sizes of the data zones in blocks, which never change; empty if they cannot be read.
     pags: BTreeMap<PagId, u64>,
-    /// Damaged blocks of which nothing newer is known.
-    hopeless: RefCell<BTreeSet<MetaBlock>>,
+    /// Damaged blocks of which neither cache nor log has the newest version.
+    unrepairable: RefCell<BTreeSet<MetaBlock>>,
     /// Transactions so far.
-    asked: Cell<u32>,
+    transactions: Cell<u32>,
 }
 
 impl Scrub<'_> {
     async fn run(mut self) -> Result<(), StoreError> {
-        self.fixed().await?;
+        self.fixed_blocks().await?;
         let mut pags = Vec::new();
         self.tree(PAGS, |key, value| pags.push((*key, *value))).await?;
         self.pags = pags
@@ -165,39 +167,41 @@ impl Scrub<'_> {
     }
 
     fn found(&self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
-        self.told.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
+        self.report.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
     }
 
-    /// Lets the device rest for as long as `blocks` blocks take at the rate that was asked for.
-    async fn rest(&self, blocks: u64) {
+    /// Sleeps for as long as `blocks` blocks take at the requested rate.
+    async fn throttle(&self, blocks: u64) {
         if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.options.rate) {
             self.device.env.sleep(Duration::from_nanos(nanos)).await;
         }
     }
 
-    /// Runs a body that only reads. A damaged block that it meets is mended, or becomes a finding
-    /// and `None`.
-    async fn ask<T>(
+    /// Runs a body that only reads. A damaged block that it meets is rewritten, or becomes a
+    /// finding and `None`.
+    async fn query<T>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Option<T>, StoreError> {
-        self.asked.set(self.asked.get().wrapping_add(1));
-        if self.asked.get().is_multiple_of(ASKS) {
+        self.transactions.set(self.transactions.get().wrapping_add(1));
+        if self.transactions.get().is_multiple_of(YIELD_AFTER) {
             self.device.env.yield_now().await;
         }
         for _ in 0..TRIES {
             match self.mfs.run(Cost::READ, &mut body).await {
                 Ok((value, _)) => return Ok(Some(value)),
                 Err(StoreError::Corrupt { block, what }) => {
-                    // What is cached is what was written: nothing better is known of it.
-                    let mended = self.is_away(block) && self.mend(block).await? != Mended::No;
-                    if !mended {
+                    // If it is cached, the cached version is the newest, and nothing better is
+                    // known.
+                    let rewritten = self.is_uncached(block)
+                        && self.rewrite(block).await? != Rewrite::Impossible;
+                    if !rewritten {
                         self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
                         return Ok(None);
                     }
                 }
                 Err(StoreError::Io { .. }) => {
-                    if !self.mend_missing(&mut body).await? {
+                    if !self.rewrite_unreadable(&mut body).await? {
                         return Ok(None);
                     }
                 }
@@ -212,8 +216,8 @@ impl Scrub<'_> {
         Ok(None)
     }
 
-    /// What has its place from the beginning on.
-    async fn fixed(&self) -> Result<(), StoreError> {
+    /// Checks the blocks with fixed addresses.
+    async fn fixed_blocks(&self) -> Result<(), StoreError> {
         if label::check(&self.device).await.is_ok_and(|label| label == LabelCondition::Damaged) {
             self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), "");
         }
@@ -231,16 +235,16 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A copy of the superblock; it is written now and then, perhaps just now.
+    /// Checks a copy of the superblock; it may be rewritten at any time, even during the read.
     async fn copy_of(&self, superblock: &Superblock, copy: usize) -> Result<(), StoreError> {
         let place = Superblock::place(copy, superblock.blocks);
         let mut last = String::new();
         for _ in 0..TRIES {
-            self.rest(1).await;
+            self.throttle(1).await;
             match self.device.read(place, 1).await {
                 Ok(bytes) => match Superblock::decode(&bytes, copy, superblock.blocks) {
                     Ok(_) => {
-                        self.told.borrow_mut().blocks += 1;
+                        self.report.borrow_mut().blocks += 1;
                         return Ok(());
                     }
                     Err(SuperError::Damaged(what)) => last = what.to_owned(),
@@ -253,8 +257,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Every node and every entry of a tree, leaf by leaf: each leaf and the way to it as they are
-    /// at one moment.
+    /// Visits every node and every entry of a tree, leaf by leaf: each leaf and the path to it as
+    /// of one moment.
     async fn tree<const K: usize, const V: usize>(
         &self,
         tree: Tree<K, V>,
@@ -262,7 +266,7 @@ impl Scrub<'_> {
     ) -> Result<(), StoreError> {
         let mut key = [0; K];
         let mut before = Vec::new();
-        while let Some(Some(descent)) = self.ask(|txn| tree.descend(txn, &key)).await? {
+        while let Some(Some(descent)) = self.query(|txn| tree.descend(txn, &key)).await? {
             let still = |txn: &mut Txn<'_>, block| {
                 let descent = tree.descend(txn, &key)?;
                 Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
@@ -280,7 +284,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Clients, what is kept for them, and settings.
+    /// Checks clients, their kept replies, and settings.
     async fn clients(&self) -> Result<(), StoreError> {
         let mut blobs = Vec::new();
         self.tree(CLIENTS, |key, value| {
@@ -307,7 +311,7 @@ impl Scrub<'_> {
             };
             self.read(block, 1, BlockType::Reply, &named).await?;
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if !named(txn, block)? {
                         return Ok(true);
                     }
@@ -328,7 +332,7 @@ impl Scrub<'_> {
         .await
     }
 
-    /// Segments that do not lie in slots.
+    /// Checks segments that do not lie in slots.
     async fn extents(&self) -> Result<(), StoreError> {
         self.tree(EXTENTS, |key, value| {
             if *key == [0; _] {
@@ -345,7 +349,7 @@ impl Scrub<'_> {
         .await
     }
 
-    /// A segment lies in a data zone.
+    /// Checks that a segment lies in a data zone.
     fn extent(&self, ino: Ino, extent: &types::Extent) {
         let end = extent.addr.0.saturating_add(extent.len);
         if self.pags.is_empty() {
@@ -358,14 +362,14 @@ impl Scrub<'_> {
         }
     }
 
-    /// Inodes away from home, and those without links.
+    /// Checks inodes away from their home slot, and orphans.
     async fn lists(&self) -> Result<(), StoreError> {
         let mut moved = Vec::new();
         self.tree(MOVED, |key, _| moved.push(*key)).await?;
         for key in moved.into_iter().filter(|key| *key != [0; 8]) {
             let ino = Ino(u64::from_be_bytes(key));
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     let Some(value) = MOVED.get(txn, &key)? else { return Ok(true) };
                     let place = SlotPlace::unpack(u64::from_le_bytes(value));
                     let Some(spot) = txn.spot(place)? else { return Ok(false) };
@@ -381,7 +385,7 @@ impl Scrub<'_> {
         for key in orphans.into_iter().filter(|key| *key != [0; 8]) {
             let ino = Ino(u64::from_be_bytes(key));
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if ORPHANS.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
@@ -400,14 +404,14 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The namespace index: what it has is there.
+    /// Checks that every entry of the namespace index has its directory.
     async fn namespace(&self) -> Result<(), StoreError> {
         let mut keys = Vec::new();
         self.tree(NAMESPACE, |key, _| keys.push(*key)).await?;
         for key in keys.into_iter().filter(|key| *key != [0; _]) {
             let dir = namespace::NamespaceEntry::of(&key).dir;
             let sound = self
-                .ask(|txn| {
+                .query(|txn| {
                     if NAMESPACE.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
@@ -422,12 +426,12 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The directory table, and with each of its leaves the content that it leads to.
+    /// Checks the directory table, and with each of its leaves the content that it leads to.
     async fn chunks(&self) -> Result<(), StoreError> {
         let mut key = [0; _];
         let mut before = Vec::new();
         let mut last = None;
-        while let Some(Some(descent)) = self.ask(|txn| CHUNKS.descend(txn, &key)).await? {
+        while let Some(Some(descent)) = self.query(|txn| CHUNKS.descend(txn, &key)).await? {
             let still = |txn: &mut Txn<'_>, block| {
                 let descent = CHUNKS.descend(txn, &key)?;
                 Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
@@ -456,9 +460,9 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// One chunk: against its directory and its neighbours, then its content.
+    /// Checks one chunk against its directory and its neighbours, then its content.
     async fn chunk(&self, number: DirNo) -> Result<(), StoreError> {
-        let looked = self.ask(|txn| look_at(txn, number)).await?;
+        let looked = self.query(|txn| look_at(txn, number)).await?;
         let Some(Some((chunk, wrong))) = looked else { return Ok(()) };
         for (kind, what) in wrong {
             self.found(kind, Subject::Chunk(number), what);
@@ -476,7 +480,7 @@ impl Scrub<'_> {
         let kind = if map {
             BlockType::NameMap
         } else {
-            let kind = self.ask(|txn| Ok(txn.content_of(number))).await?;
+            let kind = self.query(|txn| Ok(txn.content_of(number))).await?;
             kind.unwrap_or(BlockType::Directory)
         };
         for run in chunk.runs.iter().filter(|run| run.is_present()) {
@@ -507,10 +511,10 @@ impl Scrub<'_> {
     }
 }
 
-/// A chunk of which something does not fit, and what.
+/// A chunk, and what of it does not fit.
 type Looked = (crate::names::index::Chunk, Vec<(ProblemKind, String)>);
 
-/// Compares a chunk with its directory, its neighbours and the bitmap; `None`: it is gone.
+/// Compares a chunk with its directory, its neighbours and the bitmap; `None`: it was removed.
 fn look_at(txn: &mut Txn<'_>, number: DirNo) -> Result<Option<Looked>, Stop> {
     let Some(chunk) = txn.read_chunk(number)? else { return Ok(None) };
     let descriptor = chunk.descriptor;

@@ -91,7 +91,7 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
 }
 
 #[test]
-fn a_sound_store_is_clean_also_while_it_changes() {
+fn sound_store_is_clean_even_while_it_changes() {
     let start = populated();
     for seed in 0..3 {
         let disk = start.fork();
@@ -116,7 +116,11 @@ fn a_sound_store_is_clean_also_while_it_changes() {
             });
             for rate in [0, 2 << 20, 20 << 20] {
                 let found = scrub(&mfs, rate).await;
-                assert_eq!((&found.problems[..], &found.mended[..]), (&[][..], &[][..]), "{seed}");
+                assert_eq!(
+                    (&found.problems[..], &found.rewritten[..]),
+                    (&[][..], &[][..]),
+                    "{seed}"
+                );
                 assert!(found.blocks > 150 && found.inodes > 700, "{found:?}");
             }
             assert!(changes.get() > 200, "{}", changes.get());
@@ -129,7 +133,7 @@ fn a_sound_store_is_clean_also_while_it_changes() {
 }
 
 #[test]
-fn a_scrub_reads_no_faster_than_it_was_told_to() {
+fn scrub_reads_no_faster_than_its_rate() {
     const RATE: u64 = 1 << 20;
     in_world(&populated(), |env| async move {
         let mfs = open(&env).await;
@@ -164,7 +168,7 @@ fn damage_each(disk: &SimDisk, damage: impl Fn(&SimDisk, u64)) -> BTreeMap<Block
                 found
             }
         });
-        if found.mended.contains(&MetaBlock(at)) {
+        if found.rewritten.contains(&MetaBlock(at)) {
             assert_eq!(found.problems, [], "{kind:?} {at}");
             assert_eq!(run_fsck(&broken).problems, [], "{kind:?} {at}");
             assert_eq!(contents(&broken), before, "{kind:?} {at}");
@@ -185,7 +189,7 @@ fn damage_each(disk: &SimDisk, damage: impl Fn(&SimDisk, u64)) -> BTreeMap<Block
 }
 
 #[test]
-fn damage_to_any_block_is_mended_from_the_log_or_from_memory_else_told() {
+fn damaged_block_is_rewritten_from_log_or_cache_or_else_reported() {
     let disk = populated();
     let rng = RefCell::new(SimRng::new(9));
     let flipped = damage_each(&disk, |disk, at| drop(flip(disk, at, &mut rng.borrow_mut())));
@@ -203,7 +207,7 @@ fn damage_to_any_block_is_mended_from_the_log_or_from_memory_else_told() {
 }
 
 #[test]
-fn a_write_that_the_device_lost_is_noticed_while_the_block_is_cached() {
+fn lost_write_is_noticed_while_the_block_is_cached() {
     let disk = populated();
     in_world(&disk, |env| {
         let disk = disk.clone();
@@ -223,7 +227,7 @@ fn a_write_that_the_device_lost_is_noticed_while_the_block_is_cached() {
             disk.poke(at, &before);
             run(&mfs, |txn| txn.read(spot.block).map(drop)).await;
             let found = scrub(&mfs, 0).await;
-            assert_eq!((&found.problems[..], &found.mended[..]), (&[][..], &[spot.block][..]));
+            assert_eq!((&found.problems[..], &found.rewritten[..]), (&[][..], &[spot.block][..]));
             bring_home(&env, &mfs).await;
             assert_ne!(disk.peek(at, BLOCK), before);
             mfs.close().await.unwrap();
@@ -243,7 +247,7 @@ async fn bring_home(env: &Env, mfs: &Mfs) {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_written_anew_where_it_is_known() {
+fn unreadable_block_is_reported_and_rewritten_where_it_is_known() {
     let disk = populated();
     let unreadable = |disk: &SimDisk, at: u64| {
         disk.make_unreadable(at * BLOCK as u64..(at + 1) * BLOCK as u64);
@@ -263,9 +267,9 @@ fn what_cannot_be_read_is_told_and_written_anew_where_it_is_known() {
         });
         let named = |problem: &super::Problem| problem.subject == Subject::Block(MetaBlock(at));
         let is_told = found.problems.iter().any(named);
-        mended += u32::from(found.mended.contains(&MetaBlock(at)));
+        mended += u32::from(found.rewritten.contains(&MetaBlock(at)));
         told += u32::from(is_told);
-        let seen = is_told || found.mended.contains(&MetaBlock(at));
+        let seen = is_told || found.rewritten.contains(&MetaBlock(at));
         assert!(seen || !is_read(&disk, at), "{kind:?} {at}: {found:?}");
     }
     assert!(mended > 5 && told > 0, "{mended} {told}");
@@ -397,7 +401,7 @@ const PLANTS: &[Plant] = &[
 ];
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn inconsistent_structures_are_reported() {
     let start = populated();
     for (n, (kind, plant)) in PLANTS.iter().enumerate() {
         let disk = start.fork();
@@ -418,7 +422,7 @@ fn what_does_not_fit_together_is_told() {
                 let found = scrub(&mfs, 0).await;
                 let kinds: Vec<_> = found.problems.iter().map(|problem| problem.kind).collect();
                 assert!(kinds.contains(kind), "plant {n}, {kind:?}: {:#?}", found.problems);
-                assert!(found.mended.is_empty());
+                assert!(found.rewritten.is_empty());
                 bring_home(&env, &mfs).await;
             }
         });

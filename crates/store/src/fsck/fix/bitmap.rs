@@ -1,13 +1,14 @@
-//! A block of the bitmap that is lost.
+//! A lost block of the bitmap.
 //!
 //! Invariants:
-//! - the log's newest version of it is taken, if there is one: nothing else is as exact;
-//! - else every block counts as allocated until the end, but those that *hold nothing*: nobody has
-//!   them as far as the check could see, the log has no change of them, and what lies there is not
-//!   of this file system, or content without any inode or name, or a node of a tree without
-//!   entries, as both are when they are given back. So what nothing leads to is sought in all
-//!   others and never overwritten, and there is room for what repair makes;
-//! - who is found only later to have such a block has lost nothing: it was allocated, and empty.
+//! - repair takes the log's newest version of it, if there is one: nothing else is as exact;
+//! - else every block counts as allocated until the end, except blocks that *hold nothing*. The
+//!   check found no owner of these, and the log has no change of them. What lies there is not of
+//!   this file system, or is content without any inode or name, or a tree node without entries:
+//!   freed blocks look so. Thus repair searches all others for what nothing leads to and never
+//!   overwrites them, and has room for what it makes;
+//! - an owner of such a block that is found only later has lost nothing: the block was allocated,
+//!   and empty.
 
 use types::limits::BLOCK;
 use types::{MetaBlock, Uuid};
@@ -24,10 +25,10 @@ use crate::trees::{BITMAP_LOST, UNFINISHED};
 impl Fixer {
     pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
         let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
-        let mut line = self.log_version(block).await?;
+        let mut line = self.restore_from_log(block).await?;
         if line.is_none() {
-            self.kept.bitmap_lost = true;
-            let free = self.holding_nothing(index * BITS).await?;
+            self.state.bitmap_lost = true;
+            let free = self.empty_blocks(index * BITS).await?;
             self.change(|txn| {
                 let data = txn.init(block, BlockType::Bitmap)?;
                 change_bits(data, 0, BITS, true);
@@ -47,23 +48,23 @@ impl Fixer {
         Ok(line)
     }
 
-    /// The blocks of the bitmap block that begins with block `from` which hold nothing.
-    async fn holding_nothing(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
+    /// The blocks that hold nothing, of the bitmap block that begins with block `from`.
+    async fn empty_blocks(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
         let to = self.mfs.superblock().blocks.min(from + BITS);
         let mut out = Vec::new();
         for first in (from..to).step_by(RUN_MAX) {
-            self.look_for_nothing(first, to.min(first + RUN_MAX as u64), &mut out).await?;
+            self.find_empty_blocks(first, to.min(first + RUN_MAX as u64), &mut out).await?;
         }
         Ok(out)
     }
 
-    async fn look_for_nothing(
+    async fn find_empty_blocks(
         &self,
         from: u64,
         to: u64,
         out: &mut Vec<MetaBlock>,
     ) -> Result<(), StoreError> {
-        let changed = self.kept.salvaged.changed.as_ref();
+        let changed = self.state.salvaged.changed.as_ref();
         let unknown = |at: &u64| {
             let logged = changed.is_none_or(|changed| changed.contains(&MetaBlock(*at)));
             !logged && !self.check.is_claimed(*at)
@@ -71,7 +72,7 @@ impl Fixer {
         let sought: Vec<u64> = (from..to).filter(unknown).collect();
         let (Some(&first), Some(&last)) = (sought.first(), sought.last()) else { return Ok(()) };
         let count = (last + 1 - first) as usize;
-        // Where one of them cannot be read all count as allocated.
+        // Where one of them cannot be read, all of this run count as allocated.
         let read = match self.mfs.device() {
             Some(device) => match device.read(MetaBlock(first), count).await {
                 Ok(read) => Some(read),
@@ -85,10 +86,10 @@ impl Fixer {
             let at_home =
                 read.as_ref().and_then(|read| read.chunks_exact(BLOCK).nth((at - first) as usize));
             let nothing = match (state.cache.get(MetaBlock(at)), at_home) {
-                (Some(data), _) => holds_nothing(data, MetaBlock(at), None),
-                (None, Some(data)) => {
-                    data.try_into().is_ok_and(|data| holds_nothing(data, MetaBlock(at), Some(uuid)))
-                }
+                (Some(data), _) => is_empty_block(data, MetaBlock(at), None),
+                (None, Some(data)) => data
+                    .try_into()
+                    .is_ok_and(|data| is_empty_block(data, MetaBlock(at), Some(uuid))),
                 // A store in memory has what was written in its cache.
                 (None, None) => true,
             };
@@ -100,9 +101,9 @@ impl Fixer {
     }
 }
 
-/// Can a block be given away that nothing leads to? What is at home is believed as far as it is
-/// whole.
-fn holds_nothing(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
+/// May a block that nothing leads to be allocated again? A block at home counts only if it
+/// verifies.
+fn is_empty_block(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
     if let Some(uuid) = at_home {
         let tag = tag_of(uuid);
         if get_u64(data, 8) != at.0 && get_u32(data, 28) != tag {

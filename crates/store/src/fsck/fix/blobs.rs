@@ -1,4 +1,4 @@
-//! Blobs: copies, and those that were found where nothing led to them.
+//! Blobs: copies, and missing ones that were found.
 
 use types::MetaBlock;
 
@@ -14,9 +14,9 @@ use crate::txn::Txn;
 impl Fixer {
     pub(super) async fn fix_blob(&mut self, fix: &Fix) -> Done {
         match fix {
-            Fix::CopyBlob(at, what) => self.telling(|txn| copy(txn, *at, *what)).await,
+            Fix::CopyBlob(at, what) => self.change_with_report(|txn| copy(txn, *at, *what)).await,
             Fix::TakeBlob(at, whose, first) => {
-                self.telling(|txn| take(txn, *at, *whose, *first)).await
+                self.change_with_report(|txn| take(txn, *at, *whose, *first)).await
             }
             _ => Ok(None),
         }
@@ -43,7 +43,7 @@ impl Fixer {
     }
 }
 
-/// First block of what an inode has in a blob.
+/// First block of an inode's blob of this kind.
 fn first_of(slot: &Slot, what: BlobKind) -> Option<MetaBlock> {
     let whose = slot.blob_owner(what);
     slot.blobs().into_iter().find(|(_, of)| *of == whose).map(|(first, _)| first)
@@ -70,7 +70,7 @@ fn copy(txn: &mut Txn<'_>, at: SlotAt, what: BlobKind) -> Result<String, Stop> {
     Ok(format!("the {whose} lies in blocks of its own"))
 }
 
-/// Nothing leads to the blob, which says itself whose it is.
+/// Attaches an unreferenced blob to the owner that it records.
 fn take(
     txn: &mut Txn<'_>,
     at: Option<SlotAt>,

@@ -11,14 +11,14 @@ use crate::format::number::{DIRNO_MAX, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
-use crate::fsck::stranded::{Said, Short};
+use crate::fsck::stranded::{BlockEvidence, ShortDirectory};
 use crate::mfs::Cost;
 use crate::names::index::Chunk;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 use crate::volatile_state::first_attr;
 
-/// Chunks of a name map that are removed at once; what is left over is found to be nobody's.
+/// Chunks of a name map that are removed at once; the check finds that the others have no owner.
 const MAP_CHUNKS_MAX: u32 = 16;
 
 impl Fixer {
@@ -28,16 +28,16 @@ impl Fixer {
             Fix::EmptyBlock(home, number, index) => {
                 let dir =
                     self.check.tree.chunks.get(number).map(|(chunk, _)| chunk.descriptor.owner);
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     empty_block(txn, *home, txn.content_of(*number))?;
                     let line =
                         format!("block {index} of chunk {number} is empty, its slots are lost");
                     let (chunk, first) = (*number, index * SLOTS_PER_BLOCK);
-                    // What was in the system's is told where it is made anew.
+                    // The loss of the system's chunk is reported where it is rebuilt.
                     let dir = dir.filter(|_| chunk != SYSTEM_CHUNK);
                     let count = txn.slots().per_block();
                     let lost = dir.map(|dir| Loss::Slots { dir, chunk, first, count });
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
@@ -66,34 +66,37 @@ impl Fixer {
             }
             Fix::FindChunk(number, owner, index) => self.find(*number, *owner, *index).await,
             Fix::FindOthers => self.find_others().await,
-            Fix::CutChain(dir, last) => self.telling(|txn| cut_chain(txn, *dir, *last)).await,
-            Fix::DropMap(dir) => self.telling(|txn| drop_map(txn, *dir)).await,
+            Fix::CutChain(dir, last) => {
+                self.change_with_report(|txn| cut_chain(txn, *dir, *last)).await
+            }
+            Fix::DropMap(dir) => self.change_with_report(|txn| drop_map(txn, *dir)).await,
             Fix::AdoptChunk(number) => {
                 let chunks = &self.check.tree.chunks;
                 let lost = |chunk: DirNo| chunks.get(&chunk).is_some_and(|(_, reached)| !reached);
-                self.telling(|txn| adopt(txn, *number, &lost)).await
+                self.change_with_report(|txn| adopt(txn, *number, &lost)).await
             }
             Fix::BreakCircle(_) if self.circle_broken => Ok(None),
             Fix::BreakCircle(number) => {
-                let done = self.telling(|txn| adopt(txn, *number, &|_| false)).await?;
+                let done = self.change_with_report(|txn| adopt(txn, *number, &|_| false)).await?;
                 self.circle_broken = done.is_some();
                 Ok(done)
             }
             Fix::SystemSlot(ino) => {
                 let body = self.first_chunk(*ino);
-                self.telling(|txn| system_slot(txn, *ino, body)).await
+                self.change_with_report(|txn| system_slot(txn, *ino, body)).await
             }
-            Fix::RaiseReuse(ino) => self.telling(|txn| raise_reuse(txn, *ino)).await,
+            Fix::RaiseReuse(ino) => self.change_with_report(|txn| raise_reuse(txn, *ino)).await,
             _ => Ok(None),
         }
     }
 
-    /// Content was sought; where a part of the bitmap is lost, some of it may be of the past.
+    /// A change by content that was found; where a part of the bitmap is lost, removed names may
+    /// come back.
     fn found(&self, line: String) -> Change {
-        Change::losing(line, self.kept.bitmap_lost.then_some(Loss::Past))
+        Change::with_losses(line, self.state.bitmap_lost.then_some(Loss::Past))
     }
 
-    /// The first chunk that says it is `ino`'s.
+    /// The first chunk whose descriptor has `ino` as its owner.
     fn first_chunk(&self, ino: Ino) -> DirNo {
         let mut chunks = self.check.tree.chunks.iter();
         let first = chunks.find(|(_, (chunk, _))| {
@@ -103,7 +106,7 @@ impl Fixer {
         first.map_or(DirNo(0), |(&number, _)| number)
     }
 
-    /// The blocks whose inodes say that they are this chunk's.
+    /// The blocks that belong to this chunk, as their inodes say.
     async fn blocks_of(&mut self, number: DirNo) -> Result<Option<Blocks>, StoreError> {
         if self.evidence.is_none() {
             self.evidence = Some(self.gather().await?);
@@ -111,14 +114,14 @@ impl Fixer {
         Ok(self.evidence.as_ref().and_then(|evidence| evidence.get(&number)).cloned())
     }
 
-    /// Puts a missing chunk together from the blocks whose inodes say that they are its.
+    /// Rebuilds a missing chunk from the blocks whose inodes say that they belong to it.
     async fn find(&mut self, number: DirNo, owner: Ino, index: u32) -> Done {
         let Some(blocks) = self.blocks_of(number).await? else {
             if number == SYSTEM_CHUNK {
                 let done = self.change(|txn| new_system_chunk(txn).map(drop)).await?;
                 return Ok(done.then(|| "the system's chunk was made anew".into()));
             }
-            return self.telling(|txn| cut_missing(txn, owner, number)).await;
+            return self.change_with_report(|txn| cut_missing(txn, owner, number)).await;
         };
         let descriptor = Descriptor { owner, next: DirNo(0), index, used: 0 };
         let mut chunk = Chunk { descriptor, runs: Vec::new() };
@@ -132,8 +135,8 @@ impl Fixer {
     /// Reads the content blocks that no chunk has.
     async fn gather(&mut self) -> Result<Evidence, StoreError> {
         let mut out = Evidence::new();
-        for block in self.nobodys().await? {
-            let read = self.mfs.run(Cost::READ, |txn| txn.said(block)).await;
+        for block in self.unowned_blocks().await? {
+            let read = self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await;
             if let Ok((said, _)) = read {
                 note(&mut out, block, &said);
             }
@@ -141,13 +144,13 @@ impl Fixer {
         Ok(out)
     }
 
-    /// Finds places for blocks that nothing leads to, and after the first of these for which there
-    /// is any, others are looked for anew, as less is missing then:
-    /// 1. blocks that a chunk lacks, which go there, and blocks whose inodes contradict each other:
-    ///    each gets a chunk of its own, with a new number, and there may be directories in it;
-    /// 2. chunks that the table lacks;
-    /// 3. blocks in whose place there is another one, and those of further names alone: they, too,
-    ///    get chunks of their own.
+    /// Finds places for stranded blocks. Only the first of these steps that finds blocks is done;
+    /// then the check runs again, as less is missing:
+    /// 1. blocks that a chunk is missing go there; each block whose inodes contradict each other
+    ///    gets a chunk of its own, with a new number. There may be directories in it;
+    /// 2. chunks that are missing in the table;
+    /// 3. blocks whose place is taken, and those of further names only, get chunks of their own,
+    ///    too.
     async fn find_others(&mut self) -> Done {
         let (mut named, mut nowhere) = (Evidence::new(), Vec::new());
         for (block, said) in &self.check.stranded {
@@ -167,12 +170,12 @@ impl Fixer {
         }
         let filled = self.fill_all(&there).await?;
         let chunks = if filled > 0 || !nowhere.is_empty() {
-            self.apart(nowhere).await?
+            self.make_separate_chunks(nowhere).await?
         } else if !missing.is_empty() {
             missing
         } else {
             let rest = self.check.stranded.iter().map(|(block, said)| (said.lsn, *block)).collect();
-            self.apart(rest).await?
+            self.make_separate_chunks(rest).await?
         };
         let found = filled + chunks.len();
         self.make_chunks(chunks).await?;
@@ -180,7 +183,7 @@ impl Fixer {
         Ok((found > 0).then(|| self.found(line())))
     }
 
-    /// Puts blocks into the chunks that lack them; how many chunks.
+    /// Puts blocks into the chunks that miss them; returns how many chunks.
     async fn fill_all(&mut self, there: &Evidence) -> Result<usize, StoreError> {
         for (&number, blocks) in there {
             self.change(|txn| {
@@ -196,8 +199,8 @@ impl Fixer {
         Ok(there.len())
     }
 
-    /// Each of these blocks as a chunk of its own, with a number that nothing has named.
-    async fn apart(
+    /// Makes each block a chunk of its own, with a number that nothing names.
+    async fn make_separate_chunks(
         &mut self,
         blocks: Vec<(Lsn, MetaBlock)>,
     ) -> Result<Vec<(DirNo, Blocks)>, StoreError> {
@@ -209,13 +212,13 @@ impl Fixer {
         Ok(numbered.map(|(number, block)| (DirNo(number), Blocks::from([(0, block)]))).collect())
     }
 
-    /// Puts chunks together that the table lacks and nothing leads to. Where just one directory
-    /// lacks as many blocks as all of them have, they are its, in the order of their numbers; else
-    /// whose they are is not known.
+    /// Makes chunks that are missing in the table and that nothing leads to. If exactly one
+    /// directory misses as many blocks as all of them have, it gets them, in the order of their
+    /// numbers. Else their owner is unknown.
     async fn make_chunks(&mut self, chunks: Vec<(DirNo, Blocks)>) -> Result<(), StoreError> {
         let all: usize = chunks.iter().map(|(_, blocks)| blocks.len()).sum();
-        let mut short = match self.check.short[..] {
-            [only] if all as u64 <= only.lack => Some(only),
+        let mut short = match self.check.short_directories[..] {
+            [only] if all as u64 <= only.missing => Some(only),
             _ => None,
         };
         for (number, blocks) in chunks {
@@ -233,8 +236,8 @@ impl Fixer {
             })
             .await?;
             if let Some(before) = short {
-                let (index, lack) = (before.index + 1, before.lack - len);
-                short = Some(Short { dir: before.dir, last: number, index, lack });
+                let (index, missing) = (before.index + 1, before.missing - len);
+                short = Some(ShortDirectory { dir: before.dir, last: number, index, missing });
             }
         }
         Ok(())
@@ -246,15 +249,15 @@ fn fits(chunk: &Chunk, blocks: &Blocks) -> bool {
     !blocks.keys().any(|&at| chunk.run_of(at).is_some_and(ContentRun::is_present))
 }
 
-/// Adds a block to what is known of a chunk. Where two would be the same block, the newer is.
-fn note(evidence: &mut Evidence, block: MetaBlock, said: &Said) {
+/// Adds a block to the evidence for a chunk. Of two blocks for one place, the newer counts.
+fn note(evidence: &mut Evidence, block: MetaBlock, said: &BlockEvidence) {
     if let Some((chunk, index)) = said.place() {
         let place = evidence.entry(chunk).or_default().entry(index).or_insert((said.lsn, block));
         *place = (*place).max((said.lsn, block));
     }
 }
 
-/// The chunk after `last` is `number`.
+/// Links chunk `number` behind `last`.
 fn link_behind(txn: &mut Txn<'_>, last: DirNo, number: DirNo) -> Result<(), Stop> {
     if !txn.ensure_chunk(last)? {
         return Err(Stop::Fault(Fault::Stale));
@@ -265,7 +268,7 @@ fn link_behind(txn: &mut Txn<'_>, last: DirNo, number: DirNo) -> Result<(), Stop
 }
 
 impl Txn<'_> {
-    /// The place where an inode is, if it is anywhere; wrong entries of the `moved` tree are none.
+    /// The place of an inode, if it has one; wrong entries of the `moved` tree do not count.
     fn place_of(&mut self, ino: Ino) -> Result<Option<SlotPlace>, Stop> {
         if ino == Ino::NONE {
             return Ok(None);
@@ -278,7 +281,7 @@ impl Txn<'_> {
     }
 }
 
-/// Adds blocks that were found where the chunk has none; gaps get retired slots.
+/// Adds found blocks where the chunk has none; gaps get retired slots.
 fn fill(chunk: &mut Chunk, blocks: &Blocks) {
     for (&at, &(_, home)) in blocks {
         if chunk.run_of(at).is_some_and(ContentRun::is_present) {
@@ -300,7 +303,7 @@ fn empty_block(txn: &mut Txn<'_>, home: MetaBlock, kind: BlockType) -> Result<()
     Ok(())
 }
 
-/// Makes the table's items of a chunk those of `chunk`; `None`: none.
+/// Sets the table's items of a chunk to those of `chunk`; `None` removes them.
 fn write_chunk(txn: &mut Txn<'_>, number: DirNo, chunk: Option<&Chunk>) -> Result<(), Stop> {
     let mut wanted = std::collections::BTreeMap::new();
     if let Some(chunk) = chunk {
@@ -325,7 +328,7 @@ fn write_chunk(txn: &mut Txn<'_>, number: DirNo, chunk: Option<&Chunk>) -> Resul
     Ok(())
 }
 
-/// A block of the chunk is another's: its slots are retired.
+/// Drops a block that belongs to something else: the chunk's slots there are retired.
 fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> {
     if !txn.ensure_chunk(number)? {
         return Ok(());
@@ -339,7 +342,7 @@ fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> 
     write_chunk(txn, number, Some(&chunk))
 }
 
-/// The directory is searched without a map from now on.
+/// Removes the map; the directory is searched without one from now on.
 fn drop_map(txn: &mut Txn<'_>, dir: Ino) -> Result<String, Stop> {
     let (spot, mut slot) = txn.locate_live(dir)?;
     let mut number = DirNo(slot.map());
@@ -391,8 +394,7 @@ fn cut_missing(txn: &mut Txn<'_>, dir: Ino, number: DirNo) -> Result<String, Sto
     cut_chain(txn, dir, last)
 }
 
-/// Puts a chunk that no directory has reached where it belongs, if its directory is not in a `lost`
-/// one.
+/// Gives a chunk that no directory reaches to its directory, unless that lies in a `lost` chunk.
 fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<Change, Stop> {
     if !txn.ensure_chunk(number)? {
         return Err(Stop::Fault(Fault::Stale));
@@ -422,8 +424,8 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
             return append(txn, owner, DirNo(slot.body()), number, chunk);
         }
         Some(slot) if slot.kind() == FileKind::Directory => owner,
-        None if gone.is_some() => home_for(txn, owner)?,
-        _ => home_for(txn, Ino::NONE)?,
+        None if gone.is_some() => recovered_directory(txn, owner)?,
+        _ => recovered_directory(txn, Ino::NONE)?,
     };
     let own = there.is_some() && made == owner;
     let lost = (!own).then_some(gone.map_or(Loss::Unknown(made), Loss::Directory));
@@ -435,11 +437,11 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
     chunk.descriptor.next = DirNo(0);
     write_chunk(txn, number, Some(&chunk))?;
     let line = format!("chunk {number} is the content of directory {made}");
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
-/// Appends a chunk to the chain of `dir`. If the chain is the chunk's own already, the directory
-/// is in a circle, or below something that nothing leads to: it goes to lost+found.
+/// Appends a chunk to the chain of `dir`. If the chain has the chunk already, the directory is in a
+/// circle, or below something unreachable: it goes to lost+found.
 fn append(
     txn: &mut Txn<'_>,
     dir: Ino,
@@ -452,7 +454,7 @@ fn append(
         if at == number {
             txn.rescue(dir)?;
             let line = format!("directory {dir} is in lost+found");
-            return Ok(Change::losing(line, [Loss::AllNames { ino: dir, counted: 1 }]));
+            return Ok(Change::with_losses(line, [Loss::AllNames { ino: dir, counted: 1 }]));
         }
         if !txn.ensure_chunk(at)? {
             return Err(Stop::Fault(Fault::Stale));
@@ -471,9 +473,9 @@ fn append(
     Ok(format!("chunk {number} is part of directory {dir} again").into())
 }
 
-/// A directory in lost+found for content whose directory is gone: with the same number, if that is
+/// A directory in lost+found for content whose directory is lost: with the same number, if that is
 /// known.
-fn home_for(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
+fn recovered_directory(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
     let found = txn.lost_and_found()?;
     let name = match owner {
         Ino::NONE => txn.free_name(found, Ino(txn.root(crate::trees::INODES)?))?,
@@ -488,7 +490,7 @@ fn home_for(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
     renumber(txn, ino, owner)
 }
 
-/// The new directory `ino` takes the number `owner`, which was issued before and lost.
+/// Gives the new directory `ino` the number `owner`, which was issued before and lost.
 fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
     let (spot, slot) = txn.locate_live(ino)?;
     let at = SlotAt { home: spot.block, place: spot.place };
@@ -503,7 +505,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
     let place = home_of(ino);
     let home = match txn.spot(place)? {
         Some(spot) => spot.block,
-        // It had to leave its block to another owner.
+        // The chunk lost its block to another owner.
         None => new_system_chunk(txn)?,
     };
     let mut slot = Slot::default();
@@ -512,7 +514,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
     slot.set_body(body.0);
     txn.put_slot(SlotAt { home, place }, &slot)?;
     let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
-    Ok(Change::losing(format!("inode {ino} was made anew"), lost))
+    Ok(Change::with_losses(format!("inode {ino} was made anew"), lost))
 }
 
 /// Gives the system's chunk a new block, without any inode.

@@ -1,12 +1,13 @@
 //! Layouts and data space.
 //!
 //! Invariants:
-//! - the counts in the table of data zones are not believed, and set at the very end;
-//! - a segment that makes its file map more blocks than the slot counts, and has blocks that are
-//!   others' or none, is cut to what the slot counts, before it takes anything from anybody;
-//! - whatever changes the segments of a file counts them anew ([`rewrite`]), and tells which blocks
-//!   of it are mapped no more: those whose segments it takes, and those that the slot counts and
-//!   nothing has.
+//! - the counts in the table of data zones are not trusted, and set at the very end;
+//! - a segment by which its file maps more blocks than the slot counts is cut to that count before
+//!   it takes blocks from another owner. This applies if other owners have some of its blocks, or
+//!   they do not exist;
+//! - every change of a file's segments recounts them ([`rewrite`]), and reports which of its blocks
+//!   are no longer mapped: those of removed segments, and those that the slot counts and no segment
+//!   has.
 
 use types::{Extent, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
 
@@ -22,59 +23,62 @@ use crate::fsck::space::{Owner, Piece};
 use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
 use crate::txn::Txn;
 
-/// Data blocks from here on are in no zone.
+/// No zone has data blocks from here on.
 const BEYOND: u64 = 1 << 48;
 
 impl Fixer {
     pub(super) async fn fix_data(&mut self, fix: &Fix) -> Done {
-        let gaps = &self.kept.gaps;
+        let gaps = &self.state.gaps;
         match *fix {
             Fix::DropExtent(ref key) => {
                 let done = self.change(|txn| EXTENTS.remove(txn, key).map(drop)).await?;
-                // Of a file that is there the count in its slot tells what it lost.
+                // For an existing file the count in its slot shows what it lost.
                 let ino = ino_of_key(key);
                 let gone = self.check.kind_of(ino) != Some(FileKind::Regular);
                 let lost = gone.then_some(Loss::Stray(ino));
                 let line = "a segment was removed from the extent tree";
-                Ok(done.then(|| Change::losing(line, lost)))
+                Ok(done.then(|| Change::with_losses(line, lost)))
             }
             Fix::Recount(ino) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let lost = rewrite(txn, ino, gaps, |_| {})?;
-                    Ok(Change::losing(format!("the segments of inode {ino} are counted"), lost))
+                    Ok(Change::with_losses(
+                        format!("the segments of inode {ino} are counted"),
+                        lost,
+                    ))
                 })
                 .await
             }
             Fix::Overlap(a, b) => {
-                // One after the other: what each of them loses is told.
+                // One after the other, so that the loss of each is reported.
                 for piece in [&a, &b] {
                     if let Some(done) = self.trim(piece).await? {
                         return Ok(done);
                     }
                 }
-                let gaps = &self.kept.gaps;
-                self.telling(|txn| overlap(txn, gaps, &a, &b)).await
+                let gaps = &self.state.gaps;
+                self.change_with_report(|txn| overlap(txn, gaps, &a, &b)).await
             }
             Fix::Outside(piece, from, to) => {
                 if let Some(done) = self.trim(&piece).await? {
                     return Ok(done);
                 }
-                let gaps = &self.kept.gaps;
-                self.telling(|txn| {
+                let gaps = &self.state.gaps;
+                self.change_with_report(|txn| {
                     let lost = cut(txn, gaps, &piece, from, to)?;
                     let owner = piece.owner();
                     let line = format!("{owner:?} lost blocks {from} to {to}, which are none");
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
-            Fix::Beyond(owner) => self.telling(|txn| beyond(txn, gaps, owner)).await,
+            Fix::Beyond(owner) => self.change_with_report(|txn| beyond(txn, gaps, owner)).await,
             Fix::AddFree(pag, start, len) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     add_free(txn, pag, start, len)?;
                     let line =
                         format!("{len} blocks from {start} of data zone {pag} on became free");
-                    Ok(Change::losing(line, [Loss::Data { pag, blocks: len }]))
+                    Ok(Change::with_losses(line, [Loss::Data { pag, blocks: len }]))
                 })
                 .await
             }
@@ -83,7 +87,7 @@ impl Fixer {
                 Ok(done.then(|| "neighbouring runs of free space were joined".into()))
             }
             Fix::PagCount(pag, free, freed) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let record = txn.pag(pag)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { free, freed, ..record };
                     PAGS.insert(txn, &pag_key(pag), &record.encode())?;
@@ -97,29 +101,29 @@ impl Fixer {
 }
 
 impl Fixer {
-    /// Cuts a piece of a file that by it alone maps more than it counts. `None`: it is none.
+    /// Cuts a piece by which alone its file maps more than it counts. `None`: the piece is not one.
     async fn trim(&mut self, piece: &Piece) -> Result<Option<Option<Change>>, StoreError> {
         let Owner::File(ino) = piece.owner() else { return Ok(None) };
-        let more = self.check.greedy.get(&ino).copied();
+        let more = self.check.overmapped.get(&ino).copied();
         let Some(more) = more.filter(|&more| more < piece.len()) else { return Ok(None) };
-        // What else overlaps it is found again, if it still does.
+        // The next check finds other overlaps again, if there still are any.
         if !self.trimmed.insert(ino) {
             return Ok(Some(None));
         }
         let (from, to) = (piece.end() - more, piece.end());
-        let gaps = &self.kept.gaps;
+        let gaps = &self.state.gaps;
         let done = self
-            .telling(|txn| {
+            .change_with_report(|txn| {
                 let lost = cut(txn, gaps, piece, from, to)?;
                 let line = format!("a segment of inode {ino} was cut to the blocks that it counts");
-                Ok(Change::losing(line, lost))
+                Ok(Change::with_losses(line, lost))
             })
             .await?;
         Ok(Some(done))
     }
 }
 
-/// Two pieces with blocks in common: who ranks lower loses them.
+/// Two pieces have blocks in common: the owner of lower rank loses them.
 fn overlap(txn: &mut Txn<'_>, gaps: &Gaps, a: &Piece, b: &Piece) -> Result<Change, Stop> {
     let (from, to) = (a.start().max(b.start()), a.end().min(b.end()));
     if from >= to {
@@ -141,7 +145,7 @@ fn overlap(txn: &mut Txn<'_>, gaps: &Gaps, a: &Piece, b: &Piece) -> Result<Chang
     let (winner, loser) = (winner.owner(), loser.owner());
     let line =
         format!("blocks {from} to {to} of data zone {pag} are {winner:?}'s, no more {loser:?}'s");
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
 fn rank(owner: Owner) -> u32 {
@@ -163,7 +167,7 @@ fn wins(txn: &mut Txn<'_>, first: Ino, second: Ino) -> Result<bool, Stop> {
     Ok(a > b || a == b && first <= second)
 }
 
-/// Takes blocks `[from, to)` from a piece; what a file loses by that.
+/// Takes blocks `[from, to)` from a piece; returns what a file loses.
 fn cut(
     txn: &mut Txn<'_>,
     gaps: &Gaps,
@@ -213,9 +217,9 @@ fn cut(
     Ok(Vec::new())
 }
 
-/// Changes the segments of a file, and counts them anew. Those that overlap one before them go, and
-/// that of block 0 if the file has content. Gives what of the file is not mapped any more, and what
-/// it counted and has not.
+/// Changes the segments of a file, and recounts them. Removes those that overlap an earlier one,
+/// and that of block 0 if the file has inline data. Returns what is no longer mapped, and what the
+/// file counted and does not have.
 fn rewrite(
     txn: &mut Txn<'_>,
     ino: Ino,
@@ -253,7 +257,7 @@ fn rewrite(
     Ok(lost)
 }
 
-/// What a file lost that has `found` segments outside of its slot, and in all those of `list`.
+/// The losses of a file that has `found` segments outside of its slot, and `list` in all.
 fn uncounted(slot: &Slot, found: u64, list: &[Extent], gaps: &Gaps) -> Vec<Loss> {
     let mapped = list.iter().fold(0u64, |sum, extent| sum.saturating_add(extent.len));
     let missing = slot.blocks().saturating_sub(mapped);
@@ -271,7 +275,7 @@ fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> 
         let near = |extent: &Extent| !far(extent.addr.0, extent.len);
         let lost = rewrite(txn, ino, gaps, |list| list.retain(near))?;
         let line = format!("inode {ino} lost segments that lie in no data zone");
-        return Ok(Change::losing(line, lost));
+        return Ok(Change::with_losses(line, lost));
     }
     let mut free = Vec::new();
     FREE.for_each(txn, &[0; 10], |key, value| {
@@ -301,7 +305,7 @@ fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> 
     Ok("runs that lie in no data zone were removed".into())
 }
 
-/// Makes blocks free that nobody has, joined with free neighbours.
+/// Frees blocks without an owner, joined with free neighbours.
 fn add_free(txn: &mut Txn<'_>, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
     let (mut from, mut end) = (start, start + len);
     if let Some((before, n)) = txn.free_run_to(pag, start)? {

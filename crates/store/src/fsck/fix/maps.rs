@@ -1,7 +1,7 @@
-//! Making the name map of a directory anew, which was removed because it was wrong.
+//! Rebuilding the name map of a directory that was removed because it was wrong.
 //!
-//! Invariant: the map grows beside the directory, whose slot is told of it by the last transaction.
-//! What was made until a repair was broken off belongs to no directory then, and the next one
+//! Invariant: the map grows beside the directory, and the last transaction enters it in the
+//! directory's slot. The map of an interrupted repair belongs to no directory, and the next repair
 //! removes it.
 
 use types::{DirNo, Ino, MetaBlock};

@@ -1,9 +1,9 @@
-//! Doing what a plan says, one transaction for each fix.
+//! The fixes of a plan, each of them a transaction.
 //!
 //! Invariants:
-//! - a fix believes nothing that an earlier fix may have changed: it reads again what it changes;
+//! - a fix relies on nothing that an earlier fix may have changed: it reads again what it changes;
 //! - `None` means that nothing changed;
-//! - what of the users' a fix could not keep is in what it gives back ([`Change`]).
+//! - a fix returns what it lost of the users' data ([`Change`]).
 
 mod bitmap;
 mod blobs;
@@ -31,7 +31,7 @@ use crate::mfs::{Cost, Mfs};
 use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 
-/// Metadata blocks that one step of freeing gives back.
+/// Metadata blocks that one step frees.
 const FREE_STEP: u64 = 8192;
 
 /// What a fix did.
@@ -39,7 +39,7 @@ const FREE_STEP: u64 = 8192;
 pub(super) struct Change {
     /// In words.
     pub(super) line: String,
-    /// What went away for good.
+    /// Permanent losses.
     pub(super) lost: Vec<Loss>,
 }
 
@@ -56,15 +56,15 @@ impl From<&str> for Change {
 }
 
 impl Change {
-    /// The same, which cost this.
-    fn losing(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
+    /// The change with these losses.
+    fn with_losses(line: impl Into<Change>, lost: impl IntoIterator<Item = Loss>) -> Change {
         let mut change = line.into();
         change.lost.extend(lost);
         change
     }
 }
 
-/// What was done, if anything was.
+/// The change, if there was one.
 type Done = Result<Option<Change>, StoreError>;
 
 /// Content blocks that no chunk of the table has, by the inodes in them.
@@ -73,18 +73,18 @@ type Evidence = BTreeMap<DirNo, Blocks>;
 /// Blocks as the log has them.
 type Versions = BTreeMap<MetaBlock, Box<Block>>;
 
-/// What the log has of damaged blocks. It is asked before the repair's own writes go over what it
-/// still holds, so what was found is kept from round to round, until it was put back.
+/// Versions of damaged blocks from the log. Repair searches the log before its own writes overwrite
+/// what that still holds. So it keeps what it found from round to round, until it is restored.
 #[derive(Default)]
 pub(super) struct Salvaged {
     searched: BTreeSet<MetaBlock>,
     found: Versions,
-    /// The blocks of which it has any change, where that matters: a part of the bitmap is lost.
+    /// The blocks of which the log has any change; only listed if a part of the bitmap is lost.
     changed: Option<BTreeSet<MetaBlock>>,
 }
 
 impl Salvaged {
-    /// Seeks those of these blocks that were not sought before, all in one pass.
+    /// Searches the log in one pass for those of the blocks that were not searched before.
     ///
     /// # Errors
     /// `Io`.
@@ -101,12 +101,12 @@ impl Salvaged {
         Ok(())
     }
 
-    /// Has the log this block?
+    /// Was a version of this block found in the log?
     pub(super) fn has(&self, block: MetaBlock) -> bool {
         self.found.contains_key(&block)
     }
 
-    /// Asks which blocks the log has changes of, if it was not asked before.
+    /// Lists the blocks of which the log has changes, unless that was done before.
     ///
     /// # Errors
     /// `Io`.
@@ -118,29 +118,29 @@ impl Salvaged {
     }
 }
 
-/// What the rounds of a repair hand on.
-pub(super) struct Kept {
+/// State that the rounds of a repair hand on.
+pub(super) struct RepairState {
     pub(super) salvaged: Salvaged,
-    /// A part of the bitmap was lost, now or before a repair that was broken off: free blocks there
-    /// look like used ones of nobody.
+    /// A part of the bitmap was lost, now or before an interrupted repair: free blocks there look
+    /// like allocated ones without an owner.
     pub(super) bitmap_lost: bool,
     /// Where the log ended before the repair wrote anything.
     began: Lsn,
-    /// Blocks that came back from the log, and when they had been changed last.
+    /// Blocks restored from the log, with the LSN of their last change.
     returned: BTreeMap<MetaBlock, Lsn>,
-    /// Where segments were lost, of which later rounds count how many those of each file are.
+    /// Where segments were lost; later rounds count how many each file lost.
     gaps: Gaps,
 }
 
-impl Kept {
-    pub(super) async fn new(mfs: &Mfs) -> Result<Kept, StoreError> {
+impl RepairState {
+    pub(super) async fn new(mfs: &Mfs) -> Result<RepairState, StoreError> {
         let began = mfs.inner.state.borrow().log.end();
         let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
             Ok((word, _)) => word & BITMAP_LOST != 0,
             Err(StoreError::Corrupt { .. }) => false,
             Err(error) => return Err(error),
         };
-        Ok(Kept {
+        Ok(RepairState {
             salvaged: Salvaged::default(),
             returned: BTreeMap::new(),
             gaps: Gaps::default(),
@@ -149,7 +149,7 @@ impl Kept {
         })
     }
 
-    /// Everything is sound: the next repair begins anew.
+    /// Everything is sound: the next repair starts without this one's marks.
     pub(super) async fn finish(mfs: &Mfs) -> Result<(), StoreError> {
         mfs.run(Cost::DELETE, |txn| match txn.root(UNFINISHED)? {
             0 => Ok(()),
@@ -167,21 +167,21 @@ type Blocks = BTreeMap<u32, (Lsn, MetaBlock)>;
 pub(super) struct Fixer {
     mfs: Mfs,
     check: Check,
-    pub(super) kept: Kept,
+    pub(super) state: RepairState,
     evidence: Option<Evidence>,
     circle_broken: bool,
-    /// Files of which a segment was cut to what they count.
+    /// Files of which a segment was cut to their block count.
     trimmed: BTreeSet<Ino>,
-    /// What labels of data zones are wanted for, and are not to be had.
+    /// Labels of data zones that are needed and cannot be read, and why.
     pub(super) wanted: Vec<String>,
 }
 
 impl Fixer {
-    pub(super) fn new(mfs: &Mfs, check: Check, kept: Kept) -> Fixer {
+    pub(super) fn new(mfs: &Mfs, check: Check, state: RepairState) -> Fixer {
         Fixer {
             mfs: mfs.clone(),
             check,
-            kept,
+            state,
             evidence: None,
             circle_broken: false,
             trimmed: BTreeSet::new(),
@@ -189,13 +189,13 @@ impl Fixer {
         }
     }
 
-    /// What the rounds after this one need; `forgotten`: what was damaged in trees and layouts is
-    /// no more there.
-    pub(super) fn into_kept(mut self, forgotten: bool) -> Kept {
+    /// State for later rounds; with `forgotten`, damaged nodes and layout blocks have been removed,
+    /// so their gaps are kept.
+    pub(super) fn into_state(mut self, forgotten: bool) -> RepairState {
         if forgotten {
-            self.kept.gaps.append(self.check.gaps);
+            self.state.gaps.append(self.check.gaps);
         }
-        self.kept
+        self.state
     }
 
     /// Does one fix.
@@ -209,14 +209,14 @@ impl Fixer {
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
             Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
             Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,
-            Fix::FromLog(block) => self.log_version(*block).await,
+            Fix::FromLog(block) => self.restore_from_log(*block).await,
             Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
             Fix::Inodes(count) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let counted = txn.root(INODES)?;
                     txn.set_root(INODES, *count)?;
                     let lost = (counted > *count).then_some(Loss::Inodes { counted, left: *count });
-                    Ok(Change::losing(format!("{count} inodes counted"), lost))
+                    Ok(Change::with_losses(format!("{count} inodes counted"), lost))
                 })
                 .await
             }
@@ -268,7 +268,7 @@ impl Fixer {
         }
     }
 
-    /// Runs a transaction; says whether it changed anything.
+    /// Runs a transaction; returns whether it changed anything.
     async fn change(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
@@ -276,8 +276,8 @@ impl Fixer {
         Ok(self.mfs.run(Cost::DELETE, |txn| body(txn)).await?.1 != Transno::ZERO)
     }
 
-    /// As [`Fixer::change`], where the body says what it does.
-    async fn telling<T: Into<Change>>(
+    /// As [`Fixer::change`]; the body returns its report.
+    async fn change_with_report<T: Into<Change>>(
         &self,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Done {
@@ -285,7 +285,7 @@ impl Fixer {
         Ok((number != Transno::ZERO).then(|| change.into()))
     }
 
-    /// The superblock goes to the device when the repair ends.
+    /// The superblock is written when the repair ends.
     fn add_feature(&self, feature: Feature) -> Option<String> {
         let features = &mut self.mfs.inner.state.borrow_mut().superblock.features;
         let name = feature.name().filter(|_| !features.has(feature))?;
@@ -302,7 +302,7 @@ impl Fixer {
     }
 
     async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             txn.mark_used(first, len)?;
             Ok(format!("{len} metadata blocks from {first} on are marked as allocated"))
         })
@@ -319,8 +319,8 @@ impl Fixer {
         Ok(Some(format!("{len} metadata blocks from {first} on became free").into()))
     }
 
-    async fn log_version(&mut self, block: MetaBlock) -> Done {
-        let Some(data) = self.kept.salvaged.found.remove(&block) else { return Ok(None) };
+    async fn restore_from_log(&mut self, block: MetaBlock) -> Done {
+        let Some(data) = self.state.salvaged.found.remove(&block) else { return Ok(None) };
         let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
         if let Ok((true, _)) = same.await {
             return Ok(None);
@@ -332,14 +332,14 @@ impl Fixer {
                 Ok(())
             })
             .await?;
-        self.kept.returned.insert(block, lsn_of(&data));
+        self.state.returned.insert(block, lsn_of(&data));
         let line = || format!("metadata block {block} ({}) came back from the log", kind.text());
         Ok(done.then(|| line().into()))
     }
 }
 
 impl Txn<'_> {
-    /// Marks blocks as allocated, whatever they were.
+    /// Marks blocks as allocated, whether they were or not.
     fn mark_used(&mut self, first: MetaBlock, len: u64) -> Result<(), Stop> {
         let (mut at, end) = (first.0, first.0.saturating_add(len).min(self.state.space.blocks));
         while at < end {

@@ -9,7 +9,7 @@ use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
 
-/// A client's number from here on was never issued, nor will be.
+/// Clients' numbers from here on are never issued.
 const CLIENT_END: u64 = 1 << 48;
 
 impl Fixer {
@@ -20,22 +20,22 @@ impl Fixer {
                 let key = client.0.to_be_bytes();
                 let done = self.change(|txn| CLIENTS.insert(txn, &key, &[0; 8]).map(drop)).await?;
                 let line = format!("the description of client {client} was removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Client(*client)])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Client(*client)])))
             }
             Fix::DropReply(key) => {
                 let done = self.change(|txn| REPLIES.remove(txn, key).map(drop)).await?;
-                Ok(done.then(|| Change::losing("kept replies were removed", [Loss::Replies])))
+                Ok(done.then(|| Change::with_losses("kept replies were removed", [Loss::Replies])))
             }
             Fix::EmptyReplies(block) => {
                 let done = self.change(|txn| txn.init(*block, BlockType::Reply).map(drop)).await?;
                 let line = format!("the replies of block {block} were removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Replies])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Replies])))
             }
             Fix::DropSetting(key) => {
                 let done = self.change(|txn| SETTINGS.remove(txn, key).map(drop)).await?;
                 let key = u32::from_be_bytes(*key);
                 let line = format!("setting {key} was removed");
-                Ok(done.then(|| Change::losing(line, [Loss::Setting(key)])))
+                Ok(done.then(|| Change::with_losses(line, [Loss::Setting(key)])))
             }
             Fix::DropFrozen(key) => {
                 let done = self.change(|txn| FROZEN.remove(txn, key).map(drop)).await?;
@@ -67,8 +67,8 @@ impl Fixer {
         Ok(done.await?.then(|| line.into()))
     }
 
-    /// Whoever owns something is known; it cannot come back, so it counts as evicted, with all that
-    /// it could write.
+    /// Adds an unknown client that owns something. It cannot come back, so it counts as evicted,
+    /// with everything that it could write.
     async fn add_client(&mut self, client: ClientId) -> Done {
         let key = client.0.to_be_bytes();
         if client.0 == 0 || client.0 >= CLIENT_END {

@@ -9,7 +9,7 @@ use crate::format::blob::{BlobKind, Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::format::layout;
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
-use crate::fsck::lost::{Known, Loss};
+use crate::fsck::lost::{KnownName, Loss};
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::mfs::Cost;
 use crate::names::NewInode;
@@ -17,7 +17,7 @@ use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 
-/// Where inodes go that nothing leads to; the second if the first is no directory.
+/// Names of the directory for unreachable inodes; the second is used if the first is no directory.
 const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
 
 impl Txn<'_> {
@@ -31,7 +31,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The directory in whose content a slot lies; none, if nothing says so or it is the system's.
+    /// The directory in whose content a slot lies; `Ino::NONE` if that is unknown or the system's
+    /// chunk.
     pub(super) fn directory_at(&mut self, at: SlotAt) -> Result<Ino, Stop> {
         if !self.ensure_chunk(at.place.chunk)? {
             return Ok(Ino::NONE);
@@ -39,8 +40,8 @@ impl Txn<'_> {
         Ok(self.chunk(at.place.chunk)?.descriptor.owner)
     }
 
-    /// That the name in a slot goes, which leads to an inode that is gone, or that has another
-    /// name. What lies in the attic, has none that users know.
+    /// The loss of the name in a slot: its inode is lost, or has another name. Names in the orphan
+    /// directory are no loss: users do not know them.
     fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
         let dir = self.directory_at(at)?;
         let (name, ino) = (slot.name().to_vec(), slot.ino());
@@ -48,7 +49,7 @@ impl Txn<'_> {
         Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
     }
 
-    /// Changes a slot that must be sound.
+    /// Changes a slot, which must be sound afterwards.
     fn change_slot(&mut self, at: SlotAt, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
         let mut slot = self.slot_at(at)?;
         slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
@@ -56,7 +57,7 @@ impl Txn<'_> {
         self.put_slot(at, &slot)
     }
 
-    /// The directory of what nothing leads to; made if it does not exist.
+    /// The directory for unreachable inodes; made if it does not exist.
     pub(super) fn lost_and_found(&mut self) -> Result<Ino, Stop> {
         for name in LOST_AND_FOUND {
             let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
@@ -77,7 +78,7 @@ impl Txn<'_> {
         self.set_attr(&Attr { nlink: attr.nlink + change, ..attr })
     }
 
-    /// Gives an inode without a name, or whose name nothing leads to, one in lost+found.
+    /// Gives an inode without a reachable name one in lost+found.
     pub(super) fn rescue(&mut self, ino: Ino) -> Result<(), Stop> {
         let found = self.lost_and_found()?;
         let name = self.free_name(found, ino)?;
@@ -126,15 +127,19 @@ impl Fixer {
     pub(super) async fn fix_slot(&mut self, fix: &Fix) -> Done {
         match fix {
             Fix::ClearSlot(at) => self.clear(*at).await,
-            Fix::Duplicate(at) => self.telling(|txn| duplicate(txn, *at)).await,
-            Fix::Rename(at, name) => self.telling(|txn| rename(txn, *at, name)).await,
-            Fix::Flags(at) => self.telling(|txn| flags(txn, *at)).await,
-            Fix::CopyLayout(at, block) => self.telling(|txn| copy_layout(txn, *at, *block)).await,
-            Fix::DropLayout(at, block) => self.telling(|txn| drop_layout(txn, *at, *block)).await,
-            Fix::Content(at, cut) => self.telling(|txn| content(txn, *at, *cut)).await,
-            Fix::Target(at, len) => self.telling(|txn| target(txn, *at, *len)).await,
+            Fix::Duplicate(at) => self.change_with_report(|txn| duplicate(txn, *at)).await,
+            Fix::Rename(at, name) => self.change_with_report(|txn| rename(txn, *at, name)).await,
+            Fix::Flags(at) => self.change_with_report(|txn| flags(txn, *at)).await,
+            Fix::CopyLayout(at, block) => {
+                self.change_with_report(|txn| copy_layout(txn, *at, *block)).await
+            }
+            Fix::DropLayout(at, block) => {
+                self.change_with_report(|txn| drop_layout(txn, *at, *block)).await
+            }
+            Fix::Content(at, cut) => self.change_with_report(|txn| content(txn, *at, *cut)).await,
+            Fix::Target(at, len) => self.change_with_report(|txn| target(txn, *at, *len)).await,
             Fix::IssueNumber(at) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let next = u16::from(reuse_of(txn.slot_at(*at)?.ino())) + 1;
                     txn.change_slot(*at, |slot| slot.set_next_reuse(next))?;
                     Ok(format!("slot {} of block {} issues higher numbers", at.place.slot, at.home))
@@ -142,7 +147,7 @@ impl Fixer {
                 .await
             }
             Fix::DropLink(at) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let slot = txn.slot_at(*at)?;
                     if slot.state() == SlotState::Link {
                         txn.change_slot(*at, Slot::clear)?;
@@ -150,12 +155,12 @@ impl Fixer {
                     let lost = txn.losing_name(*at, &slot, slot.kind() != FileKind::Directory)?;
                     let name = String::from_utf8_lossy(slot.name()).into_owned();
                     let line = format!("the name {name:?} of inode {} was removed", slot.ino());
-                    Ok(Change::losing(line, lost))
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }
             Fix::LinkKind(at, kind) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let slot = txn.slot_at(*at)?;
                     let (name, ino) = (slot.name().to_vec(), slot.ino());
                     txn.change_slot(*at, |slot| slot.set_link(&name, ino, *kind))?;
@@ -163,7 +168,7 @@ impl Fixer {
                 })
                 .await
             }
-            Fix::Moved(ino, place) => self.telling(|txn| moved(txn, *ino, *place)).await,
+            Fix::Moved(ino, place) => self.change_with_report(|txn| moved(txn, *ino, *place)).await,
             Fix::DropXattrs(at) => self.drop_xattrs(*at).await,
             _ => self.fix_inode(fix).await,
         }
@@ -172,37 +177,39 @@ impl Fixer {
     async fn fix_inode(&mut self, fix: &Fix) -> Done {
         match *fix {
             Fix::Links(ino, nlink) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
-                        // No inode of that number, for all others.
+                        // For all other callers the orphan directory does not exist: its slot is
+                        // changed directly.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.store(&spot, &slot)?;
                     } else {
                         txn.set_attr(&Attr { nlink, ..attr })?;
                     }
-                    // A directory's are names of directories in it, which are told as such.
+                    // Links of a directory are those of its subdirectories, whose names are
+                    // reported themselves.
                     let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
                     let (counted, left) = (attr.nlink, nlink);
                     let lost = fewer.then_some(Loss::Links { ino, counted, left });
-                    Ok(Change::losing(format!("inode {ino} counts {nlink} links"), lost))
+                    Ok(Change::with_losses(format!("inode {ino} counts {nlink} links"), lost))
                 })
                 .await
             }
             Fix::Unreachable(ino) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (_, slot) = txn.locate_live(ino)?;
                     let directory = slot.kind() == FileKind::Directory;
                     let counted = if directory { 1 } else { slot.nlink() };
                     txn.rescue(ino)?;
                     let line = format!("inode {ino} is in lost+found");
-                    Ok(Change::losing(line, [Loss::AllNames { ino, counted }]))
+                    Ok(Change::with_losses(line, [Loss::AllNames { ino, counted }]))
                 })
                 .await
             }
             Fix::Orphan(ino, listed) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let key = ino.0.to_be_bytes();
                     if listed {
                         ORPHANS.insert(txn, &key, &[0; 8])?;
@@ -214,7 +221,7 @@ impl Fixer {
                 .await
             }
             Fix::Fragments(ino, fragments) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     slot.set_fragments(fragments);
                     txn.store(&spot, &slot)?;
@@ -223,7 +230,7 @@ impl Fixer {
                 .await
             }
             Fix::DirectorySize(ino, blocks) => {
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let missing = slot.blocks().saturating_sub(blocks);
                     slot.set_blocks(blocks);
@@ -232,7 +239,7 @@ impl Fixer {
                     let names = missing * u64::from(txn.slots().per_block());
                     let content = Loss::Content { dir: ino, blocks: missing, names };
                     let lost = (missing > 0 && ino != ORPHAN_DIR).then_some(content);
-                    Ok(Change::losing(format!("directory {ino} has {blocks} blocks"), lost))
+                    Ok(Change::with_losses(format!("directory {ino} has {blocks} blocks"), lost))
                 })
                 .await
             }
@@ -241,7 +248,7 @@ impl Fixer {
     }
 
     async fn clear(&mut self, at: SlotAt) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             let mut slot = txn.slot_at(at)?;
             let (ino, name) = (slot.ino(), slot.name().to_vec());
             slot.clear();
@@ -249,13 +256,13 @@ impl Fixer {
             txn.put_slot(at, &slot)?;
             let (dir, SlotPlace { chunk, slot }) = (txn.directory_at(at)?, at.place);
             let line = format!("slot {slot} of chunk {chunk} was emptied: it held {ino}");
-            Ok(Change::losing(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
+            Ok(Change::with_losses(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
         })
         .await
     }
 
-    /// Removes the attributes but those that lie whole in the blocks of their blob before the first
-    /// that is damaged.
+    /// Removes the attributes except those that lie completely in blocks before the first damaged
+    /// one of their blob.
     async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
         let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
         let bytes = match slot.xattr_blob() {
@@ -266,46 +273,47 @@ impl Fixer {
             None => Vec::new(),
         };
         let XattrPrefix { whole, cut } = decode_xattr_prefix(&bytes).unwrap_or_default();
-        let last = whole.last().map(|(name, _)| (name.clone(), Known::Before));
+        let last = whole.last().map(|(name, _)| (name.clone(), KnownName::Before));
         let cut = cut.filter(|name| !name.is_empty());
-        let from = cut.map(|name| (name, Known::First)).or(last);
+        let from = cut.map(|name| (name, KnownName::First)).or(last);
         match self.keep_xattrs(at, &whole, from).await {
-            // Without room for them they go.
+            // Without room the attributes are lost.
             Err(StoreError::Fault(_)) if !whole.is_empty() => self.keep_xattrs(at, &[], None).await,
             done => done,
         }
     }
 
-    /// Makes `whole` the attributes, where those from one on are lost, in the order of their names.
+    /// Sets the attributes to `whole`; those from one on, in the order of names, are lost.
     async fn keep_xattrs(
         &self,
         at: SlotAt,
         whole: &[Xattr],
-        from: Option<(Vec<u8>, Known)>,
+        from: Option<(Vec<u8>, KnownName)>,
     ) -> Done {
-        self.telling(|txn| {
+        self.change_with_report(|txn| {
             let mut slot = txn.slot_at(at)?;
             slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
-            // Blocks of the blob are nobody's then, and free at the end.
+            // The blob's blocks have no owner then; the last stage frees them.
             slot.set_xattr_blob(None);
             slot.set_xattrs(b"");
             txn.put_xattrs(&mut slot, None, whole, at.home)?;
             txn.put_slot(at, &slot)?;
             let (ino, kept) = (slot.ino(), whole.len());
             let line = format!("extended attributes of inode {ino} were removed, {kept} stay");
-            Ok(Change::losing(line, [Loss::Xattrs { ino, from: from.clone() }]))
+            Ok(Change::with_losses(line, [Loss::Xattrs { ino, from: from.clone() }]))
         })
         .await
     }
 }
 
-/// The inode's number leads to one slot: the other becomes a name of it, or is emptied.
+/// One slot keeps the inode's number: the other becomes a name of it, or is emptied.
 fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let ino = txn.slot_at(at)?.ino();
     let line = format!("inode {ino} is in one place");
     let key = ino.0.to_be_bytes();
     let other = if home_of(ino) == at.place {
-        // This one stays; the other is where the `moved` tree leads, and is found again.
+        // This one stays; the other is where the `moved` tree leads, and the next check finds it
+        // again.
         let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line.into()) };
         let place = SlotPlace::unpack(u64::from_le_bytes(value));
         match txn.spot(place)? {
@@ -329,7 +337,7 @@ fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
         _ if name.is_empty() => slot.clear(),
         kind => slot.set_link(&name, ino, kind),
     })?;
-    Ok(Change::losing(line, lost))
+    Ok(Change::with_losses(line, lost))
 }
 
 fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
@@ -345,7 +353,9 @@ fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
     }
     txn.put_slot(at, &slot)?;
     Ok(match name.is_empty() {
-        true => format!("inode {ino} of the attic has no name any more, which was {old:?}"),
+        true => {
+            format!("inode {ino} of the orphan directory has no name any more, which was {old:?}")
+        }
         false => {
             format!("the name {old:?} of inode {ino} is now {:?}", String::from_utf8_lossy(name))
         }
@@ -366,7 +376,7 @@ fn copy_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String
     Ok(format!("file {ino} has a layout block of its own"))
 }
 
-/// What the block maps goes; the block becomes nobody's, and free at the end.
+/// The file loses the block's segments. The block has no owner then; the last stage frees it.
 fn drop_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
     let mut slot = txn.slot_at(at)?;
     let mut blocks = slot.layout_blocks();
@@ -396,17 +406,17 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let file = before.state() == SlotState::Inode && before.kind() == FileKind::Regular;
     let lost = file && (tail || blob) && !slot.has_content();
     let lost = lost.then(|| content_from(&before, 0)).flatten();
-    Ok(Change::losing(format!("inode {} had {what}: cleared", slot.ino()), lost))
+    Ok(Change::with_losses(format!("inode {} had {what}: cleared", slot.ino()), lost))
 }
 
-/// The bytes from `from` on of what may lie with the inode of a slot.
+/// The loss of a slot's inline data from byte `from` on.
 fn content_from(slot: &Slot, from: u64) -> Option<Loss> {
     let (ino, end) = (slot.ino(), if from == 0 { CONTENT_MAX as u64 } else { BLOCK_U64 });
     let to = slot.attr().size.min(end);
     (from < to).then_some(Loss::Inline { ino, from, to })
 }
 
-/// What a blob had that is removed becomes nobody's, and free at the end.
+/// Blocks of a removed blob have no owner then; the last stage frees them.
 fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
     let mut slot = txn.slot_at(at)?;
     let (ino, size) = (slot.ino(), slot.attr().size);
@@ -415,11 +425,11 @@ fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
         txn.put_slot(at, &slot)?;
         let most = size.min(CONTENT_MAX as u64);
         let line = format!("the content of file {ino} has {most} bytes at most");
-        return Ok(Change::losing(line, content_from(&slot, CONTENT_MAX as u64)));
+        return Ok(Change::with_losses(line, content_from(&slot, CONTENT_MAX as u64)));
     }
     txn.change_slot(at, Slot::clear_content)?;
     let line = format!("the content beside the inode of file {ino} was removed");
-    Ok(Change::losing(line, content_from(&slot, 0)))
+    Ok(Change::with_losses(line, content_from(&slot, 0)))
 }
 
 fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Stop> {
@@ -434,7 +444,7 @@ fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Sto
             txn.change_slot(at, Slot::clear)?;
             let (dir, name, len) = (txn.directory_at(at)?, slot.name().to_vec(), slot.attr().size);
             let line = format!("symlink {ino}, whose target is lost, was removed");
-            Ok(Change::losing(line, [Loss::Target { dir, name, ino, len }]))
+            Ok(Change::with_losses(line, [Loss::Target { dir, name, ino, len }]))
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Building a tree anew from what is left of it.
+//! Rebuilding a tree from what is left of it.
 //!
 //! Invariants:
 //! - the new tree grows beside the old one, under a root of its own ([`SCRATCH`]); one transaction
-//!   puts it in the place of the old. Until then the old one is as it was;
-//! - blocks of the old tree, and of a new one whose making was broken off, are nobody's
-//!   then: the last stage frees them;
-//! - what is left: the entries of all nodes that can be reached and read; and of leaves that are
-//!   allocated, nobody's, and of the widths that this tree alone has. What was reached wins, then
-//!   what was changed last;
-//! - where a part of the bitmap was lost such leaves may have been free. A leaf that was given back
-//!   has keys where leaves are that were changed when that happened, or later, and of those of a
-//!   tree no two have keys between each other's: so one that overlaps with one that was reached, or
-//!   was changed later, was free, and nothing of it is taken;
-//! - which clients were evicted, and what they could write, is never forgotten: where the list of
-//!   quarantines is lost every client is in the new one, where that of frozen files is, all files
-//!   are frozen for every client in quarantine; both before the old tree is replaced;
+//!   replaces the old one by it. Until then the old one is unchanged;
+//! - blocks of the old tree, and of an unfinished new one, have no owner then: the last stage frees
+//!   them;
+//! - the new tree gets the entries of all nodes that can be reached and read. It also gets those of
+//!   allocated leaves without an owner that have the entry widths of this tree only. Reached
+//!   entries win, then those changed last;
+//! - where a part of the bitmap was lost such leaves may have been free. When a leaf is freed, the
+//!   leaves that take over its keys change at that time or later, and leaves of one tree never
+//!   overlap. So a leaf that overlaps a reached one, or one changed later, was free, and nothing of
+//!   it is taken;
+//! - evictions, and what evicted clients could write, are never forgotten. Where the list of
+//!   quarantines is lost, the new one has every client. Where that of frozen files is lost, all
+//!   files are frozen for every client in quarantine. Both happen before the old tree is replaced;
 //! - entries go from leaf to leaf, so that a tree of any size needs little memory.
 
 use std::collections::BTreeMap;
@@ -40,12 +40,12 @@ const BATCH: usize = 64;
 
 impl Fixer {
     pub(super) async fn rebuild(&mut self, name: TreeName) -> Done {
-        // What segments, inodes and blocks are lost is told by those that count them.
+        // Lost segments, inodes and blocks are reported by the fixes that count them.
         let lost = table(name).map(|_| Loss::Table(name));
-        Ok(self.build_anew(name).await?.map(|change| Change::losing(change, lost)))
+        Ok(self.rebuild_tree(name).await?.map(|change| Change::with_losses(change, lost)))
     }
 
-    async fn build_anew(&mut self, name: TreeName) -> Done {
+    async fn rebuild_tree(&mut self, name: TreeName) -> Done {
         match name {
             TreeName::Chunks => self.build(CHUNKS, true, "directory table").await,
             TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
@@ -108,8 +108,7 @@ impl Fixer {
         self.build_with(tree, unique, what, &[]).await
     }
 
-    /// As [`Fixer::build`]; the new tree has also these entries before it takes the place of the
-    /// old one.
+    /// As [`Fixer::build`]; the new tree also gets these entries before it replaces the old one.
     pub(super) async fn build_with<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
@@ -117,10 +116,10 @@ impl Fixer {
         what: &str,
         also: &[([u8; K], [u8; V])],
     ) -> Done {
-        let young_wins = self.begin_scratch().await? && self.kept.bitmap_lost;
+        let young_wins = self.begin_scratch().await? && self.state.bitmap_lost;
         let (reached, spans) = self.reached(tree).await?;
         let spans = young_wins.then_some(spans);
-        let found = if unique { self.strays::<K, V>(spans).await? } else { 0 };
+        let found = if unique { self.unreached_leaves::<K, V>(spans).await? } else { 0 };
         let added = self.enter(also, false).await?;
         self.change(|txn| {
             let root = txn.root(SCRATCH)?;
@@ -136,9 +135,8 @@ impl Fixer {
         Ok(Some(line.into()))
     }
 
-    /// Begins a new tree; says whether there are no nodes of one that was not brought to an end.
-    /// Its leaves are younger than those that they were made from, and need not have all that is in
-    /// these.
+    /// Begins a new tree; returns whether there are no nodes of an unfinished one. Leaves of an
+    /// unfinished tree are newer than those that they were made from, and may have fewer entries.
     async fn begin_scratch(&mut self) -> Result<bool, StoreError> {
         let begin = self.mfs.run(Cost::DELETE, |txn| {
             let mut word = txn.root(UNFINISHED)?;
@@ -152,8 +150,8 @@ impl Fixer {
         Ok(begin.await?.0)
     }
 
-    /// Puts the entries of all nodes that can be reached and read into the new tree; how many, and
-    /// the spans of all leaves that were reached.
+    /// Puts the entries of all nodes that can be reached and read into the new tree; returns their
+    /// number, and the spans of all reached leaves.
     async fn reached<const K: usize, const V: usize>(
         &mut self,
         tree: Tree<K, V>,
@@ -167,7 +165,7 @@ impl Fixer {
                 continue;
             }
             match self.check.read(|txn| tree.inspect(txn, &node)).await? {
-                // What was in a leaf that is damaged is in no other.
+                // No other leaf has the keys of a damaged one.
                 None if node.level == Some(0) => {
                     spans.take(node.low.unwrap_or([0; K]), node.high);
                 }
@@ -182,7 +180,7 @@ impl Fixer {
         Ok((count, spans))
     }
 
-    /// Puts entries into the new tree; how many are new there. With `over` they take the place of
+    /// Puts entries into the new tree; returns how many are new there. With `over` they replace
     /// others.
     async fn enter<const K: usize, const V: usize>(
         &self,
@@ -206,14 +204,14 @@ impl Fixer {
         Ok(count)
     }
 
-    /// Adds the entries of leaves of such a tree that nothing leads to, those that were changed
-    /// last first; how many. With spans only those that overlap with none.
-    async fn strays<const K: usize, const V: usize>(
+    /// Adds the entries of such a tree's unreached leaves, those changed last first; returns how
+    /// many. With spans, only leaves that overlap none of them.
+    async fn unreached_leaves<const K: usize, const V: usize>(
         &mut self,
         mut spans: Option<Spans<K>>,
     ) -> Result<u64, StoreError> {
         let mut leaves = Vec::new();
-        for block in self.nobodys().await? {
+        for block in self.unowned_blocks().await? {
             let read = self.mfs.run(Cost::READ, |txn| {
                 let data = txn.read(block)?;
                 let fits = data[4] == BlockType::Tree as u8
@@ -222,11 +220,11 @@ impl Fixer {
                 Ok(fits.then(|| lsn_of(data)))
             });
             let Some(lsn) = read.await.ok().and_then(|(lsn, _)| lsn) else { continue };
-            match self.kept.returned.get(&block) {
+            match self.state.returned.get(&block) {
                 Some(before) => leaves.push((*before, block)),
-                // What this repair wrote is of a tree that it did not bring to an end, from the
-                // same leaves.
-                None if lsn > self.kept.began => {}
+                // A leaf that this repair wrote is of an unfinished tree, made from the same
+                // leaves.
+                None if lsn > self.state.began => {}
                 None => leaves.push((lsn, block)),
             }
         }
@@ -245,8 +243,8 @@ impl Fixer {
         Ok(count)
     }
 
-    /// Blocks that are allocated, and nobody's as far as the check could see.
-    pub(super) async fn nobodys(&mut self) -> Result<Vec<MetaBlock>, StoreError> {
+    /// Blocks that are allocated and that the check found no owner of.
+    pub(super) async fn unowned_blocks(&mut self) -> Result<Vec<MetaBlock>, StoreError> {
         let blocks = self.mfs.superblock().blocks;
         let bits = crate::metaspace::BITS;
         let mut out = Vec::new();

@@ -1,12 +1,11 @@
 //! The table of data zones, from the labels of their devices.
 //!
 //! Invariants:
-//! - a table that is built anew has every zone that was named and every zone in which something
-//!   lies, or it is not built: with a part of it a server would start, and meet segments in zones
-//!   that it does not know;
-//! - a line that says what the label does not is set to what that says before anything is cut or
-//!   freed by it;
-//! - a line has what the label says and no counts: they are counted when everything else is sound.
+//! - a rebuilt table has every zone that the caller named and every zone in which something lies,
+//!   or it is not built. With a part of the table a server would start, and meet segments in
+//!   unknown zones;
+//! - a line that differs from the label is set to the label before anything is cut or freed by it;
+//! - a new line has what the label says and no counts: these are set when everything else is sound.
 
 use types::{Fault, PagId};
 
@@ -18,21 +17,21 @@ use crate::trees::PAGS;
 use crate::txn::Txn;
 
 impl Fixer {
-    /// Builds the table anew, if all labels are to be had.
+    /// Rebuilds the table, if all labels can be read.
     pub(super) async fn rebuild_zones(&mut self) -> Done {
         match self.check.labels.all(&self.check.zones_met()) {
             Ok(zones) => {
                 let lines: Vec<_> = zones.iter().map(line).collect();
                 self.build_with(PAGS, true, "table of data zones", &lines).await
             }
-            Err(lacking) => {
-                self.wanted.extend(lacking);
+            Err(missing_blobs) => {
+                self.wanted.extend(missing_blobs);
                 Ok(None)
             }
         }
     }
 
-    /// Enters a zone that is missing, if its label is to be had.
+    /// Adds a missing zone, if its label can be read.
     pub(super) async fn add_zone(&mut self, id: PagId) -> Done {
         match self.check.labels.get(id) {
             Ok(zone) => {
@@ -44,19 +43,19 @@ impl Fixer {
                 let done = self.change(enter).await?;
                 Ok(done.then(|| format!("data zone {id} was entered, as its label says").into()))
             }
-            Err(lacking) => {
-                self.wanted.push(lacking);
+            Err(missing_blobs) => {
+                self.wanted.push(missing_blobs);
                 Ok(None)
             }
         }
     }
 
-    /// Has the table say of a zone what its label says.
+    /// Sets a zone's line in the table to its label.
     pub(super) async fn set_zone(&mut self, said: &Result<PagFormat, String>) -> Done {
         match said {
             Ok(zone) => {
                 let PagFormat { id, uuid, blocks } = *zone;
-                self.telling(|txn| {
+                self.change_with_report(|txn| {
                     let record = txn.pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { uuid, blocks, ..record };
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
