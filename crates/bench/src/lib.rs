@@ -14,7 +14,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod contender;
-pub mod crowd;
+pub mod barrier;
 mod disk;
 pub mod memory;
 pub mod null;

@@ -707,7 +707,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn what_cannot_be_read_ends_with_the_status_that_the_command_documents() {
+    fn bad_command_line_ends_with_the_documented_exit_status() {
         let code = |line: &str| {
             let words: Vec<_> = line.split(' ').map(std::ffi::OsString::from).collect();
             super::parse(&words).map(drop)
@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_no_server_can_have_is_refused() {
+    fn invalid_cache_size_is_refused() {
         for bad in ["1M", "8388609", "much"] {
             assert!(super::parse_cache(bad).is_err(), "{bad}");
         }
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 

@@ -384,7 +384,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn a_whole_file_reads_with_paths_relative_to_it() {
+    fn config_paths_are_relative_to_the_file() {
         let cluster = parse(GOOD).unwrap();
         assert_eq!((cluster.name.as_str(), cluster.listen.as_str()), ("home", "0.0.0.0:10821"));
         assert_eq!((cluster.lease, cluster.cache), (Duration::from_secs(5), 64 << 20));
@@ -397,7 +397,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn omitted_keys_have_defaults() {
         let cluster = parse("name='a'\nmetadata={path='m'}\ndata=[{path='d'}]\n").unwrap();
         assert_eq!(cluster.listen, format!("127.0.0.1:{DEFAULT_PORT}"));
         assert_eq!(
@@ -408,7 +408,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn when_files_get_layout_blocks_is_a_number_or_never() {
+    fn layout_ahead_is_a_number_or_never() {
         let with = |value: &str| {
             parse(&GOOD.replacen("lease = \"5s\"", &format!("layout_ahead = \"{value}\""), 1))
         };

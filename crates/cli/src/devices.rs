@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_of_a_store_names_its_device_once() {
+    fn store_errors_name_their_device_once() {
         let refused = StoreError::Refused("/dev/sdz: is a data device".into());
         let io = StoreError::io("reading", "/dev/sdz", &ErrorKind::TimedOut.into());
         let corrupt = StoreError::corrupt(MetaBlock(7), "checksum");

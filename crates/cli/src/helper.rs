@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_has_the_exit_status_of_the_program_it_helps() {
+    fn wrong_usage_has_the_exit_status_of_the_calling_program() {
         let code = |line: &str| run(line).unwrap().unwrap_err().code;
         assert_eq!(code("mount.redbud /mnt"), exit::mount::USAGE);
         assert_eq!(code("mount.redbud a b -o"), exit::mount::USAGE);

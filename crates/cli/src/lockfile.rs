@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_taker_learns_who_holds_the_lock_until_it_is_dropped() {
+    fn lock_file_names_its_holder_until_it_is_dropped() {
         let path = std::env::temp_dir().join(format!("redbud-lockfile-{}", std::process::id()));
         let mut lock = LockFile::take(&path, "pid 1").unwrap();
         lock.rewrite("pid 42, mounted at /mnt").unwrap();

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fstab_usually_says_is_accepted() {
+    fn usual_fstab_options_are_accepted() {
         let list = "rw,noatime,_netdev,nofail,x-systemd.automount,x-systemd.requires=net,auto,hard,timeo=100,retrans=2";
         let options = MountOptions::parse([list]).unwrap();
         let expected = MountOptions {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn later_options_win_and_user_implies_what_mount_says() {
+    fn later_options_win_and_user_implies_nosuid_nodev_noexec() {
         let options =
             MountOptions::parse(["ro,user", "rw,exec,data3=/dev/sdz,lease=2s,dirty=64M"]).unwrap();
         assert!(!options.read_only && options.nosuid && options.nodev && !options.noexec);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_silently_mean_something_else_is_refused() {
+    fn options_without_their_usual_effect_are_refused() {
         for bad in [
             "soft",
             "frobnicate",

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_mounts_are_seen_and_escapes_are_undone() {
+    fn only_redbud_mounts_are_listed_and_escapes_are_decoded() {
         let ours = b"98 30 0:52 / /mnt/a\\040b rw,relatime shared:1 - fuse.redbud 127.0.0.1:10821:/home rw";
         let mount = parse_line(ours).unwrap();
         assert_eq!(mount.path, Path::new("/mnt/a b"));

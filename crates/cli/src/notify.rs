@@ -100,7 +100,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_child_that_ends_without_a_word_is_told_from_one_that_is_late() {
+    fn child_that_ends_silently_differs_from_one_that_is_late() {
         let listener = ReadyListener::new().unwrap();
         let mut child = Command::new("true").spawn().unwrap();
         let readiness = listener.wait(&mut child, Duration::from_secs(60)).unwrap();

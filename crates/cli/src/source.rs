@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_are_told_apart_by_name_and_server() {
+    fn file_systems_differ_by_name_and_server() {
         let same = |one: &str, another: &str| {
             Source::parse(one).unwrap().is_same_as(&Source::parse(another).unwrap())
         };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_read_with_and_without_ports() {
+    fn sources_parse_with_and_without_ports() {
         let source = Source::parse("mds1,10.0.0.2:9000,[::1]:7,[fe80::2]:/home").unwrap();
         assert_eq!(source.servers, ["mds1:10821", "10.0.0.2:9000", "[::1]:7", "[fe80::2]:10821"]);
         assert_eq!(source.fs_name, "home");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_may_be_a_directory_of_the_file_system() {
+    fn source_may_name_a_subdirectory() {
         let source = Source::parse("[::1]:7:/home//a:/b/./c d/").unwrap();
         assert_eq!(source.servers, ["[::1]:7"]);
         assert_eq!(source.to_string(), "[::1]:7:/home/a:/b/c d");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_refused_with_the_right_shape() {
+    fn invalid_source_is_refused_with_the_right_form() {
         for bad in [
             "",
             "home",

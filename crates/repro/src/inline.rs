@@ -219,9 +219,9 @@ impl Bench {
         let files = self.shape.dirs * self.shape.files;
         let each = |bytes: u64| bytes as f64 / files as f64;
         let (empty, _) = self.stage(|files| async move { files.make_empty().await })?;
-        let (crowd, alone) = (Pace { of: "crowd", synced: false }, Pace { of: "", synced: true });
-        let ((_, log, _), _) = self.stage(|files| async move { files.make(crowd).await })?;
-        let (rewritten, _) = self.stage(|files| async move { files.rewrite(crowd).await })?;
+        let (parallel, alone) = (Pace { of: "crowd", synced: false }, Pace { of: "", synced: true });
+        let ((_, log, _), _) = self.stage(|files| async move { files.make(parallel).await })?;
+        let (rewritten, _) = self.stage(|files| async move { files.rewrite(parallel).await })?;
         let ((inlined, _, blocks), make) =
             self.stage(|files| async move { files.make(alone).await })?;
         let (_, rewrite) = self.stage(|files| async move { files.rewrite(alone).await })?;

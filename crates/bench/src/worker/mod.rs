@@ -2,7 +2,7 @@
 //!
 //! A worker prepares its job, prints `ready`, waits for a line, works, and prints its
 //! [`Done`] as one line of JSON. Times are of the monotonic clock, which all processes
-//! of a machine share: a crowd's time is from its first beginning to its last end.
+//! of a machine share: the time of workers that run together is from the first start to the last end.
 
 mod names;
 mod pool;

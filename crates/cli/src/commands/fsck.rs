@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_are_neither_in_files_nor_free_are_told() {
+    fn blocks_neither_in_files_nor_free_are_reported() {
         let counts = |data_blocks_in_pools, data_blocks_given_up| Numbers {
             data_blocks_in_pools,
             data_blocks_given_up,

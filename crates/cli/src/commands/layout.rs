@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_that_lies_with_the_inode_is_no_segment() {
+    fn inline_data_is_no_segment() {
         let inline =
             Segment { offset: 0, length: 700, pag: None, address: None, state: "inline".into() };
         let mapped = Segment {

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_answer_prints_as_indented_lines() {
+    fn server_status_prints_as_indented_lines() {
         let answer: Value = serde_json::from_str(
             r#"{"version":1,"epoch":3,"clients":[{"id":1,"host":"a"},{"id":2,"host":"b"}],"log":{"used":5}}"#,
         )

@@ -85,7 +85,7 @@ fn write_synced(path: &Path, seed: u64, len: usize) -> io::Result<()> {
 }
 
 #[test]
-fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
+fn failing_data_device_gives_eio_and_is_named_in_the_log() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 1 << 30, 48 << 20);
     let mut cluster = Cluster::start(&Spec {
@@ -137,7 +137,7 @@ fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
 }
 
 #[test]
-fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false() {
+fn failing_metadata_device_stops_the_server_without_false_replies() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 512 << 20, 64 << 20);
     let mut cluster =
@@ -194,7 +194,7 @@ fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false()
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_the_server_before_it_acknowledges() {
+fn failing_log_device_stops_the_server_before_it_replies() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 512 << 20, 128 << 20);
     let mut cluster =

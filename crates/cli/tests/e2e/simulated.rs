@@ -28,7 +28,7 @@ fn trace(said: &str) -> &str {
 }
 
 #[test]
-fn one_seed_explains_itself_and_gives_the_same_again() {
+fn one_seed_is_explained_and_reproducible() {
     let (code, said) = run("--seed 1 --operations 120");
     assert_eq!(code, 0, "{said}");
     let parts = [
@@ -53,7 +53,7 @@ fn one_seed_explains_itself_and_gives_the_same_again() {
 }
 
 #[test]
-fn several_seeds_have_a_summary_and_json_has_every_run() {
+fn seeds_have_a_summary_and_json_has_every_run() {
     let (code, said) = run("--seed 5 --count 3 --operations 40 --jobs 2 --twice");
     assert_eq!(code, 0, "{said}");
     for part in ["3 seeds: ", "\nfaults: ", "\nnever made: ", "trace of all traces "] {
@@ -72,7 +72,7 @@ fn several_seeds_have_a_summary_and_json_has_every_run() {
 }
 
 #[test]
-fn a_history_may_last_for_as_many_hours_as_may_be_asked_for() {
+fn history_may_last_the_maximum_of_hours() {
     let (code, said) =
         run("--seed 1 --hours 12 --operations 10 --clients 1 --processes 1 --faults cut");
     assert_eq!(code, 0, "{said}");
@@ -83,7 +83,7 @@ fn a_history_may_last_for_as_many_hours_as_may_be_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_what_to_do() {
+fn invalid_sim_arguments_are_refused_with_advice() {
     let refused = [
         ("--mds 2", "only one metadata server is simulated; leave --mds out, or say --mds 1"),
         ("--mds 0", "only one metadata server is simulated"),
@@ -111,7 +111,7 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_campaign_goes_on_with_what_began_it_or_when_told_so() {
+fn campaign_resumes_with_its_own_options_or_with_changed() {
     let scratch = Scratch::new();
     let file = scratch.path().join("campaign.json");
     let campaign = |more: &str| {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_does_not_run_and_the_tables_are_those_of_the_others() {
+    fn excluded_contenders_do_not_run_nor_appear_in_tables() {
         let report = measure(&plan(&[Contender::Hashed]), &mut |_| ()).unwrap();
         let ran: Vec<Contender> = report.runs().iter().map(|run| run.contender).collect();
         assert_eq!(ran, [Contender::Embedded, Contender::Linear]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linear_ext4_may_be_missing_where_the_hashed_one_is_compared() {
+    fn linear_ext4_may_be_excluded_from_the_comparison() {
         let mut runs = measure(&plan(&[]), &mut |_| ()).unwrap().runs().to_vec();
         let mut real = runs[2].clone();
         assert!(!Report::new(runs.clone()).text().contains("accesses by ext4's"));

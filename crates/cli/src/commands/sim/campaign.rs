@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_campaign_goes_on_where_it_was_saved_and_refuses_other_options_and_builds() {
+    fn campaign_resumes_and_refuses_other_options_and_builds() {
         let dir = std::env::temp_dir().join(format!("redbud-campaign-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("campaign.json");

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_that_were_not_judged_to_their_end_have_a_status_of_their_own() {
+    fn histories_not_fully_judged_have_their_own_exit_status() {
         let totals = |seeds, violations, abandoned| {
             ended(&Totals { seeds, violations, abandoned, ..Totals::default() })
         };
