@@ -53,8 +53,9 @@ impl StartBarrier {
         let mut all = Vec::new();
         for worker in &mut self.workers {
             let line = worker.line(&self.deadline)?;
-            let done: Done = serde_json::from_str(&line)
-                .or_else(|error| failed(&step, format!("a worker printed `{line}` instead of its result: {error}")))?;
+            let done: Done = serde_json::from_str(&line).or_else(|error| {
+                failed(&step, format!("a worker printed `{line}` instead of its result: {error}"))
+            })?;
             all.push(done);
         }
         let begin = all.iter().map(|done| done.begin).min().unwrap_or_default();

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::Res;
-use crate::contender::{Field, Kind, SetUp};
 use crate::barrier::{StartBarrier, once};
+use crate::contender::{Field, Kind, SetUp};
 use crate::observe::{Memory, requests_between};
 use crate::process::catch_interrupts;
 use crate::report::Columns;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::Res;
+use crate::barrier::{Finished, StartBarrier, once};
 use crate::contender::{Field, Kind};
-use crate::barrier::{StartBarrier, Finished, once};
 use crate::observe::{Requests, Usage, requests_between};
 use crate::worker::{Job, Names, Order, Stream};
 

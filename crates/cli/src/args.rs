@@ -259,7 +259,7 @@ Options (-o, separated by commas):
   ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)
   [no]allow_other    let users other than the mounting one enter (default: if root mounts)
   strict             the kernel also drops cached pages when a file's size or times change
-  timeo=N,retrans=N  mounting gives up after N tries of N tenths of a second (3, 50)
+  timeo=N,retrans=N  mounting gives up after retrans tries of timeo tenths of a second (3, 50)
   lease=TIME         lease that the client asks the server for, 1s to 1h
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
   dataN=PATH         path of data zone N on this host, if not that of the cluster's file

@@ -164,7 +164,7 @@ fn caller_of_a_stopped_server_can_be_killed_and_sent_changes_are_made() {
         signal(cluster.server_pid(), Signal::STOP);
         Waiters::start(&root, early).kill();
         signal(cluster.server_pid(), Signal::CONT);
-        // The kernel was told that both failed.
+        // The kernel saw both fail.
         eventually("the directory is made", || root.join("made/dir").exists());
         eventually("the file is removed", || !root.join("removed/file").exists());
         finish(cluster);
@@ -265,7 +265,7 @@ fn idle_mount_of_a_dead_server_blocks_no_df_and_unmounts() {
     let (done, took, said) = ended("umount", &[], &cluster.path(1));
     assert!(done && took < PATIENCE * 2, "{took:?}, {said}");
     assert!(cluster.wait_client(1).success());
-    // A mount that was detached in use, and is told to end then, waits once.
+    // A mount that is detached in use and then gets a signal to end, waits once.
     let stays = fs::File::open(cluster.path(2)).unwrap();
     let (done, took, said) = ended(&client, &["umount", "--lazy"], &cluster.path(2));
     assert!(done && took < PROMPT, "{took:?}, {said}");
@@ -281,7 +281,7 @@ fn idle_mount_of_a_dead_server_blocks_no_df_and_unmounts() {
     for index in 0..4 {
         assert!(!is_mounted(&cluster.path(index)));
     }
-    // What is told is current again when the server is back.
+    // The numbers are current again when the server is back.
     cluster.start_server();
     let path = cluster.path(4);
     fs::create_dir(path.join("made")).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that fail: the application is told, the log names the file, and nothing is
+//! Devices that fail: the application gets an error, the log names the file, and nothing is
 //! acknowledged that is not there.
 //!
 //! A broken device is a loop device whose sparse backing file lies on a small file system
@@ -220,7 +220,7 @@ fn failing_log_device_stops_the_server_before_it_replies() {
     let said = cluster.server_log();
     assert!(said.contains(device.device.to_str().unwrap()), "{said}");
     assert!(!said.contains("panicked"), "{said}");
-    // Whoever waits for the log goes on waiting, and is told no success.
+    // Callers that wait for the log keep waiting, and get no success.
     assert!(
         !maker.is_finished(),
         "300 files with their own fsync do not fit into a page of the log"

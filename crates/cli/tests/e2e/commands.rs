@@ -52,7 +52,7 @@ fn local_runs_a_command_in_the_mount_and_ends_with_its_status() {
     let (code, said) = run(local(&scratch).args(["--exec", command]));
     assert_eq!(code, 7, "{said}");
     assert!(said.lines().any(|line| line == "file"), "{said}");
-    // Later starts reopen what is there; a signal's number is told as shells do.
+    // Later starts reopen what is there; a signal's number is reported as shells do.
     let (code, said) = run(local(&scratch).args(["--exec", "cat file; kill -9 $$"]));
     assert_eq!(code, 128 + 9, "{said}");
     assert!(said.lines().any(|line| line == "kept"), "{said}");
@@ -175,10 +175,10 @@ fn local_reports_what_it_cannot_do_and_leaves_no_directory() {
     assert!(code == 1 && said.contains("own directory"), "{said}");
     assert!(!dir.join("sub").exists());
     let (_, said) = run(redbud().arg("fsck").arg(&dir));
-    assert!(!said.contains("is not there"), "{said}");
+    assert!(!said.contains("does not exist"), "{said}");
     fs::remove_file(dir.join("data1.img")).unwrap();
     let (code, said) = run(redbud().arg("fsck").arg(&dir));
-    assert!(code == 0 && said.contains("data1.img is not there"), "{said}");
+    assert!(code == 0 && said.contains("data1.img does not exist"), "{said}");
     fs::hard_link(dir.join("metadata.img"), dir.join("data1.img")).unwrap();
     let (code, said) = run(redbud().arg("mkfs").arg("--force").arg(dir.join("cluster.toml")));
     assert!(code == 1 && said.contains("are one file"), "{said}");
@@ -199,17 +199,17 @@ fn local_refuses_a_foreign_directory_and_leaves_it_unchanged() {
 fn local_with_bad_options_changes_nothing() {
     let scratch = Scratch::new();
     let (dir, mnt) = (scratch.path().join("cluster"), scratch.path().join("mnt"));
-    let told = [
+    let refused = [
         (["--disk-size", "4K"], "data.size"),
         (["--metadata-size", "5000"], "metadata.size"),
         (["--lease", "9h"], "server.lease"),
     ];
-    for (told, key) in told {
+    for (options, key) in refused {
         let mut command = redbud();
-        command.arg("local").arg(&dir).arg("--mount").arg(&mnt).args(told);
+        command.arg("local").arg(&dir).arg("--mount").arg(&mnt).args(options);
         let (code, said) = run(&mut command);
-        assert!(code == 2 && said.contains(key), "{told:?}: {said}");
-        assert!(!dir.exists() && !mnt.exists(), "{told:?}");
+        assert!(code == 2 && said.contains(key), "{options:?}: {said}");
+        assert!(!dir.exists() && !mnt.exists(), "{options:?}");
     }
     success(local(&scratch).args(["--exec", "true"]));
     let config = fs::read(dir.join("cluster.toml")).unwrap();
@@ -247,7 +247,7 @@ fn wrong_arguments_have_the_exit_status_of_the_calling_program() {
         ("fsck", 16, "Usage: redbud fsck"),
         ("fsck --jobs 0 home.toml", 16, "'--jobs <N>'"),
         ("fsck /nonexistent.toml", 16, "/nonexistent.toml"),
-        ("fsck /dev/zero", 16, "is no cluster's file: it has more than 1 MiB"),
+        ("fsck /dev/zero", 16, "is not a cluster's file: it has more than 1 MiB"),
         ("mount", 1, "Usage: redbud mount"),
         ("status --nonsense", 2, "'--nonsense'"),
         ("fsck --help", 0, "Usage: redbud fsck"),

@@ -66,7 +66,7 @@ fn scrub_rewrites_damaged_metadata_while_the_mount_is_used() {
     };
     let (code, said) = scrub(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("0 damaged blocks written anew, 0 findings"), "{said}");
+    assert!(said.contains("0 damaged blocks rewritten, 0 findings"), "{said}");
     let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
     // The log lies in front: the last place is the block's home.
     let name = image.windows(4).rposition(|bytes| bytes == b"f123").unwrap() as u64;
@@ -80,11 +80,11 @@ fn scrub_rewrites_damaged_metadata_while_the_mount_is_used() {
     assert_eq!(checked.status.code(), Some(8));
     assert!(describe(&checked).contains("redbud scrub"), "{}", describe(&checked));
     let dumped = run(redbud().arg("dump").arg(&cluster.config));
-    assert!(describe(&dumped).contains("its server has to be stopped"), "{}", describe(&dumped));
+    assert!(describe(&dumped).contains("stop its server first"), "{}", describe(&dumped));
     let (code, said) = scrub(&["--rate", "1K", "--background"]);
     assert!(code == Some(0) && said.contains("a scrub runs"), "{said}");
     let (code, said) = scrub(&["--stop"]);
-    assert!(code == Some(0) && said.contains("broken off"), "{said}");
+    assert!(code == Some(0) && said.contains("stopped before its end"), "{said}");
     cluster.unmount(0);
     cluster.stop_server();
     assert!(cluster.server_log().contains("has been rewritten"));
@@ -207,7 +207,7 @@ fn fsck_repairs_damage_with_exit_status_of_fsck_8_and_lists_losses() {
         lost.iter().any(|lost| lost["kind"] == kind && (path.is_empty() || lost["path"] == path))
     };
     assert!(said("Slots", "/dir") && said("Inodes", ""), "{lost:?}");
-    // It was told at once, too.
+    // Repair also reported it at once.
     let at_once = String::from_utf8(output.stderr).unwrap();
     assert!(at_once.contains("LOST so far: up to 8 names of directory inode"), "{at_once}");
     cluster.assert_clean();

@@ -29,7 +29,7 @@ struct Promised {
 /// Bytes of a line of the journal.
 const LINE: u64 = 8;
 
-/// A load on a mount, until it is told to stop or meets an error.
+/// A load on a mount, until a stop request or an error.
 struct Load {
     promised: Arc<Mutex<Promised>>,
     stop: Arc<AtomicBool>,

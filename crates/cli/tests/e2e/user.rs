@@ -1,4 +1,4 @@
-//! A user who is not root mounts by `fusermount3`, and is told what is missing for that.
+//! A user who is not root mounts by `fusermount3`, and learns what is missing for that.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

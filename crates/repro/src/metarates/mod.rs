@@ -162,7 +162,7 @@ fn all(
         let mut phases = Vec::new();
         for work in Work::ALL {
             let phase = Phase { work, took: site.stage(&Processes(shape), work)? };
-            progress(&told(place, shape, contender, &phase));
+            progress(&progress_line(place, shape, contender, &phase));
             phases.push(phase);
         }
         let redo = match &site {
@@ -183,7 +183,7 @@ fn crash(store: &Store<'_>) -> Res<Redo> {
 }
 
 /// A line for people who wait.
-fn told(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
+fn progress_line(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
     format!(
         "{}, {} files, {}: {} {:.0}/s, {}",
         place.text(),

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - the entries fill the block without gaps; space that a removed entry leaves belongs to the
 //!   entry before it, or to an entry without an inode at the block's beginning;
-//! - functions are total: bytes that are no entries are told, not believed.
+//! - functions are total: bytes that are no entries give an error.
 //!
 //! | offset | size | field    | meaning                                    |
 //! |-------:|-----:|----------|--------------------------------------------|

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - a script is data: it runs again, whole or in part, and does the same on the same file
-//!   system, because nothing in it depends on what an earlier step was told;
+//!   system, because nothing in it depends on the result of an earlier step;
 //! - what POSIX and ext4 leave open is not compared: times of access, allocated blocks, sizes of
 //!   directories, the order of names, the moment of "now".
 
