@@ -79,7 +79,7 @@ mod tests {
     use super::assemble;
 
     #[test]
-    fn a_quotation_is_replaced_by_what_the_code_says_and_the_rest_stays() {
+    fn only_quotations_are_replaced() {
         let source =
             |_: &str| Ok("//! The [`Label`].\n//!\n//! | a |\nuse x;\n//! not this\n".to_owned());
         let text = "# F\n<!-- from a.rs -->\nold\n<!-- end -->\nafter\n";

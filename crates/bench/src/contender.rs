@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::crowd::once;
+use crate::barrier::once;
 use crate::disk::{self, Flushes};
 use crate::observe::Usage;
 use crate::process::{self, Deadline, Process, Tools};

@@ -13,8 +13,8 @@
 // Above the seam: these are programs that start processes and read clocks and files.
 #![allow(clippy::disallowed_methods)]
 
+pub mod barrier;
 pub mod contender;
-pub mod crowd;
 mod disk;
 pub mod memory;
 pub mod null;

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::Res;
+use crate::barrier::{StartBarrier, once};
 use crate::contender::{Field, Kind, SetUp};
-use crate::crowd::{Crowd, once};
 use crate::observe::{Memory, requests_between};
 use crate::process::catch_interrupts;
 use crate::report::Columns;
@@ -57,7 +57,7 @@ pub fn measure(set_up: &SetUp, files: u64, progress: &mut dyn FnMut(&str)) -> Re
             once(&field.tools, step, Job::MakeDir(names.dir.clone()))?;
         }
         let jobs = dirs.iter().cloned().map(Job::Create).collect();
-        Crowd::ready(&field.tools, "making files", jobs)?.go()?;
+        StartBarrier::ready(&field.tools, "making files", jobs)?.start()?;
         progress(&format!("made files in {}", dirs[dirs.len() - 1].dir.display()));
     }
     let [client_made, server] = memory(&field);
@@ -71,7 +71,7 @@ pub fn measure(set_up: &SetUp, files: u64, progress: &mut dyn FnMut(&str)) -> Re
     let before = requests(&field)?;
     for dirs in dirs.chunks(WORKERS) {
         let jobs = dirs.iter().map(|names| Job::List(names.dir.clone())).collect();
-        Crowd::ready(&field.tools, "looking files up", jobs)?.go()?;
+        StartBarrier::ready(&field.tools, "looking files up", jobs)?.start()?;
     }
     let [client, server_later] = memory(&field);
     let between = requests_between(&before, &requests(&field)?);

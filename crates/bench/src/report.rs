@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_medians_and_is_held_against_its_target() {
+    fn ratio_of_medians_is_compared_with_its_target() {
         let work = WORKS.iter().find(|work| work.name == "create-1").unwrap();
         let samples = BTreeMap::from([
             (Kind::Redbud, samples(&[30, 40, 50])),

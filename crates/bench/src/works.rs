@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::Res;
+use crate::barrier::{Finished, StartBarrier, once};
 use crate::contender::{Field, Kind};
-use crate::crowd::{Crowd, Finished, once};
 use crate::observe::{Requests, Usage, requests_between};
 use crate::worker::{Job, Names, Order, Stream};
 
@@ -424,7 +424,7 @@ impl Turn {
 
     /// Does jobs at the same time, without measuring them.
     fn together(&self, field: &Field, jobs: Vec<Job>) -> Res<Finished> {
-        Crowd::ready(&field.tools, &self.label(), jobs)?.go()
+        StartBarrier::ready(&field.tools, &self.label(), jobs)?.start()
     }
 
     /// In a new directory, which is removed at the end: first some jobs, then those that are
@@ -445,7 +445,7 @@ impl Turn {
     }
 
     fn measure(&self, field: &Field, jobs: Vec<Job>) -> Res<Sample> {
-        let crowd = Crowd::ready(&field.tools, &self.label(), jobs)?;
+        let barrier = StartBarrier::ready(&field.tools, &self.label(), jobs)?;
         let requests = || match field.counts_requests(self.kind) {
             true => Ok(self.step(field, Job::Requests(field.place(self.kind)))?.text),
             false => Ok("{}".into()),
@@ -453,7 +453,7 @@ impl Turn {
         let requests_before = requests()?;
         let flushes_before = field.flushes.count();
         let usage_before = field.usage(self.kind);
-        let done = crowd.go()?;
+        let done = barrier.start()?;
         let usage = field.usage(self.kind);
         let flushes = field.flushes.count();
         let [mount, server]: [Usage; 2] =
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_compare_with_someone_who_takes_part() {
+    fn targets_compare_with_a_contender_that_runs() {
         for work in WORKS {
             if let Target::Ratio(_, other) = work.target {
                 assert!(work.kinds.contains(&other), "{}", work.name);

@@ -1,11 +1,11 @@
-//! Addresses of servers, as people write them.
+//! Parsing of server addresses.
 
 /// The metadata server's port unless the file says otherwise.
 pub const DEFAULT_PORT: u16 = 10821;
 
-/// Checks "host", "host:port", "`[v6]`" or "`[v6]`:port"; gives it with its port.
+/// Checks "host", "host:port", "`[v6]`" or "`[v6]`:port"; returns it with its port.
 pub fn check_address(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no address: write host, host:port or [ipv6]:port");
+    let wrong = || format!("`{text}` is not an address: write host, host:port or [ipv6]:port");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or_else(wrong)?;

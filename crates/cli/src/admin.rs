@@ -1,4 +1,4 @@
-//! One question to a metadata server, asked over a connection of its own.
+//! A single request of an administrator's command to a metadata server, on its own connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -17,7 +17,7 @@ const ROLE_ADMIN: u8 = 1;
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the first server of `source` that answers.
+/// Sends `op` to the first server of `source` that answers.
 pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
     let mut reasons = Vec::new();
     for server in &source.servers {
@@ -31,21 +31,25 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
     Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
 }
 
-/// What the server of `source` says of itself.
+/// The status of the server of `source`.
 pub fn status(source: &Source) -> Result<Value, Failure> {
     match ask(source, Op::Status {})? {
         OpReply::Text { text } => serde_json::from_str(&text).map_err(|error| {
             Failure::failed(
                 "RB-MDS-REFUSED",
-                format!("{source}: the server told nonsense: {error}"),
+                format!("{source}: the server sent an invalid status: {error}"),
             )
         }),
-        _ => Err(Failure::failed("RB-MDS-REFUSED", format!("{source}: an unexpected answer"))),
+        _ => Err(Failure::failed(
+            "RB-MDS-REFUSED",
+            format!("{source}: the server sent an unexpected reply"),
+        )),
     }
 }
 
 fn connect(server: &str) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    let mut last =
+        std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for address in server.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => {
@@ -87,7 +91,7 @@ impl<'a> Conversation<'a> {
                     return match reply.results.into_iter().next() {
                         Some(Ok(reply)) => Ok(reply),
                         Some(Err(fault)) => Err(self.failed(fault.text())),
-                        None => Err(self.failed("an answer without a result")),
+                        None => Err(self.failed("sent a reply without a result")),
                     };
                 }
                 Message::Push { .. } => {}
@@ -107,7 +111,9 @@ impl<'a> Conversation<'a> {
         loop {
             match self.decoder.next() {
                 Ok(Some(Received::Message(message))) => return Ok(message),
-                Ok(Some(Received::Unknown { .. })) => return Err(self.failed("an unknown message")),
+                Ok(Some(Received::Unknown { .. })) => {
+                    return Err(self.failed("sent an unknown message"));
+                }
                 Ok(None) => {}
                 Err(malformed) => return Err(self.failed(malformed.0)),
             }
@@ -124,7 +130,7 @@ impl<'a> Conversation<'a> {
         use std::io::ErrorKind::{TimedOut, WouldBlock};
         let late = matches!(error.kind(), TimedOut | WouldBlock);
         let status = if late { Status::Timeout } else { Status::Unreachable };
-        let text = if late { "no answer in time".to_owned() } else { error.to_string() };
+        let text = if late { "no reply in time".to_owned() } else { error.to_string() };
         Failure::new(
             status,
             "RB-MDS-UNREACHABLE",

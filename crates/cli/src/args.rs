@@ -1,4 +1,4 @@
-//! The command line. What `--help` says is written here and nowhere else.
+//! The command line. All texts of `--help` are here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,18 +25,18 @@ Exit status: 0 done, 1 failed, 2 usage, 3 partly done, 4 cluster unreachable, 5 
 6 timeout. `mount` and `fsck` follow mount(8) and fsck(8)."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Reads the command line. What cannot be read is told, and so is what `--help` asks for.
+/// Parses the command line. Prints usage errors, and the text that `--help` asks for.
 ///
 /// # Errors
-/// The status with which the process ends.
+/// The exit status of the process.
 pub fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        // Nobody may be left to read it.
+        // The reader of the output may be gone.
         drop(error.print());
         match (error.use_stderr(), arguments.get(1).and_then(|verb| verb.to_str())) {
             (false, _) => 0,
@@ -58,7 +58,7 @@ pub struct Output {
     pub format: Option<Format>,
 }
 
-/// Ways to print a result.
+/// Formats of a result.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "their names are shown as they are")]
 pub enum Format {
@@ -68,12 +68,12 @@ pub enum Format {
 }
 
 impl Output {
-    /// The way that was asked for.
+    /// The requested format.
     pub fn format(self) -> Format {
         self.format.unwrap_or(if self.json { Format::Json } else { Format::Table })
     }
 
-    /// Does a program read it?
+    /// Is the output for a program?
     pub fn is_json(self) -> bool {
         !matches!(self.format(), Format::Table)
     }
@@ -90,28 +90,28 @@ pub enum Command {
     Mds(MdsArgs),
     /// Mount a file system
     Mount(MountArgs),
-    /// Unmount a file system, and wait until its client has written everything
+    /// Unmount a file system, and wait until its client has written all dirty data
     Umount(UmountArgs),
-    /// What the server and the mounts of this host are doing
+    /// Show the state of the metadata server and of this host's mounts
     Status(StatusArgs),
-    /// Space, by data zone
+    /// Show used and free space by data zone
     Df(DfArgs),
-    /// Where a file lies: its segments with file offset, length, PAG, offset and state
+    /// Show the layout of files: segments with file offset, length, PAG, address and state
     #[command(alias = "getstripe")]
     Layout(LayoutArgs),
-    /// Have the running server read and check its whole metadata device
+    /// Make the running server read and verify all its metadata blocks
     Scrub(ScrubArgs),
-    /// Check a file system whose server is stopped, and repair it if told to
+    /// Check a file system whose server is stopped, and repair it with --repair
     Fsck(FsckArgs),
-    /// Write names, attributes and layouts as a stream to standard output; the server is stopped
+    /// Write names, attributes and layouts to standard output; the server must be stopped
     Dump(DumpArgs),
-    /// Build names, attributes and layouts from a dump on standard input, on a new file system
+    /// Rebuild names, attributes and layouts from a dump on standard input
     Load(LoadArgs),
-    /// The paths of inode numbers; the server is stopped
+    /// Find the paths of inode numbers; the server must be stopped
     Path(PathArgs),
-    /// Measure it beside other file systems on the same disk
+    /// Measure Redbud beside other file systems on the same disk
     Bench(BenchArgs),
-    /// Run the whole cluster on virtual time with faults, and judge what clients saw
+    /// Simulate a whole cluster with faults in virtual time, and check what clients saw
     Sim(SimArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -122,19 +122,19 @@ pub enum Command {
 /// Arguments of `local`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The first start makes and formats the files in DIR; later ones reopen them. One process
-runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. A
-server that dies is started again. Ctrl-C unmounts and stops both.
+The first start creates and formats the files in DIR; later starts reuse them. One process
+runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. If
+the server dies, it is restarted. Ctrl-C unmounts and stops both.
 
-Further mounts of the same file system: redbud mount ADDRESS:/local OTHER, with the
-address that `local` prints.")]
+To mount the same file system again: redbud mount ADDRESS:/local OTHER, with the address
+that `local` prints.")]
 pub struct LocalArgs {
-    /// Where the cluster's files are
+    /// Directory of the cluster's files
     pub dir: PathBuf,
-    /// Where to mount it; made if it does not exist
+    /// Mount point; created if it does not exist
     #[arg(long, value_name = "MNT")]
     pub mount: PathBuf,
-    /// Data disks to make at the first start [default: 2]
+    /// Number of data disks that the first start creates [default: 2]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub disks: Option<u16>,
     /// Size of each data disk at the first start [default: 16G]
@@ -146,22 +146,22 @@ pub struct LocalArgs {
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
     pub slot: Option<store::SlotSize>,
-    /// Whether small files lie with their inodes, at the first start [default: on]
+    /// Store small files in their slots as inline data; set at the first start [default: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
-    /// Whether files have layout blocks, at the first start [default: off]
+    /// Let files have layout blocks; set at the first start [default: off]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub layout_blocks: Option<bool>,
-    /// Lease of clients: how long a client that fell silent can hold others up; kept in DIR
+    /// Lease of clients: how long a silent client can block others; kept in DIR
     #[arg(long, value_parser = types::units::parse_duration)]
     pub lease: Option<types::Duration>,
-    /// Memory of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
+    /// Size of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     pub cache: Option<u64>,
     /// Run a shell command in the mount, then stop everything and return its exit status
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,
-    /// Options of the mount, as `redbud mount` takes them
+    /// Mount options, as of `redbud mount`
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
 }
@@ -177,35 +177,34 @@ The file, with all keys:
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
-  layout_ahead = \"15\"            # with layout blocks: new files get one at once where
-                                 # the files of their directory have more segments than
-                                 # this in the mean, each counted in sixteens; or never;
-                                 # default: what a slot holds, 15 to 163
+  layout_ahead = \"15\"            # with layout blocks: a new file gets one at creation if
+                                 # the files of its directory have more segments than
+                                 # this on average (counted in sixteenths); or \"never\";
+                                 # default: as many as a slot holds, 15 to 163
 
   [metadata]
   path = \"/dev/disk/by-id/…\"     # a block device or a file
-  size = \"8G\"                    # only for a file: it is made this large if it is missing
+  size = \"8G\"                    # only for a file: created with this size if missing
   log  = \"128M\"                  # default: a share of the zone
 
-  [[data]]                       # once for each data zone
+  [[data]]                       # one table for each data zone
   path = \"/dev/disk/by-id/…\"
   size = \"16G\"                   # as above
   id   = 0                       # default: counted from 0
 
-Relative paths start at the file's directory. A device that is in use, too small, or
-carries a Redbud label is refused; --force formats over a label, never over a device in
-use.")]
+Relative paths start at the file's directory. mkfs refuses a device that is in use, too
+small, or has a Redbud label. --force overwrites a label, never a device in use.")]
 pub struct MkfsArgs {
     /// The cluster's file
     pub config: PathBuf,
-    /// Format devices that carry a Redbud label: what is on them is lost
+    /// Format devices that have a Redbud label or other content: their content is lost
     #[arg(long)]
     pub force: bool,
-    /// Size of directory slots: 512, 1K, 2K or 4K. Larger ones hold more segments and attributes
-    /// beside the inode
+    /// Size of directory slots: 512, 1K, 2K or 4K. A larger slot holds more segments and
+    /// extended attributes beside the inode
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
     pub slot: store::SlotSize,
-    /// Whether a file that fits in its slot lies there, beside its inode, and takes no data block
+    /// Store a file that fits in its slot as inline data there, without a data block
     #[arg(
         long,
         value_name = "on|off",
@@ -214,8 +213,8 @@ pub struct MkfsArgs {
         action = clap::ArgAction::Set
     )]
     pub inline_data: bool,
-    /// Whether segments that outgrow a file's slot go to blocks beside its inode first, which is
-    /// for directories of fragmented files, or to a tree at once
+    /// Store segments that outgrow a file's slot in layout blocks beside the inode first, which
+    /// suits directories of fragmented files, instead of in a tree at once
     #[arg(
         long,
         value_name = "on|off",
@@ -232,19 +231,19 @@ pub struct MkfsArgs {
 /// Arguments of `mds`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Runs in the foreground until SIGTERM or SIGINT, which write everything home and end it.
-Says READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. Killing it
-in any other way loses nothing that was acknowledged as durable: start it again.")]
+Runs in the foreground. On SIGTERM or SIGINT it writes a checkpoint and ends. It sends
+READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. If it is killed in
+another way, nothing is lost that was acknowledged as durable: start it again.")]
 pub struct MdsArgs {
     /// The cluster's file
     pub config: PathBuf,
-    /// Listen here instead of what the file says
+    /// Listen on this address instead of the file's
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Memory of the cache, 8M or more, instead of what the file says
+    /// Size of the cache, 8M or more, instead of the file's
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     pub cache: Option<u64>,
-    /// Stop when standard input ends (for processes that run a server as their own)
+    /// Stop when standard input ends (for a parent process that runs the server)
     #[arg(long, hide = true)]
     pub until_eof: bool,
 }
@@ -252,31 +251,31 @@ pub struct MdsArgs {
 /// Arguments of `mount`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-SOURCE is host[:port][,host[:port]]:/fsname[/subdir]; the port is 10821 if left out; IPv6
-in brackets. As root no helper is needed; as a user fusermount3 (package fuse3) is, and a
-/dev/fuse of mode 0666.
+SOURCE is host[:port][,host[:port]]:/fsname[/subdir]; the default port is 10821; put IPv6
+addresses in brackets. Root needs no helper; other users need fusermount3 (package fuse3)
+and a /dev/fuse of mode 0666.
 
 Options (-o, separated by commas):
   ro, nosuid, nodev, noexec, noatime, sync, dirsync    as in mount(8)
-  [no]allow_other    may other users than the one who mounts enter (default: if root mounts)
-  strict             the kernel also drops cached pages when a file's size or times changed
-  timeo=N,retrans=N  mounting gives up after N tenths of a second, N times (50, 3)
-  lease=TIME         lease asked of the server, 1s to 1h
-  dirty=SIZE         dirty data held before writers wait (256M; 1M or more)
-  dataN=PATH         where data zone N lies on this host, if not where the cluster's file says
-  log=FILE           where the background process logs
+  [no]allow_other    let users other than the mounting one enter (default: if root mounts)
+  strict             the kernel also drops cached pages when a file's size or times change
+  timeo=N,retrans=N  mounting gives up after retrans tries of timeo tenths of a second (3, 50)
+  lease=TIME         lease that the client asks the server for, 1s to 1h
+  dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
+  dataN=PATH         path of data zone N on this host, if not that of the cluster's file
+  log=FILE           log file of the background process
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
-                     /sys/module/fuse/parameters/enable_uring says Y
-  entries=N          with transport=uring: requests taken per queue at first, up to 64 (8)
+                     /sys/module/fuse/parameters/enable_uring is Y
+  entries=N          with transport=uring: initial entries of each queue, up to 64 (8)
   executors=N        threads that serve the mount, up to 64 (one for each processor, at
                      most 8; one over io_uring)
-  _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted, as fstab has them
+  _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted for fstab, no effect
 
 Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]
 pub struct MountArgs {
-    /// What to mount
+    /// File system: host[:port]:/fsname[/subdir]
     pub source: String,
-    /// Where
+    /// Mount point
     pub mount: PathBuf,
     /// Options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS")]
@@ -284,7 +283,7 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
-    /// Unmount and end when this process, the parent, is gone
+    /// Unmount and end when the parent process PID ends
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<i32>,
     /// Leave the session of the terminal
@@ -297,7 +296,7 @@ pub struct MountArgs {
 pub struct UmountArgs {
     /// The mount point
     pub mount: PathBuf,
-    /// Detach at once, even if it is busy; the client goes on until the last file is closed
+    /// Detach at once, even if busy; the client runs until the last file is closed
     #[arg(short, long)]
     pub lazy: bool,
 }
@@ -306,9 +305,9 @@ pub struct UmountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 TARGET is a path in a mount, a mount source (host:port:/fsname), a cluster's file, or the
-DIR of `redbud local`. Without one, every mount of this host is asked.")]
+DIR of `redbud local`. Without one, the servers of all mounts of this host are asked.")]
 pub struct StatusArgs {
-    /// Whom to ask
+    /// File system to ask for; default: all mounts of this host
     pub target: Option<String>,
     /// How to print it
     #[command(flatten)]
@@ -318,24 +317,24 @@ pub struct StatusArgs {
 /// Arguments of `scrub`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Everything goes on meanwhile. Every metadata block in use is read where it lies and
-verified, with what leads to it and what it leads to; a damaged one is written anew if the
-server's cache or log has its newest version. Link counts, blocks with two owners and
-counts are checked by `redbud fsck` only, with the server stopped. The server does this by
-itself, too: `scrub_interval` and `scrub_rate` in the cluster's file.
+The file system stays in use. The server reads every metadata block in use from its home
+address and verifies it and the references from and to it. It rewrites a damaged block if
+its cache or log has the newest version. Only `redbud fsck`, with the server stopped, checks
+link counts, blocks with two owners and other counts. The server also scrubs by itself: see
+`scrub_interval` and `scrub_rate` in the cluster's file.
 
-TARGET as for `redbud status`. If one runs already, it is waited for. Exit status: 0
-nothing is left damaged, 1 something is, or it did not come to its end.")]
+TARGET as for `redbud status`. If a scrub runs already, the command waits for it. Exit
+status: 0 no damage is left, 1 damage is left or the scrub did not end.")]
 pub struct ScrubArgs {
-    /// Whose server
+    /// File system to scrub
     pub target: String,
-    /// Bytes to be read in a second at most; 0: as many as the device gives
+    /// Read at most this many bytes a second; 0: no limit
     #[arg(long, default_value = "0", value_parser = parse_rate)]
     pub rate: u64,
-    /// Do not wait for its end
+    /// Do not wait for the end of the scrub
     #[arg(long)]
     pub background: bool,
-    /// Break off the one that runs
+    /// Stop the running scrub
     #[arg(long, conflicts_with_all = ["rate", "background"])]
     pub stop: bool,
     /// How to print it
@@ -343,12 +342,12 @@ pub struct ScrubArgs {
     pub output: Output,
 }
 
-/// A size that a cache can have.
+/// Parses the size of a cache.
 fn parse_cache(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(check_cache)
 }
 
-/// A size, or 0.
+/// Parses a size, or 0.
 fn parse_rate(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { parse_size(text) }
 }
@@ -359,7 +358,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 pub struct DfArgs {
     /// A path in a mount, a mount source, a cluster's file, or the DIR of `redbud local`
     pub target: Option<String>,
-    /// Sizes with K, M, G, T, P
+    /// Print sizes with K, M, G, T, P
     #[arg(short = 'h', long)]
     pub human: bool,
     /// Print help
@@ -381,38 +380,39 @@ pub struct LayoutArgs {
     pub output: Output,
 }
 
-/// Most threads of a check.
+/// Maximum of threads of a check.
 const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
 
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone, and of data zones their labels, of which repair writes those anew
-that are damaged. Without --repair nothing is changed: the log is replayed in memory. The
-server must be stopped; for --repair all clients should have unmounted. Repair may be
-broken off and started again. What it cannot mend it leaves as it is, and says so.
-`redbud fsck --list` explains every finding and what repair does about it (docs/FSCK.md).
+Reads the metadata zone and the labels of the data zones. Without --repair fsck changes
+nothing: it replays the log in memory. The server must be stopped; before --repair all
+clients should have unmounted. Repair also rewrites damaged labels of data zones. Repair can
+be interrupted and run again. It reports what it cannot repair and leaves it unchanged.
+`redbud fsck --list` explains every finding and its repair (docs/FSCK.md).
 
 Exit status as fsck(8): 0 clean, 1 repaired, 4 problems left, 8 operational error, 16
-usage; 64 more if the repair could not keep all that users had, which it lists as LOST.")]
+usage; plus 64 if the repair lost user data, which it lists as LOST.")]
 pub struct FsckArgs {
     /// The cluster's file, or the DIR of `redbud local`
     #[arg(required_unless_present = "list")]
     pub target: Option<PathBuf>,
-    /// Repair what is found
+    /// Repair all findings that can be repaired
     #[arg(short = 'y', long)]
     pub repair: bool,
-    /// The device of this data zone has lost its label and is the right one: write the label anew
+    /// Rewrite the label of this data zone: confirms that its device, which lost the label, is
+    /// the right one
     #[arg(long, value_name = "ID", requires = "repair")]
     pub relabel: Vec<u16>,
-    /// List the findings that there are, and what repair does about each
+    /// List all kinds of findings and what repair does about each
     #[arg(long, conflicts_with_all = ["target", "repair"])]
     pub list: bool,
-    /// Threads that look through directory content (the report does not depend on it); default: the
-    /// processors
+    /// Threads that check directory content; the report does not depend on it [default: number
+    /// of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
     pub jobs: Option<u16>,
-    /// Accepted as fsck(8) has them; nothing is ever asked, nor repaired without -y
+    /// Accepted for fsck(8); fsck never asks questions, and repairs only with -y
     #[arg(short = 'a', short_aliases = ['p', 'n', 'f'], action = clap::ArgAction::Count, hide = true)]
     pub ignored: u8,
     /// How to print the report
@@ -423,10 +423,10 @@ pub struct FsckArgs {
 /// Arguments of `dump`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The stream (FORMAT.md) holds every inode that a name leads to, with names, attributes,
-extended attributes, targets and segments; not the data, which stays where it is, and
-nothing of clients. It depends on no release's format, carries checksums, and compresses
-well:
+The stream (FORMAT.md) holds every inode that has a name, with names, attributes, extended
+attributes, symlink targets and segments. It does not hold file data, which stays on the
+data zones, nor the state of clients. It is independent of the release's format, has
+checksums, and compresses well:
 
   redbud dump home.toml | zstd > home.dump.zst")]
 pub struct DumpArgs {
@@ -437,10 +437,10 @@ pub struct DumpArgs {
 /// Arguments of `load`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The metadata zone must be fresh from `redbud mkfs`, with data zones of the same numbers
-that are not smaller; segments keep their places on them. (mkfs writes the label of a data
-zone, block 0, and no data.) Inodes get new numbers. A load that failed has left a part:
-format again.
+The metadata zone must be fresh from `redbud mkfs`, with the same data zone numbers, and
+each data zone at least as large. Segments keep their addresses on the data zones. (mkfs
+writes only the label of a data zone, block 0.) Inodes get new numbers. If a load fails,
+format again before the next load.
 
   redbud mkfs --force home.toml && zstd -d < home.dump.zst | redbud load home.toml")]
 pub struct LoadArgs {
@@ -451,16 +451,16 @@ pub struct LoadArgs {
 /// Arguments of `path`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The walk goes from the inode to the directory that holds it, and up. A file whose first
-name was removed while it had others is found with --all only. Exit status: 0 all found,
-1 none, 3 some.")]
+The search goes from the inode to the directory of its slot, and up. Only --all finds a
+file whose first name was removed while it had others. Exit status: 0 all found, 1 none,
+3 some.")]
 pub struct PathArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
-    /// Inode numbers, as `stat` and logs have them
+    /// Inode numbers, as `stat` and logs print them
     #[arg(required = true, value_name = "INO")]
     pub inodes: Vec<u64>,
-    /// All paths of files with several names: reads directory after directory until they are found
+    /// Find all paths of files with several names; reads directories until all are found
     #[arg(long)]
     pub all: bool,
     /// How to print them
@@ -472,96 +472,94 @@ pub struct PathArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Real clients and a real metadata server run in this process, on a simulated network and
-simulated disks. Everything random follows from the seed: the same seed, options and
-version of Redbud give the same run and the same trace, on every machine. What every
-application saw is compared with a model of a POSIX file system; afterwards everything
-must finish and the metadata must be whole. A violation is told with the fewest operations
-and faults that show it, and with the command that repeats exactly those.
+simulated disks. All random decisions follow from the seed: the same seed, options and
+version of Redbud give the same run and the same trace, on every machine. The simulator
+compares what every application saw with a model of a POSIX file system. At the end every
+operation must have finished and the metadata must be consistent. A report of a violation
+has the fewest operations and faults that show it, and the command that repeats them.
 
-  redbud sim --seed 1                          one history, and what happened in it
-  redbud sim --count 1000 --jobs 2             a thousand
+  redbud sim --seed 1                          one history and its summary
+  redbud sim --count 1000 --jobs 2             a thousand histories
   redbud sim --seed 1 --faults none            without faults
-  redbud sim --campaign c.json --core-hours 8  as many as eight hours allow; may be broken off
+  redbud sim --campaign c.json --core-hours 8  eight processor hours; can be interrupted
 
-SIGINT and SIGTERM end several seeds and campaigns with their summary. Kinds of faults
-(SIMULATION.md says what each is): cut, partition, one-way, mute, uneven; server-kill,
+On SIGINT and SIGTERM a run of several seeds or a campaign prints its summary and ends.
+Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; server-kill,
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, space, damage; clock-jump, drift;
 together, pairs.
 
-A campaign is gone on with by the build of Redbud and with the options that began it, or
-with --changed.
+A campaign continues only with the build and the options that began it, or with --changed.
 
-Exit status: 0 everything held, 1 a violation was found, or something failed, 2 wrong
-arguments, 3 no violation was found, but a history was not judged to its end.")]
+Exit status: 0 no violation, 1 a violation or a failure, 2 wrong arguments, 3 no violation, but
+a history was not fully judged.")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seeds to run; else 1
+    /// Number of seeds to run [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub count: Option<u64>,
     /// Threads that run seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
-    /// Clients; else 1 to 3, by the seed
+    /// Number of clients [default: 1 to 3, by the seed]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: Option<u16>,
-    /// Processes of each client; else 1 or 2, by the seed
+    /// Processes of each client [default: 1 or 2, by the seed]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub processes: Option<u16>,
-    /// Executors of each client, among which its processes are shared out
+    /// Executors of each client; its processes are distributed among them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub executors: u16,
-    /// Operations of all processes together, about
+    /// Approximate number of operations of all processes together
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub operations: u64,
-    /// Kinds of faults, separated by commas, or "none"; else all
+    /// Kinds of faults, separated by commas, or "none" [default: all]
     #[arg(long, value_delimiter = ',')]
     pub faults: Option<Vec<String>>,
-    /// What operations do: mixed, names, content, fields
+    /// Kind of operations: mixed, names, content, fields
     #[arg(long, default_value = "mixed")]
     pub workload: String,
-    /// Spread the operations over about so much virtual time, 12 at most; else they come as fast as
-    /// they go
+    /// Spread the operations over about this many virtual hours, 12 at most [default: no pauses
+    /// between operations]
     #[arg(long)]
     pub hours: Option<f64>,
-    /// Leave out all other operations and faults, but for what lasts for the whole run:
+    /// Run only these operations and faults, and those that last for the whole run:
     /// c0p1:2,4-6/f:0 keeps four operations of process 1 of client 0, and the first fault
     #[arg(long, value_name = "STEPS")]
     pub keep: Option<String>,
-    /// Another course of network and disks with the same operations and faults
+    /// Vary the timing of network and disks, with the same operations and faults
     #[arg(long, default_value_t = 0)]
     pub timing: u64,
-    /// Format the file system with the smallest slots, without inline data and layout blocks,
-    /// instead of as the seed has it
+    /// Format with the smallest slots, without inline data and layout blocks, instead of as the
+    /// seed decides
     #[arg(long)]
     pub usual_format: bool,
-    /// Leave out the operations beside the usual ones, so that a seed does what it did before there
-    /// were any
+    /// Run only the usual operations, so that a seed runs as in releases without the others
     #[arg(long)]
     pub usual_operations: bool,
-    /// Judge by all orders of the steps at once; else the one in which server and clients say that
-    /// changes took effect comes first, and others only where that does not explain all
+    /// Check against all orders of the steps at once. By default the observed order is tried
+    /// first, and other orders only if it does not explain the history
     #[arg(long)]
     pub all_orders: bool,
-    /// Metadata servers; only one is simulated
+    /// Number of metadata servers; only 1 is supported
     #[arg(long, default_value_t = 1)]
     pub mds: u16,
-    /// Run every seed twice: both runs must be the same
+    /// Run every seed twice; both runs must be equal
     #[arg(long)]
     pub twice: bool,
-    /// Go on with the campaign of this file, or begin one: seed after seed, with sums in the file
+    /// Continue the campaign of this file, or begin one: runs seed after seed and keeps totals
+    /// in the file
     #[arg(long, value_name = "FILE")]
     pub campaign: Option<PathBuf>,
-    /// Go on with the campaign though this build of Redbud or the options are others than before;
-    /// the file tells both
+    /// Continue the campaign although the build or the options differ; the file records both
     #[arg(long, requires = "campaign")]
     pub changed: bool,
-    /// End the campaign after so much processor time, that of earlier calls included
+    /// End the campaign after this much processor time, including earlier calls
     #[arg(long, value_name = "HOURS", requires = "campaign")]
     pub core_hours: Option<f64>,
-    /// Seconds to look for the smallest history that shows a violation
+    /// Seconds to search for the smallest history that shows a violation
     #[arg(long, default_value_t = 30)]
     pub shrink: u64,
     /// How to print
@@ -580,23 +578,23 @@ pub struct BenchArgs {
 /// What `bench` measures, and the processes that it needs.
 #[derive(Subcommand, Debug)]
 pub enum Bench {
-    /// Times: Redbud, a null FUSE mount, the local file system and the raw disk, in turns
+    /// Measure times of Redbud, a null FUSE mount, the local file system and the raw disk
     Table(BenchTableArgs),
-    /// Memory of the client and the metadata server at many files
+    /// Measure the memory of the client and the metadata server with many files
     Memory(BenchMemoryArgs),
-    /// Serve a file system that keeps no data, until it is unmounted
+    /// Serve a file system that stores no data, until it is unmounted
     #[command(hide = true)]
     Null {
-        /// Where
+        /// Mount point
         mount: PathBuf,
-        /// Requests travel over io_uring
+        /// Use io_uring for requests
         #[arg(long)]
         uring: bool,
     },
-    /// One load generator
+    /// Run one load generator
     #[command(hide = true)]
     Worker {
-        /// What it does, as JSON
+        /// Its job as JSON
         job: String,
     },
 }
@@ -604,47 +602,47 @@ pub enum Bench {
 /// Arguments of `bench table`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Everything is made in a directory of its own in DIR, which should lie on an ext4 of a disk
-that nothing else uses, and is removed at the end. Works (--only):
+The benchmark creates a directory in DIR and removes it at the end. DIR should be on an ext4
+of a disk that nothing else uses. Works (--only):
 
   seq-write, seq-read, rand-read, create-1, create-8, unlink-1, stat-sorted, stat-random,
   stat-readdir, small, small-fsync-1, small-fsync-8; and, only if named: postmark, web-make, web-read
 
-Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md says how
-to read it. Needs root.")]
+Progress goes to standard error, the table to standard output. docs/BENCHMARKS.md explains
+it. Needs root.")]
 pub struct BenchTableArgs {
     /// Directory on the disk to measure
-    #[arg(long, value_parser = parse_place)]
+    #[arg(long, value_parser = parse_absolute)]
     pub dir: PathBuf,
-    /// How often each work is done; medians are printed
+    /// Runs of each work; the table has medians
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub runs: u16,
-    /// Empty files to create and unlink; small files are a quarter of that, with fsync a tenth
+    /// Empty files to create and unlink; a quarter as many small files, a tenth with fsync
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub files: u64,
-    /// Entries of the directory that is looked up
+    /// Entries of the directory of the stat works
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub entries: u64,
-    /// Size of the file that is written and read
+    /// Size of the file to write and read
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub size: u64,
-    /// Requests in flight on the raw disk while it is written or read in sequence
+    /// Requests in flight in sequential works on the raw disk
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub depth: u16,
-    /// How long random reads go on
+    /// Duration of random reads
     #[arg(long, default_value = "3s", value_parser = types::units::parse_duration)]
     pub random: types::Duration,
-    /// Requests reach Redbud's and the null mount over io_uring (-o transport=uring) instead of
+    /// Mount Redbud and the null file system with io_uring (-o transport=uring) instead of
     /// /dev/fuse
     #[arg(long)]
     pub uring: bool,
-    /// Only these works
+    /// Run only these works
     #[arg(long, value_name = "WORK,…", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Longest time of a single step, after which everything is stopped
+    /// Time limit of a single step; then the benchmark fails
     #[arg(long, default_value = "10m", value_parser = types::units::parse_duration)]
     pub limit: types::Duration,
-    /// Write all samples there as JSON, too
+    /// Also write all samples to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -653,51 +651,51 @@ pub struct BenchTableArgs {
 #[derive(Args, Debug)]
 pub struct BenchMemoryArgs {
     /// Directory to work in
-    #[arg(long, value_parser = parse_place)]
+    #[arg(long, value_parser = parse_absolute)]
     pub dir: PathBuf,
-    /// Files to make
+    /// Number of files to create
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub inodes: u64,
-    /// Longest time of a single step, after which everything is stopped
+    /// Time limit of a single step; then the benchmark fails
     #[arg(long, default_value = "10m", value_parser = types::units::parse_duration)]
     pub limit: types::Duration,
-    /// Write the result there as JSON, too
+    /// Also write the result to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// A size of directory slots.
+/// Parses the size of directory slots.
 fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
     let bytes = parse_size(text)?;
     let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
     found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
 }
 
-/// A directory that processes with another one as theirs find, too.
-fn parse_place(text: &str) -> Result<PathBuf, String> {
+/// Makes a path absolute, so that processes with another working directory find it.
+fn parse_absolute(text: &str) -> Result<PathBuf, String> {
     std::path::absolute(text).map_err(|error| error.to_string())
 }
 
-/// `on` or `off`.
+/// Parses `on` or `off`.
 fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("it is on or off".to_owned()),
+        _ => Err("write on or off".to_owned()),
     }
 }
 
 /// Arguments of `completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// bash, zsh, fish, elvish or powershell
+    /// Shell: bash, zsh, fish, elvish or powershell
     pub shell: clap_complete::Shell,
 }
 
 /// Arguments of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Directory for redbud.1, redbud-mount.1 and so on; made if it does not exist
+    /// Directory for redbud.1, redbud-mount.1 and so on; created if it does not exist
     pub dir: PathBuf,
 }
 
@@ -707,7 +705,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn what_cannot_be_read_ends_with_the_status_that_the_command_documents() {
+    fn bad_command_line_ends_with_the_documented_exit_status() {
         let code = |line: &str| {
             let words: Vec<_> = line.split(' ').map(std::ffi::OsString::from).collect();
             super::parse(&words).map(drop)
@@ -722,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_no_server_can_have_is_refused() {
+    fn invalid_cache_size_is_refused() {
         for bad in ["1M", "8388609", "much"] {
             assert!(super::parse_cache(bad).is_err(), "{bad}");
         }
@@ -730,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 

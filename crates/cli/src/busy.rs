@@ -1,4 +1,4 @@
-//! Who uses a mount: processes with a working directory, root or open file in it.
+//! Users of a mount: processes with a working directory, root or open file in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn describe(mount: &Path) -> String {
     }
 }
 
-/// Processes that use the mount. Only links are read, so a dead mount stops nothing.
+/// Processes that use the mount. Reads only links, so a dead mount does not block.
 fn users(mount: &Path) -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let process = |entry: fs::DirEntry| {

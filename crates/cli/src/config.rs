@@ -1,10 +1,9 @@
 //! The cluster's file: TOML that names the file system, its zones and its server.
 //!
 //! Invariants:
-//! - a [`Cluster`] was checked as a whole: names, sizes and numbers make sense, and
-//!   no path appears twice;
-//! - every error names file, line and key, and says what to write instead;
-//! - clients never need the file: the server tells them where the data zones lie.
+//! - a [`Cluster`] is valid: names, sizes and numbers were checked, and no path appears twice;
+//! - every error names file, line and key, and states what to write instead;
+//! - clients never need the file: the server sends them the paths of the data zones.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,13 +24,13 @@ use types::units::{parse_duration, parse_size};
 pub const DATA_MIN: u64 = 16 << 20;
 /// Smallest metadata zone.
 pub const METADATA_MIN: u64 = 64 << 20;
-/// Lease of clients, unless the file says otherwise.
+/// Lease of clients, by default.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// Bounds of a lease.
 pub const LEASE_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(3601);
-/// The metadata server's buffer cache, unless the file says otherwise.
+/// The metadata server's buffer cache, by default.
 pub const DEFAULT_CACHE: u64 = 256 << 20;
-/// Pause between two scrubs, unless the file says otherwise.
+/// Pause between two scrubs, by default.
 const DEFAULT_SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Shortest pause between two scrubs.
 const SCRUB_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -40,10 +39,10 @@ const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Smallest buffer cache.
 pub const CACHE_MIN: u64 = 8 << 20;
 
-/// Refuses what is no size of a cache.
+/// Checks the size of a cache.
 ///
 /// # Errors
-/// What it has to be.
+/// The sizes that are allowed.
 pub fn check_cache(bytes: u64) -> Result<u64, String> {
     match bytes >= CACHE_MIN && bytes.is_multiple_of(BLOCK_U64) {
         true => Ok(bytes),
@@ -58,7 +57,7 @@ fn must_be(least: u64) -> String {
 /// A checked cluster file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
-    /// Where it was read.
+    /// The file that it was read from.
     pub file: PathBuf,
     /// Name of the file system.
     pub name: String,
@@ -68,12 +67,11 @@ pub struct Cluster {
     pub lease: Duration,
     /// Bytes of the metadata server's buffer cache.
     pub cache: u64,
-    /// Pause between two scrubs of the metadata zone; zero: none but those asked for.
+    /// Pause between two scrubs of the metadata zone; zero: only on request.
     pub scrub_interval: Duration,
-    /// Bytes that such a scrub reads in a second at most; 0: no bound.
+    /// Maximum of bytes that such a scrub reads in a second; 0: no limit.
     pub scrub_rate: u64,
-    /// From which degree of fragmentation of their directory on new files get a layout block at
-    /// once.
+    /// Fragmentation of a directory from which on new files in it get a layout block at creation.
     pub layout_ahead: LayoutAhead,
     /// The metadata zone.
     pub metadata: Zone,
@@ -86,18 +84,18 @@ pub struct Cluster {
 /// A device or file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Zone {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// For a file: mkfs makes it this large (sparse) if it does not exist.
+    /// For a file: mkfs creates it (sparse) with this size if it does not exist.
     pub size: Option<u64>,
 }
 
-/// What is wrong with a cluster's file.
+/// An error in a cluster's file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// Line, counted from 1, where one is to blame.
+    /// Line of the error, counted from 1, if known.
     pub line: Option<usize>,
     /// What is wrong and what to do.
     pub text: String,
@@ -153,7 +151,7 @@ struct RawData {
     id: Option<Spanned<u16>>,
 }
 
-/// A longer file is none of a cluster.
+/// Maximum size of a cluster's file.
 const FILE_MAX: u64 = 1 << 20;
 
 /// The text of a file; `None` if it is longer.
@@ -175,7 +173,7 @@ impl Cluster {
         let text = read_at_most(path, FILE_MAX)
             .map_err(|error| wrong(format!("cannot be read: {error}")))?;
         let text = text.ok_or_else(|| {
-            wrong(format!("is no cluster's file: it has more than {} MiB", FILE_MAX >> 20))
+            wrong(format!("is not a cluster's file: it has more than {} MiB", FILE_MAX >> 20))
         })?;
         Cluster::parse(path, &text)
     }
@@ -187,7 +185,7 @@ impl Cluster {
         let name = raw.name.get_ref().clone();
         if !check_fs_name(&name) {
             let text = format!(
-                "key `name`: `{name}` is no name of a file system: write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+                "key `name`: `{name}` is not a name of a file system: write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
             );
             return Err(reader.at(raw.name.span(), text));
         }
@@ -220,7 +218,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Where the data zones lie, from the directory in which this runs.
+    /// The paths of the data zones, relative to the current directory.
     pub fn zone_paths(&self) -> Vec<(PagId, String)> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
@@ -299,7 +297,7 @@ impl Reader<'_> {
         if interval >= SCRUB_INTERVAL_MIN {
             return Ok(interval);
         }
-        let text = "key `server.scrub_interval`: write a time from 1s on, or never";
+        let text = "key `server.scrub_interval`: write a time of 1s or more, or never";
         Err(self.at(value.span(), text))
     }
 
@@ -340,7 +338,7 @@ impl Reader<'_> {
             if !ids.insert(id) || usize::from(id) >= PAGS_MAX {
                 let span = zone.id.as_ref().map_or(zone.path.span(), Spanned::span);
                 let text = format!(
-                    "key `data.id`: {id} is taken or not below {PAGS_MAX}: give each zone its own"
+                    "key `data.id`: {id} is used twice or not below {PAGS_MAX}: give each zone its own number"
                 );
                 return Err(self.at(span, text));
             }
@@ -384,7 +382,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn a_whole_file_reads_with_paths_relative_to_it() {
+    fn config_paths_are_relative_to_the_file() {
         let cluster = parse(GOOD).unwrap();
         assert_eq!((cluster.name.as_str(), cluster.listen.as_str()), ("home", "0.0.0.0:10821"));
         assert_eq!((cluster.lease, cluster.cache), (Duration::from_secs(5), 64 << 20));
@@ -397,7 +395,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn omitted_keys_have_defaults() {
         let cluster = parse("name='a'\nmetadata={path='m'}\ndata=[{path='d'}]\n").unwrap();
         assert_eq!(cluster.listen, format!("127.0.0.1:{DEFAULT_PORT}"));
         assert_eq!(
@@ -408,7 +406,7 @@ size = \"16G\"
     }
 
     #[test]
-    fn when_files_get_layout_blocks_is_a_number_or_never() {
+    fn layout_ahead_is_a_number_or_never() {
         let with = |value: &str| {
             parse(&GOOD.replacen("lease = \"5s\"", &format!("layout_ahead = \"{value}\""), 1))
         };

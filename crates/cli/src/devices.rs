@@ -1,4 +1,4 @@
-//! Opening a metadata or data device for oneself.
+//! Exclusive opening of metadata and data devices.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use env::{Disk, DiskOptions, Env};
 use store::{StoreError, ZoneDevice};
 use types::PagId;
 
-/// How long a device may stay in use before that is believed: a killed process lets
-/// go of its devices only when its last request has ended, a moment after its death.
+/// How long to retry a device that is in use: a killed process releases its devices only when
+/// its last request has ended, a moment after its death.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Opens the device or file at `path`, which nobody else may have open this way; for
-/// writing, nobody at all.
+/// Opens the device or file at `path` exclusively. For writing, no other process may have it
+/// open at all.
 ///
 /// # Errors
-/// They name the path, and a device's holder.
+/// They name the path, and the process that holds the device.
 pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Result<Disk> {
     let until = env.now() + PATIENCE;
     loop {
@@ -29,21 +29,21 @@ pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Resu
     }
 }
 
-/// What failed as a device was opened; where somebody has it, with what to do then.
-pub fn or_in_use(error: &std::io::Error, then: &str) -> String {
+/// The text of an error of opening a device; if the device is in use, with the `advice`.
+pub fn open_error(error: &std::io::Error, advice: &str) -> String {
     match error.kind() {
-        ErrorKind::ResourceBusy => format!("{error}; {then}"),
+        ErrorKind::ResourceBusy => format!("{error}; {advice}"),
         _ => error.to_string(),
     }
 }
 
-/// The data zones at these paths, as a store takes them.
-pub fn zone_places(paths: &[(PagId, String)]) -> Vec<ZoneDevice<'_>> {
+/// The data zones at these paths, in the form that the store takes.
+pub fn zone_devices(paths: &[(PagId, String)]) -> Vec<ZoneDevice<'_>> {
     paths.iter().map(|(id, path)| ZoneDevice { id: *id, path }).collect()
 }
 
-/// What failed on the metadata device at `path`, which is named once.
-pub fn naming(path: &str, error: &StoreError) -> String {
+/// The text of an error of the metadata device at `path`; it names the path once.
+pub fn with_path(path: &str, error: &StoreError) -> String {
     match error {
         StoreError::Io { .. } | StoreError::Refused(_) => error.to_string(),
         _ => format!("{path}: {error}"),
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_of_a_store_names_its_device_once() {
+    fn store_errors_name_their_device_once() {
         let refused = StoreError::Refused("/dev/sdz: is a data device".into());
         let io = StoreError::io("reading", "/dev/sdz", &ErrorKind::TimedOut.into());
         let corrupt = StoreError::corrupt(MetaBlock(7), "checksum");
         let log = StoreError::DamagedLog { lsn: 7, what: "hole" };
         for error in [refused, io, corrupt, log, StoreError::Poisoned("why".into())] {
-            let text = naming("/dev/sdz", &error);
+            let text = with_path("/dev/sdz", &error);
             assert_eq!(text.matches("/dev/sdz").count(), 1, "{text}");
         }
     }

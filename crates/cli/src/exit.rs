@@ -7,15 +7,15 @@ use std::fmt;
 pub enum Status {
     /// Something failed.
     Failed = 1,
-    /// The arguments or the cluster's file make no sense.
+    /// The arguments or the cluster's file are invalid.
     Usage = 2,
-    /// Some of what was asked for failed.
+    /// A part of the request failed.
     Partial = 3,
     /// The server cannot be reached.
     Unreachable = 4,
     /// The caller may not do this.
     NotPermitted = 5,
-    /// It took too long.
+    /// The time limit passed.
     Timeout = 6,
 }
 
@@ -31,20 +31,20 @@ pub mod mount {
 
 /// Exit statuses of `fsck`, as fsck(8) has them, and one bit that it leaves free.
 pub mod fsck {
-    /// Problems were found, and all repaired.
+    /// fsck found problems and repaired all of them.
     pub const CORRECTED: u8 = 1;
-    /// Problems were found and left as they are.
+    /// fsck found problems and left some of them.
     pub const UNCORRECTED: u8 = 4;
     /// The check itself failed.
     pub const OPERATION: u8 = 8;
     /// Wrong arguments.
     pub const USAGE: u8 = 16;
-    /// Beside `CORRECTED` or `UNCORRECTED`: the repair could not keep all that users had.
+    /// Added to `CORRECTED` or `UNCORRECTED`: the repair lost user data.
     pub const LOST: u8 = 64;
 }
 
-/// A command's failure. The text names the object and says what to do; it may be
-/// empty when everything was said already.
+/// A command's failure. The text names the object and says what to do; it is
+/// empty if the command has already printed everything.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The process's exit status.
@@ -66,7 +66,7 @@ impl Failure {
         Failure::new(Status::Failed, name, text)
     }
 
-    /// The arguments or the cluster's file make no sense.
+    /// The arguments or the cluster's file are invalid.
     pub fn usage(text: impl Into<String>) -> Failure {
         Failure::new(Status::Usage, "", text)
     }
@@ -88,5 +88,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a command gives: its exit status, or why it failed.
+/// The result of a command: its exit status, or why it failed.
 pub type Ended = Result<u8, Failure>;

@@ -1,15 +1,15 @@
-//! A file that one process holds while it lives, and that says who it is.
+//! A lock file: one process holds it while it lives, and its text identifies the process.
 //!
-//! The lock is the kernel's (flock), so it ends with its holder, however that ends;
-//! the text is for people and may be stale when nobody holds the lock.
+//! The lock is the kernel's (flock), so it ends with its holder in any case. The
+//! text is for people and may be stale when no process holds the lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A taker asks this often before it believes that the lock is held: someone who
-/// only looks whether it is (see [`holder`]) is in the way for an instant.
+/// Attempts to take the lock: a process that only checks it (see [`holder`]) holds it for an
+/// instant.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,7 +23,7 @@ pub struct LockFile {
 /// Why a lock was not taken.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process holds it; what it wrote about itself.
+    /// Another process holds it; the text that it wrote.
     Held(String),
     /// The file cannot be opened or written.
     Io(std::io::Error),
@@ -70,7 +70,7 @@ impl LockFile {
     }
 }
 
-/// What the holder of the lock at `path` wrote; `None` if nobody holds it.
+/// The text of the holder of the lock at `path`; `None` if no process holds it.
 pub fn holder(path: &Path) -> std::io::Result<Option<String>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -88,7 +88,7 @@ pub fn holder(path: &Path) -> std::io::Result<Option<String>> {
     }
 }
 
-/// Waits until nobody holds the lock at `path`; false if `limit` passed first.
+/// Waits until no process holds the lock at `path`; false if `limit` passed first.
 pub fn wait_released(path: &Path, limit: Duration) -> std::io::Result<bool> {
     let until = Instant::now() + limit;
     while holder(path)?.is_some() {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_taker_learns_who_holds_the_lock_until_it_is_dropped() {
+    fn lock_file_names_its_holder_until_it_is_dropped() {
         let path = std::env::temp_dir().join(format!("redbud-lockfile-{}", std::process::id()));
         let mut lock = LockFile::take(&path, "pid 1").unwrap();
         lock.rewrite("pid 42, mounted at /mnt").unwrap();

@@ -1,5 +1,5 @@
-//! Lines for people who look after a running process: time, then text, on standard
-//! error. A reader that went away never stops the process.
+//! The log of a running process: lines of time and text on standard error. A reader that went
+//! away never stops the process.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

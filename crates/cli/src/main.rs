@@ -1,10 +1,10 @@
-//! The `redbud` binary: every command, and mount(8)'s, umount(8)'s and fsck(8)'s helper by its
-//! name.
+//! The `redbud` binary: all commands, and the helper of mount(8), umount(8) and fsck(8) if it is
+//! called by the name of one.
 //!
 //! Invariants:
-//! - a command ends with one line that says why, if it failed, and a documented exit status;
-//! - nothing here decides what the file system does: commands start the parts, talk to
-//!   them, and print.
+//! - a command that fails prints one line with the reason; every exit status is documented;
+//! - this crate does not decide what the file system does: commands start processes, send
+//!   requests to them, and print.
 // Above the seam: commands start processes, and read clocks and files.
 #![allow(clippy::disallowed_methods)]
 
@@ -36,10 +36,10 @@ use crate::exit::Ended;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let ended = match helper::arguments(&arguments) {
-        Some(Ok(helper::Run::Nothing)) => Ok(0),
-        Some(Ok(helper::Run::Mount(args))) => commands::mount::run(&args),
-        Some(Ok(helper::Run::Umount(args))) => commands::umount::run(&args),
-        Some(Ok(helper::Run::Fsck(args))) => commands::fsck::run(&args),
+        Some(Ok(helper::HelperCommand::Nothing)) => Ok(0),
+        Some(Ok(helper::HelperCommand::Mount(args))) => commands::mount::run(&args),
+        Some(Ok(helper::HelperCommand::Umount(args))) => commands::umount::run(&args),
+        Some(Ok(helper::HelperCommand::Fsck(args))) => commands::fsck::run(&args),
         Some(Err(failure)) => Err(failure),
         None => match args::parse(&arguments) {
             Ok(cli) => run(cli.command),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.text.is_empty() {
-                output::tell(&format!("redbud: {failure}"));
+                output::eprint_line(&format!("redbud: {failure}"));
             }
             ExitCode::from(failure.code)
         }

@@ -1,8 +1,7 @@
-//! Options of a mount, as `-o` and fstab give them.
+//! Options of a mount from `-o` and fstab.
 //!
-//! Invariant: an option that would change what applications may rely on is never
-//! accepted and then ignored; only those that speak to mount(8), systemd or other
-//! helpers are.
+//! Invariant: an option that would change guarantees for applications is never accepted and then
+//! ignored. Only options for mount(8), systemd or other helpers are ignored.
 
 use std::path::PathBuf;
 
@@ -12,7 +11,7 @@ use types::{Duration, PagId};
 use crate::config::LEASE_RANGE;
 use types::units::{parse_duration, parse_size};
 
-/// Which way requests come from the kernel.
+/// How requests come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
     /// Reads and writes of /dev/fuse.
@@ -22,10 +21,10 @@ pub enum Transport {
     Uring,
 }
 
-/// Everything that a mount may be told.
+/// All options of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
-    /// No changes.
+    /// Refuse changes.
     pub read_only: bool,
     /// Set-id bits have no effect.
     pub nosuid: bool,
@@ -39,19 +38,19 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Writes wait until they are durable.
     pub sync: bool,
-    /// May other users than the one who mounts enter? By default if root mounts.
+    /// May other users than the mounting one enter? By default if root mounts.
     pub allow_other: Option<bool>,
-    /// The kernel drops pages when size or times changed, besides when it is told.
+    /// The kernel drops pages also when size or times change, besides at invalidations.
     pub strict: bool,
     /// How long mounting waits for the server.
     pub mount_timeout: Duration,
-    /// Lease asked of the server; its own by default.
+    /// Lease that the client asks for; by default the server's.
     pub lease: Option<Duration>,
     /// Dirty bytes held before writers wait.
     pub dirty_max: Option<u64>,
-    /// Where data zones lie on this host, if elsewhere than the cluster's file says.
+    /// Paths of data zones on this host that differ from the cluster's file.
     pub data: Vec<(PagId, PathBuf)>,
-    /// Where the client logs when it runs in the background.
+    /// Log file of a client in the background.
     pub log: Option<PathBuf>,
     /// How requests come from the kernel.
     pub transport: Transport,
@@ -64,7 +63,7 @@ pub struct MountOptions {
 /// Tenths of a second and number of tries, as `timeo` and `retrans` have them.
 const MOUNT_TIMEOUT: (u64, u64) = (50, 3);
 
-/// Least dirty data that a client may hold: with less, every write waits for the one before it.
+/// Minimum of dirty data: with less, every write waits for the previous one.
 const DIRTY_MIN: u64 = 1 << 20;
 
 impl Default for MountOptions {
@@ -129,17 +128,17 @@ impl MountOptions {
             "strict" => self.strict = true,
             "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
-            // What the client does anyway, or what speaks to others.
+            // The client's fixed behaviour, or options for other programs.
             "defaults" | "default_permissions" | "hard" | "auto" | "noauto" | "nouser" | "nofail"
             | "_netdev" | "nodiratime" | "diratime" | "lazytime" | "nolazytime" | "norelatime"
             | "silent" | "loud" | "flock" | "lock" => {}
             "soft" => return Err(
-                "option `soft` is not offered: requests wait for the server (`hard`) and can be killed".into(),
+                "option `soft` is not supported: requests wait for the server (`hard`) and can be killed".into(),
             ),
             "remount" => return Err(
-                "option `remount` is not offered: unmount, and mount again with the options wanted".into(),
+                "option `remount` is not supported: unmount, and mount again with the new options".into(),
             ),
-            "strictatime" | "mand" | "nolock" | "noflock" | "localflock" => return Err(format!("option `{option}` is not offered")),
+            "strictatime" | "mand" | "nolock" | "noflock" | "localflock" => return Err(format!("option `{option}` is not supported")),
             _ if option.starts_with("x-") => {}
             _ => return Err(unknown(option)),
         }
@@ -198,7 +197,7 @@ fn number(option: &str, value: &str) -> Result<u64, String> {
 }
 
 fn unknown(option: &str) -> String {
-    format!("unknown option `{option}`; `redbud help mount` lists those there are")
+    format!("unknown option `{option}`; `redbud help mount` lists all options")
 }
 
 #[cfg(test)]
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fstab_usually_says_is_accepted() {
+    fn usual_fstab_options_are_accepted() {
         let list = "rw,noatime,_netdev,nofail,x-systemd.automount,x-systemd.requires=net,auto,hard,timeo=100,retrans=2";
         let options = MountOptions::parse([list]).unwrap();
         let expected = MountOptions {
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn later_options_win_and_user_implies_what_mount_says() {
+    fn later_options_win_and_user_implies_nosuid_nodev_noexec() {
         let options =
             MountOptions::parse(["ro,user", "rw,exec,data3=/dev/sdz,lease=2s,dirty=64M"]).unwrap();
         assert!(!options.read_only && options.nosuid && options.nodev && !options.noexec);
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_silently_mean_something_else_is_refused() {
+    fn options_without_their_usual_effect_are_refused() {
         for bad in [
             "soft",
             "frobnicate",

@@ -4,21 +4,21 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The type that Redbud's mounts have.
+/// The file system type of Redbud's mounts.
 pub const FS_TYPE: &str = "fuse.redbud";
 
 /// One mount of Redbud.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// Where.
+    /// The mount point.
     pub path: PathBuf,
-    /// What, as it was given to the mount.
+    /// The source, as given to the mount.
     pub source: String,
     /// Device number, "major:minor".
     pub device: String,
 }
 
-/// All of Redbud's mounts, in the order they were made.
+/// All of Redbud's mounts, in the order of mounting.
 pub fn redbud_mounts() -> std::io::Result<Vec<Mounted>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
@@ -50,7 +50,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// Undoes the kernel's `\040`.
+/// Decodes the kernel's octal escapes such as `\040`.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_mounts_are_seen_and_escapes_are_undone() {
+    fn only_redbud_mounts_are_listed_and_escapes_are_decoded() {
         let ours = b"98 30 0:52 / /mnt/a\\040b rw,relatime shared:1 - fuse.redbud 127.0.0.1:10821:/home rw";
         let mount = parse_line(ours).unwrap();
         assert_eq!(mount.path, Path::new("/mnt/a b"));

@@ -1,6 +1,5 @@
-//! How a process tells the one that started it that it is ready: a datagram to
-//! `$NOTIFY_SOCKET`, as systemd has it. `redbud local` and `redbud mount` listen to
-//! their children the same way.
+//! Readiness notification: a process sends a datagram to `$NOTIFY_SOCKET` when it is ready, as
+//! systemd expects. `redbud local` and `redbud mount` wait for their children the same way.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -10,9 +9,9 @@ use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Sends `message` (such as `READY=1`) to whoever asked for it. Nobody asking, or
-/// the asker gone, is no error: readiness is a courtesy.
-pub fn tell(message: &str) {
+/// Sends `message` (such as `READY=1`) to `$NOTIFY_SOCKET`. It is no error if the variable is not
+/// set or the listener is gone.
+pub fn send(message: &str) {
     let Some(name) = std::env::var_os(VARIABLE) else { return };
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -31,19 +30,19 @@ pub struct ReadyListener {
     name: String,
 }
 
-/// What became of a child that was waited for.
+/// The result of waiting for a child.
 #[derive(Debug)]
 pub enum Readiness {
     /// It is ready.
     Ready,
     /// It ended first.
     Ended(ExitStatus),
-    /// Neither in time.
+    /// It was neither ready nor ended in time.
     Late,
 }
 
 impl ReadyListener {
-    /// A listener of its own name.
+    /// Creates a listener with a unique name.
     pub fn new() -> std::io::Result<ReadyListener> {
         let mut attempt = 0u32;
         loop {
@@ -58,7 +57,7 @@ impl ReadyListener {
         }
     }
 
-    /// The environment variable that a child needs.
+    /// The environment variable to set for the child.
     pub fn environment(&self) -> (&'static str, String) {
         (VARIABLE, format!("@{}", self.name))
     }
@@ -69,7 +68,7 @@ impl ReadyListener {
         let mut message = [0u8; 4096];
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         loop {
-            // Asked before the socket, so that a message sent just before the end counts.
+            // Before the socket, so that a message sent just before the end counts.
             let ended = child.try_wait()?;
             match self.socket.recv(&mut message) {
                 Ok(length) => {
@@ -100,7 +99,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_child_that_ends_without_a_word_is_told_from_one_that_is_late() {
+    fn child_that_ends_silently_differs_from_one_that_is_late() {
         let listener = ReadyListener::new().unwrap();
         let mut child = Command::new("true").spawn().unwrap();
         let readiness = listener.wait(&mut child, Duration::from_secs(60)).unwrap();

@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::args::{Format, Output};
 use crate::exit::Failure;
 
-/// Says something beside the output. Nobody may be left to read it.
-pub fn tell(line: &str) {
+/// Prints a line to standard error. Ignores errors: the reader may be gone.
+pub fn eprint_line(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
@@ -26,7 +26,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints `value`, which has a field `version`, as `output` asks; `table`: as a table.
+/// Prints `value`, which has a field `version`, in the format of `output`; `table` makes a table.
 pub fn print_report<T: Serialize>(
     output: Output,
     value: &T,
@@ -37,7 +37,8 @@ pub fn print_report<T: Serialize>(
         Format::Json => serde_json::to_string(value),
         Format::JsonPretty => serde_json::to_string_pretty(value),
     };
-    let text =
-        text.map_err(|error| Failure::failed("RB-OUTPUT", format!("cannot make JSON: {error}")))?;
+    let text = text.map_err(|error| {
+        Failure::failed("RB-OUTPUT", format!("cannot format the result as JSON: {error}"))
+    })?;
     print(&format!("{text}\n"))
 }

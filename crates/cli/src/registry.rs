@@ -1,8 +1,8 @@
-//! Which clients run on this host: one locked file for each in a runtime directory.
+//! The clients that run on this host: a locked file for each of them in a runtime directory.
 //!
 //! `umount` finds the process behind a mount here, so that it can wait until
-//! everything is flushed; `status` lists the mounts. The file's lock lives as long
-//! as the client; files that nobody holds are left-overs and are swept away.
+//! everything is flushed; `status` lists the mounts. The client holds the
+//! file's lock as long as it lives; files without a lock are stale and get removed.
 
 use std::fs;
 use std::io::Read;
@@ -22,9 +22,9 @@ pub struct Registration {
     pub source: String,
     /// Mount point.
     pub mount: PathBuf,
-    /// Where it logs; none: its standard error.
+    /// Its log file; none: standard error.
     pub log: Option<PathBuf>,
-    /// Written at its end: what it could not save.
+    /// Written at its end: the data that it lost.
     #[serde(default)]
     pub lost: Option<String>,
 }
@@ -37,7 +37,7 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Ends the registration. Who has the file open still reads what was lost.
+    /// Ends the registration. A process that has the file open can still read what was lost.
     pub fn end(mut self, lost: Option<String>) -> std::io::Result<()> {
         if lost.is_some() {
             self.registration.lost = lost;
@@ -63,7 +63,7 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     }
 }
 
-/// Everything that runs, with the file that stands for it.
+/// All running clients, each with its file.
 pub fn running() -> Vec<(PathBuf, Registration)> {
     let Ok(entries) = fs::read_dir(directory()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
                     found.push((path, registration));
                 }
             }
-            // Nobody's; a new client with this pid would have written it anew.
+            // Stale; a new client with this pid would have rewritten and locked it.
             Ok(None) => drop(fs::remove_file(&path)),
             Err(_) => {}
         }
@@ -91,7 +91,7 @@ pub fn behind(path: &Path) -> Option<(PathBuf, Registration)> {
     running().into_iter().rfind(|(_, registration)| registration.mount == path)
 }
 
-/// What the client of an open registration, which has ended, could not save.
+/// What the client of an open registration file lost at its end.
 pub fn lost(mut file: fs::File) -> Option<String> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;

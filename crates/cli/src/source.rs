@@ -1,4 +1,4 @@
-//! What is mounted: `host[:port][,host[:port]…]:/fsname[/subdir]`, and addresses in general.
+//! Mount sources: `host[:port][,host[:port]…]:/fsname[/subdir]`.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,17 +14,19 @@ pub struct Source {
     pub servers: Vec<String>,
     /// Name of the file system.
     pub fs_name: String,
-    /// The directory of it that is meant; none: its root.
+    /// The directory to mount; empty: the root.
     pub dir: Vec<Name>,
 }
 
 impl Source {
-    /// Reads a mount source. IPv6 addresses stand in brackets; the default port may be left out.
+    /// Reads a mount source. IPv6 addresses are in brackets; the port is optional.
     pub fn parse(text: &str) -> Result<Source, String> {
         let shape = || {
-            format!("`{text}` is no mount source: write host[:port][,host[:port]]:/fsname[/subdir]")
+            format!(
+                "`{text}` is not a mount source: write host[:port][,host[:port]]:/fsname[/subdir]"
+            )
         };
-        // No address holds a slash, a directory may hold anything.
+        // An address has no slash; a directory may have any character.
         let (servers, path) = text.split_once(":/").ok_or_else(shape)?;
         let (fs_name, dir) = path.split_once('/').unwrap_or((path, ""));
         if !check_fs_name(fs_name) {
@@ -41,7 +43,7 @@ impl Source {
         Ok(Source { servers, fs_name: fs_name.to_owned(), dir })
     }
 
-    /// Is it the same file system, by its name and a server of either?
+    /// Is it the same file system: the same name and a common server?
     pub fn is_same_as(&self, other: &Source) -> bool {
         let meets = |one: &String| other.servers.iter().any(|another| is_same_server(one, another));
         self.fs_name == other.fs_name && self.servers.iter().any(meets)
@@ -60,7 +62,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Do two addresses mean one server? One that listens everywhere is each with its port.
+/// Are two addresses of one server? An unspecified address equals each with its port.
 fn is_same_server(one: &str, another: &str) -> bool {
     let resolve = |text: &str| -> Vec<SocketAddr> {
         text.to_socket_addrs().map(Iterator::collect).unwrap_or_default()
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_are_told_apart_by_name_and_server() {
+    fn file_systems_differ_by_name_and_server() {
         let same = |one: &str, another: &str| {
             Source::parse(one).unwrap().is_same_as(&Source::parse(another).unwrap())
         };
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_read_with_and_without_ports() {
+    fn sources_parse_with_and_without_ports() {
         let source = Source::parse("mds1,10.0.0.2:9000,[::1]:7,[fe80::2]:/home").unwrap();
         assert_eq!(source.servers, ["mds1:10821", "10.0.0.2:9000", "[::1]:7", "[fe80::2]:10821"]);
         assert_eq!(source.fs_name, "home");
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_may_be_a_directory_of_the_file_system() {
+    fn source_may_name_a_subdirectory() {
         let source = Source::parse("[::1]:7:/home//a:/b/./c d/").unwrap();
         assert_eq!(source.servers, ["[::1]:7"]);
         assert_eq!(source.to_string(), "[::1]:7:/home/a:/b/c d");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_refused_with_the_right_shape() {
+    fn invalid_source_is_refused_with_the_right_form() {
         for bad in [
             "",
             "home",

@@ -1,5 +1,5 @@
-//! Whom an administrator's command means: a path in a mount, a mount source, a
-//! cluster's file, or the directory of `redbud local`.
+//! The target of an administrator's command: a path in a mount, a mount source, a cluster's file,
+//! or the directory of `redbud local`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::source::Source;
 /// The cluster's file in the directory of `redbud local`.
 pub const LOCAL_CONFIG: &str = "cluster.toml";
 
-/// Finds the file system that `text` means.
+/// Finds the file system that `text` names.
 pub fn source(text: &str) -> Result<Source, Failure> {
     let path = Path::new(text);
-    // What is mounted there says it all; its server may be away.
+    // The mount table suffices; the server may be away.
     if let Ok(Some(mount)) = umount::resolve(path).and_then(|whole| mountinfo::mount_at(&whole)) {
         return mount_source(path, &mount.source);
     }
-    // A mount whose client died is there, though nothing can be asked about it.
+    // A mount whose client died exists, although system calls on it fail.
     let missing = path.symlink_metadata().is_err_and(|error| {
         matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
     });
@@ -58,7 +58,7 @@ pub fn cluster(path: &Path) -> Result<Cluster, Failure> {
         Some(file) => read_cluster(&file),
         None if path.is_dir() => {
             let text = format!(
-                "{}: no {LOCAL_CONFIG} in it: it is no directory of `redbud local`",
+                "{}: has no {LOCAL_CONFIG}: it is not a directory of `redbud local`",
                 path.display()
             );
             Err(Failure::usage(text))
@@ -77,13 +77,13 @@ fn config_file(path: &Path) -> Option<PathBuf> {
         return Some(inside);
     }
     let is_config = path.extension().is_some_and(|extension| extension == "toml") && path.is_file();
-    // A file that lies in a mount is asked about as such, whatever its name.
+    // A file in a mount means its mount, whatever its name.
     (is_config && mounted(path).is_err()).then(|| path.to_owned())
 }
 
 fn mounted(path: &Path) -> Result<Source, Failure> {
     let wrong = |text: String| Failure::usage(format!("{}: {text}", path.display()));
-    // A mount whose client died cannot be resolved any more; what lies above it still can.
+    // A mount whose client died cannot be resolved; the directories above it can.
     let whole = path.canonicalize().or_else(|_| umount::resolve(path));
     let whole = whole.map_err(|error| wrong(error.to_string()))?;
     let mount = mountinfo::mount_of(&whole).map_err(|error| wrong(error.to_string()))?;

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figure_can_be_made_on_small_devices_and_is_refused_on_smaller_ones() {
+    fn figure_runs_on_small_devices_and_is_refused_on_smaller_ones() {
         let plan = |bytes| Plan::on(bytes, Settings { durable: false, ..Settings::PAPERS });
         let usual = plan(512 << 20).unwrap();
         assert_eq!((usual.batch, usual.dirs), (500, DIRS));

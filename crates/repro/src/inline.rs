@@ -219,9 +219,10 @@ impl Bench {
         let files = self.shape.dirs * self.shape.files;
         let each = |bytes: u64| bytes as f64 / files as f64;
         let (empty, _) = self.stage(|files| async move { files.make_empty().await })?;
-        let (crowd, alone) = (Pace { of: "crowd", synced: false }, Pace { of: "", synced: true });
-        let ((_, log, _), _) = self.stage(|files| async move { files.make(crowd).await })?;
-        let (rewritten, _) = self.stage(|files| async move { files.rewrite(crowd).await })?;
+        let (parallel, alone) =
+            (Pace { of: "crowd", synced: false }, Pace { of: "", synced: true });
+        let ((_, log, _), _) = self.stage(|files| async move { files.make(parallel).await })?;
+        let (rewritten, _) = self.stage(|files| async move { files.rewrite(parallel).await })?;
         let ((inlined, _, blocks), make) =
             self.stage(|files| async move { files.make(alone).await })?;
         let (_, rewrite) = self.stage(|files| async move { files.rewrite(alone).await })?;
@@ -345,7 +346,7 @@ impl Files {
                 if let Some((_, addr)) = place {
                     self.put(addr, pace).await?;
                 }
-                let told = self.mfs.run(Cost::SMALL, |txn| {
+                let made = self.mfs.run(Cost::SMALL, |txn| {
                     match place {
                         Some((pag, addr)) => {
                             let (file, state) = (FileBlock(0), ExtentState::Written);
@@ -356,7 +357,7 @@ impl Files {
                     let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
                     txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })
                 });
-                self.told(told.await?.1, pace).await?;
+                self.pace(made.await?.1, pace).await?;
             }
         }
         self.mfs.sync().await?;
@@ -392,21 +393,21 @@ impl Files {
                 self.put(extent.addr, pace).await?;
             }
             let now = self.env.wall();
-            let told = self.mfs.run(Cost::SMALL, |txn| {
+            let made = self.mfs.run(Cost::SMALL, |txn| {
                 if !bytes.is_empty() {
                     txn.set_content(ino, &bytes)?;
                 }
                 let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
                 txn.set_attr(&Attr { mtime: now, ctime: now, version: attr.version + 1, ..attr })
             });
-            self.told(told.await?.1, pace).await?;
+            self.pace(made.await?.1, pace).await?;
         }
         self.mfs.sync().await?;
         Ok(self.mfs.last_committed().lsn.0 - before)
     }
 
     /// A file is done with transaction `last`.
-    async fn told(&self, last: Transno, pace: Pace) -> Done<()> {
+    async fn pace(&self, last: Transno, pace: Pace) -> Done<()> {
         if pace.synced { self.mfs.wait_durable(last).await } else { Ok(()) }
     }
 

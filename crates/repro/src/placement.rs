@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heads_go_much_further_for_trees_that_are_spread_out() {
+    fn disk_heads_move_further_for_scattered_trees() {
         let shape = Shape { users: 8, dirs: 12, files: 20 };
         let settings = Settings { durable: false, ..Settings::PAPERS };
         let found = measure(shape, settings, &mut |_| {}).unwrap();

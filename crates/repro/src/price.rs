@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_costs_what_a_request_does_beyond_its_messages() {
+    fn change_costs_a_request_without_its_messages() {
         let found = Found { create: 30_000.0, unlink: 50_000.0, message: 8_000.0, kib: 120.4 };
         let price = found.price();
         assert_eq!(price.message, Duration::from_micros(8));

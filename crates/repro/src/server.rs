@@ -88,9 +88,9 @@ async fn served(env: Env, disk: Disk, format: FormatOptions, plan: Plan) -> Res<
     let config = Config::new(NAME, "127.0.0.1:0");
     let server = Mds::start(env.clone(), mfs.clone(), config).await.map_err(stopped)?;
     let address = server.address();
-    let (stop, told) = oneshot();
+    let (stop, stop_requested) = oneshot();
     let serving = env.spawn_join(server.run(async move {
-        let _: Option<()> = told.await;
+        let _: Option<()> = stop_requested.await;
     }));
     let mut clients = Vec::new();
     for (n, dir) in (0..).zip(dirs) {

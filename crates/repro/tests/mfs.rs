@@ -20,7 +20,7 @@ fn plan(files: u64, in_flight: u64) -> Plan {
 
 /// One test: the memory of the process is part of what is measured.
 #[test]
-fn a_hundred_thousand_files_are_made_redone_and_checked_in_bounded_memory() {
+fn create_replay_and_check_of_100000_files_use_bounded_memory() {
     let found = measure(&plan(100_000, 0), &mut |_| ()).unwrap();
     for check in checks(&found) {
         assert!(check.inodes >= 100_000 + 4 + 2, "{found:?}");

@@ -89,7 +89,7 @@ const ALONE: [&str; 4] = [
 
 /// One test: `measured` has one place for JSON.
 #[test]
-fn every_command_measures_and_leaves_nothing() {
+fn every_command_measures_and_cleans_up() {
     let scratch = Scratch::new("commands");
     for work in LAYOUTS {
         let said = measured(&scratch.0, work);
@@ -106,7 +106,7 @@ fn every_command_measures_and_leaves_nothing() {
 }
 
 #[test]
-fn a_figure_is_written_and_its_progress_is_for_people() {
+fn figure_is_written_and_progress_goes_to_standard_error() {
     let scratch = Scratch::new("figure");
     let output = repro().args(["F4", "--files", "10", "--out"]).arg(&scratch.0).output().unwrap();
     let said = describe(&output);
@@ -118,7 +118,7 @@ fn a_figure_is_written_and_its_progress_is_for_people() {
 }
 
 #[test]
-fn what_nobody_reads_keeps_no_figure_from_its_end() {
+fn figure_ends_when_its_reader_is_gone() {
     let scratch = Scratch::new("unread");
     let mut command = repro();
     command.args(["F4", "--files", "10", "--out"]).arg(&scratch.0);
@@ -129,7 +129,7 @@ fn what_nobody_reads_keeps_no_figure_from_its_end() {
 }
 
 #[test]
-fn what_fails_is_reported_in_one_line() {
+fn failure_is_reported_in_one_line() {
     for (line, code, text) in [
         ("F9 --aged 1M", 2, "at least 64 MiB"),
         ("nonsense", 2, "'nonsense'"),

@@ -4,7 +4,7 @@
 use repro::server::{Plan, measure};
 
 #[test]
-fn a_server_makes_files_for_clients_of_its_own_process() {
+fn server_creates_files_for_clients_in_its_process() {
     for durable in [false, true] {
         let plan = Plan {
             dir: std::env::temp_dir(),

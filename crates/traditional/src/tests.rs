@@ -221,7 +221,7 @@ fn apply(
 }
 
 #[test]
-fn the_layouts_answer_alike_operation_for_operation() {
+fn layouts_return_the_same_results() {
     let mut faults = BTreeMap::new();
     for (seed, names) in [(1, 30), (2, 200), (3, 400), (4, 12)] {
         let mut rng = SimRng::new(seed);
@@ -262,7 +262,7 @@ fn the_layouts_answer_alike_operation_for_operation() {
 }
 
 #[test]
-fn a_directory_that_outgrows_leaf_root_and_pointers_keeps_every_name_and_gives_all_back() {
+fn directory_beyond_every_index_level_keeps_names_and_frees_blocks() {
     const FILES: u64 = 14_000;
     for hashed in [false, true] {
         let mfs = Mfs::volatile(60_000);
@@ -300,7 +300,7 @@ fn a_directory_that_outgrows_leaf_root_and_pointers_keeps_every_name_and_gives_a
 }
 
 #[test]
-fn inodes_lie_beside_their_directory_and_directories_of_the_root_apart() {
+fn inodes_are_near_their_directory_and_root_directories_apart() {
     let (mfs, layout) = traditional(false, 64);
     let group = |ino: Ino| (ino.0 - 1) / 64;
     let mut groups = std::collections::BTreeSet::new();
@@ -326,7 +326,7 @@ fn inodes_lie_beside_their_directory_and_directories_of_the_root_apart() {
 }
 
 #[test]
-fn the_check_finds_what_is_planted() {
+fn check_finds_planted_damage() {
     let (mfs, layout) = traditional(true, 64);
     for number in 0..200 {
         let make = new(FileKind::Regular, 1);
@@ -423,7 +423,7 @@ fn record(seed: u64, hashed: bool) -> (Vec<Dump>, env::sim::Recording) {
 }
 
 #[test]
-fn every_crash_leaves_a_whole_namespace() {
+fn every_crash_leaves_a_consistent_namespace() {
     for (seed, hashed) in [(1, false), (2, true)] {
         let (dumps, recording) = record(seed, hashed);
         assert!(dumps.len() > 150, "{}", dumps.len());
@@ -496,7 +496,7 @@ fn from(extent: &Extent, start: u64) -> Extent {
 }
 
 #[test]
-fn both_layouts_map_the_same_extents_and_give_all_of_them_back() {
+fn layouts_map_and_free_the_same_segments() {
     let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
     let mut shown = Vec::new();
     for hashed in [None, Some(false), Some(true)] {
@@ -524,7 +524,7 @@ fn both_layouts_map_the_same_extents_and_give_all_of_them_back() {
 }
 
 #[test]
-fn a_file_maps_what_lies_behind_its_end_and_was_granted_and_a_directory_nothing() {
+fn only_files_map_granted_blocks_beyond_their_end() {
     let mfs = Mfs::volatile(20_000);
     let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
     let options = FormatOptions { pags: vec![pag], ..options(0) };

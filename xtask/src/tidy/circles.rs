@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_reach_each_other_are_a_circle_and_tests_are_not_in_it() {
+    fn mutually_reachable_modules_are_a_circle_without_tests() {
         let files = [
             file("crates/x/src/lib.rs", "mod a; mod b; mod c; #[cfg(test)] mod t;"),
             file(

@@ -196,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn names_fall_into_words() {
+    fn names_are_split_into_words() {
         assert_eq!(humps("OnLookerX"), ["On", "Looker", "X"]);
         assert_eq!(humps("told"), ["told"]);
     }
 
     #[test]
-    fn a_sentence_goes_over_lines_and_ends_with_its_paragraph() {
+    fn sentence_spans_lines_and_ends_with_its_paragraph() {
         let text = "//! One sentence\n//! on two lines. Another one\n//!\n//! - an item\nuse x;\n";
         let found: Vec<String> = comment_sentences(text).into_iter().map(|(_, s)| s).collect();
         let found: Vec<&str> = found.iter().map(String::as_str).filter(|s| !s.is_empty()).collect();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_code_are_no_sentences() {
+    fn tables_and_code_are_not_sentences() {
         let text = "| a b | c |\n```\nlet a = 1;\n```\n    indented code\nText.\n";
         let found = document_sentences(text);
         assert_eq!(found, [(6, "Text.".to_owned())]);

@@ -107,7 +107,7 @@ mod tests {
     use super::{Counts, Ratchet};
 
     #[test]
-    fn a_count_may_fall_and_never_rise() {
+    fn count_may_fall_and_never_rise() {
         let mut ratchet = Ratchet::parse("# c\nlines a.rs 810\nlines b.rs 900\n").expect("parses");
         let mut counts = Counts::default();
         counts.add("lines", "a.rs", 811, "");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn malformed_ratchet_line_is_named() {
         assert!(Ratchet::parse("lines 3\n").is_err_and(|text| text.contains("ratchet.txt:1")));
     }
 }

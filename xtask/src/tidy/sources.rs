@@ -86,10 +86,10 @@ fn collect(root: &Path, folder: &str, paths: &mut Vec<String>) -> Result<(), Str
 }
 
 fn names(folder: &Path) -> Result<Vec<String>, String> {
-    let told = |error| format!("{}: {error}", folder.display());
+    let failed = |error| format!("{}: {error}", folder.display());
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(told)? {
-        names.push(entry.map_err(told)?.file_name().to_string_lossy().into_owned());
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
     }
     Ok(names)
 }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_web_has_64_directories_eight_deep_with_their_files() {
+    fn web_has_64_directories_eight_deep_with_their_files() {
         let deeds = script(3, 2, 5);
         let mut depth = vec![0];
         for deed in &deeds {

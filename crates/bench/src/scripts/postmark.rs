@@ -129,7 +129,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_script_touches_what_there_is_and_leaves_nothing() {
+    fn script_uses_only_existing_files_and_removes_all() {
         for (files, transactions) in [(100, 2000), (1, 50), (0, 10)] {
             let (mut live, mut halves) = (BTreeSet::new(), [0u64; 4]);
             for deed in Script::new(7, files, transactions) {

@@ -1,8 +1,8 @@
 //! Load generators: processes that make plain system calls and say how long they took.
 //!
 //! A worker prepares its job, prints `ready`, waits for a line, works, and prints its
-//! [`Done`] as one line of JSON. Times are of the monotonic clock, which all processes
-//! of a machine share: a crowd's time is from its first beginning to its last end.
+//! [`Done`] as one line of JSON. Times are of the monotonic clock, which all processes of a
+//! machine share. The time of workers that run together is from the first start to the last end.
 
 mod names;
 mod pool;

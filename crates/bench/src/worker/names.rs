@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_read_to_its_end() {
+    fn listing_is_read_to_its_end() {
         let dir = std::env::temp_dir().join(format!("redbud-bench-list-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let names = Names { dir: dir.clone(), prefix: "some-longer-name-".into(), count: 3000 };

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn postmark_leaves_nothing_and_a_web_is_read_as_it_was_made() {
+    fn postmark_removes_its_files_and_web_reads_back_unchanged() {
         let dir = std::env::temp_dir().join(format!("redbud-bench-pool-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let left = || std::fs::read_dir(&dir).unwrap().count();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_tree_is_unpacked_compiled_and_cleaned() {
+    fn source_tree_is_unpacked_compiled_and_cleaned() {
         let dir = std::env::temp_dir().join(format!("redbud-bench-tree-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let tree = source::Source::new(12);

@@ -60,10 +60,10 @@ fn in_pieces(what: &Stream, piece: impl Fn(u64, usize) -> Os<()> + Sync) -> Os<(
     if what.depth == 1 {
         return work();
     }
-    crowd(what.depth, |_| work())
+    in_parallel(what.depth, |_| work())
 }
 
-fn crowd(depth: usize, work: impl Fn(u64) -> Os<()> + Sync) -> Os<()> {
+fn in_parallel(depth: usize, work: impl Fn(u64) -> Os<()> + Sync) -> Os<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..depth as u64)
             .map(|number| {
@@ -88,7 +88,7 @@ pub fn random(what: Stream, millis: u64) -> Os<Work> {
     Ok(Box::new(move || {
         let count = AtomicU64::new(0);
         let until = sys::monotonic() + millis * 1_000_000;
-        crowd(what.depth, |number| {
+        in_parallel(what.depth, |number| {
             let mut random = Random::new((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut pages = Pages::filled(BLOCK)?;
             let mut reads = 0;

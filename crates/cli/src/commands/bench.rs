@@ -1,4 +1,4 @@
-//! `redbud bench`: the contenders, the load generators, and what they found.
+//! `redbud bench`: runs the benchmarks and their helper processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::commands::local::this_program;
 use crate::exit::{Ended, Failure, Status};
 use crate::{notify, output};
 
-/// The least that a disk holds.
+/// Minimum size of a disk.
 const DISK_MIN: u64 = 128 << 20;
-/// Metadata of a file, at most: what the metadata disk is sized by.
+/// Maximum of metadata of a file: determines the size of the metadata disk.
 const METADATA_EACH: u64 = 2 << 10;
-/// Data of web content, for each file that is asked for: 64 files of half a megabyte for 200.
+/// Data of web content, for each requested file: 64 files of half a megabyte for 200.
 const WEB_EACH: u64 = 192 << 10;
 /// Data of the small files of a run, for each empty one: a quarter has 32 KiB, the
-/// rest is what is being freed.
+/// remainder covers blocks that are being freed.
 const SMALL_EACH: u64 = 32 << 10;
 
-/// Measures, or plays a part in it.
+/// Runs a benchmark, or one of its helper processes.
 pub fn run(args: &BenchArgs) -> Ended {
     match &args.what {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Null { mount, uring } => {
             follow_parent();
-            let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
+            let ready = || notify::send("READY=1\nSTATUS=mounted\n");
             let uring = uring.then(UringEntries::default);
             let init = InitOptions { uring, ..InitOptions::default() };
             null::null_mount(DriverKind::Auto, mount, init, ready)
@@ -55,7 +55,7 @@ fn ended(error: BenchError) -> Failure {
 /// Unmounts when the process that started this one is gone.
 fn follow_parent() {
     let term = Some(rustix::process::Signal::TERM);
-    // Without it the mount outlives a parent that was killed: it works all the same.
+    // If it fails, the mount only outlives a killed parent.
     let _ = rustix::process::set_parent_process_death_signal(term);
 }
 
@@ -63,12 +63,12 @@ fn need_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let text = "redbud bench drops the kernel's caches and mounts: run it as root";
+    let text = "redbud bench drops the kernel's caches and mounts file systems: run it as root";
     Err(Failure::new(Status::NotPermitted, "RB-BENCH", text))
 }
 
 fn progress(line: &str) {
-    output::tell(line);
+    output::eprint_line(line);
 }
 
 fn write(file: Option<&Path>, json: &str) -> Result<(), Failure> {

@@ -42,7 +42,7 @@ pub fn run(args: &DfArgs) -> Ended {
         None => target::all_mounted()?,
     };
     if sources.is_empty() {
-        return Err(Failure::usage("no Redbud file system is mounted here: name one"));
+        return Err(Failure::usage("no Redbud file system is mounted here: name a target"));
     }
     let filesystems: Vec<Space> = sources.iter().map(space).collect::<Result<_, _>>()?;
     output::print_report(args.output, &Report { version: 1, filesystems }, |report| {
@@ -54,7 +54,10 @@ pub fn run(args: &DfArgs) -> Ended {
 fn space(source: &Source) -> Result<Space, Failure> {
     match admin::ask(source, Op::Statfs {})? {
         OpReply::Statfs { statfs } => Ok(Space::from(source, &statfs)),
-        _ => Err(Failure::failed("RB-MDS-REFUSED", format!("{source}: an unexpected answer"))),
+        _ => Err(Failure::failed(
+            "RB-MDS-REFUSED",
+            format!("{source}: the server sent an unexpected reply"),
+        )),
     }
 }
 
@@ -90,7 +93,7 @@ fn describe(space: &Space, human: bool) -> String {
     }
     row("total".into(), space.bytes, space.bytes_free);
     format!(
-        "{}: {} inodes used, room for about {} more\n{}",
+        "{}: {} inodes used, space for about {} more\n{}",
         space.source,
         space.inodes,
         space.inodes_free,

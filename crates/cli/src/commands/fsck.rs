@@ -1,4 +1,4 @@
-//! `redbud fsck`: checks, and repairs if told to, a metadata zone whose server is stopped.
+//! `redbud fsck`: checks a metadata zone whose server is stopped, and repairs it with `--repair`.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -13,13 +13,13 @@ use types::PagId;
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
-use crate::devices::{open_exclusive, or_in_use, zone_places};
+use crate::devices::{open_error, open_exclusive, zone_devices};
 use crate::exit::{Ended, Failure, fsck as code};
 use crate::{output, target};
 
-/// What there is to do about a device that is in use.
-const WHILE_SERVED: &str = "fsck is for metadata that no server has; while one has, `redbud scrub` with the mount or the \
-                            server's address checks them";
+/// Advice for a device that is in use.
+const WHILE_SERVED: &str = "a server uses these metadata: stop it for fsck, or check them with `redbud scrub` and the \
+                            mount or the server's address";
 
 #[derive(Serialize)]
 struct Report {
@@ -28,43 +28,43 @@ struct Report {
     clean: bool,
     problems: Vec<Problem>,
     problems_omitted: u64,
-    /// With --repair: what was done about what was found.
+    /// With --repair: the findings and what repair did.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<Repair>,
-    /// Data zones that are not where the cluster's file says; their data is not read anyway.
+    /// Data zones whose path does not exist; fsck does not read their data anyway.
     data_missing: Vec<String>,
-    /// Devices that are not the data zones as which the cluster's file names them, and why; nobody
-    /// can mount with them.
+    /// Devices that are not the data zones that the cluster's file names, and why; no client can
+    /// mount with them.
     data_foreign: Vec<String>,
     counts: Numbers,
-    /// Bytes of a directory slot, and what the format has beyond the first one; none if the
-    /// superblock could not be had.
+    /// Bytes of a directory slot, and the features of the format; none if the
+    /// superblock is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<Shape>,
 }
 
-/// What mkfs settled.
+/// What mkfs decided.
 #[derive(Serialize)]
 struct Shape {
     slot_bytes: u64,
     features: String,
 }
 
-/// What repair did; the problems of the report are those that are left.
+/// What repair did; the problems of the report are those that remain.
 #[derive(Serialize)]
 struct Repair {
     found: Vec<Problem>,
     done: Vec<String>,
-    lost: Vec<Gone>,
-    /// Labels of data zones that repair needs and has not got.
+    lost: Vec<LostData>,
+    /// Labels of data zones that repair needs and could not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     wanted: Vec<String>,
     omitted: u64,
 }
 
-/// What repair could not keep.
+/// User data that repair lost.
 #[derive(Serialize)]
-struct Gone {
+struct LostData {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u64>,
@@ -73,7 +73,7 @@ struct Gone {
     text: String,
 }
 
-/// The report if nothing could be checked.
+/// The report if the check failed.
 #[derive(Serialize)]
 struct Unusable {
     version: u32,
@@ -111,7 +111,7 @@ struct Numbers {
     clients: u64,
 }
 
-/// Checks, prints what was found and done, and says in its exit status how it ended.
+/// Checks and repairs, prints the report, and returns the exit status.
 pub fn run(args: &FsckArgs) -> Ended {
     let Some(target) = args.target.as_ref().filter(|_| !args.list) else {
         return list(args);
@@ -129,9 +129,9 @@ pub fn run(args: &FsckArgs) -> Ended {
     };
     let status = status(&outcome);
     let report = report(&cluster, args.repair, (outcome, foreign));
-    // What was repaired and lost is so, whether anybody can read of it or not.
-    let unsaid = |failure: Failure| failure.with_code(status | code::OPERATION);
-    output::print_report(args.output, &report, describe).map_err(unsaid)?;
+    // The exit status has repairs and losses even if the report cannot be printed.
+    let unprinted = |failure: Failure| failure.with_code(status | code::OPERATION);
+    output::print_report(args.output, &report, describe).map_err(unprinted)?;
     Ok(status)
 }
 
@@ -145,7 +145,7 @@ fn status(outcome: &Repaired) -> u8 {
     }
 }
 
-/// The catalogue of findings.
+/// The list of all kinds of findings.
 #[derive(Serialize)]
 struct Catalogue {
     version: u32,
@@ -195,14 +195,14 @@ fn checked(target: &Path, args: &FsckArgs) -> Result<(Cluster, Repaired, Vec<Str
         Ok((cluster, outcome, foreign))
     });
     progress_end();
-    checked.map_err(|error| failed(format!("cannot do input and output: {error}"))).flatten()
+    checked.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()
 }
 
 fn failed(text: String) -> Failure {
     Failure::failed("RB-FSCK", text).with_code(code::OPERATION)
 }
 
-/// One thread for each processor that this process may use, if nobody says otherwise.
+/// Number of threads; by default one for each processor that this process may use.
 fn jobs(args: &FsckArgs) -> usize {
     let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(JOBS_MAX));
     args.jobs.map_or_else(cpus, usize::from)
@@ -212,18 +212,18 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let (repair, jobs) = (args.repair, jobs(args));
     let relabel: Vec<PagId> = args.relabel.iter().copied().map(PagId).collect();
     if let Some(id) = relabel.iter().find(|id| cluster.data.iter().all(|(zone, _)| zone != *id)) {
-        let text = format!("--relabel {id}: the cluster's file names no data zone {id}");
+        let text = format!("--relabel {id}: the cluster's file has no data zone {id}");
         return Err(Failure::failed("RB-FSCK", text).with_code(code::USAGE));
     }
     let path = cluster.metadata.path.display().to_string();
     let opened = open_exclusive(env, &path, repair).await;
-    let disk = opened.map_err(|error| failed(or_in_use(&error, WHILE_SERVED)))?;
+    let disk = opened.map_err(|error| failed(open_error(&error, WHILE_SERVED)))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
     let paths = cluster.zone_paths();
-    let zones = &zone_places(&paths)[..];
+    let zones = &zone_devices(&paths)[..];
     let cache_bytes = cluster.cache as usize;
     let name = Some(&*cluster.name);
-    let on_loss = repair.then_some(lose as fn(&Lost));
+    let on_loss = repair.then_some(print_loss as fn(&Lost));
     let options =
         FsckOptions { cache_bytes, progress, on_loss, jobs, zones, name, relabel: &relabel };
     let error = |error: store::StoreError| failed(error.to_string());
@@ -237,7 +237,7 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
 /// The tenths of a percent that the bar on the terminal shows.
 static SHOWN: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Shows how far a check is, on a terminal.
+/// Shows the progress of a check on a terminal.
 fn show(done: u64, total: u64) {
     let tenths = (done * 1000).checked_div(total).unwrap_or(0).min(1000);
     if SHOWN.swap(tenths, Ordering::Relaxed) == tenths {
@@ -249,8 +249,8 @@ fn show(done: u64, total: u64) {
     drop(std::io::stderr().write_all(text.as_bytes()));
 }
 
-/// Tells at once what repair loses: should it be broken off, its report tells nothing.
-fn lose(lost: &Lost) {
+/// Prints a loss at once: an interrupted repair prints no report.
+fn print_loss(lost: &Lost) {
     progress_end();
     drop(std::io::stderr().write_all(format!("LOST so far: {lost}\n").as_bytes()));
 }
@@ -271,8 +271,8 @@ fn problem(found: &store::fsck::Problem) -> Problem {
     }
 }
 
-fn gone(lost: &Lost) -> Gone {
-    Gone {
+fn lost_data(lost: &Lost) -> LostData {
+    LostData {
         kind: lost.kind(),
         inode: lost.inode().map(|ino| ino.0),
         path: lost.path().map(|path| String::from_utf8_lossy(path).into_owned()),
@@ -292,7 +292,7 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
         repair: repair.then(|| Repair {
             found: found.iter().map(problem).collect(),
             done,
-            lost: lost.iter().map(gone).collect(),
+            lost: lost.iter().map(lost_data).collect(),
             wanted,
             omitted,
         }),
@@ -306,11 +306,11 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
     }
 }
 
-/// Of a metadata device whose label cannot be had nobody knows what its data zones must say.
+/// Devices of another file system. Without a readable label of the metadata device none are found.
 async fn foreign_zones(env: &Env, cluster: &Cluster) -> Vec<String> {
     let path = cluster.metadata.path.display().to_string();
     let Some(label) = store::label_on(env, &path).await else { return Vec::new() };
-    store::foreign_devices(env, label.fs_uuid, &zone_places(&cluster.zone_paths())).await
+    store::foreign_devices(env, label.fs_uuid, &zone_devices(&cluster.zone_paths())).await
 }
 
 fn missing_zones(cluster: &Cluster) -> Vec<String> {
@@ -343,11 +343,12 @@ fn line(problem: &Problem) -> String {
     text + "\n"
 }
 
-/// What to do where labels are wanted.
+/// Advice for labels that repair needs.
 const WANTED: &str = "\
-The table of data zones says which there are and how large; repair takes that from their labels, the first block of each
-device. See that the cluster's file names every data zone under [[data]], with the `path` at which this host can read its
-device and with its `id`, and run `redbud fsck --repair` again. Until then data, and space for it, are left as they are.
+The table of data zones is lost; repair rebuilds it from their labels, the first block of each
+device. Make sure that the cluster's file has every data zone under [[data]], with its `id` and the
+`path` of its device on this host, and run `redbud fsck --repair` again. Until then repair leaves
+data and free space unchanged.
 ";
 
 fn describe_repair(repair: &Repair, left: bool) -> String {
@@ -386,11 +387,12 @@ fn describe(report: &Report) -> String {
     };
     text.extend(report.problems.iter().map(line));
     for path in &report.data_missing {
-        text += &format!("warning: the data zone {path} is not there (its data is not checked)\n");
+        text +=
+            &format!("warning: the data zone {path} does not exist (fsck does not check data)\n");
     }
-    for stranger in &report.data_foreign {
+    for foreign in &report.data_foreign {
         text += &format!(
-            "warning: {stranger}; no server starts with it: give the cluster's file the right `path`\n"
+            "warning: {foreign}; no server starts with it: correct its `path` in the cluster's file\n"
         );
     }
     if report.problems_omitted > 0 {
@@ -401,18 +403,18 @@ fn describe(report: &Report) -> String {
         let wanted = report.repair.as_ref().is_some_and(|repair| !repair.wanted.is_empty());
         text += match (report.repair.is_some(), risk) {
             (true, true) if wanted => {
-                "give repair what it wants first: what is left after that it tells anew\n"
+                "give repair these labels first; then it reports what remains\n"
             }
             (true, true) if report.problems.iter().all(is_data_label) => {
-                "the metadata are whole; see that each data zone has the `path` of its own device\n"
+                "the metadata are sound; make sure that each data zone has the `path` of its device\n"
             }
             (true, true) => {
-                "what cannot be read gives errors: save what can, and restore the metadata device \
-                 from a backup\n"
+                "files with damaged metadata give errors: save the readable ones, and restore the metadata \
+                 device from a backup\n"
             }
             (false, true) => {
-                "nothing was changed; `redbud fsck --repair` mends what can be mended, the rest has to \
-                 come from a backup: copy the metadata device first\n"
+                "nothing was changed; `redbud fsck --repair` repairs what it can, everything else needs a \
+                 backup: copy the metadata device first\n"
             }
             (true, false) => "no file is at risk\n",
             (false, false) => "nothing was changed; no file is at risk\n",
@@ -420,7 +422,7 @@ fn describe(report: &Report) -> String {
     }
     let counts = &report.counts;
     if counts.inodes == 0 {
-        return text + &format!("{}: DAMAGED: nothing could be counted\n", report.name);
+        return text + &format!("{}: DAMAGED: no inode is readable\n", report.name);
     }
     let shape = report.format.as_ref().map_or_else(String::new, |format| {
         let features = if format.features.is_empty() { "none" } else { &format.features };
@@ -447,10 +449,10 @@ fn describe(report: &Report) -> String {
 fn held(counts: &Numbers) -> String {
     let all = [
         (counts.data_blocks_in_pools, "in clients' pools"),
-        (counts.data_blocks_given_up, "to be free when a server starts"),
+        (counts.data_blocks_given_up, "freed at the next start of a server"),
     ];
-    let told = all.iter().filter(|(blocks, _)| *blocks > 0);
-    told.map(|(blocks, by)| format!(", {blocks} {by}")).collect()
+    let nonzero = all.iter().filter(|(blocks, _)| *blocks > 0);
+    nonzero.map(|(blocks, by)| format!(", {blocks} {by}")).collect()
 }
 
 #[cfg(test)]
@@ -458,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_are_neither_in_files_nor_free_are_told() {
+    fn blocks_neither_in_files_nor_free_are_reported() {
         let counts = |data_blocks_in_pools, data_blocks_given_up| Numbers {
             data_blocks_in_pools,
             data_blocks_given_up,
@@ -467,7 +469,7 @@ mod tests {
         assert_eq!(held(&counts(0, 0)), "");
         assert_eq!(
             held(&counts(8192, 5)),
-            ", 8192 in clients' pools, 5 to be free when a server starts"
+            ", 8192 in clients' pools, 5 freed at the next start of a server"
         );
     }
 }

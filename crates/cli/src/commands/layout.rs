@@ -1,4 +1,4 @@
-//! `redbud layout FILE`: where the client says that a file lies.
+//! `redbud layout FILE`: the layout of a file, as its client reports it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::args::LayoutArgs;
 use crate::exit::{Ended, Failure, Status};
 use crate::output;
 
-/// The extended attribute in which a mount tells a file's layout.
+/// The extended attribute through which a mount reports a file's layout.
 const ATTRIBUTE: &str = "user.redbud.layout";
 
 /// A file's layout.
@@ -17,7 +17,7 @@ const ATTRIBUTE: &str = "user.redbud.layout";
 struct FileLayout {
     path: String,
     size: u64,
-    /// So many bytes of it, from the beginning, lie with the inode.
+    /// Bytes, from the beginning, that are inline data.
     inline: u64,
     segments: Vec<Segment>,
 }
@@ -29,8 +29,7 @@ impl FileLayout {
     }
 }
 
-/// A contiguous run, as the mount tells it. Everything is in bytes. What lies with the inode
-/// (`inline`) has no place in a data zone.
+/// A contiguous run, as the mount reports it, in bytes. Inline data has no address in a data zone.
 #[derive(Serialize, Deserialize)]
 struct Segment {
     offset: u64,
@@ -67,7 +66,7 @@ pub fn run(args: &LayoutArgs) -> Ended {
         report.files.iter().map(describe).collect()
     })?;
     for failure in failures {
-        output::tell(&format!("redbud: {failure}"));
+        output::eprint_line(&format!("redbud: {failure}"));
     }
     last.map_or(Ok(0), |failure| Err(failure.with_code(status as u8)))
 }
@@ -80,16 +79,16 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     }
     let bytes = attribute(path).map_err(|error| match error {
         rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
-            failed("it does not lie in a Redbud mount".into())
+            failed("does not lie in a Redbud mount".into())
         }
         error => failed(error.to_string()),
     })?;
     let segments: Vec<Segment> = serde_json::from_slice(&bytes)
-        .map_err(|error| failed(format!("the mount told nonsense: {error}")))?;
+        .map_err(|error| failed(format!("the mount returned an invalid layout: {error}")))?;
     Ok(FileLayout::new(path.display().to_string(), metadata.len(), segments))
 }
 
-/// The value may grow between asking for its length and reading it.
+/// Reads the attribute; its value may grow between the two calls.
 fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
     loop {
         let mut value = vec![0u8; rustix::fs::getxattr(path, ATTRIBUTE, &mut [0u8; 0])? + 4096];
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_that_lies_with_the_inode_is_no_segment() {
+    fn inline_data_is_no_segment() {
         let inline =
             Segment { offset: 0, length: 700, pag: None, address: None, state: "inline".into() };
         let mapped = Segment {

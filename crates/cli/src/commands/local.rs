@@ -1,8 +1,8 @@
 //! `redbud local DIR --mount MNT`: a whole cluster on this machine.
 //!
 //! Invariants:
-//! - DIR belongs to one process at a time: whoever holds the lock on DIR/lock;
-//! - the server and the client are processes of their own, so either can die alone;
+//! - DIR belongs to one process at a time: the holder of the lock on DIR/lock;
+//! - the server and the client are separate processes, so either can die alone;
 //! - however this process ends, the client unmounts and the server stops after it:
 //!   the client gets SIGTERM with its parent's death, and the server stops when both
 //!   holders of a pipe, this process and the client, are gone.
@@ -35,7 +35,7 @@ pub fn run(args: &LocalArgs) -> Ended {
     making::check_options(&args.dir, args)?;
     std::fs::create_dir_all(&args.dir).map_err(|error| io(&args.dir, error))?;
     let dir = args.dir.canonicalize().map_err(|error| io(&args.dir, error))?;
-    // Before the lock, which is a file of its own: nothing is left in a foreign directory.
+    // Before the lock, which creates a file: a foreign directory stays unchanged.
     making::check(&dir)?;
     let mut lock = lock(&dir)?;
     let mount = mount_point(&args.mount, &dir)?;
@@ -73,17 +73,17 @@ fn lock(dir: &Path) -> Result<LockFile, Failure> {
     })
 }
 
-/// The place to mount, free of what a killed client may have left there.
+/// The mount point, without a dead mount that a killed client left.
 fn mount_point(path: &Path, dir: &Path) -> Result<PathBuf, Failure> {
     let failed =
         |text: String| Failure::failed("RB-MOUNT-POINT", format!("{}: {text}", path.display()));
-    // Below a dead mount even making a directory fails, so that is looked for first.
+    // First of all: below a dead mount even creating a directory fails.
     if let Ok(whole) = umount::resolve(path) {
         clear(&whole)?;
     }
-    let inside = || failed("lies in the cluster's own directory: choose another place".into());
-    // Before it is made: a refusal leaves nothing.
-    if existing_part(path).is_some_and(|part| part.starts_with(dir)) {
+    let inside = || failed("is in the cluster's own directory: choose another mount point".into());
+    // Before creating it: a refusal leaves nothing.
+    if existing_ancestor(path).is_some_and(|part| part.starts_with(dir)) {
         return Err(inside());
     }
     std::fs::create_dir_all(path).map_err(|error| failed(error.to_string()))?;
@@ -95,12 +95,12 @@ fn mount_point(path: &Path, dir: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The resolved path of the deepest directory on the way to `path` that exists.
-fn existing_part(path: &Path) -> Option<PathBuf> {
+fn existing_ancestor(path: &Path) -> Option<PathBuf> {
     let whole = std::path::absolute(path).ok()?;
     whole.ancestors().find_map(|part| part.canonicalize().ok())
 }
 
-/// Takes a mount without a client away from `path`; refuses one that lives.
+/// Unmounts a mount without a client from `path`; refuses one with a client.
 fn clear(path: &Path) -> Result<(), Failure> {
     let mounted = || mountinfo::mount_at(path).ok().flatten();
     while let Some(mount) = mounted() {
@@ -116,7 +116,7 @@ fn clear(path: &Path) -> Result<(), Failure> {
             return Err(Failure::failed("RB-MOUNT-POINT", text));
         }
         fuse::unmount(path, true).map_err(|error| {
-            Failure::failed("RB-MOUNT-POINT", format!("a dead mount is in the way: {error}"))
+            Failure::failed("RB-MOUNT-POINT", format!("cannot unmount a dead mount: {error}"))
         })?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `redbud mds`: the metadata server, until it is told to stop.
+//! `redbud mds`: runs the metadata server until a signal stops it.
 
 use std::future::{Future, poll_fn};
 use std::io::Read;
@@ -17,11 +17,11 @@ use types::units::human_size;
 use crate::address;
 use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
-use crate::devices::{naming, open_exclusive};
+use crate::devices::{open_exclusive, with_path};
 use crate::exit::{Ended, Failure};
 use crate::{log, notify};
 
-/// Serves.
+/// Runs the server.
 pub fn run(args: &MdsArgs) -> Ended {
     let mut cluster =
         Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
@@ -33,7 +33,7 @@ pub fn run(args: &MdsArgs) -> Ended {
         stop_at_end_of_input();
     }
     env::run(DriverKind::Auto, |env| async move { serve(env, &cluster).await })
-        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()
 }
 
@@ -42,7 +42,7 @@ fn failed(text: String) -> Failure {
 }
 
 fn store_failed(path: &str, error: &StoreError) -> Failure {
-    failed(naming(path, error))
+    failed(with_path(path, error))
 }
 
 async fn serve(env: Env, cluster: &Cluster) -> Ended {
@@ -59,16 +59,18 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     if mfs.is_label_damaged() {
         log::line(&format!(
-            "{path}: its label (block 0) is damaged; the superblock says what it said"
+            "{path}: its label (block 0) is damaged; the superblock has the same data"
         ));
     }
     for (block, what) in mfs.damage() {
-        log::line(&format!("{path}: metadata block {block} is damaged ({what}); its copy is used"));
+        log::line(&format!(
+            "{path}: metadata block {block} is damaged ({what}); the server uses its copy"
+        ));
     }
     let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
     if identity.name != cluster.name {
         let text = format!(
-            "{path}: it holds the file system `{}`, {} names `{}`",
+            "{path}: the device holds the file system `{}`, but {} names `{}`",
             identity.name,
             cluster.file.display(),
             cluster.name
@@ -92,24 +94,24 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         identity.epoch,
         human_size(cache)
     ));
-    // Asked for once, so that who is told next can stop it.
+    // Polled once first, so that a signal right after the notification stops the server.
     let mut signal = pin!(env.stop_signal());
     let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
-    notify::tell(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+    notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
     let stop = async {
         let signal = match early {
             Poll::Ready(signal) => signal,
             Poll::Pending => signal.await,
         };
         log::line(&format!("stopping (signal {signal})"));
-        notify::tell("STOPPING=1\n");
+        notify::send("STOPPING=1\n");
     };
     server.run(stop).await.map_err(|error| failed(error.to_string()))?;
-    log::line("stopped; everything is written home");
+    log::line("stopped; the checkpoint is complete");
     Ok(0)
 }
 
-/// The data zones: what they are, as the metadata says; where they lie, as the file says.
+/// The data zones: their identities from the metadata, their paths from the cluster's file.
 async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
     let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
     let (states, _) = states.map_err(|error| store_failed(path, &error))?;
@@ -117,8 +119,8 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
     let unknown = |(id, _): &&(PagId, Zone)| states.iter().all(|state| state.id != *id);
     if let Some((id, zone)) = cluster.data.iter().find(unknown) {
         let text = format!(
-            "{}: the file system has no data zone {id}, which {} is there: if it had one, `redbud fsck --repair` enters it \
-             again; else take it out",
+            "{}: the file system has no data zone {id}, as which the file names {}: if the zone was lost, `redbud fsck --repair` enters it \
+             again; otherwise remove it from the file",
             cluster.file.display(),
             zone.path.display()
         );
@@ -127,7 +129,7 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
     for state in states {
         let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {
             let text = format!(
-                "{}: the file system has a data zone {} ({}) that is not named there",
+                "{}: the file system has a data zone {} ({}) that the file does not name: add it",
                 cluster.file.display(),
                 state.id,
                 state.uuid
@@ -140,13 +142,13 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
     Ok(places)
 }
 
-/// Whoever holds the other end of standard input keeps the server running.
+/// Stops the server when all writers have closed the pipe at standard input.
 fn stop_at_end_of_input() {
     std::thread::spawn(|| {
         let mut input = std::io::stdin().lock();
         let mut bytes = [0u8; 64];
         while !matches!(input.read(&mut bytes), Ok(0)) {}
-        // To oneself; it cannot fail.
+        // A signal to this process; it cannot fail.
         let _ = kill_process(getpid(), Signal::TERM);
     });
 }

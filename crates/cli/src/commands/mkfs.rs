@@ -1,8 +1,8 @@
 //! `redbud mkfs`: formats the zones of a new file system.
 //!
-//! The data zones' labels are written first, the metadata zone last: a format that
-//! was interrupted leaves no file system, or the old one with data zones that
-//! no longer belong to it, which a server refuses.
+//! mkfs writes the labels of the data zones first and the metadata zone last. An interrupted mkfs
+//! leaves no file system, or the old one with data zones of another file system, which a server
+//! refuses.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -25,12 +25,12 @@ use crate::output;
 
 /// The log is this share of the metadata zone, within [`LOG_RANGE`].
 const LOG_SHARE: u64 = 64;
-/// Smallest and largest log that is chosen.
+/// Minimum and maximum of the default log size.
 const LOG_RANGE: (u64, u64) = (16 << 20, 128 << 20);
-/// What is looked at to tell an empty device from one that holds something.
+/// Bytes to read to find out whether a device is empty.
 const PROBE: usize = 64 << 10;
 
-/// What was made.
+/// The new file system.
 #[derive(Serialize)]
 pub struct Formatted {
     version: u32,
@@ -52,7 +52,7 @@ struct FormattedZone {
     bytes: u64,
 }
 
-/// Formats what a cluster's file names.
+/// Formats the zones that a cluster's file names.
 pub fn run(args: &MkfsArgs) -> Ended {
     let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
     let features = features(args.slot, args.inline_data, args.layout_blocks);
@@ -74,18 +74,18 @@ fn describe(made: &Formatted) -> String {
     text + &format!("  log: {}, slots of {} bytes{inline}{layout}\n", sizes.0, sizes.1)
 }
 
-/// What a new file system has, with slots of this size, with content beside inodes or without, and
-/// with layout blocks or without.
+/// The features of a new file system with these slots, with or without inline data and layout
+/// blocks.
 pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
     let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
     let chosen = switches.into_iter().filter(|(_, on)| *on);
     chosen.fold(Features::USUAL.with_slots(slots), |all, (feature, _)| all.with(feature))
 }
 
-/// Formats the zones of `cluster`; over what they hold only with `force`.
+/// Formats the zones of `cluster`; overwrites content only with `force`.
 pub fn format(cluster: &Cluster, force: bool, features: Features) -> Result<Formatted, Failure> {
     env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force, features).await })
-        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()
 }
 
@@ -102,7 +102,7 @@ async fn make(
     features: Features,
 ) -> Result<Formatted, Failure> {
     refuse_twice(cluster)?;
-    // All are open and checked before the first is written.
+    // Opens and checks all zones before it writes the first.
     let metadata = open(env, &cluster.metadata, PagId(0), METADATA_MIN, force).await?;
     let mut data = Vec::new();
     for (pag, zone) in &cluster.data {
@@ -116,7 +116,7 @@ async fn make(
     let log_bytes = cluster.log.unwrap_or_else(|| {
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
     });
-    // What it holds was looked at above; the store need not refuse it again.
+    // The content was checked above; the store need not refuse it again.
     let options =
         FormatOptions { name: cluster.name.clone(), uuid, log_bytes, pags, features, force: true };
     Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
@@ -134,7 +134,7 @@ async fn make(
     })
 }
 
-/// The root directory belongs to who made the file system, and is as old as it.
+/// Gives the root directory to the caller's user and group, with the current time.
 async fn own_root(env: &Env, disk: &Disk) -> Result<(), StoreError> {
     let mfs = Mfs::open(env, disk, OpenOptions::default()).await?;
     let now = env.wall();
@@ -165,7 +165,7 @@ async fn open(
     if disk.size() < least {
         let sizes = (human_size(disk.size()), human_size(least));
         return Err(failed(format!(
-            "{path}: {} is too small: at least {} are needed",
+            "{path}: {} is too small: make it at least {}",
             sizes.0, sizes.1
         )));
     }
@@ -187,7 +187,7 @@ fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
         let identity = device.map_or((found.dev(), found.ino()), |device| (device, 0));
         if let Some(other) = seen.insert(identity, &zone.path) {
             let text = format!(
-                "{} and {} are one file: each zone needs one of its own",
+                "{} and {} are one file: give each zone its own",
                 other.display(),
                 zone.path.display()
             );
@@ -197,7 +197,7 @@ fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a file of the wanted size where none is, or an empty one that an interrupted mkfs left.
+/// Creates the file of a zone if it is missing, or extends an empty one of an interrupted mkfs.
 fn create(zone: &Zone) -> Result<(), Failure> {
     let Some(size) = zone.size else { return Ok(()) };
     let missing = match std::fs::metadata(&zone.path) {
@@ -210,11 +210,11 @@ fn create(zone: &Zone) -> Result<(), Failure> {
     let file = file.map_err(|error| at(&zone.path, &error))?;
     file.set_len(size).map_err(|error| {
         if missing {
-            // Best effort: an empty file is no harm, and the next mkfs sizes it.
+            // Best effort: an empty file is harmless, and the next mkfs extends it.
             let _ = std::fs::remove_file(&zone.path);
         }
         failed(format!(
-            "{}: cannot be made {} large: {error}",
+            "{}: cannot extend it to {}: {error}",
             zone.path.display(),
             human_size(size)
         ))
@@ -233,17 +233,17 @@ fn refuse_content(path: &str, head: &[u8], bytes: u64) -> Result<(), Failure> {
             },
         );
         format!(
-            "{path}: formatted already: {whose}; --force formats it again, and what it holds is lost"
+            "{path}: formatted already: {whose}; --force formats it again, and its content is lost"
         )
     } else if let Ok(found) = Superblock::decode(&head[BLOCK..2 * BLOCK], 0, bytes / BLOCK_U64) {
         format!(
-            "{path}: it carries a superblock of the file system `{}` ({}), and its label is damaged or \
-             missing: if it was ever in use, `redbud mds` or `redbud fsck` says what to do; --force \
-             formats it, and what it holds is lost",
+            "{path}: it carries a superblock of the file system `{}` ({}), but its label is damaged or \
+             missing: if it was ever in use, run `redbud mds` or `redbud fsck`, which say what to do; \
+             --force formats it, and its content is lost",
             found.name, found.uuid
         )
     } else if head.iter().any(|&byte| byte != 0) {
-        format!("{path}: it is not empty; --force formats it, and what it holds is lost")
+        format!("{path}: it is not empty; --force formats it, and its content is lost")
     } else {
         return Ok(());
     };

@@ -1,5 +1,5 @@
-//! `redbud mount`: in the foreground the client itself; else this program again, as
-//! a process of its own, which is waited for until the mount stands.
+//! `redbud mount`: with `--foreground` the client itself. Otherwise the command starts this program
+//! again as the client's process, and waits until it has mounted.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::registry::{self, Registration};
 use crate::source::Source;
 use crate::{log, mountinfo};
 
-/// Added to the time that mounting waits for the server, for everything else.
+/// Time for everything else, added to the time that mounting waits for the server.
 const SLACK: Duration = Duration::from_secs(300);
 
 /// Mounts.
@@ -34,7 +34,7 @@ pub fn run(args: &MountArgs) -> Ended {
     if args.foreground {
         follow_parent(args.parent)?;
         if args.daemon {
-            // Fails only for the leader of a group, which needs it no more.
+            // Fails only for a process group leader, which does not need it.
             let _ = rustix::process::setsid();
         }
         serve(&source, &mount, &options)
@@ -50,7 +50,7 @@ fn failed(text: impl Into<String>) -> Failure {
 fn check_mount_point(path: &Path) -> Result<PathBuf, Failure> {
     let wrong = |text: String| failed(format!("{}: {text}", path.display()));
     let whole = umount::resolve(path).map_err(|error| wrong(error.to_string()))?;
-    // The table first: of what is mounted there nothing is asked, its server may be away.
+    // The mount table first: a system call on the mount could block while its server is away.
     if let Ok(Some(mount)) = mountinfo::mount_at(&whole) {
         return Err(wrong(format!("{} is mounted there: redbud umount it first", mount.source)));
     }
@@ -66,11 +66,11 @@ fn follow_parent(parent: Option<i32>) -> Result<(), Failure> {
     let Some(parent) = parent else { return Ok(()) };
     let system = |text: String| failed(text).with_code(code::SYSTEM);
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|error| system(format!("cannot follow the parent: {error}")))?;
+        .map_err(|error| system(format!("cannot set the parent death signal: {error}")))?;
     // It may have ended before the call above.
     match rustix::process::getppid() == Pid::from_raw(parent) {
         true => Ok(()),
-        false => Err(system("the parent is gone".into())),
+        false => Err(system("the parent process is gone".into())),
     }
 }
 
@@ -94,7 +94,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
             uring: (options.transport == Transport::Uring).then(|| entries(options)),
         },
     };
-    let ready = || notify::tell("READY=1\nSTATUS=mounted\n");
+    let ready = || notify::send("READY=1\nSTATUS=mounted\n");
     let executors = options.executors.unwrap_or_else(|| fuse::executors(&what.init));
     let served = env::run_group(DriverKind::Auto, executors, |env| async move {
         fuse::mount_client(&env, what, ready).await
@@ -114,7 +114,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         }
         Ok(Err(error)) => Err(failed(error.to_string())),
         Err(error) => {
-            Err(failed(format!("cannot do input and output: {error}")).with_code(code::SYSTEM))
+            Err(failed(format!("cannot start the I/O driver: {error}")).with_code(code::SYSTEM))
         }
     }
 }
@@ -164,7 +164,7 @@ fn kernel_options(source: &Source, options: &MountOptions) -> fuse::MountOptions
     kernel
 }
 
-/// Starts the client as a process of its own, and waits until the mount stands.
+/// Starts the client as a separate process, and waits until it has mounted.
 fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOptions) -> Ended {
     let system = |text: String| failed(text).with_code(code::SYSTEM);
     let log = options.log.clone().unwrap_or_else(|| default_log(source, mount));
@@ -185,7 +185,8 @@ fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOption
     }
     command.arg(format!("-olog={}", log.display())).arg("--").arg(source.to_string()).arg(mount);
     command.env(name, value).current_dir("/").stdin(Stdio::null()).stdout(file).stderr(copy);
-    let mut child = command.spawn().map_err(|error| system(format!("cannot start: {error}")))?;
+    let mut child =
+        command.spawn().map_err(|error| system(format!("cannot start the client: {error}")))?;
     match listener.wait(&mut child, options.mount_timeout + SLACK) {
         Ok(Readiness::Ready) => Ok(0),
         Ok(Readiness::Ended(status)) => {
@@ -195,17 +196,18 @@ fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOption
         }
         Ok(Readiness::Late) => {
             drop(child.kill());
-            let text = format!("{} is not mounted in time; see {}", mount.display(), log.display());
+            let text =
+                format!("{} was not mounted in time; see {}", mount.display(), log.display());
             Err(Failure::new(Status::Timeout, "RB-MOUNT-LATE", text).with_code(code::FAILED))
         }
         Err(error) => Err(system(error.to_string())),
     }
 }
 
-/// Where a client in the background logs: one file for each place.
+/// The log file of a client in the background: one for each mount point.
 fn default_log(source: &Source, mount: &Path) -> PathBuf {
-    let place = mount.display().to_string().trim_matches('/').replace('/', "-");
-    let name = format!("{}-{place}.log", source.fs_name);
+    let flat = mount.display().to_string().trim_matches('/').replace('/', "-");
+    let name = format!("{}-{flat}.log", source.fs_name);
     if rustix::process::geteuid().is_root() {
         return Path::new("/var/log/redbud").join(name);
     }

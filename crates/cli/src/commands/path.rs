@@ -1,8 +1,8 @@
-//! `redbud path`: from inode numbers to paths, while the server is stopped.
+//! `redbud path`: finds the paths of inode numbers. The server must be stopped.
 //!
-//! Invariant: the walk goes from the inode up: through its own slot's name and the directory that
-//! has the slot; a further name of the inode is not found that way. `--all` walks the tree from the
-//! root instead.
+//! Invariant: the search goes up from the inode, through the name in its slot and the directory of
+//! the slot. It does not find further names of the inode. `--all` walks the tree from the root
+//! instead.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,20 @@ use types::Ino;
 
 use crate::args::PathArgs;
 use crate::config::Cluster;
-use crate::devices::{naming, open_exclusive};
+use crate::devices::{open_exclusive, with_path};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
 
 #[derive(Serialize)]
 struct Report {
     version: u32,
-    paths: Vec<Found>,
+    paths: Vec<InodePath>,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct InodePath {
     inode: u64,
-    /// Bytes that are no UTF-8 are replaced.
+    /// Bytes that are not UTF-8 are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ struct Found {
 pub fn run(args: &PathArgs) -> Ended {
     let cluster = target::cluster(&args.target)?;
     let report = env::run(DriverKind::Auto, |env| async move { find(&env, &cluster, args).await })
-        .map_err(|error| failed(format!("cannot do input and output: {error}")))
+        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()?;
     let missing = report.paths.iter().filter(|found| found.path.is_none()).count();
     output::print_report(args.output, &report, describe)?;
@@ -59,13 +59,13 @@ async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, F
     let cache_bytes = cluster.cache as usize;
     let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
     let opened = Mfs::open(env, &disk, options).await;
-    let mfs = opened.map_err(|error| failed(naming(&path, &error)))?;
+    let mfs = opened.map_err(|error| failed(with_path(&path, &error)))?;
     let report = match args.all {
         true => every(&mfs, &args.inodes).await,
         false => Ok(first(&mfs, &args.inodes).await),
     };
     drop(mfs.close().await);
-    report.map_err(|error| failed(naming(&path, &error)))
+    report.map_err(|error| failed(with_path(&path, &error)))
 }
 
 /// One path of each inode.
@@ -73,12 +73,12 @@ async fn first(mfs: &Mfs, inodes: &[u64]) -> Report {
     let mut paths = Vec::new();
     for &inode in inodes {
         paths.push(match mfs.run(Cost::READ, |txn| txn.path(Ino(inode))).await {
-            Ok((Some(path), _)) => Found::path(inode, &path),
+            Ok((Some(path), _)) => InodePath::path(inode, &path),
             Ok((None, _)) => {
-                let text = "there is no such inode, or no name with it; `--all` seeks further ones";
-                Found::error(inode, text.into())
+                let text = "no such inode, or its slot has no name; `--all` finds further names";
+                InodePath::error(inode, text.into())
             }
-            Err(error) => Found::error(inode, error.to_string()),
+            Err(error) => InodePath::error(inode, error.to_string()),
         });
     }
     Report { version: 1, paths }
@@ -94,36 +94,39 @@ async fn every(mfs: &Mfs, inodes: &[u64]) -> Result<Report, StoreError> {
             if all.unread.iter().any(|(unread, _)| *unread == ino) {
                 continue;
             }
-            out.push(Found::error(ino.0, "there is no such inode".into()));
+            out.push(InodePath::error(ino.0, "no such inode".into()));
             continue;
         };
-        out.extend(paths.iter().map(|path| Found::path(ino.0, path)));
+        out.extend(paths.iter().map(|path| InodePath::path(ino.0, path)));
         if *omitted > 0 {
-            out.push(Found::error(ino.0, format!("and {omitted} more")));
+            out.push(InodePath::error(ino.0, format!("and {omitted} more")));
         }
         if *missing > 0 {
-            out.push(Found::error(ino.0, format!("{missing} names that it counts were not found")));
+            out.push(InodePath::error(
+                ino.0,
+                format!("{missing} of its names, by its link count, were not found"),
+            ));
         }
     }
     for (dir, why) in &all.unread {
-        out.push(Found::error(dir.0, format!("it cannot be read: {why}")));
+        out.push(InodePath::error(dir.0, format!("cannot be read: {why}")));
     }
     Ok(Report { version: 1, paths: out })
 }
 
-impl Found {
-    fn path(inode: u64, path: &[u8]) -> Found {
+impl InodePath {
+    fn path(inode: u64, path: &[u8]) -> InodePath {
         let path = Some(String::from_utf8_lossy(path).into_owned());
-        Found { inode, path, error: None }
+        InodePath { inode, path, error: None }
     }
 
-    fn error(inode: u64, text: String) -> Found {
-        Found { inode, path: None, error: Some(text) }
+    fn error(inode: u64, text: String) -> InodePath {
+        InodePath { inode, path: None, error: Some(text) }
     }
 }
 
 fn describe(report: &Report) -> String {
-    let line = |found: &Found| match (&found.path, &found.error) {
+    let line = |found: &InodePath| match (&found.path, &found.error) {
         (Some(path), _) => format!("{}\t{path}\n", found.inode),
         (None, error) => {
             format!("{}\t({})\n", found.inode, error.as_deref().unwrap_or("not found"))

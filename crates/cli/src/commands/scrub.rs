@@ -1,4 +1,4 @@
-//! `redbud scrub`: has the running server read and check its whole metadata device.
+//! `redbud scrub`: makes the running server read and verify all its metadata blocks.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::exit::{Ended, Failure};
 use crate::source::Source;
 use crate::{admin, output, target};
 
-/// Pause between two questions how far it is.
+/// Pause between two requests for the progress.
 const ASK: Duration = Duration::from_millis(200);
 
 #[derive(Serialize)]
@@ -22,7 +22,7 @@ struct Report {
     scrub: Value,
 }
 
-/// Begins a scrub and waits for its end; or breaks one off.
+/// Starts a scrub and waits for its end; or stops a running one.
 pub fn run(args: &ScrubArgs) -> Ended {
     let source = target::source(&args.target)?;
     let rate = (!args.stop).then_some(args.rate);
@@ -55,20 +55,20 @@ fn state(source: &Source) -> Result<Value, Failure> {
 fn describe(report: &Report) -> String {
     let scrub = &report.scrub;
     let mut text = match scrub["state"].as_str() {
-        Some("running") => "a scrub runs: redbud status tells how far it is\n".to_owned(),
-        Some("whole") => format!("read to the end in {} ms\n", scrub["took_ms"]),
+        Some("running") => "a scrub runs: `redbud status` shows its progress\n".to_owned(),
+        Some("whole") => format!("complete after {} ms\n", scrub["took_ms"]),
         Some("never") => return "no scrub has run since the server started\n".to_owned(),
-        _ => "broken off\n".to_owned(),
+        _ => "stopped before its end\n".to_owned(),
     };
     text += &format!(
-        "{} blocks and {} inodes are whole, {} damaged blocks written anew, {} findings\n",
+        "{} blocks and {} inodes are sound, {} damaged blocks rewritten, {} findings\n",
         scrub["blocks"], scrub["inodes"], scrub["written_anew"], scrub["findings"]
     );
     for problem in scrub["problems"].as_array().into_iter().flatten() {
         text += &format!("  {}\n", problem.as_str().unwrap_or_default());
     }
     if scrub["findings"] != 0 {
-        text += "stop the server and run: redbud fsck --repair\n";
+        text += "stop the server and run `redbud fsck --repair`\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `redbud status`: what the servers say of themselves, and the mounts of this host.
+//! `redbud status`: the status of the servers, and the mounts of this host.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -21,9 +21,9 @@ struct Report {
 #[derive(Serialize)]
 struct FileSystem {
     source: String,
-    /// What the server answered; null if it did not.
+    /// The server's status; null if it did not answer.
     server: Value,
-    /// Why it did not.
+    /// Why it did not answer.
     error: Option<String>,
 }
 
@@ -31,12 +31,12 @@ struct FileSystem {
 struct Mount {
     mount: String,
     source: String,
-    /// The client's process; null if it is gone or runs in another place.
+    /// The client's process; null if it is gone or runs elsewhere.
     pid: Option<u32>,
     log: Option<String>,
 }
 
-/// Prints the status; fails if no server answered that should have.
+/// Prints the status; fails if a server did not answer.
 pub fn run(args: &StatusArgs) -> Ended {
     let sources = match &args.target {
         Some(text) => vec![target::source(text)?],
@@ -97,7 +97,7 @@ fn describe(report: &Report) -> String {
         text += &format!("mount {} of {}, {client}\n", mount.mount, mount.source);
     }
     if text.is_empty() {
-        text = "nothing of Redbud is mounted on this host\n".into();
+        text = "no Redbud file system is mounted on this host\n".into();
     }
     text
 }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_answer_prints_as_indented_lines() {
+    fn server_status_prints_as_indented_lines() {
         let answer: Value = serde_json::from_str(
             r#"{"version":1,"epoch":3,"clients":[{"id":1,"host":"a"},{"id":2,"host":"b"}],"log":{"used":5}}"#,
         )

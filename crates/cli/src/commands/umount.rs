@@ -9,7 +9,7 @@ use crate::args::UmountArgs;
 use crate::exit::{Ended, Failure, Status};
 use crate::{busy, lockfile, mountinfo, registry};
 
-/// How long a client may take to write what it holds.
+/// How long a client may take to write its dirty data.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Unmounts.
@@ -22,7 +22,7 @@ pub fn run(args: &UmountArgs) -> Ended {
         return Err(failed("no Redbud file system is mounted there".into()));
     }
     let client = registry::behind(&path);
-    // Opened now: it is removed at the client's end, after it has said there what is lost.
+    // Opened now: the client removes it at its end, after writing there what is lost.
     let registered = client.as_ref().and_then(|(file, _)| File::open(file).ok());
     fuse::unmount(&path, args.lazy).map_err(|error| refusal(&path, &error))?;
     let Some((file, client)) = client.filter(|_| !args.lazy) else { return Ok(0) };
@@ -36,7 +36,7 @@ pub fn run(args: &UmountArgs) -> Ended {
         },
         Ok(false) => {
             let text = format!(
-                "{}: unmounted, but its client, pid {}, has not written everything after {} s",
+                "{}: unmounted, but its client, pid {}, has not written all its data after {} s",
                 path.display(),
                 client.pid,
                 PATIENCE.as_secs()
@@ -47,17 +47,16 @@ pub fn run(args: &UmountArgs) -> Ended {
     }
 }
 
-/// The whole path. Nothing is asked of a mount that lies there, which may be dead, or its server
-/// away.
+/// The resolved path, without a system call on a mount there: it may be dead, or its server away.
 pub fn resolve(path: &Path) -> std::io::Result<PathBuf> {
-    // Without a slash at its end, which would have a link followed.
+    // Without a trailing slash, which would follow a link.
     let whole: PathBuf = std::path::absolute(path)?.components().collect();
-    // The table has resolved paths: what is in it needs no look at what lies above.
+    // The mount table has resolved paths: a path in it needs no resolving.
     if mountinfo::mount_at(&whole)?.is_some() {
         return Ok(whole);
     }
     match (whole.parent(), whole.file_name()) {
-        // Reading a link that is none asks its file system nothing, other than `lstat`.
+        // `readlink` of a non-link sends no request to its file system; `lstat` would.
         (Some(_), Some(_)) if whole.read_link().is_ok() => whole.canonicalize(),
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
         _ => Ok(whole),

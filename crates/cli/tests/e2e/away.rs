@@ -139,7 +139,7 @@ fn finish(cluster: Cluster) {
 }
 
 #[test]
-fn who_waits_for_a_dead_server_is_killed_and_what_was_not_sent_is_not_done() {
+fn caller_of_a_dead_server_can_be_killed_and_unsent_changes_are_not_made() {
     for granted in [true, false] {
         let mut cluster = prepared();
         let root = cluster.root();
@@ -155,7 +155,7 @@ fn who_waits_for_a_dead_server_is_killed_and_what_was_not_sent_is_not_done() {
 }
 
 #[test]
-fn who_waits_for_a_stopped_server_is_killed_and_what_was_sent_is_done_and_seen() {
+fn caller_of_a_stopped_server_can_be_killed_and_sent_changes_are_made() {
     for granted in [true, false] {
         let cluster = prepared();
         let root = cluster.root();
@@ -164,7 +164,7 @@ fn who_waits_for_a_stopped_server_is_killed_and_what_was_sent_is_done_and_seen()
         signal(cluster.server_pid(), Signal::STOP);
         Waiters::start(&root, early).kill();
         signal(cluster.server_pid(), Signal::CONT);
-        // The kernel was told that both failed.
+        // The kernel saw both fail.
         eventually("the directory is made", || root.join("made/dir").exists());
         eventually("the file is removed", || !root.join("removed/file").exists());
         finish(cluster);
@@ -172,7 +172,7 @@ fn who_waits_for_a_stopped_server_is_killed_and_what_was_sent_is_done_and_seen()
 }
 
 #[test]
-fn a_mount_whose_server_is_dead_ends_in_bounded_time_and_says_what_is_lost() {
+fn mount_of_a_dead_server_ends_in_bounded_time_and_reports_losses() {
     let mut cluster = Cluster::start(&Spec { lease: Duration::from_secs(2), ..Spec::default() });
     cluster.mount();
     let root = cluster.root();
@@ -226,7 +226,7 @@ fn ended(program: &str, arguments: &[&str], mount: &Path) -> (bool, Duration, St
 }
 
 #[test]
-fn an_idle_mount_whose_server_is_away_stops_no_df_and_ends_when_asked() {
+fn idle_mount_of_a_dead_server_blocks_no_df_and_unmounts() {
     const LEASE: Duration = Duration::from_secs(2);
     let mut cluster = Cluster::start(&Spec { lease: LEASE, ..Spec::default() });
     for _ in 0..5 {
@@ -265,7 +265,7 @@ fn an_idle_mount_whose_server_is_away_stops_no_df_and_ends_when_asked() {
     let (done, took, said) = ended("umount", &[], &cluster.path(1));
     assert!(done && took < PATIENCE * 2, "{took:?}, {said}");
     assert!(cluster.wait_client(1).success());
-    // A mount that was detached in use, and is told to end then, waits once.
+    // A mount that is detached in use and then gets a signal to end, waits once.
     let stays = fs::File::open(cluster.path(2)).unwrap();
     let (done, took, said) = ended(&client, &["umount", "--lazy"], &cluster.path(2));
     assert!(done && took < PROMPT, "{took:?}, {said}");
@@ -281,7 +281,7 @@ fn an_idle_mount_whose_server_is_away_stops_no_df_and_ends_when_asked() {
     for index in 0..4 {
         assert!(!is_mounted(&cluster.path(index)));
     }
-    // What is told is current again when the server is back.
+    // The numbers are current again when the server is back.
     cluster.start_server();
     let path = cluster.path(4);
     fs::create_dir(path.join("made")).unwrap();

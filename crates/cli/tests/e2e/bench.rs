@@ -16,7 +16,7 @@ fn left(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn every_work_is_done_by_every_contender_with_the_same_requests() {
+fn every_contender_runs_every_work_with_the_same_requests() {
     let scratch = Scratch::new();
     let json = Scratch::new();
     let json = json.path().join("table.json");
@@ -50,7 +50,7 @@ fn every_work_is_done_by_every_contender_with_the_same_requests() {
 }
 
 #[test]
-fn memory_is_told_for_every_process() {
+fn memory_is_reported_for_every_process() {
     let scratch = Scratch::new();
     let mut command = redbud();
     command.args(["bench", "memory", "--inodes", "500", "--dir"]).arg(scratch.path());
@@ -61,7 +61,7 @@ fn memory_is_told_for_every_process() {
 }
 
 #[test]
-fn an_interrupted_benchmark_says_so_and_leaves_nothing() {
+fn interrupted_benchmark_reports_it_and_cleans_up() {
     let scratch = Scratch::new();
     let mut command = redbud();
     command.args(["bench", "table", "--only", "create-1", "--runs", "1000", "--size", "4M"]);

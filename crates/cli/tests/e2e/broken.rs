@@ -1,4 +1,4 @@
-//! Devices that fail: the application is told, the log names the file, and nothing is
+//! Devices that fail: the application gets an error, the log names the file, and nothing is
 //! acknowledged that is not there.
 //!
 //! A broken device is a loop device whose sparse backing file lies on a small file system
@@ -85,7 +85,7 @@ fn write_synced(path: &Path, seed: u64, len: usize) -> io::Result<()> {
 }
 
 #[test]
-fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
+fn failing_data_device_gives_eio_and_is_named_in_the_log() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 1 << 30, 48 << 20);
     let mut cluster = Cluster::start(&Spec {
@@ -137,7 +137,7 @@ fn a_failing_data_device_is_told_to_the_application_and_named_in_the_log() {
 }
 
 #[test]
-fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false() {
+fn failing_metadata_device_stops_the_server_without_false_replies() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 512 << 20, 64 << 20);
     let mut cluster =
@@ -194,7 +194,7 @@ fn a_failing_metadata_device_stops_the_server_which_acknowledges_nothing_false()
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_the_server_before_it_acknowledges() {
+fn failing_log_device_stops_the_server_before_it_replies() {
     let dir = crate::harness::Scratch::new();
     let device = Fragile::new(dir.path(), 512 << 20, 128 << 20);
     let mut cluster =
@@ -220,7 +220,7 @@ fn a_log_that_cannot_be_written_stops_the_server_before_it_acknowledges() {
     let said = cluster.server_log();
     assert!(said.contains(device.device.to_str().unwrap()), "{said}");
     assert!(!said.contains("panicked"), "{said}");
-    // Whoever waits for the log goes on waiting, and is told no success.
+    // Callers that wait for the log keep waiting, and get no success.
     assert!(
         !maker.is_finished(),
         "300 files with their own fsync do not fit into a page of the log"

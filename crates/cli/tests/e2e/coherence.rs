@@ -27,7 +27,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn names_and_attributes_changed_by_one_client_are_seen_by_the_other_at_once() {
+fn names_and_attributes_are_coherent_between_clients() {
     let (cluster, a, b) = two_mounts();
     fs::create_dir(a.join("dir")).unwrap();
     for round in 0..50 {
@@ -53,7 +53,7 @@ fn names_and_attributes_changed_by_one_client_are_seen_by_the_other_at_once() {
 }
 
 #[test]
-fn written_bytes_and_sizes_are_seen_without_closing_or_syncing() {
+fn written_bytes_and_sizes_are_coherent_without_close_or_fsync() {
     let (cluster, a, b) = two_mounts();
     let mut writer = OpenOptions::new().create(true).append(true).open(a.join("log")).unwrap();
     let mut reader = File::open(b.join("log")).unwrap();
@@ -76,7 +76,7 @@ fn written_bytes_and_sizes_are_seen_without_closing_or_syncing() {
 }
 
 #[test]
-fn two_clients_that_take_turns_in_one_file_see_every_block_of_the_other() {
+fn clients_alternating_in_one_file_see_each_others_blocks() {
     let (cluster, a, b) = two_mounts();
     let open = |root: &Path| {
         let mut options = OpenOptions::new();
@@ -100,7 +100,7 @@ fn two_clients_that_take_turns_in_one_file_see_every_block_of_the_other() {
 }
 
 #[test]
-fn appends_of_two_clients_at_once_are_all_there_whole() {
+fn concurrent_appends_of_two_clients_are_all_whole() {
     const EACH: usize = 150;
     let (cluster, a, b) = two_mounts();
     let append = |root: PathBuf, who: char| {
@@ -127,7 +127,7 @@ fn appends_of_two_clients_at_once_are_all_there_whole() {
 }
 
 #[test]
-fn an_exclusive_creation_has_one_winner() {
+fn exclusive_create_has_one_winner() {
     let (cluster, a, b) = two_mounts();
     for round in 0..40 {
         let create = |root: &Path| {
@@ -145,7 +145,7 @@ fn an_exclusive_creation_has_one_winner() {
 }
 
 #[test]
-fn a_file_removed_by_another_client_stays_for_those_who_have_it_open() {
+fn orphan_stays_usable_for_clients_that_have_it_open() {
     let (cluster, a, b) = two_mounts();
     fs::write(a.join("f"), pattern(1, 50_000)).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(b.join("f")).unwrap();
@@ -162,7 +162,7 @@ fn a_file_removed_by_another_client_stays_for_those_who_have_it_open() {
 }
 
 #[test]
-fn a_whole_tree_moved_by_one_client_is_found_by_the_other() {
+fn tree_renamed_by_one_client_is_found_by_the_other() {
     let (cluster, a, b) = two_mounts();
     for dir in 0..5 {
         fs::create_dir_all(a.join(format!("tree/d{dir}/deep"))).unwrap();
@@ -186,7 +186,7 @@ fn a_whole_tree_moved_by_one_client_is_found_by_the_other() {
 
 /// A kernel that has not heard of the new owner lets the former one pass: the server does not.
 #[test]
-fn the_former_owner_of_an_open_file_may_not_change_its_mode() {
+fn former_owner_of_an_open_file_may_not_change_its_mode() {
     let (cluster, a, b) = two_mounts();
     let mode = |bits| rustix::fs::Mode::from_raw_mode(bits);
     std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -255,7 +255,7 @@ fn add_privileges(path: &Path) {
 
 /// Also where that client's kernel remembers that it had nothing to take away.
 #[test]
-fn a_strangers_change_of_content_takes_privileges_away_whichever_client_gave_them() {
+fn writes_of_others_clear_set_id_bits_that_any_client_set() {
     let (cluster, a, b) = two_mounts();
     for (setter, who) in [(&a, "own"), (&b, "other")] {
         for first in [true, false] {

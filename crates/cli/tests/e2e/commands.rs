@@ -52,7 +52,7 @@ fn local_runs_a_command_in_the_mount_and_ends_with_its_status() {
     let (code, said) = run(local(&scratch).args(["--exec", command]));
     assert_eq!(code, 7, "{said}");
     assert!(said.lines().any(|line| line == "file"), "{said}");
-    // Later starts reopen what is there; a signal's number is told as shells do.
+    // Later starts reopen what is there; a signal's number is reported as shells do.
     let (code, said) = run(local(&scratch).args(["--exec", "cat file; kill -9 $$"]));
     assert_eq!(code, 128 + 9, "{said}");
     assert!(said.lines().any(|line| line == "kept"), "{said}");
@@ -61,7 +61,7 @@ fn local_runs_a_command_in_the_mount_and_ends_with_its_status() {
 }
 
 #[test]
-fn what_local_makes_has_small_files_beside_their_inodes_unless_told_otherwise() {
+fn local_formats_with_inline_data_by_default() {
     let redbud = env!("CARGO_BIN_EXE_redbud");
     let command = format!("echo x > f && sync f && {redbud} layout f");
     for (options, inline) in [(&[][..], true), (&["--inline-data", "off"], false)] {
@@ -72,7 +72,7 @@ fn what_local_makes_has_small_files_beside_their_inodes_unless_told_otherwise() 
 }
 
 #[test]
-fn local_refuses_a_directory_in_use_by_name_of_its_holder_and_stops_at_a_signal() {
+fn local_names_the_holder_of_its_directory_and_stops_at_a_signal() {
     let scratch = Scratch::new();
     let mut first = local_running(&scratch);
     let (code, said) = run(local(&scratch).args(["--exec", "true"]));
@@ -112,7 +112,7 @@ fn local_restarts_a_killed_server_and_leaves_nothing_when_it_is_killed_itself() 
 }
 
 #[test]
-fn local_never_formats_what_it_did_not_make_in_this_very_start() {
+fn local_formats_only_files_created_by_the_same_start() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("cluster");
     success(local(&scratch).args(["--exec", "echo precious > f; sync f"]));
@@ -136,7 +136,7 @@ fn local_never_formats_what_it_did_not_make_in_this_very_start() {
 }
 
 #[test]
-fn local_makes_anew_what_an_interrupted_or_failed_first_start_left() {
+fn local_recreates_files_of_an_interrupted_first_start() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("cluster");
     let mut huge = redbud();
@@ -162,7 +162,7 @@ fn local_makes_anew_what_an_interrupted_or_failed_first_start_left() {
 }
 
 #[test]
-fn local_tells_what_it_cannot_do_and_leaves_no_directory() {
+fn local_reports_what_it_cannot_do_and_leaves_no_directory() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("cluster");
     success(local(&scratch).args(["--exec", "true"]));
@@ -175,17 +175,17 @@ fn local_tells_what_it_cannot_do_and_leaves_no_directory() {
     assert!(code == 1 && said.contains("own directory"), "{said}");
     assert!(!dir.join("sub").exists());
     let (_, said) = run(redbud().arg("fsck").arg(&dir));
-    assert!(!said.contains("is not there"), "{said}");
+    assert!(!said.contains("does not exist"), "{said}");
     fs::remove_file(dir.join("data1.img")).unwrap();
     let (code, said) = run(redbud().arg("fsck").arg(&dir));
-    assert!(code == 0 && said.contains("data1.img is not there"), "{said}");
+    assert!(code == 0 && said.contains("data1.img does not exist"), "{said}");
     fs::hard_link(dir.join("metadata.img"), dir.join("data1.img")).unwrap();
     let (code, said) = run(redbud().arg("mkfs").arg("--force").arg(dir.join("cluster.toml")));
     assert!(code == 1 && said.contains("are one file"), "{said}");
 }
 
 #[test]
-fn local_refuses_a_directory_of_something_else_and_leaves_nothing_there() {
+fn local_refuses_a_foreign_directory_and_leaves_it_unchanged() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("cluster");
     fs::create_dir(&dir).unwrap();
@@ -196,20 +196,20 @@ fn local_refuses_a_directory_of_something_else_and_leaves_nothing_there() {
 }
 
 #[test]
-fn local_that_is_refused_for_what_it_is_told_leaves_all_as_it_was() {
+fn local_with_bad_options_changes_nothing() {
     let scratch = Scratch::new();
     let (dir, mnt) = (scratch.path().join("cluster"), scratch.path().join("mnt"));
-    let told = [
+    let refused = [
         (["--disk-size", "4K"], "data.size"),
         (["--metadata-size", "5000"], "metadata.size"),
         (["--lease", "9h"], "server.lease"),
     ];
-    for (told, key) in told {
+    for (options, key) in refused {
         let mut command = redbud();
-        command.arg("local").arg(&dir).arg("--mount").arg(&mnt).args(told);
+        command.arg("local").arg(&dir).arg("--mount").arg(&mnt).args(options);
         let (code, said) = run(&mut command);
-        assert!(code == 2 && said.contains(key), "{told:?}: {said}");
-        assert!(!dir.exists() && !mnt.exists(), "{told:?}");
+        assert!(code == 2 && said.contains(key), "{options:?}: {said}");
+        assert!(!dir.exists() && !mnt.exists(), "{options:?}");
     }
     success(local(&scratch).args(["--exec", "true"]));
     let config = fs::read(dir.join("cluster.toml")).unwrap();
@@ -220,7 +220,7 @@ fn local_that_is_refused_for_what_it_is_told_leaves_all_as_it_was() {
 }
 
 #[test]
-fn the_servers_cache_is_what_the_command_line_says_and_local_keeps_it() {
+fn server_cache_follows_the_command_line_and_local_keeps_it() {
     let scratch = Scratch::new();
     let (code, said) = run(local(&scratch).args(["--exec", "true", "--cache", "1M"]));
     assert!(code == 2 && said.contains("at least 8M"), "{said}");
@@ -242,12 +242,12 @@ fn the_servers_cache_is_what_the_command_line_says_and_local_keeps_it() {
 }
 
 #[test]
-fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
+fn wrong_arguments_have_the_exit_status_of_the_calling_program() {
     for (line, status, text) in [
         ("fsck", 16, "Usage: redbud fsck"),
         ("fsck --jobs 0 home.toml", 16, "'--jobs <N>'"),
         ("fsck /nonexistent.toml", 16, "/nonexistent.toml"),
-        ("fsck /dev/zero", 16, "is no cluster's file: it has more than 1 MiB"),
+        ("fsck /dev/zero", 16, "is not a cluster's file: it has more than 1 MiB"),
         ("mount", 1, "Usage: redbud mount"),
         ("status --nonsense", 2, "'--nonsense'"),
         ("fsck --help", 0, "Usage: redbud fsck"),
@@ -259,7 +259,7 @@ fn wrong_arguments_end_with_the_status_of_the_program_that_is_meant() {
 }
 
 #[test]
-fn what_fails_on_a_metadata_device_is_told_with_its_path_once() {
+fn metadata_device_errors_name_its_path_once() {
     let cluster = Cluster::formatted(&Spec::default());
     let metadata = cluster.dir.join("metadata.img");
     fs::copy(cluster.dir.join("data0.img"), cluster.dir.join("copy")).unwrap();
@@ -295,7 +295,7 @@ fn find_server(scratch: &Scratch) -> i32 {
 }
 
 #[test]
-fn status_df_and_layout_tell_what_is_there_also_as_json() {
+fn status_df_and_layout_print_tables_and_json() {
     let cluster = Cluster::mounted();
     let file = cluster.root().join("file");
     fs::write(&file, vec![7u8; 300_000]).unwrap();
@@ -343,7 +343,7 @@ fn status_df_and_layout_tell_what_is_there_also_as_json() {
 }
 
 #[test]
-fn status_and_df_answer_for_a_mount_whose_client_died_and_tell_of_no_other_file_system() {
+fn status_and_df_work_on_a_mount_whose_client_died() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     let scratch = Scratch::new();
@@ -374,7 +374,7 @@ fn status_and_df_answer_for_a_mount_whose_client_died_and_tell_of_no_other_file_
 }
 
 #[test]
-fn mkfs_refuses_what_is_formatted_in_use_foreign_or_too_small() {
+fn mkfs_refuses_formatted_busy_foreign_or_small_devices() {
     let mut cluster = Cluster::formatted(&Spec::default());
     let mkfs = |force: bool| {
         let mut command = redbud();
@@ -410,7 +410,7 @@ fn mkfs_refuses_what_is_formatted_in_use_foreign_or_too_small() {
 }
 
 #[test]
-fn a_mount_that_cannot_be_says_why_with_the_status_of_mount_8() {
+fn failed_mount_says_why_with_the_exit_status_of_mount_8() {
     let mut cluster = Cluster::start(&Spec::default());
     let mnt = cluster.dir.join("mnt");
     fs::create_dir(&mnt).unwrap();
@@ -437,7 +437,7 @@ fn a_mount_that_cannot_be_says_why_with_the_status_of_mount_8() {
 }
 
 #[test]
-fn the_mount_helper_mounts_in_the_background_and_umount_waits_for_its_end() {
+fn mount_helper_runs_in_the_background_and_umount_waits_for_it() {
     let cluster = Cluster::start(&Spec::default());
     let helper = cluster.dir.join("mount.redbud");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_redbud"), &helper).unwrap();
@@ -563,7 +563,7 @@ fn mount_8_umount_8_and_fstab_work_as_for_other_file_systems() {
 }
 
 #[test]
-fn a_directory_can_be_mounted_as_a_root_of_its_own() {
+fn subdirectory_can_be_mounted() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     fs::create_dir_all(root.join("projects/one/deep")).unwrap();
@@ -631,7 +631,7 @@ fn a_directory_can_be_mounted_as_a_root_of_its_own() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made() {
+fn completions_and_manual_pages_are_written() {
     let scratch = Scratch::new();
     for shell in ["bash", "zsh", "fish"] {
         assert!(success(redbud().args(["completions", shell])).contains("redbud"));

@@ -29,7 +29,7 @@ fn assert_server_refuses(cluster: &Cluster, expected: &str) {
 }
 
 #[test]
-fn either_copy_of_the_superblock_suffices_and_none_is_refused() {
+fn superblock_needs_one_of_its_two_copies() {
     let mut cluster = Cluster::formatted(&Spec::default());
     let last = fs::metadata(cluster.dir.join("metadata.img")).unwrap().len() - 4096;
     for (round, damaged) in [4096, last].into_iter().enumerate() {
@@ -47,7 +47,7 @@ fn either_copy_of_the_superblock_suffices_and_none_is_refused() {
 }
 
 #[test]
-fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
+fn scrub_rewrites_damaged_metadata_while_the_mount_is_used() {
     let mut cluster = Cluster::formatted(&Spec::default());
     cluster.start_server();
     cluster.mount();
@@ -66,7 +66,7 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
     };
     let (code, said) = scrub(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("0 damaged blocks written anew, 0 findings"), "{said}");
+    assert!(said.contains("0 damaged blocks rewritten, 0 findings"), "{said}");
     let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
     // The log lies in front: the last place is the block's home.
     let name = image.windows(4).rposition(|bytes| bytes == b"f123").unwrap() as u64;
@@ -80,11 +80,11 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
     assert_eq!(checked.status.code(), Some(8));
     assert!(describe(&checked).contains("redbud scrub"), "{}", describe(&checked));
     let dumped = run(redbud().arg("dump").arg(&cluster.config));
-    assert!(describe(&dumped).contains("its server has to be stopped"), "{}", describe(&dumped));
+    assert!(describe(&dumped).contains("stop its server first"), "{}", describe(&dumped));
     let (code, said) = scrub(&["--rate", "1K", "--background"]);
     assert!(code == Some(0) && said.contains("a scrub runs"), "{said}");
     let (code, said) = scrub(&["--stop"]);
-    assert!(code == Some(0) && said.contains("broken off"), "{said}");
+    assert!(code == Some(0) && said.contains("stopped before its end"), "{said}");
     cluster.unmount(0);
     cluster.stop_server();
     assert!(cluster.server_log().contains("has been rewritten"));
@@ -92,7 +92,7 @@ fn a_scrub_writes_damaged_metadata_anew_while_the_mount_is_used() {
 }
 
 #[test]
-fn a_metadata_device_without_its_label_is_refused_until_repair_knows_whose_it_is() {
+fn metadata_device_without_label_is_refused_until_repaired() {
     let cluster = Cluster::formatted(&Spec::default());
     let image = cluster.dir.join("metadata.img");
     let whole = fs::read(&image).unwrap()[..4096].to_vec();
@@ -117,7 +117,7 @@ fn a_metadata_device_without_its_label_is_refused_until_repair_knows_whose_it_is
 }
 
 #[test]
-fn one_damaged_bit_of_the_label_or_of_the_roots_costs_nothing() {
+fn one_damaged_bit_of_label_or_roots_loses_nothing() {
     let mut cluster = Cluster::formatted(&Spec::default());
     overwrite(&cluster, "metadata.img", 0, b"S");
     let output = run(redbud().arg("mkfs").arg(&cluster.config));
@@ -159,7 +159,7 @@ fn one_damaged_bit_of_the_label_or_of_the_roots_costs_nothing() {
 }
 
 #[test]
-fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() {
+fn fsck_repairs_damage_with_exit_status_of_fsck_8_and_lists_losses() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     fs::create_dir(root.join("dir")).unwrap();
@@ -207,14 +207,14 @@ fn damage_is_repaired_with_the_exit_status_of_fsck_8_and_what_is_lost_is_said() 
         lost.iter().any(|lost| lost["kind"] == kind && (path.is_empty() || lost["path"] == path))
     };
     assert!(said("Slots", "/dir") && said("Inodes", ""), "{lost:?}");
-    // It was told at once, too.
+    // Repair also reported it at once.
     let at_once = String::from_utf8(output.stderr).unwrap();
     assert!(at_once.contains("LOST so far: up to 8 names of directory inode"), "{at_once}");
     cluster.assert_clean();
 }
 
 #[test]
-fn a_dump_builds_the_same_tree_on_a_new_metadata_zone_and_numbers_lead_to_paths() {
+fn dump_and_load_rebuild_the_tree_and_path_finds_inodes() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     fs::create_dir_all(root.join("a/b")).unwrap();
@@ -292,7 +292,7 @@ fn table_of_zones(cluster: &Cluster) -> u64 {
 }
 
 #[test]
-fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
+fn lost_data_zone_table_is_rebuilt_from_device_labels() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     fs::create_dir(root.join("dir")).unwrap();
@@ -359,7 +359,7 @@ fn a_lost_table_of_data_zones_is_built_from_the_labels_of_the_data_devices() {
 }
 
 #[test]
-fn a_size_in_the_table_of_data_zones_that_is_not_the_labels_costs_nothing() {
+fn wrong_size_in_the_data_zone_table_loses_nothing() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     for file in 0..30u8 {
@@ -399,7 +399,7 @@ fn a_size_in_the_table_of_data_zones_that_is_not_the_labels_costs_nothing() {
 }
 
 #[test]
-fn a_label_of_a_data_device_is_written_anew_if_it_is_known_whose_it_was_or_said() {
+fn lost_data_label_is_rewritten_if_its_zone_is_known_or_given() {
     let mut cluster = Cluster::mounted();
     let file = cluster.root().join("file");
     fs::write(&file, vec![9; 100_000]).unwrap();
@@ -443,7 +443,7 @@ fn a_label_of_a_data_device_is_written_anew_if_it_is_known_whose_it_was_or_said(
 }
 
 #[test]
-fn a_server_does_not_start_on_a_part_of_the_data_zones() {
+fn server_does_not_start_with_a_data_zone_missing() {
     let cluster = Cluster::formatted(&Spec::default());
     let whole = fs::read_to_string(&cluster.config).unwrap();
     let more = format!("{whole}[[data]]\npath = \"data2.img\"\n");
@@ -455,7 +455,7 @@ fn a_server_does_not_start_on_a_part_of_the_data_zones() {
 }
 
 #[test]
-fn the_page_about_findings_is_what_fsck_lists() {
+fn page_about_findings_equals_fsck_list() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/FSCK.md");
     let listed = describe(&run(redbud().args(["fsck", "--list"])));
     let table = listed.lines().filter(|line| line.starts_with('|')).collect::<Vec<_>>().join("\n");
@@ -464,7 +464,7 @@ fn the_page_about_findings_is_what_fsck_lists() {
 }
 
 #[test]
-fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
+fn data_device_of_another_file_system_is_refused() {
     let mut cluster = Cluster::formatted(&Spec::default());
     let mut own = vec![0; 4096];
     let data = fs::File::open(cluster.dir.join("data0.img")).unwrap();
@@ -508,7 +508,7 @@ fn a_data_device_of_another_file_system_is_refused_by_server_and_client() {
 }
 
 #[test]
-fn random_damage_to_metadata_is_found_and_never_crashes_the_check() {
+fn random_metadata_damage_is_found_and_never_crashes_fsck() {
     let mut cluster = Cluster::mounted();
     let root = cluster.root();
     for dir in 0..20 {

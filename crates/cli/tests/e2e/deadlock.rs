@@ -41,12 +41,12 @@ fn nothing_stalls(options: [&str; 2], workers: &str) {
 }
 
 #[test]
-fn two_mounts_that_want_the_same_directories_and_files_never_stall() {
+fn mounts_contending_for_directories_and_files_never_stall() {
     nothing_stalls(["executors=2", "executors=1"], "8");
 }
 
 #[test]
-fn over_io_uring_neither_although_more_requests_wait_than_there_were_entries() {
+fn mounts_over_io_uring_never_stall_with_more_requests_than_entries() {
     let before = std::fs::read_to_string(ENABLE_URING)
         .unwrap_or_else(|error| panic!("{ENABLE_URING}: {error}: Linux 6.14 or newer is needed"));
     std::fs::write(ENABLE_URING, "Y").unwrap();

@@ -22,7 +22,7 @@ fn put(cluster: &Cluster, mount: usize, name: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn a_small_file_takes_no_data_block_until_it_grows_and_outlives_crashes() {
+fn inline_file_takes_no_data_block_until_it_grows() {
     let mut cluster = Cluster::start(&Spec { slot: "1K", ..Spec::default() });
     let (a, b) = (cluster.mount(), cluster.mount());
     let before = taken(&cluster);
@@ -109,7 +109,7 @@ fn is_inline(path: &Path) -> bool {
 }
 
 #[test]
-fn status_says_whether_small_files_lie_with_their_inodes() {
+fn status_reports_whether_inline_data_is_on() {
     for inline_data in [true, false] {
         let mut cluster = Cluster::start(&Spec { inline_data, ..Spec::default() });
         cluster.mount();
@@ -123,7 +123,7 @@ fn status_says_whether_small_files_lie_with_their_inodes() {
 }
 
 #[test]
-fn files_around_the_size_of_a_slot_are_copied_punched_allocated_and_cut_as_others_are() {
+fn files_near_slot_size_copy_punch_allocate_and_truncate() {
     let cluster = two_mounts();
     each_size(&cluster, "nothing", |path, want| {
         assert_eq!(is_inline(path), want.len() <= ROOM, "{}", want.len());
@@ -189,7 +189,7 @@ fn files_around_the_size_of_a_slot_are_copied_punched_allocated_and_cut_as_other
 }
 
 #[test]
-fn files_around_the_size_of_a_slot_are_the_same_direct_and_mapped() {
+fn files_near_slot_size_read_the_same_direct_and_mapped() {
     let cluster = two_mounts();
     each_size(&cluster, "O_DIRECT", |path, want| {
         let file = both(path, OFlags::DIRECT);
@@ -235,7 +235,7 @@ fn files_around_the_size_of_a_slot_are_the_same_direct_and_mapped() {
 
 /// A store into a mapping on one mount, and a write through a call on the other, which take turns.
 #[test]
-fn a_mapping_of_a_small_file_sees_what_another_mount_writes() {
+fn mapping_of_an_inline_file_sees_writes_of_another_mount() {
     let cluster = two_mounts();
     put(&cluster, 0, "fi", &[1; 600]);
     let (file, other) = (cluster.path(0).join("fi"), cluster.path(1).join("fi"));
@@ -254,7 +254,7 @@ fn a_mapping_of_a_small_file_sees_what_another_mount_writes() {
 }
 
 #[test]
-fn data_and_holes_of_small_files_are_found() {
+fn seek_data_and_seek_hole_work_on_inline_files() {
     let cluster = two_mounts();
     let path = cluster.path(0).join("fi");
     put(&cluster, 0, "fi", &[1; 600]);
@@ -360,7 +360,7 @@ fn changed_on_a_full_device(inline_data: bool, synced: bool) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn small_files_are_written_again_on_a_full_device_as_files_with_blocks_are() {
+fn inline_files_can_be_overwritten_on_a_full_device() {
     for synced in [true, false] {
         let (with, without) =
             (changed_on_a_full_device(true, synced), changed_on_a_full_device(false, synced));

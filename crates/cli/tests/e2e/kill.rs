@@ -29,7 +29,7 @@ struct Promised {
 /// Bytes of a line of the journal.
 const LINE: u64 = 8;
 
-/// A load on a mount, until it is told to stop or meets an error.
+/// A load on a mount, until a stop request or an error.
 struct Load {
     promised: Arc<Mutex<Promised>>,
     stop: Arc<AtomicBool>,
@@ -199,7 +199,7 @@ fn spec() -> Spec {
 }
 
 #[test]
-fn the_server_is_killed_forty_times_and_no_application_sees_an_error() {
+fn server_killed_forty_times_causes_no_application_error() {
     let mut cluster = Cluster::start(&spec());
     cluster.mount();
     let root = cluster.root();
@@ -224,7 +224,7 @@ fn the_server_is_killed_forty_times_and_no_application_sees_an_error() {
 }
 
 #[test]
-fn a_client_is_killed_twenty_times_and_what_it_synced_is_there() {
+fn client_killed_twenty_times_keeps_what_it_synced() {
     let mut cluster = Cluster::start(&spec());
     cluster.mount();
     let witness = cluster.mount();
@@ -246,7 +246,7 @@ fn a_client_is_killed_twenty_times_and_what_it_synced_is_there() {
 }
 
 #[test]
-fn everything_is_killed_forty_times_and_what_was_synced_is_there() {
+fn cluster_killed_forty_times_keeps_what_was_synced() {
     let mut cluster = Cluster::start(&spec());
     cluster.mount();
     prepare(&cluster.root());
@@ -276,7 +276,7 @@ fn everything_is_killed_forty_times_and_what_was_synced_is_there() {
 
 /// As many programs save a file: written beside it, and renamed over it without fsync.
 #[test]
-fn a_file_that_was_replaced_and_not_synced_is_the_old_or_the_new_one_when_its_client_is_killed() {
+fn replaced_file_is_old_or_new_after_its_client_is_killed() {
     const NAMES: usize = 20;
     let mut cluster = Cluster::start(&spec());
     cluster.mount();
@@ -319,7 +319,7 @@ fn a_file_that_was_replaced_and_not_synced_is_the_old_or_the_new_one_when_its_cl
 }
 
 #[test]
-fn what_was_stored_into_a_mapping_is_committed_before_its_file_replaces_a_name() {
+fn stores_into_a_mapping_are_committed_before_a_replacing_rename() {
     let mut cluster = Cluster::start(&spec());
     cluster.mount();
     let witness = cluster.mount();

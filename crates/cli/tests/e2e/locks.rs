@@ -56,7 +56,7 @@ fn record_locks_exclude_other_clients() {
 }
 
 #[test]
-fn a_waiter_gets_the_lock_when_the_other_client_gives_it_up() {
+fn waiter_gets_the_lock_when_the_other_client_releases_it() {
     let cluster = two_mounts(Duration::from_secs(30));
     let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
     for _ in 0..10 {
@@ -74,7 +74,7 @@ fn a_waiter_gets_the_lock_when_the_other_client_gives_it_up() {
 }
 
 #[test]
-fn a_killed_clients_locks_are_free_after_its_lease() {
+fn locks_of_a_killed_client_are_free_after_its_lease() {
     let mut cluster = two_mounts(Duration::from_secs(2));
     let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
     near.lock().unwrap();
@@ -87,7 +87,7 @@ fn a_killed_clients_locks_are_free_after_its_lease() {
 }
 
 #[test]
-fn locks_outlive_the_server() {
+fn locks_survive_a_server_restart() {
     let mut cluster = two_mounts(Duration::from_secs(5));
     let (near, far) = (open(&cluster.path(0)), open(&cluster.path(1)));
     near.lock().unwrap();
@@ -101,7 +101,7 @@ fn locks_outlive_the_server() {
 }
 
 #[test]
-fn a_woken_client_reports_lost_locks_to_who_held_them() {
+fn evicted_client_reports_lost_locks_to_their_owners() {
     let cluster = two_mounts(Duration::from_secs(2));
     let (flocked, ranged, free) =
         (open(&cluster.path(0)), open(&cluster.path(0)), open(&cluster.path(0)));

@@ -62,7 +62,7 @@ fn append(root: &Path, line: &str) {
 }
 
 #[test]
-fn hosts_share_the_tree_and_one_that_is_cut_off_does_not_stop_the_other() {
+fn host_that_is_cut_off_does_not_stop_the_other() {
     let namespaces = Namespaces::new();
     let lease = Duration::from_secs(10);
     let host = format!("{}.1", network());

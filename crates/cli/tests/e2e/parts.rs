@@ -47,7 +47,7 @@ fn assert_content(roots: &[PathBuf; 2], expected: &[u8], why: &str) {
 }
 
 #[test]
-fn two_mounts_that_write_pieces_of_one_file_at_once_leave_every_byte() {
+fn two_mounts_writing_ranges_of_one_file_keep_every_byte() {
     let mut cluster = Cluster::start(&Spec::default());
     cluster.mount();
     cluster.mount();

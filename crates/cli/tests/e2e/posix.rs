@@ -32,7 +32,7 @@ fn differences(found: &[String], expected: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn errnos_contents_and_attributes_are_those_of_ext4() {
+fn errnos_contents_and_attributes_equal_those_of_ext4() {
     let ext4 = Ext4::mounted();
     let cluster = Cluster::mounted();
     let expected = transcript(&ext4.root());

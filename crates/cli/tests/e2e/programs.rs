@@ -47,7 +47,7 @@ fn git_clones_repacks_and_checks_a_repository() {
 }
 
 #[test]
-fn a_tree_goes_in_and_out_by_tar_and_rsync_without_a_difference() {
+fn tar_and_rsync_copy_a_tree_without_a_difference() {
     let mut cluster = Cluster::start(&Spec::default());
     cluster.mount();
     cluster.mount();
@@ -100,7 +100,7 @@ fn a_tree_goes_in_and_out_by_tar_and_rsync_without_a_difference() {
 }
 
 #[test]
-fn sqlite_keeps_its_promises_in_every_journal_mode() {
+fn sqlite_keeps_its_guarantees_in_every_journal_mode() {
     let cluster = Cluster::mounted();
     shell(
         &cluster.root(),
@@ -193,7 +193,7 @@ const POSTGRES: &str = r#"
 "#;
 
 #[test]
-fn postgresql_loses_nothing_when_it_crashes_and_moves_to_another_client() {
+fn postgresql_crashes_and_moves_to_another_client_without_loss() {
     let mut cluster = Cluster::start(&Spec::default());
     cluster.mount();
     cluster.mount();

@@ -139,7 +139,7 @@ fn run_below(max: u64, cluster: &Cluster, mounts: &[usize], (seed, steps, flags)
 }
 
 #[test]
-fn random_operations_on_a_file_leave_what_the_model_has() {
+fn random_operations_on_a_file_agree_with_the_model() {
     let cluster = Cluster::mounted();
     for seed in [1, 2, 3] {
         run(&cluster, &[0], seed, 700, 0);
@@ -148,7 +148,7 @@ fn random_operations_on_a_file_leave_what_the_model_has() {
 }
 
 #[test]
-fn random_operations_through_two_clients_leave_what_the_model_has() {
+fn random_operations_through_two_clients_agree_with_the_model() {
     let mut cluster = Cluster::start(&Spec::default());
     cluster.mount();
     cluster.mount();
@@ -159,7 +159,7 @@ fn random_operations_through_two_clients_leave_what_the_model_has() {
 }
 
 #[test]
-fn what_random_operations_left_is_there_after_mounting_again() {
+fn random_operations_are_still_there_after_a_remount() {
     let mut cluster = Cluster::mounted();
     run(&cluster, &[0], 6, 400, 0);
     let before = fs::read(cluster.root().join("file-6")).unwrap();
@@ -173,12 +173,12 @@ fn what_random_operations_left_is_there_after_mounting_again() {
 }
 
 #[test]
-fn random_operations_on_small_files_beside_their_inodes_leave_what_the_model_has() {
+fn random_operations_on_inline_files_agree_with_the_model() {
     leaves_what_the_model_has(&Spec { slot: "1K", ..Spec::default() });
 }
 
 #[test]
-fn random_operations_on_small_files_in_data_blocks_leave_what_the_model_has() {
+fn random_operations_on_small_files_in_data_blocks_agree_with_model() {
     leaves_what_the_model_has(&Spec { inline_data: false, ..Spec::default() });
 }
 

@@ -109,7 +109,7 @@ fn used_while(change: fn(&Path, usize), may_fail: fn(&io::Error) -> bool) {
 }
 
 #[test]
-fn who_uses_a_name_that_is_replaced_all_the_time_finds_one_file_or_the_other() {
+fn name_that_is_being_replaced_always_leads_to_one_of_the_files() {
     let change = |root: &Path, round| {
         let new = root.join(format!("new{}", round % 3));
         put(&new);
@@ -119,7 +119,7 @@ fn who_uses_a_name_that_is_replaced_all_the_time_finds_one_file_or_the_other() {
 }
 
 #[test]
-fn who_uses_a_name_that_is_removed_and_made_all_the_time_finds_it_or_does_not() {
+fn name_that_is_removed_and_created_exists_or_gives_enoent() {
     let change = |root: &Path, _| {
         fs::remove_file(root.join("x")).unwrap();
         put(&root.join("x"));
@@ -144,7 +144,7 @@ fn nameless(root: &Path) -> u64 {
 }
 
 #[test]
-fn a_path_descriptor_opens_its_file_as_long_as_it_lives_whichever_other_client_removed_it() {
+fn path_descriptor_opens_its_file_after_another_client_unlinked_it() {
     let (cluster, a, b) = two_mounts();
     let bytes = pattern(3, 300_000);
     for (opener, remover) in [(&a, &b), (&b, &a)] {
@@ -166,7 +166,7 @@ fn a_path_descriptor_opens_its_file_as_long_as_it_lives_whichever_other_client_r
 }
 
 #[test]
-fn a_removed_file_that_another_client_has_only_looked_at_is_freed() {
+fn orphan_that_another_client_only_looked_up_is_freed() {
     let (cluster, a, b) = two_mounts();
     for round in 0..20 {
         let name = format!("f{round}");
@@ -182,7 +182,7 @@ fn a_removed_file_that_another_client_has_only_looked_at_is_freed() {
 }
 
 #[test]
-fn a_directory_that_another_client_removed_is_empty_and_takes_no_names() {
+fn directory_removed_by_another_client_is_empty_and_refuses_names() {
     let (cluster, a, b) = two_mounts();
     fs::create_dir(a.join("d")).unwrap();
     fs::write(a.join("f"), b"1").unwrap();
@@ -216,7 +216,7 @@ fn a_directory_that_another_client_removed_is_empty_and_takes_no_names() {
 }
 
 #[test]
-fn two_clients_that_remove_one_tree_at_once_both_succeed() {
+fn two_clients_removing_one_tree_both_succeed() {
     let (cluster, a, b) = two_mounts();
     for round in 0..6 {
         for dir in 0..20 {

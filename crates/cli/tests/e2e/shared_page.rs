@@ -37,7 +37,7 @@ fn number(file: &File, offset: u64) -> u64 {
 /// SEMANTICS 1.1. Client 1 has a process that writes its field and one that reads another field,
 /// client 2 one that writes a third: all in one page.
 #[test]
-fn process_reads_what_it_wrote_into_a_page_that_another_client_writes() {
+fn process_reads_its_own_writes_in_a_page_shared_between_clients() {
     let (cluster, a, b) = two_mounts();
     fs::write(a.join("f"), [0; 4096]).unwrap();
     let _busy = Busy::processors();
@@ -77,7 +77,7 @@ fn process_reads_what_it_wrote_into_a_page_that_another_client_writes() {
 
 /// SEMANTICS 1.1. Several files at once: the kernel drops pages of one file after the other.
 #[test]
-fn processes_read_what_they_wrote_into_pages_of_several_files_that_another_client_writes() {
+fn processes_read_their_own_writes_in_shared_pages_of_several_files() {
     const FILES: usize = 6;
     let (cluster, a, b) = two_mounts();
     for index in 0..FILES {
@@ -195,7 +195,7 @@ for i in range(int(sys.argv[2])):
 
 /// SEMANTICS 1.1 and 3.3: a hand-over between clients ends, whatever they do.
 #[test]
-fn writers_of_one_page_on_two_clients_both_get_on() {
+fn writers_of_one_page_on_two_clients_both_make_progress() {
     let (cluster, a, b) = two_mounts();
     fs::write(a.join("f"), [0; 4096]).unwrap();
     let turns = |root: &Path, offset: u64, reads: bool| {
@@ -231,7 +231,7 @@ fn writers_of_one_page_on_two_clients_both_get_on() {
 
 /// SEMANTICS 1.1 and 3.3.
 #[test]
-fn process_that_writes_a_few_bytes_without_a_pause_keeps_nobody_waiting() {
+fn process_writing_a_few_bytes_in_a_loop_starves_nobody() {
     let (cluster, a, b) = two_mounts();
     fs::write(a.join("f"), vec![0; 1 << 20]).unwrap();
     let ended = AtomicBool::new(false);
@@ -260,7 +260,7 @@ fn process_that_writes_a_few_bytes_without_a_pause_keeps_nobody_waiting() {
 
 /// SEMANTICS 1.1: no read ends below the size that `fstat` has shown.
 #[test]
-fn read_reaches_as_far_as_fstat_has_shown_of_a_file_that_another_client_appends_to() {
+fn read_reaches_the_size_that_fstat_returned_during_appends() {
     let (cluster, a, b) = two_mounts();
     fs::write(a.join("f"), b"").unwrap();
     let _busy = Busy::processors();

@@ -28,7 +28,7 @@ fn trace(said: &str) -> &str {
 }
 
 #[test]
-fn one_seed_explains_itself_and_gives_the_same_again() {
+fn one_seed_is_explained_and_reproducible() {
     let (code, said) = run("--seed 1 --operations 120");
     assert_eq!(code, 0, "{said}");
     let parts = [
@@ -53,26 +53,27 @@ fn one_seed_explains_itself_and_gives_the_same_again() {
 }
 
 #[test]
-fn several_seeds_have_a_summary_and_json_has_every_run() {
+fn seeds_have_a_summary_and_json_has_every_run() {
     let (code, said) = run("--seed 5 --count 3 --operations 40 --jobs 2 --twice");
     assert_eq!(code, 0, "{said}");
-    for part in ["3 seeds: ", "\nfaults: ", "\nnever made: ", "trace of all traces "] {
+    for part in ["3 seeds: ", "\nfaults: ", "\nfaults that never occurred: ", "trace of all seeds "]
+    {
         assert!(said.contains(part), "{part:?} is not in: {said}");
     }
-    let told = json("--seed 5 --count 3 --operations 40");
-    assert_eq!(told["version"], 2);
-    assert_eq!(told["summary"]["seeds"], 3);
-    assert!(told["summary"]["made"].as_object().is_some_and(|made| !made.is_empty()));
-    let runs = told["runs"].as_array().unwrap();
+    let report = json("--seed 5 --count 3 --operations 40");
+    assert_eq!(report["version"], 2);
+    assert_eq!(report["summary"]["seeds"], 3);
+    assert!(report["summary"]["made"].as_object().is_some_and(|made| !made.is_empty()));
+    let runs = report["runs"].as_array().unwrap();
     let seeds: Vec<_> = runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect();
     assert_eq!(seeds, [5, 6, 7]);
     assert!(runs.iter().all(|run| run["steps"].as_u64() > Some(0) && run["violation"].is_null()));
-    let of_all = told["summary"]["trace"].as_str().unwrap().to_owned();
+    let of_all = report["summary"]["trace"].as_str().unwrap().to_owned();
     assert!(said.contains(&of_all), "{of_all} is not in: {said}");
 }
 
 #[test]
-fn a_history_may_last_for_as_many_hours_as_may_be_asked_for() {
+fn history_may_last_the_maximum_of_hours() {
     let (code, said) =
         run("--seed 1 --hours 12 --operations 10 --clients 1 --processes 1 --faults cut");
     assert_eq!(code, 0, "{said}");
@@ -83,9 +84,9 @@ fn a_history_may_last_for_as_many_hours_as_may_be_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_what_to_do() {
+fn invalid_sim_arguments_are_refused_with_advice() {
     let refused = [
-        ("--mds 2", "only one metadata server is simulated; leave --mds out, or say --mds 1"),
+        ("--mds 2", "only one metadata server is simulated; omit --mds, or use --mds 1"),
         ("--mds 0", "only one metadata server is simulated"),
         ("--faults rain", "no such fault: rain"),
         ("--faults cut,cut", "twice"),
@@ -95,7 +96,7 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
         ("--keep c0p0:1 --count 2", "--keep is about one seed"),
         ("--keep c9p9:1000", "--keep c9p9:1000: there is no such operation with"),
         ("--keep c0p0:40 --clients 1 --processes 1 --operations 40", "there is no such operation"),
-        ("--keep c0p0:1/f:999 --operations 40", "--keep f:999: no fault of that number came"),
+        ("--keep c0p0:1/f:999 --operations 40", "--keep f:999: no fault of that number occurred"),
         ("--keep c0p0:1 --count 2 --campaign never.json", "--keep is about one seed"),
         ("--campaign never.json", "--core-hours or --count"),
         ("--core-hours 1", "--campaign"),
@@ -111,7 +112,7 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_campaign_goes_on_with_what_began_it_or_when_told_so() {
+fn campaign_resumes_with_its_own_options_or_with_changed() {
     let scratch = Scratch::new();
     let file = scratch.path().join("campaign.json");
     let campaign = |more: &str| {

@@ -31,7 +31,7 @@ fn free_bytes(root: &Path) -> u64 {
 }
 
 #[test]
-fn a_full_device_refuses_writes_keeps_what_it_took_and_has_room_after_removing() {
+fn full_data_device_gives_enospc_and_has_room_after_unlink() {
     let mut cluster = Cluster::start(&Spec { data: vec![128 << 20, 64 << 20], ..Spec::default() });
     cluster.mount();
     let root = cluster.root();
@@ -79,7 +79,7 @@ fn two_clients_share_the_last_space_without_loss() {
 }
 
 #[test]
-fn nobody_is_refused_while_another_client_keeps_space_unused() {
+fn client_gets_space_from_unused_pools_before_enospc() {
     let mut cluster = Cluster::start(&Spec { data: vec![192 << 20; 2], ..Spec::default() });
     cluster.mount();
     cluster.mount();
@@ -117,7 +117,7 @@ fn nobody_is_refused_while_another_client_keeps_space_unused() {
 }
 
 #[test]
-fn a_full_metadata_zone_refuses_new_names_and_still_removes_old_ones() {
+fn full_metadata_zone_refuses_creates_and_allows_unlinks() {
     let mut cluster = Cluster::start(&Spec { metadata: 64 << 20, ..Spec::default() });
     cluster.mount();
     let root = cluster.root();

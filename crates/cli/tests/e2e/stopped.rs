@@ -19,7 +19,7 @@ fn two_mounts() -> Cluster {
 }
 
 #[test]
-fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
+fn stopped_client_loses_dirty_data_reports_it_and_blocks_nobody() {
     let cluster = two_mounts();
     let (mine, other) = (cluster.path(0).join("precious"), cluster.path(1).join("precious"));
     let file = File::create(&mine).unwrap();
@@ -62,7 +62,7 @@ fn a_stopped_clients_unsaved_data_is_lost_and_reported_and_others_go_on() {
 }
 
 #[test]
-fn what_a_stopped_client_had_in_mappings_is_lost_and_reported_and_what_others_wrote_stays() {
+fn stopped_client_loses_dirty_mappings_and_keeps_writes_of_others() {
     let cluster = two_mounts();
     let (mine, other) = (cluster.path(0).join("mapped"), cluster.path(1).join("mapped"));
     fs::write(&mine, pattern(1, 8192)).unwrap();
@@ -98,7 +98,7 @@ fn what_a_stopped_client_had_in_mappings_is_lost_and_reported_and_what_others_wr
 }
 
 #[test]
-fn who_says_that_it_is_ready_can_be_stopped_cleanly_at_once() {
+fn server_and_local_stop_cleanly_right_after_they_are_ready() {
     let mut cluster = Cluster::start(&Spec::default());
     for _ in 0..20 {
         cluster.stop_server();
@@ -114,7 +114,7 @@ fn who_says_that_it_is_ready_can_be_stopped_cleanly_at_once() {
 }
 
 #[test]
-fn a_short_stop_within_the_lease_loses_nothing() {
+fn client_stopped_for_less_than_its_lease_loses_nothing() {
     let cluster = two_mounts();
     let file = File::create(cluster.path(0).join("f")).unwrap();
     for round in 0..5 {
@@ -135,7 +135,7 @@ fn a_short_stop_within_the_lease_loses_nothing() {
 }
 
 #[test]
-fn a_server_that_was_stopped_itself_evicts_nobody_when_it_wakes() {
+fn server_that_was_stopped_evicts_nobody_when_it_resumes() {
     let cluster = two_mounts();
     let file = File::create(cluster.path(0).join("f")).unwrap();
     file.write_all_at(&pattern(1, 100_000), 0).unwrap();
@@ -154,7 +154,7 @@ fn a_server_that_was_stopped_itself_evicts_nobody_when_it_wakes() {
 }
 
 #[test]
-fn a_busy_device_is_refused_though_a_mount_does_not_answer() {
+fn mkfs_refuses_a_busy_device_while_a_mount_does_not_answer() {
     let cluster = two_mounts();
     let file = File::create(cluster.path(0).join("f")).unwrap();
     let server = cluster.server_pid();

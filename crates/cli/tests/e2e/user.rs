@@ -1,4 +1,4 @@
-//! A user who is not root mounts by `fusermount3`, and is told what is missing for that.
+//! A user who is not root mounts by `fusermount3`, and learns what is missing for that.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -67,7 +67,7 @@ fn prepared() -> (Cluster, User, String) {
 }
 
 #[test]
-fn a_user_mounts_by_the_helper_and_works_with_their_own_rights() {
+fn user_mounts_through_fusermount3_with_their_own_rights() {
     let (mut cluster, user, source) = prepared();
     fs::write(user.home.join("big"), pattern(1, 3_000_000)).unwrap();
     let script = format!(
@@ -95,7 +95,7 @@ fn a_user_mounts_by_the_helper_and_works_with_their_own_rights() {
 }
 
 #[test]
-fn a_user_is_told_what_is_missing_for_a_mount() {
+fn user_mount_reports_what_is_missing() {
     let (cluster, user, source) = prepared();
     let nothing = Path::new("/nonexistent").display();
     for (mode, before, options, expected) in [

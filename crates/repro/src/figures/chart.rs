@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_has_a_bar_and_one_beyond_its_panel_is_cut() {
+    fn every_value_has_a_bar_clipped_to_its_panel() {
         let groups = vec![
             ("a".to_owned(), vec![Some(1.0), None]),
             ("b".to_owned(), vec![Some(9.0), Some(2.0)]),

@@ -121,7 +121,7 @@ mod tests {
     use crate::metarates::{Plan, Shape, measure};
 
     #[test]
-    fn the_figure_has_a_bar_for_each_layout_and_work_and_the_same_run_gives_the_same_figures() {
+    fn figure_has_every_bar_and_is_reproducible() {
         let shape = Shape {
             clients: 2,
             processes: 2,

@@ -165,7 +165,7 @@ mod tests {
     use crate::small::measure;
 
     #[test]
-    fn every_work_runs_on_every_layout_alike_and_gives_its_space_back() {
+    fn every_work_runs_on_every_layout_and_frees_its_space() {
         let shape = Shape {
             clients: 2,
             files: 150,

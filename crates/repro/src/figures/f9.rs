@@ -153,7 +153,7 @@ mod tests {
     use crate::layouts::Settings;
 
     #[test]
-    fn a_store_that_fills_up_is_measured_at_every_level() {
+    fn filling_store_is_measured_at_every_level() {
         let plan = Plan {
             processes: 3,
             batch: 60,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn at_eighty_per_cent_the_goals_are_held_against_the_better_of_the_others() {
+    fn goals_at_80_percent_compare_with_the_better_contender() {
         let took = |ops| Measured { ops, settled: 1_000_000_000, ..Measured::default() };
         let point = |contender, percent, ops| Point {
             contender,

@@ -19,7 +19,7 @@ use env::{DriverKind, Env};
 
 use super::bed::{Bed, dir_name};
 use super::{Contender, Counts, Measured, Played, Settings};
-use bench::crowd::{Crowd, once};
+use bench::barrier::{StartBarrier, once};
 use bench::process::{self, Tools};
 use bench::worker::Job;
 use bench::{BenchError, Res, failed};
@@ -269,7 +269,7 @@ impl<'a> Ext4<'a> {
         let before = (self.device.stat()?, self.journal.stat()?);
         let job = |number| workload.job(stage, number, self.dir(number));
         let jobs = (0..workload.processes()).map(job).collect();
-        let finished = Crowd::ready(&self.yard.tools, "a stage on ext4", jobs)?.go()?;
+        let finished = StartBarrier::ready(&self.yard.tools, "a stage on ext4", jobs)?.start()?;
         let begin = std::time::Instant::now();
         self.unmount()?;
         let settled = finished.nanos + begin.elapsed().as_nanos() as u64;

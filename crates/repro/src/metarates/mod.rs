@@ -162,7 +162,7 @@ fn all(
         let mut phases = Vec::new();
         for work in Work::ALL {
             let phase = Phase { work, took: site.stage(&Processes(shape), work)? };
-            progress(&told(place, shape, contender, &phase));
+            progress(&progress_line(place, shape, contender, &phase));
             phases.push(phase);
         }
         let redo = match &site {
@@ -183,7 +183,7 @@ fn crash(store: &Store<'_>) -> Res<Redo> {
 }
 
 /// A line for people who wait.
-fn told(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
+fn progress_line(place: Place, shape: Shape, contender: Contender, phase: &Phase) -> String {
     format!(
         "{}, {} files, {}: {} {:.0}/s, {}",
         place.text(),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_does_not_run_and_the_tables_are_those_of_the_others() {
+    fn excluded_contenders_do_not_run_nor_appear_in_tables() {
         let report = measure(&plan(&[Contender::Hashed]), &mut |_| ()).unwrap();
         let ran: Vec<Contender> = report.runs().iter().map(|run| run.contender).collect();
         assert_eq!(ran, [Contender::Embedded, Contender::Linear]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linear_ext4_may_be_missing_where_the_hashed_one_is_compared() {
+    fn linear_ext4_may_be_excluded_from_the_comparison() {
         let mut runs = measure(&plan(&[]), &mut |_| ()).unwrap().runs().to_vec();
         let mut real = runs[2].clone();
         assert!(!Report::new(runs.clone()).text().contains("accesses by ext4's"));

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - the entries fill the block without gaps; space that a removed entry leaves belongs to the
 //!   entry before it, or to an entry without an inode at the block's beginning;
-//! - functions are total: bytes that are no entries are told, not believed.
+//! - functions are total: bytes that are no entries give an error.
 //!
 //! | offset | size | field    | meaning                                    |
 //! |-------:|-----:|----------|--------------------------------------------|
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_and_go_and_their_room_is_used_again() {
+    fn entries_are_added_removed_and_their_space_reused() {
         let mut block = [0; BLOCK];
         clear(&mut block, HEADER);
         let mut count = 0;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_entries_or_an_error() {
+    fn arbitrary_bytes_parse_or_give_an_error() {
         let mut seed = 7u64;
         for _ in 0..2000 {
             let mut block = [0; BLOCK];

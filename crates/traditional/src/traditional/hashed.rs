@@ -277,7 +277,7 @@ impl Traditional {
             for entry in entries.iter().filter(|entry| !is_dots(&entry.name)) {
                 let cookie = (u64::from(entry.hash) << 16 | u64::from(entry.minor)) + 1;
                 let full = out.len() >= listing.max;
-                // Names that even the cookie does not tell apart are told together.
+                // Names with equal cookies are returned together.
                 if cookie <= listing.after || full && out.last().is_some_and(|l| l.cookie < cookie)
                 {
                     continue;

@@ -1,6 +1,6 @@
 //! Inodes in the blocks of a group's table.
 //!
-//! Invariant: `Record::decode` is total; what is no inode is told.
+//! Invariant: `Record::decode` is total; other bytes give an error.
 //!
 //! | offset | size | field       | meaning                                       |
 //! |-------:|-----:|-------------|-----------------------------------------------|

@@ -1,4 +1,4 @@
-//! The file of a local cluster, and what the steps that make and open clusters share.
+//! The file of a local cluster, and helpers to create and open clusters.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,7 @@ use super::FS_NAME;
 use crate::config::Cluster;
 use crate::exit::Failure;
 
-/// Ports that a local server may take: below the range that the kernel hands out.
+/// Ports of a local server: below the kernel's ephemeral range.
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
 
 /// Bytes of the zones.
@@ -31,7 +31,7 @@ pub fn sizes(cluster: &Cluster) -> Sizes {
 /// The text of cluster.toml.
 pub fn text(port: u16, lease: types::Duration, cache: u64, sizes: &Sizes) -> String {
     let mut text = format!(
-        "# Made by `redbud local`, which may change the port.\n\
+        "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
          [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\
          cache = \"{cache}\"\n\n\
@@ -50,7 +50,7 @@ pub fn read(file: &Path) -> Result<Cluster, Failure> {
     Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Replaces `file` at once, also if the host fails.
+/// Replaces `file` atomically, also if the host fails.
 pub fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let new = file.with_extension("toml.new");
     let written = File::create(&new).and_then(|mut out| {
@@ -67,7 +67,7 @@ pub fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| io(dir, &error))
 }
 
-/// A file of the cluster cannot be made, read or changed.
+/// The error that a file of the cluster cannot be created, read or changed.
 pub fn io(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed("RB-LOCAL", format!("{}: {error}", path.display()))
 }
@@ -77,7 +77,7 @@ pub fn is_free(address: &str) -> bool {
     TcpListener::bind(address).is_ok()
 }
 
-/// A free port, searched from a place that differs from process to process.
+/// A free port; each process starts its search at another port.
 pub fn free_port() -> Result<u16, Failure> {
     let count = u32::from(PORTS.end - PORTS.start);
     let start = std::process::id().wrapping_mul(2_654_435_761) % count;

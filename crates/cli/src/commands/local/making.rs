@@ -1,12 +1,12 @@
-//! The first start: the cluster's files are made in DIR/making and brought out when they are whole.
+//! The first start: creates the cluster's files in DIR/making, and moves them to DIR when complete.
 //!
 //! Invariants:
-//! - nothing in DIR itself is formatted or removed: images that lie there without a
-//!   DIR/cluster.toml are refused, so a lost cluster.toml costs no data;
-//! - DIR/making holds only what an unfinished first start made, and nothing that was ever
-//!   served: it is removed and made anew, whatever interrupted it;
-//! - DIR/making/cluster.toml stands for images that are whole: they are brought out, never made
-//!   anew; cluster.toml comes out last, so DIR/cluster.toml stands for all of them.
+//! - nothing in DIR itself is formatted or removed: `local` refuses images in DIR without a
+//!   DIR/cluster.toml, so a lost cluster.toml loses no data;
+//! - DIR/making holds only files of an unfinished first start, which no server ever used: a
+//!   restart removes and recreates it;
+//! - if DIR/making/cluster.toml exists, the images are complete: they are moved, never recreated.
+//!   cluster.toml moves last, so if DIR/cluster.toml exists, all images are in DIR.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,30 +18,30 @@ use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE};
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
 
-/// Where the files are made.
+/// The directory in which the files are created.
 const MAKING: &str = "making";
-/// Data disks, unless told otherwise.
+/// Data disks by default.
 const DISKS: u16 = 2;
-/// Bytes of a data disk, unless told otherwise.
+/// Bytes of a data disk by default.
 const DISK_SIZE: u64 = 16 << 30;
-/// Bytes of the metadata disk, unless told otherwise.
+/// Bytes of the metadata disk by default.
 const METADATA_SIZE: u64 = 8 << 30;
-/// What may lie in DIR before the cluster does.
+/// Names that DIR may have before the first start.
 const HARMLESS: [&str; 5] = [MAKING, "lock", "mds.log", "client.log", "lost+found"];
 
 /// Refuses a directory that lost its cluster.toml, or that holds something else.
 pub fn check(dir: &Path) -> Result<(), Failure> {
     let file = dir.join(LOCAL_CONFIG);
-    let begun = || file.is_file() || is_made(dir);
-    if begun() {
+    let exists = || file.is_file() || is_complete(dir);
+    if exists() {
         return Ok(());
     }
     let entries = std::fs::read_dir(dir).map_err(|error| io(dir, &error))?;
     let names: Result<Vec<OsString>, _> =
         entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
     let names = names.map_err(|error| io(dir, &error))?;
-    // Another process may have brought its cluster out meanwhile.
-    if begun() {
+    // Another process may have moved its cluster to DIR meanwhile.
+    if exists() {
         return Ok(());
     }
     let refuse = |name: &'static str, text: String| {
@@ -59,28 +59,27 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
         None => Ok(()),
         Some(name) => {
             let name = name.to_string_lossy();
-            let text =
-                format!("it holds {name}, which is of no cluster: choose an empty directory");
+            let text = format!("it holds {name}, which no cluster has: choose an empty directory");
             refuse("RB-LOCAL-NOT-EMPTY", text)
         }
     }
 }
 
-/// Do whole images of an unfinished first start lie in `dir`?
-fn is_made(dir: &Path) -> bool {
+/// Does `dir` have complete images of an unfinished first start?
+fn is_complete(dir: &Path) -> bool {
     dir.join(MAKING).join(LOCAL_CONFIG).is_file()
 }
 
-/// Refuses what no cluster can have, before there is anything of it.
+/// Refuses invalid options before anything is created.
 pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
-    if dir.join(LOCAL_CONFIG).is_file() || is_made(dir) {
+    if dir.join(LOCAL_CONFIG).is_file() || is_complete(dir) {
         return Ok(());
     }
     let any_port = crate::address::DEFAULT_PORT;
     described(&dir.join(LOCAL_CONFIG), any_port, args).map(drop)
 }
 
-/// The cluster that a first start makes, and the text of its file.
+/// The cluster that a first start creates, and the text of its file.
 fn described(file: &Path, port: u16, args: &LocalArgs) -> Result<(Cluster, String), Failure> {
     let sizes = Sizes {
         metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
@@ -96,19 +95,19 @@ fn is_image(name: &str) -> bool {
     name == "metadata.img" || (name.starts_with("data") && name.ends_with(".img"))
 }
 
-/// Makes the cluster in `dir`, or ends what an earlier start began.
+/// Creates the cluster in `dir`, or completes an earlier start.
 pub fn make(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
     check(dir)?;
     let making = dir.join(MAKING);
-    if !is_made(dir) {
+    if !is_complete(dir) {
         remove(&making)?;
         if let Err(failure) = format(&making, args) {
-            // What it was is said by the failure; what stays is removed by the next start.
+            // The failure has the reason; the next start removes what this leaves.
             let _ = remove(&making);
             return Err(failure);
         }
     }
-    bring_out(dir, &making)
+    publish(dir, &making)
 }
 
 fn remove(making: &Path) -> Result<(), Failure> {
@@ -131,7 +130,7 @@ fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     files::replace(&file, &text)
 }
 
-fn bring_out(dir: &Path, making: &Path) -> Result<(), Failure> {
+fn publish(dir: &Path, making: &Path) -> Result<(), Failure> {
     let cluster = files::read(&making.join(LOCAL_CONFIG))?;
     let zones = cluster.data.iter().map(|(_, zone)| zone);
     for zone in std::iter::once(&cluster.metadata).chain(zones) {
@@ -144,7 +143,7 @@ fn bring_out(dir: &Path, making: &Path) -> Result<(), Failure> {
     remove(making)
 }
 
-/// Gives a file its place, unless something lies there.
+/// Moves a file, unless the target exists.
 fn move_to(from: &Path, to: &Path) -> Result<(), Failure> {
     if to.symlink_metadata().is_ok() {
         let text = format!("{} is in the way of {}: move it away", to.display(), from.display());

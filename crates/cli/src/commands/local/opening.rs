@@ -1,6 +1,6 @@
-//! Every start: the cluster of DIR/cluster.toml, made if this is the first.
+//! Every start: opens the cluster of DIR/cluster.toml, or creates it at the first start.
 //!
-//! Invariant: DIR/cluster.toml stands for images that are whole.
+//! Invariant: if DIR/cluster.toml exists, all images are complete.
 
 use std::path::Path;
 
@@ -24,25 +24,25 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
             ("--layout-blocks", args.layout_blocks.is_some()),
         ];
         for (option, _) in given.into_iter().filter(|(_, given)| *given) {
-            log::line(&format!("{option} has no effect: {} was made before", dir.display()));
+            log::line(&format!("{option} has no effect: {} exists already", dir.display()));
         }
     }
     let cluster = read(&file)?;
-    tell_ignored(dir, args, &sizes(&cluster));
+    log_ignored(dir, args, &sizes(&cluster));
     let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
     if is_free(&cluster.listen) && (lease, cache) == (cluster.lease, cluster.cache) {
         return Ok(cluster);
     }
     let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
     let text = text(port, lease, cache, &sizes(&cluster));
-    // Before it takes the place of one that can be read.
+    // Checked before it replaces a valid file.
     let changed = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;
     Ok(changed)
 }
 
-/// Logs which options of a first start have no effect any more.
-fn tell_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
+/// Logs the options of a first start that now have no effect.
+fn log_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
     let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
     let options = [
         ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
@@ -51,7 +51,7 @@ fn tell_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
     ];
     for (option, _) in options.into_iter().filter(|(_, ignored)| *ignored) {
         let dir = dir.display();
-        log::line(&format!("{option} has no effect: {dir} was made before, and otherwise"));
+        log::line(&format!("{option} has no effect: {dir} exists already, with other sizes"));
     }
 }
 

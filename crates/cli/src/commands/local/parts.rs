@@ -14,11 +14,11 @@ use crate::log;
 use crate::notify::{Readiness, ReadyListener};
 use crate::source::Source;
 
-/// Recovery of a large log on a slow disk included.
+/// Includes the recovery of a large log on a slow disk.
 const SERVER_START: Duration = Duration::from_secs(300);
-/// A client waits for a recovering server's grace.
+/// Includes the grace of a recovering server.
 const CLIENT_START: Duration = Duration::from_secs(300);
-/// A server that dies this many times in a row before it is ready is not started again.
+/// Attempts to restart a server that dies before it is ready.
 const ATTEMPTS: u32 = 5;
 
 /// What to run.
@@ -43,9 +43,9 @@ pub struct Parts {
     pub server: Child,
     /// The client.
     pub client: Child,
-    /// The server reads it, and stops at its end.
+    /// The server reads this end, and stops when the other is closed.
     until: PipeReader,
-    /// The other end: held by this process and the client.
+    /// The other end: this process and the client hold it.
     _alive: PipeWriter,
 }
 
@@ -62,7 +62,7 @@ impl Parts {
         }
     }
 
-    /// Starts the server anew, a few times if it ends again before it is ready.
+    /// Restarts the server; tries several times if it ends before it is ready.
     pub fn restart_server(&mut self, plan: &Plan) -> Result<(), Failure> {
         let mut attempt = 1;
         self.server = loop {
@@ -90,7 +90,7 @@ fn start_client(plan: &Plan, alive: &PipeWriter) -> Result<Child, Failure> {
     let path = plan.dir.join("client.log");
     let mut command = part(&path)?;
     command.args(["mount", "--foreground", "--parent"]).arg(std::process::id().to_string());
-    // Never read: it only keeps the pipe open while the client lives.
+    // The client never writes: it only keeps the pipe open while it lives.
     command.stdin(Stdio::from(alive.try_clone().map_err(|error| unable("mount", &error))?));
     command.args(["-o", &format!("log={}", path.display())]);
     for options in &plan.options {
@@ -100,7 +100,7 @@ fn start_client(plan: &Plan, alive: &PipeWriter) -> Result<Child, Failure> {
     ready(command, "the client", &path, CLIENT_START)
 }
 
-/// This program again, in a process group of its own, so that Ctrl-C reaches only this process.
+/// A command for this program, in its own process group, so that Ctrl-C reaches only this process.
 fn part(log: &Path) -> Result<Command, Failure> {
     let file = open_log(log)?;
     let copy = file.try_clone().map_err(|error| unable("log", &error))?;
@@ -132,9 +132,9 @@ fn ready(mut command: Command, what: &str, log: &Path, limit: Duration) -> Resul
     match listener.wait(&mut child, limit).map_err(|error| unable(what, &error))? {
         Readiness::Ready => Ok(child),
         Readiness::Ended(status) => {
-            let said = log_since(log, begin);
-            // What it said carries its own code.
-            Err(Failure::failed("", format!("{what} did not start ({status}): {said}")))
+            let reason = log_since(log, begin);
+            // The text has its own error code.
+            Err(Failure::failed("", format!("{what} did not start ({status}): {reason}")))
         }
         Readiness::Late => {
             end(&mut child);
@@ -145,7 +145,7 @@ fn ready(mut command: Command, what: &str, log: &Path, limit: Duration) -> Resul
     }
 }
 
-/// The last line that was logged after the first `begin` bytes: usually the reason.
+/// The last line of the log after its first `begin` bytes: usually the reason of a failure.
 pub fn log_since(log: &Path, begin: u64) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let new = bytes.get(begin as usize..).unwrap_or_default();
@@ -157,7 +157,7 @@ pub fn log_since(log: &Path, begin: u64) -> String {
     )
 }
 
-/// A part of the cluster, or the command, cannot be started.
+/// The error that a process cannot be started.
 pub fn unable(what: &str, error: &std::io::Error) -> Failure {
     Failure::failed("RB-LOCAL-START", format!("cannot start {what}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Stopping in order: the mount, the client, the server.
+//! Stops the mount, the client and the server, in this order.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,20 +10,20 @@ use crate::{busy, log, mountinfo};
 
 /// How long users of the mount get to leave it.
 const LEAVE: Duration = Duration::from_secs(3);
-/// How long the client may take to write what it holds.
+/// How long the client may take to write its dirty data.
 const FLUSH: Duration = Duration::from_secs(120);
-/// How long the server may take to write everything home.
+/// How long the server may take for its checkpoint.
 const CHECKPOINT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Stops everything; true if all ended by itself.
+/// Stops everything; true if all processes ended without a kill.
 pub fn stop(parts: &mut Parts, mount: &Path) -> bool {
     let client = stop_client(&mut parts.client, mount);
     terminate(&parts.server);
     let server = wait(&mut parts.server, CHECKPOINT);
     if server.is_none() {
         log::line(
-            "the metadata server did not stop in time: killed; it recovers at the next start",
+            "killed the metadata server, which did not stop in time; it recovers at the next start",
         );
         end(&mut parts.server);
     }
@@ -39,9 +39,9 @@ fn stop_client(client: &mut Child, mount: &Path) -> bool {
     while fuse::unmount(mount, false).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
         if Instant::now() >= until {
             let users = busy::describe(mount);
-            log::line(&format!("{} is in use{users}: it is taken away from them", mount.display()));
+            log::line(&format!("{} is in use{users}: detaching it", mount.display()));
             detach(mount);
-            // The first asks it to unmount, the second not to wait for users.
+            // The first signal asks it to unmount, the second not to wait for users.
             terminate(client);
             std::thread::sleep(LEAVE);
             terminate(client);
@@ -51,7 +51,7 @@ fn stop_client(client: &mut Child, mount: &Path) -> bool {
     }
     let ended = wait(client, FLUSH);
     if ended.is_none() {
-        log::line("the client did not stop in time: killed; what it had not written is lost");
+        log::line("killed the client, which did not stop in time; its unwritten data is lost");
         end(client);
         detach(mount);
     }

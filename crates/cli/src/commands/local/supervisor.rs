@@ -14,7 +14,7 @@ use super::stop;
 use crate::exit::{Ended, Failure};
 use crate::{log, output};
 
-/// How often the children are looked at.
+/// Interval between two checks of the children.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs until a signal, the client's end, or the command's end.
@@ -37,12 +37,12 @@ pub fn run(plan: Plan) -> Ended {
     let stopped = stop::stop(&mut parts, &plan.mount);
     match ended {
         Ok(code) if stopped || plan.exec.is_some() => Ok(code),
-        Ok(_) => Err(Failure::failed("RB-LOCAL", "not everything stopped cleanly: see above")),
+        Ok(_) => Err(Failure::failed("RB-LOCAL", "not every process stopped cleanly: see above")),
         Err(failure) => Err(failure),
     }
 }
 
-/// Says where everything is; to standard error, so that a command's output stays its own.
+/// Prints the mount point, logs and commands to use; not with `--exec`, whose output stays alone.
 fn greet(plan: &Plan) {
     if plan.exec.is_some() {
         return;
@@ -65,7 +65,7 @@ fn greet(plan: &Plan) {
         source = plan.source,
         dir = plan.dir.display(),
     );
-    // Someone who closed standard output still wants the mount.
+    // Standard output may be closed; the mount continues.
     drop(output::print(&text));
 }
 
@@ -79,7 +79,7 @@ fn start_command(plan: &Plan, command: &str) -> Result<Child, Failure> {
         .map_err(|error| unable("/bin/sh", &error))
 }
 
-/// Watches everything; gives the exit status to end with.
+/// Watches the children and signals; returns the exit status.
 async fn watch(env: Env, plan: &Plan, parts: &mut Parts, mut command: Option<Child>) -> Ended {
     let mut interrupts = 0u32;
     loop {
@@ -88,7 +88,7 @@ async fn watch(env: Env, plan: &Plan, parts: &mut Parts, mut command: Option<Chi
             if let Some(signal) = env.timeout(TICK, signal.as_mut()).await {
                 break signal;
             }
-            if let Some(ended) = look(plan, parts, &mut command)? {
+            if let Some(ended) = check_children(plan, parts, &mut command)? {
                 return Ok(ended);
             }
         };
@@ -101,8 +101,8 @@ async fn watch(env: Env, plan: &Plan, parts: &mut Parts, mut command: Option<Chi
     }
 }
 
-/// One look at the children: the exit status if it is time to end.
-fn look(
+/// Checks the children once; returns the exit status if it is time to end.
+fn check_children(
     plan: &Plan,
     parts: &mut Parts,
     command: &mut Option<Child>,
@@ -116,10 +116,10 @@ fn look(
         if let Some(child) = command {
             signal_child(child, Signal::TERM);
         }
-        let said = plan.dir.join("client.log");
+        let log_path = plan.dir.join("client.log");
         let text = match status.success() {
-            true => format!("{} was unmounted by someone else", plan.mount.display()),
-            false => format!("the client ended ({status}); see {}", said.display()),
+            true => format!("another process unmounted {}", plan.mount.display()),
+            false => format!("the client ended ({status}); see {}", log_path.display()),
         };
         return if status.success() && command.is_none() {
             log::line(&text);
@@ -129,7 +129,7 @@ fn look(
         };
     }
     if let Ok(Some(status)) = parts.server.try_wait() {
-        log::line(&format!("the metadata server ended ({status}); it is started again"));
+        log::line(&format!("the metadata server ended ({status}); restarting it"));
         parts.restart_server(plan)?;
     }
     Ok(None)

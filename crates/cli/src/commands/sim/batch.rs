@@ -13,15 +13,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sim::{Plan, Report, Violation};
 
-/// Seeds that a thread runs before the others are waited for.
+/// Seeds of each thread in one batch.
 const EACH: u64 = 32;
 
 thread_local! {
-    /// What this thread runs.
+    /// The plan that this thread runs.
     static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
 }
 
-/// Runs plans.
+/// Runs plans on several threads.
 pub struct Batch {
     jobs: usize,
     twice: bool,
@@ -29,13 +29,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// On so many threads; `twice`: each plan is run again, and must give the same.
+    /// Runs plans on `jobs` threads; `twice`: runs each plan again and compares the results.
     pub fn new(jobs: u16, twice: bool) -> Batch {
         std::panic::set_hook(Box::new(panicked));
         Batch { jobs: usize::from(jobs), twice, processor: Duration::ZERO }
     }
 
-    /// Plans to give it at once.
+    /// Number of plans of one batch.
     pub fn size(&self) -> u64 {
         EACH * self.jobs as u64
     }
@@ -45,7 +45,7 @@ impl Batch {
         self.processor.as_secs_f64()
     }
 
-    /// Runs all of them; the reports are in their order.
+    /// Runs all plans; the reports have the order of the plans.
     pub fn run(&mut self, plans: &[Plan]) -> Vec<Report> {
         let next = AtomicUsize::new(0);
         let done: Mutex<(Vec<(usize, Report)>, Duration)> = Mutex::default();
@@ -98,33 +98,33 @@ fn differs(report: &Report, again: &Report) -> Violation {
     }
 }
 
-/// Processor time of this thread; zero where the system does not tell.
+/// Processor time of this thread; zero if the kernel does not count it.
 fn thread_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|first| first.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// A run's own panic is its result. Where panics end the process, that is told at once.
+/// A panic of a run is its result. If panics abort, the hook prints the violation at once.
 fn panicked(info: &PanicHookInfo<'_>) {
     let text = info.to_string();
     sim::panicked(&text);
     if cfg!(panic = "unwind") && PLAN.with_borrow(Option::is_some) {
         return;
     }
-    let mut told = format!("{text}\n");
+    let mut report = format!("{text}\n");
     if let Some(plan) = PLAN.with_borrow(Clone::clone) {
-        told = format!(
+        report = format!(
             "VIOLATION of \"{}\"\n  {text}\nrepeat it with\n  {}\n",
             sim::NO_PANICS,
             plan.command()
         );
     }
-    drop(std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()));
+    drop(std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes()));
     std::process::exit(super::VIOLATED.into());
 }
 
-/// What all runs came to.
+/// Sums over all runs.
 #[derive(Serialize, Deserialize, Clone, Default, PartialEq, Debug)]
 pub struct Totals {
     /// Runs.
@@ -133,21 +133,21 @@ pub struct Totals {
     pub violations: u64,
     /// Operations that ended.
     pub operations: u64,
-    /// Faults made.
+    /// Injected faults.
     pub faults: u64,
-    /// Of each kind that was made; campaigns of earlier releases did not count them.
+    /// Injected faults by kind; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub made: BTreeMap<String, u64>,
     /// Restarts of the server.
     pub restarts: u64,
-    /// Moments that were not judged fully.
+    /// Moments that were not fully judged.
     pub unjudged: u64,
     pub misled: u64,
-    /// Runs that were not judged to their end; campaigns of earlier releases did not count them.
+    /// Runs that were not fully judged; campaigns of earlier releases did not count them.
     #[serde(default)]
     pub abandoned: u64,
-    /// Looks of checkers into the store that runs, and those of them that saw nothing, so that
-    /// nobody was accused; campaigns of earlier releases did not count them.
+    /// Checks of the running store, and those that could not see it and reported nothing;
+    /// campaigns of earlier releases did not count them.
     #[serde(default)]
     pub looks: u64,
     #[serde(default)]
@@ -156,7 +156,7 @@ pub struct Totals {
     pub virtual_seconds: f64,
     /// Processor time.
     pub processor_seconds: f64,
-    /// Of all traces, in whatever order.
+    /// Combined trace of all runs, independent of their order.
     #[serde(with = "hexadecimal")]
     pub trace: u64,
 }
@@ -181,7 +181,7 @@ impl Totals {
         self.trace ^= report.trace.rotate_left((report.plan.seed % 64) as u32);
     }
 
-    /// How fast it goes, in a few words.
+    /// Violations and speed, in a few words.
     pub fn brief(&self) -> String {
         let mut text = format!("{} with a violation", self.violations);
         let seconds = self.processor_seconds;
@@ -199,7 +199,7 @@ impl Totals {
     }
 }
 
-/// Numbers that JSON's readers would round.
+/// Numbers that JSON readers would round.
 mod hexadecimal {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};

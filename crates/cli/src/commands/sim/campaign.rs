@@ -1,10 +1,10 @@
 //! A campaign: as many seeds as time allows, over several calls.
 //!
 //! Invariants:
-//! - its file holds what all seeds before `next_seed` came to, and is replaced as a whole: a
-//!   campaign that is broken off goes on where the file was written last;
-//! - all seeds of a campaign are run by the same build and with the same options, unless the caller
-//!   wants it otherwise: then the file tells from which seed on which were used.
+//! - its file holds the results of all seeds before `next_seed`, and is replaced atomically: an
+//!   interrupted campaign continues from the last write of the file;
+//! - all seeds of a campaign have the same build and options, unless the caller allows a change:
+//!   then the file records the seed from which each build and options were used.
 
 use std::fs;
 use std::path::Path;
@@ -17,30 +17,30 @@ use crate::exit::Failure;
 
 /// Violations that are kept; all are counted.
 const FOUND_MAX: usize = 1000;
-/// Of the file.
+/// Version of the file.
 const VERSION: u32 = 2;
 
-/// What every version of the file has.
+/// The part that every version of the file has.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct Campaign {
     version: u32,
-    /// Who ran the seeds, and how; the last one goes on.
+    /// The builds and options that ran the seeds; the last one is current.
     pub stages: Vec<Stage>,
-    /// The seed to go on with.
+    /// The next seed to run.
     pub next_seed: u64,
     /// Sums over all seeds.
     pub totals: Totals,
     /// Violations, the first ones.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundViolation>,
 }
 
-/// What runs the seeds of a campaign from one on.
+/// The build and options that run the seeds of a campaign from one seed on.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Stage {
     /// The build of Redbud.
@@ -58,18 +58,18 @@ impl Stage {
     }
 }
 
-/// A violation.
+/// A violation that the campaign found.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub struct Found {
-    /// What is broken.
+pub struct FoundViolation {
+    /// The violated invariant.
     pub invariant: String,
-    /// How to repeat it.
+    /// The command that repeats it.
     pub command: String,
 }
 
 impl Campaign {
-    /// The campaign in `path`, or a new one that begins with `stage`. With `changed` one goes on
-    /// that another build or other options began.
+    /// The campaign in `path`, or a new one that begins with `stage`. With `changed` it continues
+    /// a campaign of another build or other options.
     ///
     /// # Errors The file cannot be read, is none, or belongs to a campaign of another build or with
     /// other options.
@@ -89,21 +89,21 @@ impl Campaign {
             }
             Err(error) => return Err(failed(format!("cannot read it: {error}"))),
         };
-        let no_campaign = |error| failed(format!("is no campaign's file: {error}"));
+        let no_campaign = |error| failed(format!("is not a campaign's file: {error}"));
         let header: Header = serde_json::from_str(&text).map_err(no_campaign)?;
         if header.version != VERSION {
             return Err(failed(format!(
-                "has version {}, only {VERSION} is known: begin another file",
+                "has version {}, this program reads only {VERSION}: use another file",
                 header.version
             )));
         }
         let mut known: Campaign = serde_json::from_str(&text).map_err(no_campaign)?;
         let Some(last) = known.stages.last() else { return Err(failed("has no stage".into())) };
         let what = if last.command != stage.command {
-            Some(format!("is of a campaign with other options, `{}`", last.command))
+            Some(format!("belongs to a campaign with other options, `{}`", last.command))
         } else if last.build != stage.build {
             let (was, is) = (&last.build, &stage.build);
-            Some(format!("is of a campaign of another build, {was}; this is {is}"))
+            Some(format!("belongs to a campaign of another build, {was}; this is {is}"))
         } else {
             None
         };
@@ -115,7 +115,7 @@ impl Campaign {
             }
             Some(what) => {
                 return Err(failed(format!(
-                    "{what}: go on as it began, with --changed, or with another file"
+                    "{what}: continue with the same, use --changed, or use another file"
                 )));
             }
         }
@@ -130,7 +130,7 @@ impl Campaign {
             && self.found.len() < FOUND_MAX
         {
             let (invariant, command) = (violation.invariant.to_owned(), report.plan.command());
-            self.found.push(Found { invariant, command });
+            self.found.push(FoundViolation { invariant, command });
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_campaign_goes_on_where_it_was_saved_and_refuses_other_options_and_builds() {
+    fn campaign_resumes_and_refuses_other_options_and_builds() {
         let dir = std::env::temp_dir().join(format!("redbud-campaign-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("campaign.json");
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(changed.stages.len(), 2);
             assert_eq!(changed.stages[1], Stage { from_seed: 6, ..stage(build, command) });
         }
-        for (text, says) in [("{", "no campaign"), ("{\"version\": 1}", "version 1")] {
+        for (text, says) in [("{", "not a campaign"), ("{\"version\": 1}", "version 1")] {
             fs::write(&path, text).unwrap();
             let refused = Campaign::open(&path, stage("one", "these"), true).unwrap_err();
             assert!(refused.text.contains(says), "{refused}");

@@ -1,4 +1,4 @@
-//! `redbud sim`: the cluster in a simulated world.
+//! `redbud sim`: simulates a cluster.
 
 mod batch;
 mod campaign;
@@ -19,16 +19,16 @@ use crate::output;
 /// Exit status if a violation was found.
 const VIOLATED: u8 = Status::Failed as u8;
 
-/// Exit status if the only history was not judged to its end.
+/// Exit status if a history was not fully judged.
 const UNJUDGED: u8 = Status::Partial as u8;
 
-/// Virtual hours of one history at most.
+/// Maximum of virtual hours of one history.
 const HOURS_MAX: f64 = 12.0;
 
-/// Where no terminal shows how far it is, a line tells it so often.
+/// Interval of progress lines if standard error is not a terminal.
 const NEXT_LINE: Duration = Duration::from_secs(10);
 
-/// What all plans of a call have in common.
+/// The options that all plans of a call share.
 struct Options {
     faults: Vec<Fault>,
     keep: Option<Keep>,
@@ -54,7 +54,7 @@ impl Options {
         }
         if args.mds != 1 {
             return Err(Failure::usage(format!(
-                "--mds {}: only one metadata server is simulated; leave --mds out, or say --mds 1",
+                "--mds {}: only one metadata server is simulated; omit --mds, or use --mds 1",
                 args.mds
             )));
         }
@@ -81,7 +81,7 @@ impl Options {
     }
 }
 
-/// Runs the seeds, and tells what they came to.
+/// Runs the seeds and prints their results.
 pub fn run(args: &SimArgs) -> Ended {
     let options = Options::new(args)?;
     if let Some(path) = &args.campaign {
@@ -101,7 +101,7 @@ pub fn run(args: &SimArgs) -> Ended {
     let mut batch = Batch::new(args.jobs, args.twice);
     let mut reports = Vec::new();
     let mut totals = Totals::default();
-    let mut line = Line::new(count > 1);
+    let mut line = ProgressLine::new(count > 1);
     while totals.seeds < count && !env::asked_to_stop() {
         let next = args.seed.wrapping_add(totals.seeds);
         let size = batch.size().min(count - totals.seeds);
@@ -109,7 +109,7 @@ pub fn run(args: &SimArgs) -> Ended {
             (0..size).map(|nth| options.plan(args, next.wrapping_add(nth))).collect();
         for report in batch.run(&plans) {
             totals.add(&report);
-            // Of runs that went well only the summary is told, unless a program reads it.
+            // For runs without a violation the table has only the summary, JSON has every run.
             if report.violation.is_some() || count == 1 || args.output.is_json() {
                 reports.push(report);
             }
@@ -122,7 +122,7 @@ pub fn run(args: &SimArgs) -> Ended {
     let missing = sound.and_then(|report| options.keep.as_ref()?.fault_beyond(report.fault_steps));
     if let Some(missing) = missing {
         return Err(Failure::usage(format!(
-            "--keep f:{missing}: no fault of that number came; what did was sound, and it is another history"
+            "--keep f:{missing}: no fault of that number occurred; the history differs from the original, and has no violation"
         )));
     }
     let shrunk = reports.iter().find(|report| report.violation.is_some());
@@ -141,20 +141,20 @@ fn ended(totals: &Totals) -> u8 {
     }
 }
 
-/// Which build of Redbud this is: its checksum tells builds of one release apart.
+/// The version and checksum of this program; the checksum differs between builds.
 fn build() -> Result<String, Failure> {
     let failed = |error| Failure::failed("RB-CAMPAIGN", format!("cannot read redbud: {error}"));
     let program = std::fs::read("/proc/self/exe").map_err(failed)?;
     Ok(format!("{} build {:08x}", env!("CARGO_PKG_VERSION"), types::crc32c(&program)))
 }
 
-/// Goes on with the campaign of a file, until its time or its seeds are used up.
+/// Continues the campaign of a file, until its time or its seeds are used up.
 fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     if options.keep.is_some() {
         return Err(Failure::usage("--keep is about one seed, --campaign runs many"));
     }
     if args.count.is_none() && args.core_hours.is_none() {
-        return Err(Failure::usage("--campaign wants an end: --core-hours or --count"));
+        return Err(Failure::usage("--campaign needs a limit: --core-hours or --count"));
     }
     let first = options.plan(args, args.seed);
     let mut command = first.command();
@@ -168,7 +168,7 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     let mut campaign = Campaign::open(path, stage, args.changed)?;
     let mut batch = Batch::new(args.jobs, args.twice);
     let before = campaign.totals.processor_seconds;
-    let mut line = Line::new(true);
+    let mut line = ProgressLine::new(true);
     loop {
         let totals = &campaign.totals;
         let left = args.count.map_or(u64::MAX, |count| count.saturating_sub(totals.seeds));
@@ -200,8 +200,12 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
     let mut faults = Vec::new();
     for name in asked {
         match &**name {
-            "" => return Err(Failure::usage("--faults names no fault; \"none\" is for no faults")),
-            "none" => return Err(Failure::usage("--faults: \"none\" stands alone")),
+            "" => {
+                return Err(Failure::usage(
+                    "--faults names no fault; write \"none\" to run without faults",
+                ));
+            }
+            "none" => return Err(Failure::usage("--faults: \"none\" must stand alone")),
             _ => {}
         }
         let fault: Fault = name.parse().map_err(Failure::usage)?;
@@ -212,24 +216,24 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
     }
     if faults == [Fault::Together] {
         return Err(Failure::usage(
-            "--faults: \"together\" comes while another fault lasts; name others beside it",
+            "--faults: \"together\" occurs while another fault lasts; name others beside it",
         ));
     }
     if faults.contains(&Fault::Pairs) && !faults.iter().any(|fault| fault.has_pairs()) {
         return Err(Failure::usage(
-            "--faults: \"pairs\" are of stall, long-stall, partition and one-way; name one of them",
+            "--faults: \"pairs\" needs stall, long-stall, partition or one-way; name one of them",
         ));
     }
     Ok(faults)
 }
 
-/// Looks for a smaller run that shows the same, for at most this long.
-fn shrink(found: &Report, most: Duration) -> Option<Report> {
-    if most.is_zero() {
+/// Searches for a smaller run with the same violation, for at most `limit`.
+fn shrink(found: &Report, limit: Duration) -> Option<Report> {
+    if limit.is_zero() {
         return None;
     }
-    let mut line = Line::new(true);
-    let until = Instant::now() + most;
+    let mut line = ProgressLine::new(true);
+    let until = Instant::now() + limit;
     let smaller = sim::shrink(found, &mut sim::run, &mut |progress| {
         line.show(&format!(
             "shrinking: {} operations and {} faults are left after {} runs",
@@ -241,29 +245,29 @@ fn shrink(found: &Report, most: Duration) -> Option<Report> {
     Some(smaller).filter(|smaller| smaller.plan != found.plan)
 }
 
-/// One line on the terminal that is written over and over; elsewhere a new one now and then.
-struct Line {
-    wanted: bool,
+/// Progress: one line of the terminal that is overwritten; elsewhere a new line every 10 s.
+struct ProgressLine {
+    enabled: bool,
     terminal: bool,
     written: Instant,
 }
 
-impl Line {
-    fn new(wanted: bool) -> Line {
-        Line { wanted, terminal: std::io::stderr().is_terminal(), written: Instant::now() }
+impl ProgressLine {
+    fn new(enabled: bool) -> ProgressLine {
+        ProgressLine { enabled, terminal: std::io::stderr().is_terminal(), written: Instant::now() }
     }
 
     fn show(&mut self, text: &str) {
-        if self.wanted && self.terminal {
+        if self.enabled && self.terminal {
             drop(write!(std::io::stderr(), "\r\x1b[K{text}"));
-        } else if self.wanted && self.written.elapsed() >= NEXT_LINE {
+        } else if self.enabled && self.written.elapsed() >= NEXT_LINE {
             self.written = Instant::now();
             drop(writeln!(std::io::stderr(), "{text}"));
         }
     }
 
     fn clear(&self) {
-        if self.wanted && self.terminal {
+        if self.enabled && self.terminal {
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
     }
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_that_were_not_judged_to_their_end_have_a_status_of_their_own() {
+    fn histories_not_fully_judged_have_their_own_exit_status() {
         let totals = |seeds, violations, abandoned| {
             ended(&Totals { seeds, violations, abandoned, ..Totals::default() })
         };

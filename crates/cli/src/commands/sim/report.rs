@@ -1,4 +1,4 @@
-//! What `redbud sim` prints.
+//! The output of `redbud sim`.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use sim::{Fault, Report};
 use super::batch::Totals;
 use super::campaign::Campaign;
 
-/// Steps of the smallest history that are printed.
+/// Maximum of printed steps of the smallest history.
 const STEPS: usize = 60;
-/// Lines of the log that are printed.
+/// Maximum of printed lines of the log.
 const LINES: usize = 20;
 
-/// What `--json` prints.
+/// The output with `--json`.
 #[derive(Serialize)]
 pub struct Document {
     version: u32,
     summary: Totals,
     /// Each run; the smallest one that shows the first violation is the last.
-    runs: Vec<Run>,
+    runs: Vec<SimulatedRun>,
 }
 
 #[derive(Serialize)]
-struct Run {
+struct SimulatedRun {
     seed: u64,
     command: String,
     shrunk: bool,
     trace: String,
     operations: u64,
     faults: u64,
-    /// Of each kind that was made.
+    /// Injected faults by kind.
     made: BTreeMap<&'static str, u64>,
     restarts: u64,
     /// Sessions that ended with their clients, and of clients that lived.
@@ -40,7 +40,7 @@ struct Run {
     steps: u64,
     virtual_milliseconds: u64,
     unjudged: u64,
-    /// Looks of checkers into the store that runs, and those of them that saw nothing.
+    /// Checks of the running store, and those that could not see it.
     looks: u64,
     looks_unseen: u64,
     misled: Option<String>,
@@ -48,7 +48,7 @@ struct Run {
     violation: Option<Violation>,
 }
 
-/// From a position on nothing was judged.
+/// The position from which on the history was not judged, and why.
 #[derive(Serialize)]
 struct Abandoned {
     from: u64,
@@ -63,7 +63,7 @@ struct Violation {
     history: Vec<String>,
 }
 
-/// For programs.
+/// The output for programs.
 pub fn document(reports: &[Report], shrunk: Option<&Report>, totals: &Totals) -> Document {
     let runs = reports.iter().map(|report| (report, false));
     let runs = runs.chain(shrunk.map(|report| (report, true)));
@@ -80,8 +80,8 @@ fn only<'a>(reports: &'a [Report], totals: &Totals) -> Option<&'a Report> {
     reports.first().filter(|_| totals.seeds == 1)
 }
 
-fn run(report: &Report, shrunk: bool) -> Run {
-    Run {
+fn run(report: &Report, shrunk: bool) -> SimulatedRun {
+    SimulatedRun {
         seed: report.plan.seed,
         command: report.plan.command(),
         shrunk,
@@ -111,7 +111,7 @@ fn run(report: &Report, shrunk: bool) -> Run {
     }
 }
 
-/// For people.
+/// The output for people.
 pub fn text(
     reports: &[Report],
     shrunk: Option<&Report>,
@@ -125,15 +125,19 @@ pub fn text(
         if nth == 0 {
             text += &explained(smallest.unwrap_or(report));
             if smallest.is_some() {
-                text += &format!("it was found with\n  {}\n", report.plan.command());
+                text += &format!("found with\n  {}\n", report.plan.command());
             }
         } else if let Some(violation) = &report.violation {
-            text += &format!("\"{}\" too\n  {}\n", violation.invariant, report.plan.command());
+            text += &format!(
+                "also VIOLATION of \"{}\"\n  {}\n",
+                violation.invariant,
+                report.plan.command()
+            );
         }
     }
     let only = only(reports, totals);
     if let Some(report) = only.filter(|report| report.violation.is_none()) {
-        text += &told(report);
+        text += &sound_run(report);
     }
     text += &summary(totals);
     text + &match only {
@@ -142,7 +146,7 @@ pub fn text(
     }
 }
 
-/// What a campaign came to, for people.
+/// The results of a campaign, for people.
 pub fn campaign_text(campaign: &Campaign, asked: &[Fault]) -> String {
     let mut text = String::new();
     for found in &campaign.found {
@@ -153,7 +157,7 @@ pub fn campaign_text(campaign: &Campaign, asked: &[Fault]) -> String {
         + &trace_of_all(&campaign.totals)
 }
 
-/// How often each kind of fault was made, and which was asked for and never was.
+/// Number of faults of each kind, and the requested kinds that never occurred.
 fn kinds(totals: &Totals, asked: &[Fault]) -> String {
     let made: Vec<String> =
         totals.made.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -167,13 +171,13 @@ fn kinds(totals: &Totals, asked: &[Fault]) -> String {
         text += &format!("faults: {}\n", made.join(", "));
     }
     if !never.is_empty() {
-        text += &format!("never made: {}\n", never.join(", "));
+        text += &format!("faults that never occurred: {}\n", never.join(", "));
     }
     text
 }
 
 fn trace_of_all(totals: &Totals) -> String {
-    format!("trace of all traces {:016x}\n", totals.trace)
+    format!("trace of all seeds {:016x}\n", totals.trace)
 }
 
 /// A number of things, with an s unless it is one.
@@ -181,8 +185,8 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What happened in a run without a violation, and what that says.
-fn told(report: &Report) -> String {
+/// The events of a run without a violation, and what was checked.
+fn sound_run(report: &Report) -> String {
     let mut text = format!("{}\n", report.plan.command());
     let made: Vec<String> =
         report.made.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -190,34 +194,34 @@ fn told(report: &Report) -> String {
     text += &format!("faults: {made}\n");
     let (dead, evicted) = report.lost;
     text += &format!(
-        "sessions that ended: {dead} with their clients, {evicted} of clients that lived\n"
+        "sessions that ended: {dead} with their clients, {evicted} by eviction of running clients\n"
     );
     text += &match &report.abandoned {
         None => format!("checked: {}, all explained", counted(report.steps, "step")),
         Some(abandoned) => format!(
-            "checked: {}, but from [{}] on not judged: {}\n ",
+            "checked: {}, but not judged from [{}] on: {}\n ",
             counted(report.steps, "step"),
             abandoned.from,
             abandoned.text
         ),
     };
-    text + " by one order of them on a POSIX file system; that everything ended; \
+    text + " by one order of them on a POSIX file system; that all operations ended;\n\
             the metadata by fsck after every recovery and at the end;\n\
-            and as it happened whose the blocks are that are written, what commits point at, leases and epochs, that\n\
-            what people are told is durable, and that nothing is done twice\n\
+            and during the run the owners of written blocks, what commits point at, leases and epochs, that\n\
+            acknowledged changes are durable, and that no request runs twice\n\
             the same seed with the same options gives the same trace\n"
 }
 
-/// A violation, all that is known of it.
+/// The full report of a violation.
 fn explained(report: &Report) -> String {
     let Some(violation) = &report.violation else { return String::new() };
     let mut text = format!("VIOLATION of \"{}\"\n  {}\n", violation.invariant, violation.text);
-    text += "the newest lines of the log:\n";
+    text += "the last lines of the log:\n";
     for line in violation.log.iter().rev().take(LINES).rev() {
         text += &format!("  {line}\n");
     }
     if report.plan.keep.is_some() {
-        text += "all that was done, in the order of the answers:\n";
+        text += "all operations, in the order of their replies:\n";
         for line in violation.history.iter().take(STEPS) {
             text += &format!("  {line}\n");
         }
@@ -241,19 +245,19 @@ fn summary(totals: &Totals) -> String {
     );
     if totals.misled > 0 {
         text += &format!(
-            "for {} all orders were tried, as that in which the server applied changes did not explain all\n",
+            "for {} the observed order did not explain the history, and all orders were tried\n",
             counted(totals.misled, "seed")
         );
     }
     if totals.unjudged > 0 {
         text += &format!(
-            "{} moments with too many possible orders were not judged fully\n",
+            "{} moments with too many possible orders were not fully judged\n",
             totals.unjudged
         );
     }
     if totals.abandoned > 0 {
         text += &format!(
-            "not judged to their end, after such moments: {}\n",
+            "not fully judged, after such moments: {}\n",
             counted(totals.abandoned, "seed")
         );
     }

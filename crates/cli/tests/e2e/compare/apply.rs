@@ -1,4 +1,4 @@
-//! Runs a script's steps on one file system, and says what it was told.
+//! Runs a script's steps on one file system, and records the results.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -46,7 +46,7 @@ impl Place {
         Place { roots: roots.to_vec(), slots: Default::default() }
     }
 
-    /// What the step is told, in words.
+    /// The result of the step, in words.
     pub fn apply(&mut self, step: &Step) -> String {
         let root = self.roots[step.mount % self.roots.len()].clone();
         let answer = as_user(step.uid, || self.act(&root, &step.act));
@@ -62,7 +62,7 @@ impl Place {
     fn act(&mut self, root: &Path, act: &Act) -> Answer {
         match act {
             Act::Open { slot, path, how, mode } => {
-                // Only then may another open be told that the file is gone.
+                // Only then may another open learn that the file is gone.
                 self.slots[*slot] = None;
                 let path = root.join(path);
                 let kind = fs::stat(&path).map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -71,9 +71,9 @@ impl Place {
                     return Ok("a FIFO".to_owned());
                 }
                 let fd = fs::open(&path, flags(how), Mode::from_raw_mode(mode & 0o7777))?;
-                let told = describe(&fs::fstat(&fd)?);
+                let attributes = describe(&fs::fstat(&fd)?);
                 self.slots[*slot] = Some(Open { fd, root: root.to_owned() });
-                Ok(told)
+                Ok(attributes)
             }
             Act::Tmpfile { slot, path, mode } => {
                 self.slots[*slot] = None;

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - a script is data: it runs again, whole or in part, and does the same on the same file
-//!   system, because nothing in it depends on what an earlier step was told;
+//!   system, because nothing in it depends on the result of an earlier step;
 //! - what POSIX and ext4 leave open is not compared: times of access, allocated blocks, sizes of
 //!   directories, the order of names, the moment of "now".
 
@@ -75,7 +75,7 @@ fn print(script: &[Step]) -> String {
 }
 
 #[test]
-fn random_scripts_of_system_calls_are_answered_as_by_ext4() {
+fn random_system_calls_behave_as_on_ext4() {
     let seeds: u64 = std::env::var("REDBUD_E2E_COMPARE_SEEDS")
         .map_or(100, |text| text.parse().expect("a number of seeds"));
     let ext4 = Ext4::mounted();
@@ -99,7 +99,7 @@ fn random_scripts_of_system_calls_are_answered_as_by_ext4() {
 
 /// Of a long script only the step is left that makes the difference.
 #[test]
-fn a_difference_is_found_and_its_script_made_short() {
+fn difference_is_found_and_its_script_shrunk() {
     let script = step::script(3, STEPS);
     let wrong = |part: &[Step]| {
         let at = part.iter().position(|step| matches!(step.act, step::Act::Rename { .. }))?;

@@ -1,4 +1,4 @@
-//! Workers that begin together.
+//! A start barrier: workers prepare their jobs, then all begin at once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -10,26 +10,26 @@ use crate::process::{Deadline, Tools, ended_badly, kill, logs, tail};
 use crate::worker::{Done, Job};
 use crate::{Res, failed};
 
-/// Workers that have prepared their jobs and wait for the word.
-pub struct Crowd {
+/// Workers that have prepared their jobs and wait for the start.
+pub struct StartBarrier {
     workers: Vec<Worker>,
     deadline: Deadline,
 }
 
-/// What a crowd did together.
+/// The result of all workers together.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Operations of all.
     pub ops: u64,
-    /// Nanoseconds from the first begin to the last end.
+    /// Nanoseconds from the first start to the last end.
     pub nanos: u64,
-    /// What the first one found.
+    /// The first worker's text.
     pub text: String,
 }
 
-impl Crowd {
+impl StartBarrier {
     /// Starts a worker for each job.
-    pub fn ready(tools: &Tools, step: &str, jobs: Vec<Job>) -> Res<Crowd> {
+    pub fn ready(tools: &Tools, step: &str, jobs: Vec<Job>) -> Res<StartBarrier> {
         let deadline = Deadline::new(step, tools.limit);
         let mut workers = Vec::new();
         for job in &jobs {
@@ -38,14 +38,14 @@ impl Crowd {
         for worker in &mut workers {
             let line = worker.line(&deadline)?;
             if line != "ready" {
-                return failed(step, format!("a worker said `{line}`"));
+                return failed(step, format!("a worker printed `{line}` instead of `ready`"));
             }
         }
-        Ok(Crowd { workers, deadline })
+        Ok(StartBarrier { workers, deadline })
     }
 
-    /// Lets them work, and waits until the last is done.
-    pub fn go(mut self) -> Res<Finished> {
+    /// Starts all workers and waits until the last one is done.
+    pub fn start(mut self) -> Res<Finished> {
         let step = self.deadline.step().to_owned();
         for worker in &mut self.workers {
             worker.input.write_all(b"go\n").or_else(|error| failed(&step, error))?;
@@ -53,8 +53,9 @@ impl Crowd {
         let mut all = Vec::new();
         for worker in &mut self.workers {
             let line = worker.line(&self.deadline)?;
-            let done: Done = serde_json::from_str(&line)
-                .or_else(|error| failed(&step, format!("a worker said `{line}`: {error}")))?;
+            let done: Done = serde_json::from_str(&line).or_else(|error| {
+                failed(&step, format!("a worker printed `{line}` instead of its result: {error}"))
+            })?;
             all.push(done);
         }
         let begin = all.iter().map(|done| done.begin).min().unwrap_or_default();
@@ -67,12 +68,12 @@ impl Crowd {
     }
 }
 
-/// Runs one job now.
+/// Runs one job alone.
 pub fn once(tools: &Tools, step: &str, job: Job) -> Res<Finished> {
-    Crowd::ready(tools, step, vec![job])?.go()
+    StartBarrier::ready(tools, step, vec![job])?.start()
 }
 
-/// One load generator; killed when this value goes.
+/// One load generator; dropping this value kills it.
 struct Worker {
     child: Child,
     input: ChildStdin,
