@@ -42,10 +42,8 @@ impl Fixer {
             Fix::Recount(ino) => {
                 self.change_with_report(|txn| {
                     let lost = rewrite(txn, ino, gaps, |_| {})?;
-                    Ok(Change::with_losses(
-                        format!("the segments of inode {ino} are counted"),
-                        lost,
-                    ))
+                    let line = format!("the segments of inode {ino} are counted");
+                    Ok(Change::with_losses(line, lost))
                 })
                 .await
             }

@@ -181,15 +181,13 @@ impl Fixer {
                     let (spot, mut slot) = txn.locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
-                        // For all other callers the orphan directory does not exist: its slot is
-                        // changed directly.
+                        // No other caller sees the orphan directory: its slot is changed directly.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.store(&spot, &slot)?;
                     } else {
                         txn.set_attr(&Attr { nlink, ..attr })?;
                     }
-                    // Links of a directory are those of its subdirectories, whose names are
-                    // reported themselves.
+                    // The names of subdirectories, which it counts, have reports of their own.
                     let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
                     let (counted, left) = (attr.nlink, nlink);
                     let lost = fewer.then_some(Loss::Links { ino, counted, left });
