@@ -273,7 +273,7 @@ Options (-o, separated by commas):
 
 Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]
 pub struct MountArgs {
-    /// File system: host[:port]:/fsname[/subdir]
+    /// File system: HOST:/FSNAME, also HOST:PORT:/FSNAME, and with a subdirectory behind FSNAME
     pub source: String,
     /// Mount point
     pub mount: PathBuf,
