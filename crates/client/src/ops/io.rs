@@ -21,6 +21,9 @@ const COPY_MAX: u64 = 16 << 20;
 /// Where the kernel does not tell whether the last page of a WRITE lacks it, an invalidation that
 /// takes longer waits for the WRITE itself, which keeps the page locked: then it lacks nothing.
 const DROP_WITHIN: Duration = Duration::from_millis(100);
+/// Any other page is unlocked, or a request in service has it. But kernels before 5.13 keep all
+/// pages of a WRITE locked until it is answered: these have its bytes, and the answer ends it.
+const UNLOCKED_WITHIN: Duration = Duration::from_secs(2);
 /// So long a read waits until the file's last byte is stored into the kernel's pages.
 const STORE_WITHIN: Duration = Duration::from_millis(100);
 
@@ -489,12 +492,10 @@ impl Core {
             }
             drop((dropping, overwrite));
         });
+        let within = if may_block { DROP_WITHIN } else { UNLOCKED_WITHIN };
         while self.env.timeout(DROP_WITHIN, &mut dropping).await.is_none() {
-            let long = begun.get().is_some_and(|begun| self.env.now() >= begun + DROP_WITHIN);
-            if may_block
-                && long
-                && !ranges.iter().any(|&range| data_lease.pages.is_in_service(range))
-            {
+            let long = begun.get().is_some_and(|begun| self.env.now() >= begun + within);
+            if long && !ranges.iter().any(|&range| data_lease.pages.is_in_service(range)) {
                 return;
             }
         }
