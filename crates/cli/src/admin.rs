@@ -173,7 +173,6 @@ fn request(op: Op) -> Request {
         seq: 1,
         principal: Principal { uid: user, gid: group, groups: Vec::new() },
         sync: false,
-        atomic: false,
         replay: None,
         ops: vec![op],
     }

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
-    DataAttr, HeldLease, InoRef, LayoutSlice, Leased, Lock, Op, OpReply, Push, Reply, Request,
+    DataAttr, HeldLease, LayoutSlice, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
 use proto::wire::Bytes;
 use types::{
@@ -278,7 +278,7 @@ impl Core {
         let mut retries = ATTR_RETRIES;
         loop {
             let size = local_size();
-            let op = Op::GetAttr { ino: InoRef::Is { ino }, want: Rights::ATTR };
+            let op = Op::GetAttr { ino, want: Rights::ATTR };
             let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
             let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
             let inode = self.inodes.get_or_insert(&leased.attr);
@@ -578,10 +578,7 @@ impl Core {
     /// Applies what a reply says about `security.capability`, for a client that may write the file.
     fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
         let is_cap = |name: &Bytes| name.0 == CAPABILITY;
-        let data_lease = |at: &InoRef| match at {
-            InoRef::Is { ino } => self.inodes.get(*ino).and_then(|inode| inode.data_lease()),
-            InoRef::Of { .. } => None,
-        };
+        let data_lease = |ino: &Ino| self.inodes.get(*ino).and_then(|inode| inode.data_lease());
         match (&request.ops[..], &reply.results[..]) {
             (
                 [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
@@ -753,10 +750,7 @@ fn changed_inodes(result: &OpReply) -> Vec<Ino> {
 
 /// The inodes that an operation from the kernel names by number.
 fn named_inodes(op: &Op) -> [Option<Ino>; 2] {
-    let is = |ino: &InoRef| match ino {
-        InoRef::Is { ino } => Some(*ino),
-        InoRef::Of { .. } => None,
-    };
+    let is = |ino: &Ino| Some(*ino);
     match op {
         Op::Lookup { dir, .. }
         | Op::ReadDir { dir, .. }
@@ -899,10 +893,9 @@ impl Core {
         for inode in inodes {
             self.kernel.inval_attr(inode.ino).await;
             if inode.opens() > 0 && !inode.is_lost() {
-                let ino = InoRef::Is { ino: inode.ino };
                 let rights = Rights::OPEN | Rights::ATTR;
                 let op = Op::Acquire {
-                    ino,
+                    ino: inode.ino,
                     rights,
                     from: FileBlock(0),
                     range: None,

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
-use proto::mds::{InoRef, Op, OpReply};
+use proto::mds::{Op, OpReply};
 use proto::ranges::HeldRanges;
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, RANGE_BLOCKS_MAX, RANGES_AHEAD_MAX, RANGES_MAX};
@@ -596,7 +596,7 @@ impl Core {
     /// Removes `security.capability` while a guard of a right to write is held.
     async fn remove_capability(&self, inode: &Inode) -> Result<(), Fault> {
         let name = Bytes(CAPABILITY.to_vec());
-        let op = Op::RemoveXattr { ino: InoRef::Is { ino: inode.ino }, name };
+        let op = Op::RemoveXattr { ino: inode.ino, name };
         let reply = self.session.call(Call::reserved(vec![op])).await?;
         match result(&reply, 0) {
             Ok(_) | Err(Fault::NoAttribute) => Ok(()),
@@ -724,11 +724,11 @@ impl Core {
         if inode.is_lost() {
             return Err(Fault::Stale);
         }
-        let ino = InoRef::Is { ino: inode.ino };
+        let ino = inode.ino;
         let rights = need | Rights::ATTR | Rights::OPEN;
         let ahead = part.map_or_else(Ahead::default, |part| data_lease.ahead(part));
         let from = FileBlock(0);
-        let mut ops = vec![Op::Acquire { ino: ino.clone(), rights, from, range: part, ahead }];
+        let mut ops = vec![Op::Acquire { ino, rights, from, range: part, ahead }];
         // The list of attributes says, before the first write, whether there is a
         // `security.capability`.
         let first = !data_lease.holds_ranges();

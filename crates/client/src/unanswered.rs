@@ -4,16 +4,12 @@
 //! - while such a change concerns a name or an inode, no cached state of it is used in an answer:
 //!   the server may have made the change, and others may have seen it. The server is asked instead.
 
-use proto::mds::{InoRef, Op};
+use proto::mds::Op;
 use types::{Ino, Name};
 
 use crate::core::Core;
 use crate::inode::Inode;
 use crate::names::CachedName;
-
-fn is(at: &InoRef, ino: Ino) -> bool {
-    matches!(at, InoRef::Is { ino: of } if *of == ino)
-}
 
 /// Does the operation change where `name` leads?
 fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
@@ -21,9 +17,9 @@ fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
         Op::Create { dir, name: its, .. }
         | Op::Link { dir, name: its, .. }
         | Op::Unlink { dir, name: its, .. }
-        | Op::Rmdir { dir, name: its } => is(dir, of) && its == name,
+        | Op::Rmdir { dir, name: its } => *dir == of && its == name,
         Op::Rename { from, name: old, to, new_name, .. } => {
-            is(from, of) && old == name || is(to, of) && new_name == name
+            *from == of && old == name || *to == of && new_name == name
         }
         _ => false,
     }
@@ -45,24 +41,23 @@ impl Core {
         match op {
             Op::SetAttr { ino: of, .. }
             | Op::SetXattr { ino: of, .. }
-            | Op::RemoveXattr { ino: of, .. } => is(of, ino),
-            Op::Create { dir, .. } => is(dir, ino),
-            Op::Link { ino: of, dir, .. } => is(of, ino) || is(dir, ino),
+            | Op::RemoveXattr { ino: of, .. } => *of == ino,
+            Op::Create { dir, .. } => *dir == ino,
+            Op::Link { ino: of, dir, .. } => *of == ino || *dir == ino,
             Op::Unlink { dir, name, .. } | Op::Rmdir { dir, name } => {
-                is(dir, ino) || self.may_lead(dir, name, ino)
+                *dir == ino || self.may_lead(*dir, name, ino)
             }
             Op::Rename { from, name, to, new_name, .. } => {
-                let names = self.may_lead(from, name, ino) || self.may_lead(to, new_name, ino);
-                names || is(from, ino) || is(to, ino)
+                let names = self.may_lead(*from, name, ino) || self.may_lead(*to, new_name, ino);
+                names || *from == ino || *to == ino
             }
             _ => false,
         }
     }
 
     /// May the name lead to `ino`, as far as this client knows?
-    fn may_lead(&self, dir: &InoRef, name: &Name, ino: Ino) -> bool {
-        let InoRef::Is { ino: dir } = dir else { return true };
-        match self.inodes.get(*dir).map_or(CachedName::Unknown, |dir| dir.cached_name(name)) {
+    fn may_lead(&self, dir: Ino, name: &Name, ino: Ino) -> bool {
+        match self.inodes.get(dir).map_or(CachedName::Unknown, |dir| dir.cached_name(name)) {
             CachedName::Present(to) => to == ino,
             CachedName::Absent => false,
             CachedName::Unknown => true,

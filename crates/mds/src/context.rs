@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 
-use proto::mds::{InoRef, Leased, OpReply, Principal};
+use proto::mds::{Leased, OpReply, Principal};
 use store::{Stop, Txn};
 use types::limits::{RANGE_BLOCKS_MAX, RANGES_TOTAL_MAX};
 use types::{
@@ -82,10 +82,8 @@ pub struct Effects {
     pub orphaned: Vec<(Ino, ClientId)>,
     /// Inodes that have a name again.
     pub relinked: Vec<Ino>,
-    /// Outcome of the running operation, if it changes something.
+    /// Outcome of the operation for the kept reply, if it changes something.
     pub outcome: Option<Outcome>,
-    /// Outcomes of the transaction's operations, for the kept reply.
-    pub outcomes: OutcomeRecord,
 }
 
 /// See the module.
@@ -98,14 +96,8 @@ pub struct OpContext<'a> {
     pub principal: &'a Principal,
     /// The time of the operation.
     pub now: Timestamp,
-    /// Results of the request's earlier operations.
-    pub earlier: &'a [Result<OpReply, Fault>],
-    /// Results of earlier operations in the same transaction.
-    pub same_txn: Vec<Result<OpReply, Fault>>,
     /// Outcomes that were kept before the server restarted.
     pub kept: &'a OutcomeRecord,
-    /// Of a replay: the results that the request's operations had.
-    pub replay_results: &'a [Result<OpReply, Fault>],
     /// Of a replay: the result that the running operation had.
     pub replayed: Option<&'a OpReply>,
     /// It is a replay, and waits for nobody: clients that conflicted then have given way then.
@@ -117,36 +109,6 @@ pub struct OpContext<'a> {
 }
 
 impl OpContext<'_> {
-    /// The inode that `at` refers to.
-    ///
-    /// # Errors
-    /// `Invalid` if no earlier operation found one.
-    pub fn resolve(&self, at: &InoRef) -> Result<Ino, Stop> {
-        let op = match at {
-            InoRef::Is { ino } => return Ok(*ino),
-            InoRef::Of { op } => usize::from(*op),
-        };
-        let found = match self.earlier.iter().chain(&self.same_txn).nth(op) {
-            Some(Ok(OpReply::Entry { entry: Some(leased), .. })) => leased.attr.ino,
-            Some(Ok(OpReply::Entry { entry: None, .. })) => return Err(Fault::NotFound.into()),
-            Some(Ok(
-                OpReply::Attr { leased }
-                | OpReply::Created { leased, .. }
-                | OpReply::Linked { leased, .. }
-                | OpReply::Acquired { leased, .. },
-            )) => leased.attr.ino,
-            _ => return Err(Fault::Invalid.into()),
-        };
-        Ok(found)
-    }
-
-    /// Called when operation `index` of the compound is done.
-    pub fn finish(&mut self, index: usize) {
-        if let Some(outcome) = self.effects.outcome.take() {
-            self.effects.outcomes.push((index as u8, outcome));
-        }
-    }
-
     /// States that no other client may hold `take` on `ino`, and no other operation wait there.
     pub fn need(&mut self, ino: Ino, take: Rights) {
         if self.replay {

@@ -204,19 +204,6 @@ impl Execution {
             self.results.push(Err(Fault::TooBig));
             return;
         }
-        if self.request.atomic && count > 1 {
-            match self.execute_atomically().await {
-                Ok(mut replies) => {
-                    for (index, reply) in replies.iter_mut().enumerate() {
-                        self.took_effect(index, &self.request.ops[index], Transno::ZERO);
-                        self.note_leases(index, reply);
-                    }
-                    self.results.extend(replies.into_iter().map(Ok));
-                }
-                Err(fault) => self.results.push(Err(fault)),
-            }
-            return;
-        }
         for index in 0..count {
             let mut result = self.execute_one(index).await;
             if let Ok(reply) = &mut result {
@@ -243,22 +230,6 @@ impl Execution {
             // this one reports in passing is durable.
             (leased.rights, leased.seq) = (self.cacheable(leased.attr.ino, held.rights), held.seq);
         });
-    }
-
-    /// Executes all operations in one transaction.
-    async fn execute_atomically(&mut self) -> Result<Vec<OpReply>, Fault> {
-        let ops = self.request.ops.clone();
-        if !ops.iter().all(|op| ops::cost(op).is_some()) {
-            return Err(Fault::Invalid);
-        }
-        self.attempt(Cost::STEP, 0, |cx, txn| {
-            for (index, op) in ops.iter().enumerate() {
-                let reply = run_op(cx, txn, index, op)?;
-                cx.same_txn.push(Ok(reply));
-            }
-            Ok(cx.same_txn.drain(..).flatten().collect())
-        })
-        .await
     }
 
     async fn execute_one(&mut self, index: usize) -> Result<OpReply, Fault> {
@@ -297,17 +268,15 @@ impl Execution {
         }
     }
 
-    /// Reports to the observer what a transaction did of which operations.
-    fn executed(&self, outcomes: &OutcomeRecord, transno: Transno) {
+    /// Reports to the observer what a transaction did of operation `index`.
+    fn executed(&self, index: usize, outcome: &Outcome, transno: Transno) {
         let Some(observer) = &self.server.config.observer else { return };
-        for (index, outcome) in outcomes {
-            let edits = match outcome {
-                Outcome::Edits(done) => Some(*done),
-                _ => None,
-            };
-            let (client, request) = (self.client(), (self.request.slot, self.request.seq));
-            observer.executed(Executed { client, request, index: *index, edits, transno });
-        }
+        let edits = match outcome {
+            Outcome::Edits(done) => Some(*done),
+            _ => None,
+        };
+        let (client, request) = (self.client(), (self.request.slot, self.request.seq));
+        observer.executed(Executed { client, request, index: index as u8, edits, transno });
     }
 
     /// Executes operations that are not a single transaction.
@@ -444,11 +413,8 @@ impl Execution {
             {
                 return Ok(OpReply::Partial { done: until as u32, fault });
             }
-            let step = self.attempt(Cost::STEP, index, |cx, txn| {
-                let step = commit::step(cx, txn, commit, done..until)?;
-                cx.finish(index);
-                Ok(step)
-            });
+            let step = self
+                .attempt(Cost::STEP, index, |cx, txn| commit::step(cx, txn, commit, done..until));
             match step.await {
                 Ok((Some(reply), _)) => return Ok(reply),
                 Ok((None, at)) => done = at,
@@ -474,9 +440,7 @@ impl Execution {
                 if kept {
                     return run_op(cx, txn, index, op);
                 }
-                let reply = space::grant(cx, txn, hint, blocks)?;
-                cx.finish(index);
-                Ok(reply)
+                space::grant(cx, txn, hint, blocks)
             });
             match granted.await {
                 Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room().await,
@@ -564,16 +528,9 @@ impl Execution {
         kept.map(|(_, outcome)| outcome)
     }
 
-    /// The time of operation `index`: now, or for a replay the time it had. An atomic request has
-    /// one time, that of an operation that changes something.
-    fn time(&self, index: usize, results: &[Result<OpReply, Fault>]) -> Timestamp {
-        let together = self.request.atomic && self.request.ops.len() > 1;
-        let ops = self.request.ops.iter().zip(results).enumerate();
-        let mut ops = ops.filter(|(at, (op, _))| match together {
-            true => ops::cost(op).is_some_and(|cost| cost != READ),
-            false => *at == index,
-        });
-        let then = ops.find_map(|(_, (_, result))| match result.as_ref().ok()? {
+    /// The time of an operation: now, or of a replayed one the time it had.
+    fn time(&self, replayed: Option<&OpReply>) -> Timestamp {
+        let then = replayed.and_then(|reply| match reply {
             OpReply::Created { leased, .. }
             | OpReply::Linked { leased, .. }
             | OpReply::Attr { leased } => Some(leased.attr.ctime),
@@ -599,7 +556,7 @@ impl Execution {
         let result = loop {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
             let replayed = results.get(index).and_then(|result| result.as_ref().ok());
-            let now = self.time(index, results);
+            let now = self.time(replayed);
             let mut effects = Effects::default();
             let mut record = OutcomeRecord::new();
             let ran = self.server.mfs.run(cost, |txn| {
@@ -611,11 +568,8 @@ impl Execution {
                     client: self.session.client,
                     principal: &self.request.principal,
                     now,
-                    earlier: &self.results,
-                    same_txn: Vec::new(),
                     kept: &self.kept,
                     replayed,
-                    replay_results: replay.as_ref().map_or(&[], |replay| &replay.results),
                     replay: replay.is_some(),
                     waited: &waited,
                     effects: Effects::default(),
@@ -623,12 +577,11 @@ impl Execution {
                 let value = body(&mut cx, txn);
                 effects = cx.effects;
                 let value = value?;
-                if !effects.outcomes.is_empty() {
+                if let Some(outcome) = &effects.outcome {
+                    let at = index as u8;
                     record.clone_from(&self.record);
-                    for (index, outcome) in &effects.outcomes {
-                        record.retain(|(at, _)| at != index);
-                        record.push((*index, outcome.clone()));
-                    }
+                    record.retain(|(other, _)| *other != at);
+                    record.push((at, outcome.clone()));
                     let slot = u32::from(self.request.slot);
                     let bytes = record::encode(&record);
                     if !planted(Bug::ResultNotKept) {
@@ -639,9 +592,9 @@ impl Execution {
             });
             match ran.await {
                 Ok((value, transno)) => {
-                    if !effects.outcomes.is_empty() {
+                    if let Some(outcome) = &effects.outcome {
                         self.record = record;
-                        self.executed(&effects.outcomes, transno);
+                        self.executed(index, outcome, transno);
                     }
                     if replay.is_some() {
                         // The client has reclaimed what it holds: this answer grants nothing.
@@ -787,7 +740,7 @@ impl Execution {
             let durable = server.mfs.last_committed();
             uncommitted.forget(durable);
             // Otherwise the answer waits in the reply gate, or for later operations of the request.
-            let alone = self.request.ops.len() == 1 || self.request.atomic;
+            let alone = self.request.ops.len() == 1;
             let answered = alone && !self.sync && self.dependency <= durable;
             for item in effects.changes {
                 uncommitted.note(item, client, transno, answered);
@@ -867,11 +820,8 @@ fn is_idempotent(op: &Op) -> bool {
 /// Executes an operation, or rebuilds the reply of one that was executed before a restart.
 fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
     let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
-    if let Some((_, outcome)) = kept {
-        return repeat::reply(op, outcome, cx, txn);
+    match kept {
+        Some((_, outcome)) => repeat::reply(op, outcome, cx, txn),
+        None => ops::execute(op, cx, txn),
     }
-    cx.replayed = cx.replay_results.get(nth).and_then(|result| result.as_ref().ok());
-    let reply = ops::execute(op, cx, txn)?;
-    cx.finish(nth);
-    Ok(reply)
 }

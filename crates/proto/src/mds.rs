@@ -3,17 +3,15 @@
 //! One connection carries frames both ways: the client's [`Hello`] and
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
 //! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
-//! order, and the first failure ends it. An operation may name the inode that an
-//! earlier one of the same compound found ([`InoRef::Of`]). All operations of a
-//! compound that change the namespace are one transaction when they are marked
-//! [`Request::atomic`]; otherwise each is its own.
+//! order, and the first failure ends it; what was done before it stays. Each
+//! operation is a transaction of its own, or several.
 
 use types::{
     Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, HeldRange, Ino,
     LockOwner, Name, PagBlock, PagId, Rights, Timestamp, Transno, Uuid,
 };
 
-use crate::wire::{Appended, Bytes};
+use crate::wire::{Appended, Bytes, Tagged, ThenZero};
 use crate::{wire_enum, wire_struct};
 
 /// Version of the protocol that this code speaks.
@@ -115,9 +113,7 @@ wire_struct! {
         /// The user on whose behalf it runs.
         pub principal: Principal,
         /// The server replies only when it is durable.
-        pub sync: bool,
-        /// All or nothing.
-        pub atomic: bool,
+        pub sync: bool as ThenZero,
         /// After a restart of the server: the transaction number and the results of the first
         /// execution. The server repeats them or refuses.
         pub replay: Option<Replay>,
@@ -302,16 +298,6 @@ pub const RESUMED: u8 = 1;
 pub const RECOVERED: u8 = 2;
 
 wire_enum! {
-    /// An inode named directly, or by the result of an earlier operation of the compound.
-    pub enum InoRef {
-        /// This inode.
-        Is = 1 { ino: Ino, },
-        /// The inode that operation number `op` of this compound found or created.
-        Of = 2 { op: u8, },
-    }
-}
-
-wire_enum! {
     /// A new time.
     pub enum SetTime {
         /// The server's clock.
@@ -344,50 +330,50 @@ wire_enum! {
     /// server grants those that need no recall, and those of [`Op::Acquire`] always (or fails).
     pub enum Op {
         /// Finds a name. Reply `Entry`.
-        Lookup = 1 { dir: InoRef, name: Name, want: Rights, want_dir: Rights, },
+        Lookup = 1 { dir: Ino as Tagged, name: Name, want: Rights, want_dir: Rights, },
         /// Attributes. Reply `Attr`. Asks the holder of `DATA_X`, or all of `DATA_P` (glimpse).
-        GetAttr = 2 { ino: InoRef, want: Rights, },
+        GetAttr = 2 { ino: Ino as Tagged, want: Rights, },
         /// Entries after `cookie` (0: from the start), attributes too if `plus`. Reply `Entries`.
-        ReadDir = 3 { dir: InoRef, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
+        ReadDir = 3 { dir: Ino as Tagged, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
         /// Creates a named inode. Fails `Exists` if the name exists. Reply `Created`.
-        Create = 4 { dir: InoRef, name: Name, node: NewNode, want: Rights, },
+        Create = 4 { dir: Ino as Tagged, name: Name, node: NewNode, want: Rights, },
         /// Creates a regular file without a name (O_TMPFILE). Reply `Created`.
-        CreateTmpfile = 5 { dir: InoRef, node: NewNode, want: Rights, },
+        CreateTmpfile = 5 { dir: Ino as Tagged, node: NewNode, want: Rights, },
         /// A further name. `tmpfile`: it is the first one of an inode that this client created by
         /// `CreateTmpfile`; any other orphan cannot get a name again (`NotFound`). Reply `Linked`.
-        Link = 6 { ino: InoRef, dir: InoRef, name: Name, tmpfile: bool, },
+        Link = 6 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, tmpfile: bool, },
         /// Removes a name. `unused`: the client has no handle of this inode open and no I/O in
         /// flight. It gives up all rights on the inode if this was the last name and no other
         /// client has the file open. Reply `Removed`.
-        Unlink = 7 { dir: InoRef, name: Name, unused: Option<Ino>, },
+        Unlink = 7 { dir: Ino as Tagged, name: Name, unused: Option<Ino>, },
         /// Removes an empty directory. Reply `Removed`.
-        Rmdir = 8 { dir: InoRef, name: Name, },
+        Rmdir = 8 { dir: Ino as Tagged, name: Name, },
         /// Renames. Flags as renameat2: 1 no replace, 2 exchange; and [`LEAVE_WHITEOUT`]. `unused`
         /// as for `Unlink`, for a replaced file. Reply `Renamed`. If both names lead to one inode,
         /// nothing changes, and `replaced` is `moved` itself.
-        Rename = 9 { from: InoRef, name: Name, to: InoRef, new_name: Name, flags: u32, unused: Option<Ino>, },
+        Rename = 9 { from: Ino as Tagged, name: Name, to: Ino as Tagged, new_name: Name, flags: u32, unused: Option<Ino>, },
         /// Changes attributes. Reply `Attr`.
-        SetAttr = 10 { ino: InoRef, set: SetAttr, },
+        SetAttr = 10 { ino: Ino as Tagged, set: SetAttr, },
         /// An extended attribute. Reply `Bytes`.
-        GetXattr = 11 { ino: InoRef, name: Bytes, want: Rights, },
+        GetXattr = 11 { ino: Ino as Tagged, name: Bytes, want: Rights, },
         /// Sets one; flags as setxattr: 1 create, 2 replace. A POSIX access ACL also sets the mode.
         /// Reply `Attr`.
-        SetXattr = 12 { ino: InoRef, name: Bytes, value: Bytes, flags: u32, kill_setgid: bool, },
+        SetXattr = 12 { ino: Ino as Tagged, name: Bytes, value: Bytes, flags: u32, kill_setgid: bool, },
         /// The names of all, each terminated by NUL. Reply `Bytes`.
-        ListXattr = 13 { ino: InoRef, want: Rights, },
+        ListXattr = 13 { ino: Ino as Tagged, want: Rights, },
         /// Removes one. Reply `Attr`.
-        RemoveXattr = 14 { ino: InoRef, name: Bytes, },
+        RemoveXattr = 14 { ino: Ino as Tagged, name: Bytes, },
         /// Target of a symbolic link. Reply `Bytes`.
-        ReadLink = 15 { ino: InoRef, },
+        ReadLink = 15 { ino: Ino as Tagged, },
         /// Gets rights, recalling what conflicts, and with a `DATA` right the layout from `from`.
         /// Only a client without a right on the whole content names a `range`. The server may then
         /// grant this range, or a larger one, instead of `DATA_S` or `DATA_X`, and those `ahead` up
         /// to the first that conflicts with another holder. An empty range: `OPEN` alone will do if
         /// others write. Without `range` the server grants the whole right, which replaces all
         /// ranges that the client holds: the client has cleaned them before. Reply `Acquired`.
-        Acquire = 16 { ino: InoRef, rights: Rights, from: FileBlock, range: Option<BlockRange>, ahead: Ahead, },
+        Acquire = 16 { ino: Ino as Tagged, rights: Rights, from: FileBlock, range: Option<BlockRange>, ahead: Ahead, },
         /// More of a layout, under a `DATA` right. Reply `Layout`.
-        Layout = 17 { ino: InoRef, from: FileBlock, },
+        Layout = 17 { ino: Ino as Tagged, from: FileBlock, },
         /// Puts edits, size and times of a file in force, after its data is stable, under `DATA_X`.
         /// `mtime` only if the file was written since its times were last set explicitly. With
         /// `merge` under `DATA_P`: all edits lie in ranges held exclusively, and size and times

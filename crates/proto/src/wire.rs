@@ -140,6 +140,77 @@ impl<T: Wire> Wire for Appended<T> {
     }
 }
 
+/// Another encoding of `T` than its own, for a field that is declared with `as`.
+pub trait Coding<T> {
+    /// Appends the bytes of `value`.
+    fn put(value: &T, out: &mut Vec<u8>);
+    /// Reads it.
+    fn get(reader: &mut Reader<'_>) -> Result<T, Malformed>;
+}
+
+/// An inode's number with an enum's head: ⟨1 u16, 8 u32, number u64⟩.
+pub struct Tagged;
+
+const TAGGED: (u16, u32) = (1, 8);
+
+impl Coding<Ino> for Tagged {
+    fn put(value: &Ino, out: &mut Vec<u8>) {
+        TAGGED.0.put(out);
+        TAGGED.1.put(out);
+        value.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Ino, Malformed> {
+        let tag = u16::get(reader)?;
+        let len = u32::get(reader)? as usize;
+        let mut body = Reader::new(reader.take(len)?);
+        if tag != TAGGED.0 {
+            return Err(Malformed("an inode is not named by its number"));
+        }
+        Ino::get(&mut body)
+    }
+}
+
+/// A flag, and a reserved byte behind it that is 0.
+pub struct ThenZero;
+
+impl Coding<bool> for ThenZero {
+    fn put(value: &bool, out: &mut Vec<u8>) {
+        value.put(out);
+        out.push(0);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+        let value = bool::get(reader)?;
+        match u8::get(reader)? {
+            0 => Ok(value),
+            _ => Err(Malformed("a reserved byte is not 0")),
+        }
+    }
+}
+
+/// Appends a field in its declared coding.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! put_field {
+    ($value:expr, $out:expr) => {
+        $crate::Wire::put($value, $out)
+    };
+    ($value:expr, $out:expr, $coding:ident) => {
+        <$coding as $crate::wire::Coding<_>>::put($value, $out)
+    };
+}
+
+/// Reads a field in its declared coding.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! get_field {
+    ($reader:expr) => {
+        $crate::Wire::get($reader)?
+    };
+    ($reader:expr, $coding:ident) => {
+        <$coding as $crate::wire::Coding<_>>::get($reader)?
+    };
+}
+
 /// A count, then the elements. Every element takes at least one byte, so the decoder refuses
 /// a count beyond the remaining bytes before it allocates anything.
 impl<T: Wire> Wire for Vec<T> {
@@ -322,21 +393,21 @@ impl Wire for HeldRange {
     }
 }
 
-/// Plain structs: fields in order.
+/// Plain structs: fields in order, each in its own coding or the one named after `as`.
 #[macro_export]
 macro_rules! wire_struct {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* })*) => { $(
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty $(as $coding:ident)?,)* })*) => { $(
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct $name { $($(#[$fmeta])* pub $field: $type,)* }
         impl $crate::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 let _ = &out;
-                $(self.$field.put(out);)*
+                $($crate::put_field!(&self.$field, out $(, $coding)?);)*
             }
             fn get(reader: &mut $crate::Reader<'_>) -> Result<Self, $crate::Malformed> {
                 let _ = &reader;
-                Ok($name { $($field: $crate::Wire::get(reader)?,)* })
+                Ok($name { $($field: $crate::get_field!(reader $(, $coding)?),)* })
             }
         }
     )* };
@@ -346,7 +417,7 @@ macro_rules! wire_struct {
 #[macro_export]
 macro_rules! wire_enum {
     ($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$vmeta:meta])* $variant:ident = $id:literal { $($(#[$fmeta:meta])* $field:ident: $type:ty,)* },)*
+        $($(#[$vmeta:meta])* $variant:ident = $id:literal { $($(#[$fmeta:meta])* $field:ident: $type:ty $(as $coding:ident)?,)* },)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, Debug)]
@@ -363,7 +434,7 @@ macro_rules! wire_enum {
                         $crate::Wire::put(&($id as u16), out);
                         let place = out.len();
                         $crate::Wire::put(&0u32, out);
-                        $($crate::Wire::put($field, out);)*
+                        $($crate::put_field!($field, out $(, $coding)?);)*
                         let len = (out.len() - place - 4) as u32;
                         out[place..place + 4].copy_from_slice(&len.to_le_bytes());
                     })*
@@ -376,7 +447,7 @@ macro_rules! wire_enum {
                 let body = &mut body;
                 let _ = &body;
                 match id {
-                    $($id => Ok($name::$variant { $($field: $crate::Wire::get(body)?,)* }),)*
+                    $($id => Ok($name::$variant { $($field: $crate::get_field!(body $(, $coding)?),)* }),)*
                     _ => Err($crate::Malformed(concat!("unknown ", stringify!($name)))),
                 }
             }

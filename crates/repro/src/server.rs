@@ -16,7 +16,7 @@ use env::{Disk, Env, Stream};
 use mds::{Config, Mds};
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{
-    Hello, InoRef, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, VERSION, Welcome,
+    Hello, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, VERSION, Welcome,
 };
 use proto::wire::Bytes;
 use serde::Serialize;
@@ -204,7 +204,7 @@ impl Client {
             symlink: Bytes::default(),
         };
         let op = Op::Create {
-            dir: InoRef::Is { ino: self.dir },
+            dir: self.dir,
             name: name(&format!("file.{:08}", self.asked)).expect("a valid name"),
             node,
             want: Rights::ATTR | Rights::OPEN | Rights::DATA_X,
@@ -215,7 +215,6 @@ impl Client {
             seq,
             principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
             sync: self.durable,
-            atomic: false,
             replay: None,
             ops: vec![op],
         };

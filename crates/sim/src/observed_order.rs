@@ -12,7 +12,7 @@
 //!   change at once.
 
 use client::Edited;
-use proto::mds::{InoRef, Op as Asked};
+use proto::mds::Op as Asked;
 use types::limits::BLOCK_U64;
 use types::{Ino, Name};
 
@@ -26,8 +26,8 @@ pub fn is_reported(op: &Op) -> bool {
 
 /// May the pending call `op` have sent this request?
 pub fn asked_for(op: &Op, asked: &Asked) -> bool {
-    let is = |at: &At, dir: &InoRef, name: &Name| {
-        leads_to(dir, at.dir) && name.as_bytes() == name_text(at.name).as_bytes()
+    let is = |at: &At, dir: &Ino, name: &Name| {
+        *dir == at.dir && name.as_bytes() == name_text(at.name).as_bytes()
     };
     match (op, asked) {
         (
@@ -36,22 +36,20 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         )
         | (Op::Unlink(at), Asked::Unlink { dir, name, .. })
         | (Op::Rmdir(at), Asked::Rmdir { dir, name }) => is(at, dir, name),
-        (Op::TmpFile(its, _), Asked::CreateTmpfile { dir, .. }) => leads_to(dir, *its),
-        (Op::Link(its, at), Asked::Link { ino, dir, name, .. }) => {
-            leads_to(ino, *its) && is(at, dir, name)
-        }
+        (Op::TmpFile(its, _), Asked::CreateTmpfile { dir, .. }) => dir == its,
+        (Op::Link(its, at), Asked::Link { ino, dir, name, .. }) => ino == its && is(at, dir, name),
         (
             Op::Rename { from, to, .. },
             Asked::Rename { from: dir, name, to: new_dir, new_name, .. },
         ) => is(from, dir, name) && is(to, new_dir, new_name),
         (Op::SetMode(its, mode), Asked::SetAttr { ino, set }) => {
-            leads_to(ino, *its) && set.mode == Some(*mode)
+            ino == its && set.mode == Some(*mode)
         }
         (Op::SetOwner { ino: its, uid, gid }, Asked::SetAttr { ino, set }) => {
-            leads_to(ino, *its) && (set.uid, set.gid) == (*uid, *gid)
+            ino == its && (set.uid, set.gid) == (*uid, *gid)
         }
         (Op::SetXattr(its, Some(_)), Asked::SetXattr { ino, .. })
-        | (Op::SetXattr(its, None), Asked::RemoveXattr { ino, .. }) => leads_to(ino, *its),
+        | (Op::SetXattr(its, None), Asked::RemoveXattr { ino, .. }) => ino == its,
         (Op::Lock { ino: its, owner, exclusive, range }, Asked::Lock { ino, lock, .. }) => {
             ino == its
                 && *exclusive == Some(lock.exclusive)
@@ -82,13 +80,5 @@ pub fn edits(op: &Op, of: Ino, edited: Edited) -> bool {
         }
         (Op::Truncate(ino, to), Edited::Size(size)) => *ino == of && *to == size,
         _ => false,
-    }
-}
-
-/// An inode that an earlier operation of the request found may be any inode.
-fn leads_to(asked: &InoRef, ino: Ino) -> bool {
-    match asked {
-        InoRef::Is { ino: is } => *is == ino,
-        InoRef::Of { .. } => true,
     }
 }

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use proto::mds::{DirEntry, InoRef, Op, OpReply, Reply};
+use proto::mds::{DirEntry, Op, OpReply, Reply};
 use types::limits::READDIR_MAX;
 use types::{Bug, Fault, FileKind, Ino, Rights, planted};
 
@@ -232,8 +232,7 @@ impl Client {
 
 impl Core {
     /// Fetches a part of a listing from the server.
-    async fn list(&self, ino: Ino, after: u64, plus: bool) -> Result<FetchedListing, Fault> {
-        let dir = InoRef::Is { ino };
+    async fn list(&self, dir: Ino, after: u64, plus: bool) -> Result<FetchedListing, Fault> {
         let op = Op::ReadDir {
             dir,
             cookie: after,

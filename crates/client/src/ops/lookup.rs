@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use env::sync::Notified;
-use proto::mds::{InoRef, Op, OpReply};
+use proto::mds::{Op, OpReply};
 use types::limits::READDIR_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino, Name, Rights};
 
@@ -72,12 +72,7 @@ impl Client {
         let _lookup = core.lookups.begin(dir, name);
         let mut retries = LOOKUP_RETRIES;
         let (reply, inode) = loop {
-            let op = Op::Lookup {
-                dir: InoRef::Is { ino: dir },
-                name: name.clone(),
-                want: WANT_FOUND,
-                want_dir: WANT_DIR,
-            };
+            let op = Op::Lookup { dir, name: name.clone(), want: WANT_FOUND, want_dir: WANT_DIR };
             let reply = core.session.call(Call::one(caller, op)).await?;
             let entry = match result(&reply, 0) {
                 Ok(OpReply::Entry { entry, .. }) => entry,
@@ -188,7 +183,7 @@ impl Client {
         if let Some(target) = inode.target() {
             return Ok(target);
         }
-        let op = Op::ReadLink { ino: InoRef::Is { ino } };
+        let op = Op::ReadLink { ino };
         let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
         let OpReply::Bytes { bytes, .. } = result(&reply, 0)? else { return Err(Fault::Protocol) };
         inode.set_target(&bytes.0);
@@ -230,7 +225,7 @@ impl Core {
                 break;
             }
             let op = Op::ReadDir {
-                dir: InoRef::Is { ino: dir.ino },
+                dir: dir.ino,
                 cookie,
                 max: READDIR_MAX as u32,
                 plus: true,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use env::sync::Notify;
-use proto::mds::{InoRef, LEAVE_WHITEOUT, NewNode, Op, OpReply};
+use proto::mds::{LEAVE_WHITEOUT, NewNode, Op, OpReply};
 use proto::wire::Bytes;
 use types::limits::SYMLINK_MAX;
 use types::{Attr, Fault, FileKind, Ino, Rights};
@@ -74,12 +74,7 @@ impl Client {
     pub async fn link(&self, caller: &Caller, ino: Ino, place: Place<'_>) -> Result<Entry, Fault> {
         self.core.check_writable()?;
         let tmpfile = self.core.inodes.get(ino).is_some_and(|inode| inode.is_tmpfile());
-        let op = Op::Link {
-            ino: InoRef::Is { ino },
-            dir: InoRef::Is { ino: place.dir },
-            name: place.name.clone(),
-            tmpfile,
-        };
+        let op = Op::Link { ino, dir: place.dir, name: place.name.clone(), tmpfile };
         let reply = self.core.send_change(caller, op).await?;
         let leased = match result(&reply, 0) {
             Ok(OpReply::Linked { leased, .. }) => leased,
@@ -105,7 +100,7 @@ impl Client {
         let kernel_target = self.core.kernel_target(place);
         let removal = self.core.prepare_removal(place, caller.pid).await;
         let op = Op::Unlink {
-            dir: InoRef::Is { ino: place.dir },
+            dir: place.dir,
             name: place.name.clone(),
             unused: removal.as_ref().map(|removal| removal.inode.ino),
         };
@@ -127,7 +122,7 @@ impl Client {
     pub async fn rmdir(&self, caller: &Caller, place: Place<'_>) -> Result<(), Fault> {
         self.core.check_writable()?;
         let kernel_target = self.core.kernel_target(place);
-        let op = Op::Rmdir { dir: InoRef::Is { ino: place.dir }, name: place.name.clone() };
+        let op = Op::Rmdir { dir: place.dir, name: place.name.clone() };
         let reply = self.core.send_change(caller, op).await?;
         if let Ok(OpReply::Removed { attr, .. }) = result(&reply, 0) {
             self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
@@ -162,9 +157,9 @@ impl Client {
                 None
             };
             let op = Op::Rename {
-                from: InoRef::Is { ino: from.dir },
+                from: from.dir,
                 name: from.name.clone(),
-                to: InoRef::Is { ino: to.dir },
+                to: to.dir,
                 new_name: to.name.clone(),
                 flags: sent,
                 unused: removal.as_ref().map(|removal| removal.inode.ino),
@@ -264,8 +259,7 @@ impl Core {
         want: Rights,
     ) -> Result<Rc<Inode>, Fault> {
         self.check_writable()?;
-        let op =
-            Op::Create { dir: InoRef::Is { ino: place.dir }, name: place.name.clone(), node, want };
+        let op = Op::Create { dir: place.dir, name: place.name.clone(), node, want };
         let reply = self.send_change(caller, op).await?;
         let created = result(&reply, 0).map_err(|fault| self.dir_fault(place.dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
@@ -390,7 +384,7 @@ impl Core {
             return Ok(Some(inode.ino));
         }
         let op = Op::Lookup {
-            dir: InoRef::Is { ino: place.dir },
+            dir: place.dir,
             name: place.name.clone(),
             want: Rights::empty(),
             want_dir: WANT_DIR,

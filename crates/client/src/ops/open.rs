@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use proto::mds::{InoRef, NewNode, Op, OpReply, Reply};
+use proto::mds::{NewNode, Op, OpReply, Reply};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
@@ -101,7 +101,7 @@ impl Client {
         let mut retries = CREATE_RETRIES;
         loop {
             let op = Op::Create {
-                dir: InoRef::Is { ino: place.dir },
+                dir: place.dir,
                 name: place.name.clone(),
                 node: new_file(mode, umask),
                 want: WANT_NEW,
@@ -185,11 +185,7 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         core.check_writable()?;
-        let op = Op::CreateTmpfile {
-            dir: InoRef::Is { ino: dir },
-            node: new_file(mode, umask),
-            want: WANT_NEW,
-        };
+        let op = Op::CreateTmpfile { dir, node: new_file(mode, umask), want: WANT_NEW };
         let reply = core.send_change(caller, op).await?;
         let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };

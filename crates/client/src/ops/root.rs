@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use proto::mds::{InoRef, Op};
+use proto::mds::Op;
 use types::{Fault, Ino, Rights};
 
 use crate::api::Caller;
@@ -20,7 +20,7 @@ impl Client {
     /// Fetches what is reported about the mounted directory while the server is away. If this
     /// fails, less can be reported then.
     pub(crate) async fn cache_root_info(&self) {
-        let ino = InoRef::Is { ino: self.root() };
+        let ino = self.root();
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
         if let Ok(reply) = self.core.session.call(Call::ops(&Caller::default(), ops)).await {
             let _ = self.core.keep_statfs(&reply);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use proto::mds::{InoRef, Op, SetAttr, SetTime};
+use proto::mds::{Op, SetAttr, SetTime};
 use types::limits::FILE_SIZE_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino};
 
@@ -130,7 +130,7 @@ impl Core {
         if inode.is_lost() {
             return Err(Fault::Stale);
         }
-        let op = Op::SetAttr { ino: InoRef::Is { ino: inode.ino }, set };
+        let op = Op::SetAttr { ino: inode.ino, set };
         let reply = self.send_change(caller, op).await?;
         self.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())

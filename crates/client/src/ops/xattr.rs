@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::rc::Rc;
 
-use proto::mds::{InoRef, Op, OpReply};
+use proto::mds::{Op, OpReply};
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
@@ -51,13 +51,9 @@ impl Client {
         let mut ops = Vec::new();
         if known == Xattrs::Unknown {
             // A later query for another absent name then needs no request.
-            ops.push(Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR });
+            ops.push(Op::ListXattr { ino, want: Rights::ATTR });
         }
-        ops.push(Op::GetXattr {
-            ino: InoRef::Is { ino },
-            name: Bytes(name.to_vec()),
-            want: Rights::ATTR,
-        });
+        ops.push(Op::GetXattr { ino, name: Bytes(name.to_vec()), want: Rights::ATTR });
         let last = ops.len() - 1;
         let reply = core.session.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, last) {
@@ -99,7 +95,7 @@ impl Client {
             self.core.inval_pages(&inode, (0, u64::MAX)).await;
         }
         let op = Op::SetXattr {
-            ino: InoRef::Is { ino },
+            ino,
             name: Bytes(name.to_vec()),
             value: Bytes(value.to_vec()),
             flags,
@@ -127,7 +123,7 @@ impl Client {
         {
             return Ok(names.into_vec());
         }
-        let op = Op::ListXattr { ino: InoRef::Is { ino }, want: Rights::ATTR };
+        let op = Op::ListXattr { ino, want: Rights::ATTR };
         let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
@@ -140,7 +136,7 @@ impl Client {
     /// Removes one.
     pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Fault> {
         self.core.check_writable()?;
-        let op = Op::RemoveXattr { ino: InoRef::Is { ino }, name: Bytes(name.to_vec()) };
+        let op = Op::RemoveXattr { ino, name: Bytes(name.to_vec()) };
         let reply = self.core.send_change(caller, op).await?;
         self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())

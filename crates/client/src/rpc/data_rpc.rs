@@ -61,7 +61,6 @@ impl Rpc for DataRpc {
 
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>> {
         Box::pin(async move {
-            let ino = proto::mds::InoRef::Is { ino };
             match self.reserved(Op::Layout { ino, from }).await? {
                 OpReply::Layout { slice: part } => Ok(part),
                 _ => Err(Fault::Protocol),

@@ -86,7 +86,6 @@ pub(crate) struct Call {
     pub ops: Vec<Op>,
     pub principal: Principal,
     pub sync: bool,
-    pub atomic: bool,
     pub class: SlotClass,
 }
 
@@ -102,7 +101,6 @@ impl Call {
             ops,
             principal: Principal { uid: caller.uid, gid: caller.gid, groups: Vec::new() },
             sync: false,
-            atomic: false,
             class: SlotClass::Ordinary,
         }
     }
@@ -320,7 +318,6 @@ impl Session {
             seq: ticket.seq,
             principal: call.principal,
             sync: call.sync,
-            atomic: call.atomic,
             replay: None,
             ops: call.ops,
         };

@@ -138,7 +138,6 @@ impl Session {
             seq: ticket.seq,
             principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
             sync: false,
-            atomic: false,
             replay: None,
             ops,
         };

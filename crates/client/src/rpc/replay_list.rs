@@ -150,15 +150,7 @@ mod tests {
         let op = Op::Commit { ino: Ino(1), edits, size, mtime, ctime, merge, tail_zero };
         let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
         let ops = vec![op];
-        Rc::new(Request {
-            slot: 0,
-            seq: 0,
-            principal,
-            sync: false,
-            atomic: false,
-            replay: None,
-            ops,
-        })
+        Rc::new(Request { slot: 0, seq: 0, principal, sync: false, replay: None, ops })
     }
 
     fn reply(lsn: u64) -> Rc<Reply> {

@@ -1,6 +1,6 @@
 //! Explicit changes of attributes.
 
-use proto::mds::{InoRef, OpReply, SetAttr, SetTime};
+use proto::mds::{OpReply, SetAttr, SetTime};
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
@@ -17,10 +17,9 @@ const S_IXGRP: u16 = 0o010;
 pub fn set_attr(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     set: &SetAttr,
 ) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
     let mut attr = cx.attr(txn, ino)?;
     need_attributes(cx, &attr);
     cx.ready()?;

@@ -1,6 +1,6 @@
 //! Creates inodes, with a name or as orphans.
 
-use proto::mds::{InoRef, NewNode, OpReply};
+use proto::mds::{NewNode, OpReply};
 use proto::wire::Bytes;
 use store::{NewInode, Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
@@ -16,12 +16,11 @@ const S_ISGID: u16 = 0o2000;
 pub fn create(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     name: &Name,
     node: &NewNode,
     want: Rights,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let mut dir_attr = cx.live_dir(txn, dir)?;
     let item = MetaItem::Name(dir, name.clone());
     cx.effects.reads.push(item.clone());
@@ -44,11 +43,10 @@ pub fn create(
 pub fn create_orphan(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     node: &NewNode,
     want: Rights,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let dir_attr = cx.live_dir(txn, dir)?;
     if node.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());

@@ -1,6 +1,6 @@
 //! Rights on content, and layouts.
 
-use proto::mds::{InoRef, LayoutSlice, OpReply};
+use proto::mds::{LayoutSlice, OpReply};
 use proto::wire::Bytes;
 use store::{Stop, Txn};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
@@ -17,11 +17,10 @@ const FILE_BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_U64 + 1;
 pub fn acquire(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     (rights, from): (Rights, FileBlock),
     part: Option<(BlockRange, Ahead)>,
 ) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     let rights = rights.closed() - Rights::DATA_P;
     if rights.intersects(Rights::WHOLE) && attr.kind != FileKind::Regular {
@@ -185,10 +184,9 @@ fn opened(
 pub fn layout(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     from: FileBlock,
 ) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     if attr.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());

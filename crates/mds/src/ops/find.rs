@@ -1,10 +1,10 @@
 //! Reading the namespace: lookup, getattr, readdir, readlink.
 
-use proto::mds::{DirEntry, InoRef, OpReply};
+use proto::mds::{DirEntry, OpReply};
 use proto::wire::Bytes;
 use store::{Stop, Txn};
 use types::limits::READDIR_MAX;
-use types::{Fault, FileKind, Name, Rights};
+use types::{Fault, FileKind, Ino, Name, Rights};
 
 use crate::context::{OpContext, applicable};
 use crate::uncommitted::MetaItem;
@@ -13,12 +13,11 @@ use crate::uncommitted::MetaItem;
 pub fn lookup(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     name: &Name,
     want: Rights,
     want_dir: Rights,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let dir_attr = cx.dir(txn, dir)?;
     let found = match txn.lookup(dir, name)? {
         Some(ino) => {
@@ -43,10 +42,9 @@ pub fn lookup(
 pub fn get_attr(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     want: Rights,
 ) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     let attr = cx.seen(attr);
     cx.ready()?;
@@ -67,12 +65,11 @@ pub struct DirPage {
 pub fn read_dir(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     page: DirPage,
     want: Rights,
     want_dir: Rights,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let dir_attr = cx.dir(txn, dir)?;
     let max = (page.max as usize).clamp(1, READDIR_MAX);
     let found = txn.readdir(dir, page.cookie, max)?;
@@ -106,8 +103,7 @@ pub fn read_dir(
 }
 
 /// Reads the target of a symlink.
-pub fn read_link(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, ino: &InoRef) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
+pub fn read_link(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, ino: Ino) -> Result<OpReply, Stop> {
     let attr = cx.attr(txn, ino)?;
     if attr.kind != FileKind::Symlink {
         return Err(Fault::Invalid.into());

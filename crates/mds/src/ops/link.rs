@@ -1,9 +1,9 @@
 //! Further names of an inode.
 
-use proto::mds::{InoRef, OpReply};
+use proto::mds::OpReply;
 use store::{Stop, Txn};
 use types::limits::LINK_MAX;
-use types::{Fault, FileKind, Name, Rights};
+use types::{Fault, FileKind, Ino, Name, Rights};
 
 use crate::context::OpContext;
 use crate::record::Outcome;
@@ -13,11 +13,10 @@ use crate::uncommitted::MetaItem;
 pub fn link(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
-    (dir, name): (&InoRef, &Name),
+    ino: Ino,
+    (dir, name): (Ino, &Name),
     unnamed: bool,
 ) -> Result<OpReply, Stop> {
-    let (ino, dir) = (cx.resolve(ino)?, cx.resolve(dir)?);
     let mut attr = cx.attr(txn, ino)?;
     let mut dir_attr = cx.live_dir(txn, dir)?;
     if attr.kind == FileKind::Directory {

@@ -65,36 +65,36 @@ pub fn cost(op: &Op) -> Option<Cost> {
 pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpReply, Stop> {
     match op {
         Op::Lookup { dir, name, want, want_dir } => {
-            find::lookup(cx, txn, dir, name, *want, *want_dir)
+            find::lookup(cx, txn, *dir, name, *want, *want_dir)
         }
-        Op::GetAttr { ino, want } => find::get_attr(cx, txn, ino, *want),
+        Op::GetAttr { ino, want } => find::get_attr(cx, txn, *ino, *want),
         Op::ReadDir { dir, cookie, max, plus, want, want_dir } => {
             let page = find::DirPage { cookie: *cookie, max: *max, plus: *plus };
-            find::read_dir(cx, txn, dir, page, *want, *want_dir)
+            find::read_dir(cx, txn, *dir, page, *want, *want_dir)
         }
-        Op::ReadLink { ino } => find::read_link(cx, txn, ino),
-        Op::Create { dir, name, node, want } => create::create(cx, txn, dir, name, node, *want),
-        Op::CreateTmpfile { dir, node, want } => create::create_orphan(cx, txn, dir, node, *want),
-        Op::Link { ino, dir, name, tmpfile } => link::link(cx, txn, ino, (dir, name), *tmpfile),
-        Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, dir, name, *unused),
-        Op::Rmdir { dir, name } => remove::rmdir(cx, txn, dir, name),
+        Op::ReadLink { ino } => find::read_link(cx, txn, *ino),
+        Op::Create { dir, name, node, want } => create::create(cx, txn, *dir, name, node, *want),
+        Op::CreateTmpfile { dir, node, want } => create::create_orphan(cx, txn, *dir, node, *want),
+        Op::Link { ino, dir, name, tmpfile } => link::link(cx, txn, *ino, (*dir, name), *tmpfile),
+        Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, *dir, name, *unused),
+        Op::Rmdir { dir, name } => remove::rmdir(cx, txn, *dir, name),
         Op::Rename { from, name, to, new_name, flags, unused } => {
-            let (from, to) = ((from, name), (to, new_name));
+            let (from, to) = ((*from, name), (*to, new_name));
             rename::rename(cx, txn, from, to, *flags, *unused)
         }
-        Op::SetAttr { ino, set } => attr::set_attr(cx, txn, ino, set),
-        Op::GetXattr { ino, name, want } => xattr::get(cx, txn, ino, &name.0, *want),
-        Op::ListXattr { ino, want } => xattr::list(cx, txn, ino, *want),
+        Op::SetAttr { ino, set } => attr::set_attr(cx, txn, *ino, set),
+        Op::GetXattr { ino, name, want } => xattr::get(cx, txn, *ino, &name.0, *want),
+        Op::ListXattr { ino, want } => xattr::list(cx, txn, *ino, *want),
         Op::SetXattr { ino, name, value, flags, kill_setgid } => {
             let change =
                 xattr::XattrChange { value: &value.0, flags: *flags, kill_setgid: *kill_setgid };
-            xattr::set(cx, txn, ino, &name.0, change)
+            xattr::set(cx, txn, *ino, &name.0, change)
         }
-        Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, ino, &name.0),
+        Op::RemoveXattr { ino, name } => xattr::remove(cx, txn, *ino, &name.0),
         Op::Acquire { ino, rights, from, range: part, ahead } => {
-            data::acquire(cx, txn, ino, (*rights, *from), part.map(|part| (part, *ahead)))
+            data::acquire(cx, txn, *ino, (*rights, *from), part.map(|part| (part, *ahead)))
         }
-        Op::Layout { ino, from } => data::layout(cx, txn, ino, *from),
+        Op::Layout { ino, from } => data::layout(cx, txn, *ino, *from),
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
         _ => Err(Fault::Unsupported.into()),
     }

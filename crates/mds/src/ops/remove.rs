@@ -1,6 +1,6 @@
 //! Removes names: unlink, rmdir, and what both share with a rename over a name.
 
-use proto::mds::{InoRef, OpReply};
+use proto::mds::OpReply;
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
@@ -13,11 +13,10 @@ use crate::uncommitted::MetaItem;
 pub fn unlink(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     name: &Name,
     unused: Option<Ino>,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
     let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
@@ -38,10 +37,9 @@ pub fn unlink(
 pub fn rmdir(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    dir: &InoRef,
+    dir: Ino,
     name: &Name,
 ) -> Result<OpReply, Stop> {
-    let dir = cx.resolve(dir)?;
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
     let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;

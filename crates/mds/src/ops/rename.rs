@@ -6,7 +6,7 @@
 //! - no other client writes a file that takes another inode's name: its content is committed;
 //! - the checks come in the order of the kernel and ext4.
 
-use proto::mds::{InoRef, LEAVE_WHITEOUT, OpReply};
+use proto::mds::{LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
@@ -24,12 +24,11 @@ const EXCHANGE: u32 = 2;
 pub fn rename(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    from: (&InoRef, &Name),
-    to: (&InoRef, &Name),
+    from: (Ino, &Name),
+    to: (Ino, &Name),
     flags: u32,
     unused: Option<Ino>,
 ) -> Result<OpReply, Stop> {
-    let (from, to) = ((cx.resolve(from.0)?, from.1), (cx.resolve(to.0)?, to.1));
     let (no_replace, exchange) = (flags & NO_REPLACE != 0, flags & EXCHANGE != 0);
     let whiteout = flags & LEAVE_WHITEOUT != 0;
     let known = NO_REPLACE | EXCHANGE | LEAVE_WHITEOUT;

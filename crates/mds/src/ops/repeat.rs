@@ -26,7 +26,7 @@ pub fn reply(
     };
     Ok(match op {
         Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
-            let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
+            let (attr, dir) = (find(txn, inode(outcome)?)?, *dir);
             super::create::want(cx, &attr, *want);
             let inline_max = super::create::inline_max(txn, &attr)?;
             OpReply::Created {
@@ -36,11 +36,11 @@ pub fn reply(
             }
         }
         Op::Link { dir, .. } => {
-            let (attr, dir) = (find(txn, inode(outcome)?)?, cx.resolve(dir)?);
+            let (attr, dir) = (find(txn, inode(outcome)?)?, *dir);
             OpReply::Linked { leased: cx.leased(attr), dir: cx.leased(find(txn, dir)?) }
         }
         Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } => {
-            let (ino, dir) = (inode(outcome)?, cx.resolve(dir)?);
+            let (ino, dir) = (inode(outcome)?, *dir);
             let (attr, dir) = (find(txn, ino)?, cx.leased(find(txn, dir)?));
             OpReply::Removed { ino, attr, dir, kept: true }
         }
@@ -54,20 +54,18 @@ pub fn reply(
                 Some(ino) => Some(cx.leased(find(txn, ino)?)),
                 None => None,
             };
-            let (from, to) = (cx.resolve(from)?, cx.resolve(to)?);
             let replaced = if *over == Ino::NONE { None } else { Some(find(txn, *over)?) };
             OpReply::Renamed {
                 moved: cx.leased(find(txn, *moved)?),
                 replaced,
-                from: cx.leased(find(txn, from)?),
-                to: cx.leased(find(txn, to)?),
+                from: cx.leased(find(txn, *from)?),
+                to: cx.leased(find(txn, *to)?),
                 kept: true,
                 whiteout: Appended(whiteout),
             }
         }
         Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
-            let ino = cx.resolve(ino)?;
-            OpReply::Attr { leased: cx.leased(find(txn, ino)?) }
+            OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
         }
         Op::Commit { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
         Op::Space { .. } => {

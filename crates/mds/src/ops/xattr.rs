@@ -1,10 +1,10 @@
 //! Extended attributes, POSIX ACLs among them.
 
-use proto::mds::{InoRef, OpReply};
+use proto::mds::OpReply;
 use proto::wire::Bytes;
 use store::{Stop, Txn};
 use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
-use types::{Attr, Fault, FileKind, Rights};
+use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::acl::{self, Acl};
 use super::attr::{need_attributes, store_attr};
@@ -29,12 +29,11 @@ pub struct XattrChange<'a> {
 pub fn get(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     name: &[u8],
     want: Rights,
 ) -> Result<OpReply, Stop> {
     check_name(name)?;
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     let value = txn.xattr(ino, name)?.ok_or(Stop::Fault(Fault::NoAttribute))?;
@@ -45,10 +44,9 @@ pub fn get(
 pub fn list(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     want: Rights,
 ) -> Result<OpReply, Stop> {
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     let mut names = Vec::new();
@@ -73,7 +71,7 @@ fn bytes_reply(cx: &mut OpContext<'_>, attr: Attr, bytes: Vec<u8>, want: Rights)
 pub fn set(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     name: &[u8],
     change: XattrChange<'_>,
 ) -> Result<OpReply, Stop> {
@@ -81,7 +79,6 @@ pub fn set(
     if change.value.len() > XATTR_VALUE_MAX {
         return Err(Fault::TooBig.into());
     }
-    let ino = cx.resolve(ino)?;
     let mut attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     check_kind(name, attr.kind)?;
@@ -125,11 +122,10 @@ fn set_acl(attr: &mut Attr, name: &[u8], change: XattrChange<'_>) -> Result<bool
 pub fn remove(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    ino: &InoRef,
+    ino: Ino,
     name: &[u8],
 ) -> Result<OpReply, Stop> {
     check_name(name)?;
-    let ino = cx.resolve(ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     if txn.xattr(ino, name)?.is_none() {

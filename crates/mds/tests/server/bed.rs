@@ -206,10 +206,6 @@ pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-pub fn at(ino: Ino) -> InoRef {
-    InoRef::Is { ino }
-}
-
 /// A change of attributes that changes none.
 pub fn no_change() -> SetAttr {
     SetAttr {
@@ -427,7 +423,7 @@ impl Client {
     pub fn request(&self, slot: u16, ops: Vec<Op>) -> Request {
         let principal = Principal { uid: 1000, gid: 1000, groups: vec![] };
         let seq = self.next_seq(slot);
-        Request { slot, seq, principal, sync: false, atomic: false, replay: None, ops }
+        Request { slot, seq, principal, sync: false, replay: None, ops }
     }
 
     /// Sends a request as it is and waits for the answer.
@@ -470,7 +466,7 @@ impl Client {
         kind: FileKind,
         want: Rights,
     ) -> Result<Leased, Fault> {
-        let op = Op::Create { dir: at(dir), name: name(text), node: node(kind, 0o666), want };
+        let op = Op::Create { dir, name: name(text), node: node(kind, 0o666), want };
         match self.call(op).await? {
             OpReply::Created { leased, .. } => Ok(leased),
             other => panic!("{other:?}"),
@@ -496,7 +492,7 @@ impl Client {
         want: Rights,
         want_dir: Rights,
     ) -> (Option<Leased>, Leased) {
-        let op = Op::Lookup { dir: at(dir), name: name(text), want, want_dir };
+        let op = Op::Lookup { dir, name: name(text), want, want_dir };
         match self.call(op).await.unwrap() {
             OpReply::Entry { entry, dir } => (entry, dir),
             other => panic!("{other:?}"),
@@ -508,7 +504,7 @@ impl Client {
     }
 
     pub async fn attr_wanting(&self, ino: Ino, want: Rights) -> Result<Leased, Fault> {
-        match self.call(Op::GetAttr { ino: at(ino), want }).await? {
+        match self.call(Op::GetAttr { ino, want }).await? {
             OpReply::Attr { leased } => Ok(leased),
             other => panic!("{other:?}"),
         }
@@ -521,7 +517,7 @@ impl Client {
     ) -> Result<(Leased, Option<LayoutSlice>), Fault> {
         match self
             .call(Op::Acquire {
-                ino: at(ino),
+                ino,
                 rights,
                 from: FileBlock(0),
                 range: None,
@@ -535,15 +531,15 @@ impl Client {
     }
 
     pub async fn unlink(&self, dir: Ino, text: &str) -> Result<Attr, Fault> {
-        match self.call(Op::Unlink { dir: at(dir), name: name(text), unused: None }).await? {
+        match self.call(Op::Unlink { dir, name: name(text), unused: None }).await? {
             OpReply::Removed { attr, .. } => Ok(attr),
             other => panic!("{other:?}"),
         }
     }
 
     pub async fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: u32) -> Answer {
-        let (from, name_from) = (at(from.0), name(from.1));
-        let (to, new_name) = (at(to.0), name(to.1));
+        let (from, name_from) = (from.0, name(from.1));
+        let (to, new_name) = (to.0, name(to.1));
         self.call(Op::Rename { from, name: name_from, to, new_name, flags, unused: None }).await
     }
 
@@ -552,7 +548,7 @@ impl Client {
         let mut cookie = 0;
         loop {
             let (want, want_dir) = (Rights::empty(), Rights::empty());
-            let op = Op::ReadDir { dir: at(dir), cookie, max: 3, plus: false, want, want_dir };
+            let op = Op::ReadDir { dir, cookie, max: 3, plus: false, want, want_dir };
             let Ok(OpReply::Entries { entries, end, .. }) = self.call(op).await else { panic!() };
             cookie = entries.last().map_or(cookie, |entry| entry.cookie);
             out.extend(entries.iter().map(|entry| entry.name.to_string()));

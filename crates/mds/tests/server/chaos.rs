@@ -170,22 +170,17 @@ async fn step_in_shared(w: &mut Worker, dir: Ino) {
     let other = name(NAMES[w.rng.below(3) as usize]);
     let none = Rights::empty();
     let op = match w.rng.below(12) {
-        0..3 => Op::Create {
-            dir: at(dir),
-            name: text,
-            node: node(FileKind::Regular, 0o600),
-            want: none,
-        },
-        3..5 => Op::Unlink { dir: at(dir), name: text, unused: None },
+        0..3 => Op::Create { dir, name: text, node: node(FileKind::Regular, 0o600), want: none },
+        3..5 => Op::Unlink { dir, name: text, unused: None },
         5 => {
-            let (from, to) = (at(dir), at(dir));
+            let (from, to) = (dir, dir);
             Op::Rename { from, name: text, to, new_name: other, flags: 0, unused: None }
         }
         6 => {
-            let find = Op::Lookup { dir: at(dir), name: text, want: none, want_dir: none };
+            let find = Op::Lookup { dir, name: text, want: none, want_dir: none };
             let Ok(OpReply::Entry { entry, .. }) = w.call(find).await else { panic!() };
             let Some(found) = entry else { return };
-            Op::Link { ino: at(found.attr.ino), dir: at(dir), name: other, tmpfile: false }
+            Op::Link { ino: found.attr.ino, dir, name: other, tmpfile: false }
         }
         _ => return,
     };
@@ -200,7 +195,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
     match (w.rng.below(10), known) {
         (0..=3, known) => {
             let node = node(FileKind::Regular, 0o644);
-            let op = Op::Create { dir: at(dir), name: name(&text), node, want: Rights::empty() };
+            let op = Op::Create { dir, name: name(&text), node, want: Rights::empty() };
             match (w.call(op).await, known) {
                 (Err(Fault::Exists), Some(_)) => {}
                 (Ok(OpReply::Created { leased, .. }), None) => {
@@ -218,16 +213,16 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
             }
         }
         (4, Some(_)) => {
-            let op = Op::Unlink { dir: at(dir), name: name(&text), unused: None };
+            let op = Op::Unlink { dir, name: name(&text), unused: None };
             must(w.call(op).await);
             model.drop_name(&text);
         }
         (5, Some(ino)) => {
             let to = format!("n{}", w.rng.below(12));
             let op = Op::Rename {
-                from: at(dir),
+                from: dir,
                 name: name(&text),
-                to: at(dir),
+                to: dir,
                 new_name: name(&to),
                 flags: 0,
                 unused: None,
@@ -241,9 +236,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         }
         (6, Some(ino)) => {
             let to = format!("n{}", w.rng.below(12));
-            let created = w
-                .call(Op::Link { ino: at(ino), dir: at(dir), name: name(&to), tmpfile: false })
-                .await;
+            let created = w.call(Op::Link { ino, dir, name: name(&to), tmpfile: false }).await;
             assert_eq!(created.is_err(), model.names.contains_key(&to));
             if created.is_ok() {
                 model.names.insert(to, ino);
@@ -253,7 +246,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         (7, Some(ino)) => {
             let value = vec![w.rng.below(256) as u8; 1 + w.rng.below(300) as usize];
             let op = Op::SetXattr {
-                ino: at(ino),
+                ino,
                 name: Bytes(b"user.x".to_vec()),
                 value: Bytes(value.clone()),
                 flags: 0,
@@ -265,7 +258,7 @@ async fn one_step(w: &mut Worker, model: &mut Model, dir: Ino) {
         (8, Some(ino)) => {
             let mode = 0o600 | w.rng.below(0o100) as u16;
             let set = SetAttr { mode: Some(mode), ..no_change() };
-            must(w.call(Op::SetAttr { ino: at(ino), set }).await);
+            must(w.call(Op::SetAttr { ino, set }).await);
             model.inodes.get_mut(&ino).unwrap().mode = mode;
         }
         (9, Some(ino)) => write(w, model.inodes.get_mut(&ino).unwrap(), ino).await,
@@ -279,7 +272,7 @@ async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
     w.held.insert(ino, rights.closed());
     let Ok(OpReply::Acquired { leased, .. }) = w
         .call(Op::Acquire {
-            ino: at(ino),
+            ino,
             rights,
             from: FileBlock(0),
             range: None,
@@ -325,15 +318,15 @@ async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
 
 async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
     let (want, want_dir) = (Rights::empty(), Rights::empty());
-    let list = Op::ReadDir { dir: at(dir), cookie: 0, max: 100, plus: true, want, want_dir };
+    let list = Op::ReadDir { dir, cookie: 0, max: 100, plus: true, want, want_dir };
     let Ok(OpReply::Entries { entries, end: true, .. }) = w.call(list).await else { panic!() };
     let names = entries.iter().map(|entry| (entry.name.to_string(), entry.ino)).collect();
     assert_eq!(model.names, names);
     for (&ino, known) in &model.inodes {
-        let Ok(OpReply::Attr { leased }) = w.call(Op::GetAttr { ino: at(ino), want }).await else {
+        let Ok(OpReply::Attr { leased }) = w.call(Op::GetAttr { ino, want }).await else {
             panic!()
         };
-        let xattr = Op::GetXattr { ino: at(ino), name: Bytes(b"user.x".to_vec()), want };
+        let xattr = Op::GetXattr { ino, name: Bytes(b"user.x".to_vec()), want };
         let xattr = match w.call(xattr).await {
             Ok(OpReply::Bytes { bytes, .. }) => Some(bytes.0),
             Err(Fault::NoAttribute) => None,
@@ -342,7 +335,7 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
         let rights = Rights::DATA_S;
         let layout = w
             .call(Op::Acquire {
-                ino: at(ino),
+                ino,
                 rights,
                 from: FileBlock(0),
                 range: None,

@@ -89,7 +89,7 @@ fn attributes_of_a_file_being_written_come_from_its_writer() {
         assert_eq!(leased.rights, Rights::empty(), "the client must not cache it");
         assert_eq!(b.lookup(ROOT, "f").await.unwrap().size, 777);
         let (want, want_dir) = (A, Rights::empty());
-        let list = Op::ReadDir { dir: at(ROOT), cookie: 0, max: 100, plus: true, want, want_dir };
+        let list = Op::ReadDir { dir: ROOT, cookie: 0, max: 100, plus: true, want, want_dir };
         let Ok(OpReply::Entries { entries, end: true, .. }) = b.call(list).await else { panic!() };
         assert_eq!(entries[0].leased, None);
     });
@@ -106,7 +106,7 @@ fn glimpsed_size_never_comes_with_the_mode_of_a_later_change() {
         let first = a.glimpse().await;
         // The writer answers, writes, and then changes the mode, before the server replies.
         let set = SetAttr { mode: Some(0o600), ..no_change() };
-        a.call(Op::SetAttr { ino: at(ino), set }).await.unwrap();
+        a.call(Op::SetAttr { ino, set }).await.unwrap();
         let time = Timestamp { seconds: 4_000_000_000, nanos: 0 };
         let data = |size| Some(DataAttr { size, blocks: 1, mtime: time, ctime: time });
         a.answer_glimpse(first, data(0));
@@ -150,7 +150,7 @@ fn client_that_finds_a_file_during_its_unlink_keeps_it_open() {
         b.ignore_recalls();
         c.ignore_recalls();
         let remover = a.clone();
-        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
+        let unlink = Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) };
         let removed = bed.env.spawn_join(async move { remover.call(unlink).await });
         let mut asked = Vec::new();
         while asked.len() < 2 {
@@ -205,15 +205,15 @@ fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let ino = a.create(ROOT, "f", FileKind::Regular, O | A | X).await.unwrap().attr.ino;
         b.acquire(ino, O | S).await.unwrap();
-        a.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        a.call(Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(b.attr(ino).await, Err(Fault::Stale));
         let created =
-            Op::CreateTmpfile { dir: at(ROOT), node: node(FileKind::Regular, 0o600), want: X };
+            Op::CreateTmpfile { dir: ROOT, node: node(FileKind::Regular, 0o600), want: X };
         let Ok(OpReply::Created { leased, .. }) = a.call(created).await else { panic!() };
         assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
         let ino = leased.attr.ino;
-        let link = |tmpfile| Op::Link { ino: at(ino), dir: at(ROOT), name: name("t"), tmpfile };
+        let link = |tmpfile| Op::Link { ino, dir: ROOT, name: name("t"), tmpfile };
         assert_eq!(b.call(link(false)).await, Err(Fault::NotFound), "only its creator may link it");
         a.call(link(true)).await.unwrap();
         assert_eq!(b.lookup(ROOT, "t").await.unwrap().nlink, 1);
@@ -230,12 +230,12 @@ fn attr_right_comes_only_with_the_answer_that_waits_for_the_change() {
         assert_eq!(b.lookup(dir, "x").await, None);
         bed.sleep(Duration::from_secs(2)).await;
         let set = SetAttr { mode: Some(0o700), ..no_change() };
-        let changed = a.exchange(a.request(0, vec![Op::SetAttr { ino: at(dir), set }])).await;
+        let changed = a.exchange(a.request(0, vec![Op::SetAttr { ino: dir, set }])).await;
         let changed = changed.unwrap();
         assert!(changed.transno > changed.last_committed);
-        let asked = b.request(0, vec![Op::GetAttr { ino: at(dir), want: A }]);
+        let asked = b.request(0, vec![Op::GetAttr { ino: dir, want: A }]);
         let (want, want_dir) = (Rights::empty(), Rights::empty());
-        let find = Op::Lookup { dir: at(dir), name: name("x"), want, want_dir };
+        let find = Op::Lookup { dir, name: name("x"), want, want_dir };
         let finds = b.request(1, vec![find]);
         let asks = bed.env.spawn_join({
             let b = b.clone();
@@ -263,7 +263,7 @@ fn reply_waits_until_the_change_it_depends_on_is_durable() {
         let request = a.request(
             0,
             vec![Op::Create {
-                dir: at(ROOT),
+                dir: ROOT,
                 name: name("f"),
                 node: node(FileKind::Regular, 0o644),
                 want: Rights::empty(),
@@ -272,7 +272,7 @@ fn reply_waits_until_the_change_it_depends_on_is_durable() {
         let created = a.exchange(request).await.unwrap();
         assert!(created.transno > created.last_committed, "its own client does not wait");
         let (want, want_dir) = (A, N);
-        let find = Op::Lookup { dir: at(ROOT), name: name("f"), want, want_dir };
+        let find = Op::Lookup { dir: ROOT, name: name("f"), want, want_dir };
         let found = b.exchange(b.request(0, vec![find])).await.unwrap();
         assert!(found.last_committed >= created.transno);
     });
@@ -281,19 +281,15 @@ fn reply_waits_until_the_change_it_depends_on_is_durable() {
 /// PROTOCOLS 5.3.
 #[test]
 fn reply_about_a_removed_directory_waits_until_that_is_durable() {
-    let lookup = |dir| Op::Lookup {
-        dir: at(dir),
-        name: name("f"),
-        want: Rights::empty(),
-        want_dir: Rights::empty(),
-    };
+    let lookup =
+        |dir| Op::Lookup { dir, name: name("f"), want: Rights::empty(), want_dir: Rights::empty() };
     let create = |dir| Op::Create {
-        dir: at(dir),
+        dir,
         name: name("f"),
         node: node(FileKind::Regular, 0o644),
         want: Rights::empty(),
     };
-    let get = |dir| Op::GetAttr { ino: at(dir), want: Rights::empty() };
+    let get = |dir| Op::GetAttr { ino: dir, want: Rights::empty() };
     let asks: [fn(Ino) -> Op; 3] = [lookup, create, get];
     for ask in asks {
         run(move |bed| async move {
@@ -301,7 +297,7 @@ fn reply_about_a_removed_directory_waits_until_that_is_durable() {
             let created = a.create(ROOT, "d", FileKind::Directory, Rights::empty()).await;
             let dir = created.unwrap().attr.ino;
             b.call(Op::Sync {}).await.unwrap();
-            let rmdir = Op::Rmdir { dir: at(ROOT), name: name("d") };
+            let rmdir = Op::Rmdir { dir: ROOT, name: name("d") };
             let removed = a.exchange(a.request(0, vec![rmdir])).await.unwrap();
             assert!(removed.transno > removed.last_committed);
             let reply = b.exchange(b.request(0, vec![ask(dir)])).await.unwrap();
@@ -318,10 +314,10 @@ fn uncommitted_directory_attributes_come_without_a_cache_right() {
         let dir = created.unwrap().attr.ino;
         a.call(Op::Sync {}).await.unwrap();
         let set = SetAttr { mode: Some(0o604), ..no_change() };
-        let changed = Op::SetAttr { ino: at(dir), set };
+        let changed = Op::SetAttr { ino: dir, set };
         let changed = a.exchange(a.request(0, vec![changed])).await.unwrap();
         assert!(changed.transno > changed.last_committed);
-        let look = || Op::Lookup { dir: at(dir), name: name("f"), want: A, want_dir: N | A };
+        let look = || Op::Lookup { dir, name: name("f"), want: A, want_dir: N | A };
         let reply = b.exchange(b.request(0, vec![look()])).await.unwrap();
         assert!(
             reply.last_committed < changed.transno,
@@ -344,11 +340,11 @@ fn lookup_waits_for_an_own_change_whose_answer_still_waits() {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         b.create(ROOT, "f", FileKind::Regular, Rights::empty()).await.unwrap();
         let ino = a.lookup(ROOT, "f").await.unwrap().ino;
-        let link = Op::Link { ino: at(ino), dir: at(ROOT), name: name("h"), tmpfile: false };
+        let link = Op::Link { ino, dir: ROOT, name: name("h"), tmpfile: false };
         let linked = a.exchange(a.request(0, vec![link])).await.unwrap();
         assert!(linked.transno > linked.last_committed);
         // The rename depends on that link.
-        let (from, to) = (at(ROOT), at(ROOT));
+        let (from, to) = (ROOT, ROOT);
         let (name_f, new_name) = (name("f"), name("g"));
         let op = Op::Rename { from, name: name_f, to, new_name, flags: 0, unused: None };
         let rename = b.request(0, vec![op]);
@@ -358,7 +354,7 @@ fn lookup_waits_for_an_own_change_whose_answer_still_waits() {
         });
         bed.sleep(Duration::from_micros(20)).await;
         let (want, want_dir) = (Rights::empty(), Rights::empty());
-        let find = Op::Lookup { dir: at(ROOT), name: name("f"), want, want_dir };
+        let find = Op::Lookup { dir: ROOT, name: name("f"), want, want_dir };
         let found = b.exchange(b.request(1, vec![find])).await.unwrap();
         let Ok(OpReply::Entry { entry: None, .. }) = &found.results[0] else { panic!() };
         assert!(found.last_committed >= renamed.await.transno);
@@ -420,7 +416,7 @@ fn silent_client_is_evicted_only_when_others_wait_for_it() {
             b.call(Op::Renew {}).await.unwrap();
         }
         let Ok(OpReply::Layout { slice: part }) =
-            b.call(Op::Layout { ino: at(ino), from: FileBlock(0) }).await
+            b.call(Op::Layout { ino, from: FileBlock(0) }).await
         else {
             panic!()
         };
@@ -446,7 +442,7 @@ fn clients_in_one_directory_all_make_progress() {
                         c.rename((dir, &text), (dir, &over), 0).await.unwrap();
                     } else if file % 3 == 1 {
                         let unused = Some(created.attr.ino);
-                        let op = Op::Unlink { dir: at(dir), name: name(&text), unused };
+                        let op = Op::Unlink { dir, name: name(&text), unused };
                         c.call(op).await.unwrap();
                     }
                 }

@@ -26,7 +26,7 @@ async fn block_0(c: &Client, ino: Ino) -> (Vec<u8>, usize) {
 
 async fn create(c: &Client, text: &str) -> (Ino, u32) {
     let node = node(FileKind::Regular, 0o666);
-    let op = Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::DATA_X };
+    let op = Op::Create { dir: ROOT, name: name(text), node, want: Rights::DATA_X };
     match c.call(op).await {
         Ok(OpReply::Created { leased, inline_max, .. }) => (leased.attr.ino, inline_max),
         other => panic!("{other:?}"),
@@ -172,7 +172,7 @@ fn inline_data_is_refused_and_a_mapping_taken_if_metadata_is_full() {
             files.push(create(&c, &format!("g{index}")).await);
         }
         for index in 0.. {
-            let ino = at(c.file(ROOT, &format!("f{index}")).await);
+            let ino = c.file(ROOT, &format!("f{index}")).await;
             let (name, value) = (Bytes(b"user.a".to_vec()), Bytes(vec![7; 60_000]));
             let set = Op::SetXattr { ino, name, value, flags: 0, kill_setgid: false };
             if let Err(fault) = c.call(set).await {
@@ -196,7 +196,7 @@ fn inline_data_is_refused_and_a_mapping_taken_if_metadata_is_full() {
         assert_eq!(block_0(&c, ino).await, (Vec::new(), 0), "as it was");
         // The same holds while an orphan is being freed: the reaper may wait for a recall, and the
         // recall for the commit.
-        let unlink = Op::Unlink { dir: at(ROOT), name: name("f0"), unused: None };
+        let unlink = Op::Unlink { dir: ROOT, name: name("f0"), unused: None };
         let commit = Op::Commit {
             ino,
             edits: vec![content(&long(max))],

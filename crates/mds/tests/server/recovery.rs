@@ -9,7 +9,7 @@ const ROOT: Ino = Ino::ROOT;
 
 fn create(text: &str) -> Op {
     let node = node(FileKind::Regular, 0o644);
-    Op::Create { dir: at(ROOT), name: name(text), node, want: Rights::ATTR | Rights::OPEN }
+    Op::Create { dir: ROOT, name: name(text), node, want: Rights::ATTR | Rights::OPEN }
 }
 
 fn replay(request: &Request, reply: &Reply) -> Request {
@@ -63,7 +63,7 @@ fn replay_completes_a_request_that_survived_in_part() {
         assert_eq!(b.attr_wanting(d, Rights::NAMES).await.unwrap().rights, Rights::NAMES);
         b.ignore_recalls();
         let node = node(FileKind::Regular, 0o644);
-        let second = Op::Create { dir: at(d), name: name("x"), node, want: Rights::empty() };
+        let second = Op::Create { dir: d, name: name("x"), node, want: Rights::empty() };
         let request = c.request(1, vec![create("a"), second]);
         let (c2, request2) = (c.clone(), request.clone());
         let reply = bed.env.spawn_join(async move { c2.exchange(request2).await.unwrap() });
@@ -92,11 +92,7 @@ fn durable_request_is_not_executed_again_if_its_answer_was_lost() {
         c.keep_open();
         let mut request = c.request(
             9,
-            vec![
-                create("x"),
-                Op::Unlink { dir: at(ROOT), name: name("x"), unused: None },
-                create("x"),
-            ],
+            vec![create("x"), Op::Unlink { dir: ROOT, name: name("x"), unused: None }, create("x")],
         );
         request.sync = true;
         let first = c.exchange(request.clone()).await.unwrap();
@@ -123,7 +119,7 @@ fn failed_request_is_not_executed_again_when_it_is_sent_again() {
     run(|bed| async move {
         let (c, other) = (bed.client("c").await, bed.client("o").await);
         let file = c.file(ROOT, "x").await;
-        let (from, to) = (at(ROOT), at(ROOT));
+        let (from, to) = (ROOT, ROOT);
         let (old, new) = (name("x"), name("y"));
         let op = Op::Rename { from, name: old, to, new_name: new, flags: 2, unused: None };
         let request = c.request(9, vec![op]);
@@ -142,7 +138,7 @@ fn failed_request_is_not_executed_again_when_it_is_sent_again() {
 /// Creates an orphan, durably, and kills the server before the client has the answer.
 async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
-    let op = Op::CreateTmpfile { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
+    let op = Op::CreateTmpfile { dir: ROOT, node, want: Rights::ATTR | Rights::OPEN };
     let mut request = c.request(9, vec![op]);
     request.sync = true;
     let reply = c.exchange(request.clone()).await.unwrap();
@@ -190,7 +186,7 @@ fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let node = node(FileKind::Regular, 0o600);
-        let op = Op::CreateTmpfile { dir: at(ROOT), node, want: Rights::ATTR | Rights::OPEN };
+        let op = Op::CreateTmpfile { dir: ROOT, node, want: Rights::ATTR | Rights::OPEN };
         let mut request = c.request(9, vec![op]);
         request.sync = true;
         let reply = c.exchange(request).await.unwrap();
@@ -329,7 +325,7 @@ fn quarantine_lasts_as_long_as_a_data_device_is_stalled() {
                 bed.sleep(Duration::from_secs(1)).await;
                 b.call(Op::Renew {}).await.unwrap();
             }
-            let layout = Op::Layout { ino: at(ino), from: FileBlock(0) };
+            let layout = Op::Layout { ino, from: FileBlock(0) };
             let Ok(OpReply::Layout { slice: part }) = b.call(layout).await else { panic!() };
             part.frozen
         };
@@ -480,7 +476,7 @@ fn replayed_unlink_keeps_a_file_that_an_absent_client_has_open() {
         o.acquire(ino, Rights::OPEN).await.unwrap();
         o.keep_open();
         c.sync().await;
-        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) };
+        let unlink = Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) };
         let request = c.request(1, vec![unlink]);
         let reply = c.exchange(request.clone()).await.unwrap();
         let kept = |reply: &Reply| match &reply.results[0] {
@@ -527,7 +523,7 @@ fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
         // Nothing of this server becomes durable. It gives the directory's first inodes a new chunk
         // …
         let make = Op::Create {
-            dir: at(d),
+            dir: d,
             name: name("x"),
             node: node(FileKind::Regular, 0o644),
             want: Rights::empty(),
@@ -535,7 +531,7 @@ fn replay_finds_its_slot_though_its_server_made_nothing_durable() {
         let make = c.request(1, vec![make]);
         let created = c.exchange(make.clone()).await.unwrap();
         assert!(created.results[0].is_ok(), "{created:?}");
-        let unlink = Op::Unlink { dir: at(ROOT), name: name("f"), unused: None };
+        let unlink = Op::Unlink { dir: ROOT, name: name("f"), unused: None };
         let unlink = o.request(1, vec![unlink]);
         let removed = o.exchange(unlink.clone()).await.unwrap();
         assert!(removed.results[0].is_ok(), "{removed:?}");
@@ -673,28 +669,27 @@ fn malformed_bytes_end_only_their_own_connection() {
 }
 
 #[test]
-fn atomic_request_is_replayed_with_the_result_of_each_operation() {
+fn compound_is_replayed_with_the_result_of_each_operation() {
     run(|bed| async move {
         let c = bed.client("c").await;
         c.file(ROOT, "before").await;
         c.sync().await;
         let node = |kind| node(kind, 0o755);
-        let make = |dir, text: &str, kind| Op::Create {
-            dir,
+        let make = |text: &str, kind| Op::Create {
+            dir: ROOT,
             name: name(text),
             node: node(kind),
             want: Rights::empty(),
         };
-        let mut request = c.request(
+        let request = c.request(
             1,
             vec![
-                Op::GetAttr { ino: at(ROOT), want: Rights::empty() },
-                make(at(ROOT), "d", FileKind::Directory),
-                make(InoRef::Of { op: 1 }, "f", FileKind::Regular),
-                make(InoRef::Of { op: 1 }, "g", FileKind::Regular),
+                Op::GetAttr { ino: ROOT, want: Rights::empty() },
+                make("d", FileKind::Directory),
+                make("f", FileKind::Regular),
+                make("g", FileKind::Regular),
             ],
         );
-        request.atomic = true;
         bed.sleep(Duration::from_millis(50)).await;
         let first = c.exchange(request.clone()).await.unwrap();
         assert_eq!(first.results.len(), 4);
@@ -713,7 +708,7 @@ fn atomic_request_is_replayed_with_the_result_of_each_operation() {
             assert_eq!(old.attr, new.attr);
         }
         c.call(Op::ReclaimDone {}).await.unwrap();
-        assert_eq!(c.names(ROOT).await, ["before", "d"]);
+        assert_eq!(c.names(ROOT).await, ["before", "d", "f", "g"]);
     });
 }
 
@@ -725,7 +720,7 @@ fn replay_in_another_order_takes_no_directory_time_back() {
         a.sync().await;
         let make = |dir, text: &str| {
             let node = node(FileKind::Regular, 0o644);
-            Op::Create { dir: at(dir), name: name(text), node, want: Rights::empty() }
+            Op::Create { dir, name: name(text), node, want: Rights::empty() }
         };
         let far = SetAttr {
             mode: None,
@@ -739,7 +734,7 @@ fn replay_in_another_order_takes_no_directory_time_back() {
         let mut done = Vec::new();
         for (slot, client, op) in [
             (1, &a, make(dir, "a")),
-            (2, &a, Op::SetAttr { ino: at(ahead), set: far }),
+            (2, &a, Op::SetAttr { ino: ahead, set: far }),
             (3, &a, make(ahead, "a")),
             (1, &b, make(dir, "b")),
         ] {

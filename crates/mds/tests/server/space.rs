@@ -47,7 +47,7 @@ fn granted_blocks_are_mapped_unmapped_and_freed() {
         assert_eq!(c.commit(ino, cut, Some(0)).await.unwrap().blocks, 5);
         let remainder = PagRun { pag: run.pag, addr: PagBlock(run.addr.0 + 60), len: 40 };
         c.call(Op::ReturnSpace { runs: vec![remainder] }).await.unwrap();
-        c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        c.call(Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_secs(3)).await;
         assert_eq!(free(&c).await, before);
     });
@@ -156,7 +156,7 @@ fn full_device_reports_no_space_and_unlink_makes_room() {
         assert_eq!(fault, Some(Fault::NoSpace));
         assert_eq!(at_block, 1999, "all but the label's block");
         c.file(ROOT, "names still fit").await;
-        c.call(Op::Unlink { dir: at(ROOT), name: name("f"), unused: Some(ino) }).await.unwrap();
+        c.call(Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) }).await.unwrap();
         let runs = c.space(10).await.unwrap();
         assert_eq!(
             runs.iter().map(|run| run.len).sum::<u64>(),
@@ -245,7 +245,7 @@ fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
             format!("f{}", created - 1)
         };
         loop {
-            let ino = at(c.file(ROOT, &name()).await);
+            let ino = c.file(ROOT, &name()).await;
             let value = Bytes(vec![7; 60_000]);
             let name = Bytes(b"user.a".to_vec());
             let set = Op::SetXattr { ino, name, value, flags: 0, kill_setgid: false };
