@@ -1,9 +1,11 @@
-//! The state that all operations share, and how replies change it.
+//! The state that all operations share. `absorb.rs`: how the answers change it.
 //!
 //! Invariants:
 //! - every reply passes [`Core::absorb`] in the order of arrival, before the operation that waits
 //!   for it continues: caches and leases change only there and by recalls;
 //! - an operation trusts what it read before an await only after it has checked again.
+
+mod absorb;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +16,6 @@ use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
     DataAttr, HeldLease, LayoutSlice, Leased, Lock, Op, OpReply, Push, Reply, Request,
 };
-use proto::wire::Bytes;
 use types::{
     Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, HeldRange,
     Ino, Instant, Name, Rights, planted,
@@ -25,11 +26,10 @@ use crate::data::DataContext;
 use crate::data_lease::DataLease;
 use crate::early_recalls::EarlyRecalls;
 use crate::handles::Handles;
-use crate::inode::{CAPABILITY, Inode, Inodes, Xattrs, has_name};
+use crate::inode::{Inode, Inodes};
 use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
 use crate::names::CachedName;
-use crate::ops::open::WANT_NEW;
 use crate::path_hints::PathHints;
 use crate::rpc::{Call, Events, LostChanges, Session, result};
 
@@ -304,7 +304,7 @@ impl Core {
         }
         if let Ok(done) = result(reply, 0) {
             self.kernel.inc_epoch().await;
-            for ino in changed_inodes(done) {
+            for ino in done.changed().inodes.into_iter().flatten() {
                 self.kernel.inval_attr(ino).await;
             }
         }
@@ -464,234 +464,6 @@ impl Core {
         }
     }
 
-    fn absorb_op(&self, op: &Op, reply: &OpReply) {
-        match (op, reply) {
-            (Op::Lookup { name, .. }, OpReply::Entry { entry, dir }) => {
-                self.absorb_lookup(name, entry.as_ref(), dir);
-            }
-            (Op::ReadDir { cookie, .. }, OpReply::Entries { entries, end, dir }) => {
-                self.absorb_listing(*cookie, entries, *end, dir);
-            }
-            (Op::Create { name, node, want, .. }, OpReply::Created { leased, dir, inline_max }) => {
-                let (inode, newer) = self.apply_attr_and_lease(leased);
-                let ino = leased.attr.ino;
-                self.apply_dir_change(dir, Some((name, Some(ino))));
-                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
-                if node.kind == FileKind::Directory && inode.holds(Rights::NAMES) {
-                    inode.names(|names| names.begin_empty());
-                }
-                if node.kind == FileKind::Directory {
-                    inode.names(|names| names.parent = Some(dir.attr.ino));
-                }
-            }
-            (Op::CreateTmpfile { want, .. }, OpReply::Created { leased, dir, inline_max }) => {
-                let (inode, newer) = self.apply_attr_and_lease(leased);
-                self.apply_dir_change(dir, None);
-                self.apply_created(&inode, &leased.attr, newer, *want, *inline_max);
-            }
-            (Op::Link { name, .. }, OpReply::Linked { leased, dir }) => {
-                self.apply_attr_and_lease(leased);
-                let ino = leased.attr.ino;
-                self.apply_dir_change(dir, Some((name, Some(ino))));
-            }
-            (
-                Op::Unlink { name, .. } | Op::Rmdir { name, .. },
-                OpReply::Removed { attr, dir, kept, .. },
-            ) => {
-                self.apply_dir_change(dir, Some((name, None)));
-                let unused = matches!(op, Op::Unlink { unused: Some(ino), .. } if *ino == attr.ino);
-                self.apply_name_removed(attr, unused && !kept || attr.kind == FileKind::Directory);
-            }
-            (
-                Op::Rename { name, new_name, flags, unused, .. },
-                OpReply::Renamed { moved, replaced, from, to, kept, whiteout },
-            ) => {
-                self.absorb_rename((name, new_name, *flags), moved, replaced.as_ref(), from, to);
-                if let Some(whiteout) = &whiteout.0 {
-                    self.apply_attr_and_lease(whiteout);
-                    self.apply_dir_change(from, Some((name, Some(whiteout.attr.ino))));
-                }
-                if let Some(attr) = replaced {
-                    self.apply_name_removed(attr, *unused == Some(attr.ino) && !kept);
-                }
-            }
-            (Op::Acquire { .. }, OpReply::Acquired { leased, layout, ranges: parts, .. }) => {
-                let (inode, newer) = self.apply_attr_and_lease(leased);
-                if parts.is_empty() || !inode.holds(Rights::DATA_P) {
-                    // Without a layout the reply grants no right on content: another one does.
-                    if let Some(layout) = layout {
-                        self.apply_whole_grant(&inode, newer, layout.clone());
-                    }
-                } else if newer {
-                    self.apply_range_grant(&inode, &leased.attr, parts, layout.as_ref());
-                }
-            }
-            (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
-            (Op::Unlock { ino, lock }, OpReply::Done {}) => {
-                self.locks.unlocked(*ino, lock);
-            }
-            (_, OpReply::Attr { leased }) => {
-                let (inode, _) = self.apply_attr_and_lease(leased);
-                // While several clients write, a reply to a change has the server's size and times.
-                let in_ranges = inode.data_lease().is_some_and(|data| data.holds_ranges());
-                if in_ranges && !matches!(op, Op::GetAttr { .. }) {
-                    inode.mark_size_stale();
-                }
-                match op {
-                    Op::SetXattr { name, .. } => {
-                        inode.forget_xattrs();
-                        self.changed_xattr(inode.ino, &name.0, true);
-                    }
-                    Op::RemoveXattr { name, .. } => {
-                        inode.forget_xattrs();
-                        self.changed_xattr(inode.ino, &name.0, false);
-                    }
-                    _ => {}
-                }
-            }
-            (_, OpReply::Bytes { bytes, leased: Some(leased) }) => {
-                let (inode, newer) = self.apply_attr_and_lease(leased);
-                if inode.ino == self.root.get() && matches!(op, Op::ListXattr { .. }) {
-                    *self.root_xattrs.borrow_mut() = Some(bytes.0.clone());
-                }
-                if newer && matches!(op, Op::ListXattr { .. }) {
-                    inode.cache_xattrs(&leased.attr, Xattrs::Names(bytes.0.as_slice().into()));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Applies a change of an extended attribute to the cached list of the mounted directory.
-    fn changed_xattr(&self, ino: Ino, name: &[u8], set: bool) {
-        let mut known = self.root_xattrs.borrow_mut();
-        let Some(names) = known.as_mut().filter(|_| ino == self.root.get()) else { return };
-        let others = names.split_inclusive(|byte| *byte == 0).filter(|n| n[..n.len() - 1] != *name);
-        let mut changed = others.flatten().copied().collect::<Vec<u8>>();
-        if set {
-            changed.extend_from_slice(name);
-            changed.push(0);
-        }
-        *names = changed;
-    }
-
-    /// Applies what a reply says about `security.capability`, for a client that may write the file.
-    fn absorb_capability(&self, request: &Request, reply: &Reply, order: u64) {
-        let is_cap = |name: &Bytes| name.0 == CAPABILITY;
-        let data_lease = |ino: &Ino| self.inodes.get(*ino).and_then(|inode| inode.data_lease());
-        match (&request.ops[..], &reply.results[..]) {
-            (
-                [Op::Acquire { ino, .. }, Op::ListXattr { .. }],
-                [Ok(_), Ok(OpReply::Bytes { bytes, .. })],
-            ) => {
-                if let Some(data_lease) = data_lease(ino) {
-                    data_lease.capability_reply(!has_name(&bytes.0, CAPABILITY), order, true);
-                }
-            }
-            ([Op::RemoveXattr { ino, name }], [Ok(_) | Err(Fault::NoAttribute)])
-                if is_cap(name) =>
-            {
-                if let Some(data_lease) = data_lease(ino) {
-                    data_lease.capability_reply(true, order, false);
-                }
-            }
-            ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_cap(name) => {
-                if let Some(data_lease) = data_lease(ino) {
-                    data_lease.set_capability(self.session.order());
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn apply_created(
-        &self,
-        inode: &Rc<Inode>,
-        attr: &Attr,
-        newer: bool,
-        want: Rights,
-        inline_max: u32,
-    ) {
-        if want.contains(WANT_NEW) {
-            // Counts as open from here on: a recall may come before the creating operation goes on.
-            inode.count_open(1);
-        }
-        inode.cache_xattrs(attr, Xattrs::OnlyAcls);
-        if want.intersects(Rights::DATA_S | Rights::DATA_X) {
-            let empty = LayoutSlice { to: u64::MAX, inline_max, ..LayoutSlice::default() };
-            self.apply_whole_grant(inode, newer, empty);
-            if inode.holds(Rights::DATA_X)
-                && let Some(data_lease) = inode.data_lease()
-            {
-                data_lease.shared.set(false);
-                data_lease.write_granted(self.session.order(), true);
-            }
-        }
-    }
-
-    fn absorb_lookup(&self, name: &Name, entry: Option<&Leased>, dir: &Leased) {
-        let (dir, keep) = self.apply_dir(dir);
-        match entry {
-            Some(leased) => {
-                let (inode, _) = self.apply_attr_and_lease(leased);
-                if inode.kind() == FileKind::Directory {
-                    inode.names(|names| names.parent = Some(dir.ino));
-                }
-                if keep {
-                    dir.names(|names| names.add(name, inode.ino));
-                }
-            }
-            None if keep => dir.names(|names| names.remove(name)),
-            None => {}
-        }
-    }
-
-    fn absorb_listing(
-        &self,
-        cookie: u64,
-        entries: &[proto::mds::DirEntry],
-        end: bool,
-        dir: &Leased,
-    ) {
-        let (dir, keep) = self.apply_dir(dir);
-        for entry in entries {
-            if let Some(leased) = &entry.leased {
-                self.apply_attr_and_lease(leased);
-            }
-        }
-        if keep {
-            dir.names(|names| {
-                for entry in entries {
-                    names.add(&entry.name, entry.ino);
-                }
-                let next = entries.last().map_or(cookie, |entry| entry.cookie);
-                names.listed(cookie, next, end);
-            });
-        }
-    }
-
-    fn absorb_rename(
-        &self,
-        (name, new_name, flags): (&Name, &Name, u32),
-        moved: &Leased,
-        replaced: Option<&Attr>,
-        from: &Leased,
-        to: &Leased,
-    ) {
-        const EXCHANGE: u32 = 2;
-        let exchanged = replaced.filter(|_| flags & EXCHANGE != 0).map(|attr| attr.ino);
-        let (inode, _) = self.apply_attr_and_lease(moved);
-        // A rename between two names of one inode changes nothing.
-        let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
-        if !same || planted(Bug::SameFileRename) {
-            self.apply_dir_change(from, Some((name, exchanged)));
-            self.apply_dir_change(to, Some((new_name, Some(moved.attr.ino))));
-        }
-        if inode.kind() == FileKind::Directory {
-            inode.names(|names| names.parent = Some(to.attr.ino));
-        }
-    }
-
     /// Returns the rights of the inodes that have been idle longest, while too many are cached.
     pub async fn trim(&self) {
         const BATCH: usize = 64;
@@ -729,48 +501,6 @@ impl Core {
 /// Is it an orphan that is not open here?
 fn is_unused(inode: &Inode) -> bool {
     inode.opens() == 0 && inode.server_attr().nlink == 0 && inode.kind() != FileKind::Directory
-}
-
-/// The inodes that an operation changed, according to its result.
-fn changed_inodes(result: &OpReply) -> Vec<Ino> {
-    let of = |leased: &Leased| leased.attr.ino;
-    match result {
-        OpReply::Attr { leased } => vec![of(leased)],
-        OpReply::Created { leased, dir, .. } | OpReply::Linked { leased, dir } => {
-            vec![of(leased), of(dir)]
-        }
-        OpReply::Removed { attr, dir, .. } => vec![attr.ino, of(dir)],
-        OpReply::Renamed { moved, replaced, from, to, .. } => {
-            let replaced = replaced.as_ref().map(|attr| attr.ino);
-            [of(moved), of(from), of(to)].into_iter().chain(replaced).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The inodes that an operation from the kernel names by number.
-fn named_inodes(op: &Op) -> [Option<Ino>; 2] {
-    let is = |ino: &Ino| Some(*ino);
-    match op {
-        Op::Lookup { dir, .. }
-        | Op::ReadDir { dir, .. }
-        | Op::Create { dir, .. }
-        | Op::CreateTmpfile { dir, .. }
-        | Op::Unlink { dir, .. }
-        | Op::Rmdir { dir, .. } => [is(dir), None],
-        Op::Link { ino, dir, .. } => [is(ino), is(dir)],
-        Op::Rename { from, to, .. } => [is(from), is(to)],
-        Op::GetAttr { ino, .. }
-        | Op::SetAttr { ino, .. }
-        | Op::ReadLink { ino }
-        | Op::GetXattr { ino, .. }
-        | Op::SetXattr { ino, .. }
-        | Op::ListXattr { ino, .. }
-        | Op::RemoveXattr { ino, .. }
-        | Op::Acquire { ino, .. } => [is(ino), None],
-        Op::Lock { ino, .. } | Op::TestLock { ino, .. } => [Some(*ino), None],
-        _ => [None, None],
-    }
 }
 
 impl Events for Core {
@@ -822,7 +552,7 @@ impl Events for Core {
     }
 
     fn names_lost_inode(&self, op: &Op) -> bool {
-        named_inodes(op).iter().flatten().any(|ino| self.inodes.is_lost(*ino))
+        op.spec().inodes.iter().flatten().any(|ino| self.inodes.is_lost(*ino))
     }
 
     fn evicted(&self, client: ClientId, lost: &LostChanges) {

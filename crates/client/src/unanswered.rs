@@ -5,6 +5,7 @@
 //!   the server may have made the change, and others may have seen it. The server is asked instead.
 
 use proto::mds::Op;
+use proto::operation::Invalidates;
 use types::{Ino, Name};
 
 use crate::core::Core;
@@ -12,17 +13,8 @@ use crate::inode::Inode;
 use crate::names::CachedName;
 
 /// Does the operation change where `name` leads?
-fn changes_name(op: &Op, of: Ino, name: &Name) -> bool {
-    match op {
-        Op::Create { dir, name: its, .. }
-        | Op::Link { dir, name: its, .. }
-        | Op::Unlink { dir, name: its, .. }
-        | Op::Rmdir { dir, name: its } => *dir == of && its == name,
-        Op::Rename { from, name: old, to, new_name, .. } => {
-            *from == of && old == name || *to == of && new_name == name
-        }
-        _ => false,
-    }
+fn changes_name(op: &Op, dir: Ino, name: &Name) -> bool {
+    op.spec().invalidates().names().contains(&Some((dir, name)))
 }
 
 impl Core {
@@ -38,20 +30,15 @@ impl Core {
 
     /// May the operation change the attributes of `ino`?
     fn may_change(&self, op: &Op, ino: Ino) -> bool {
-        match op {
-            Op::SetAttr { ino: of, .. }
-            | Op::SetXattr { ino: of, .. }
-            | Op::RemoveXattr { ino: of, .. } => *of == ino,
-            Op::Create { dir, .. } => *dir == ino,
-            Op::Link { ino: of, dir, .. } => *of == ino || *dir == ino,
-            Op::Unlink { dir, name, .. } | Op::Rmdir { dir, name } => {
-                *dir == ino || self.may_lead(*dir, name, ino)
+        let spec = op.spec();
+        match spec.invalidates() {
+            Invalidates::Nothing => false,
+            Invalidates::Attributes | Invalidates::NewName(_) => spec.inodes.contains(&Some(ino)),
+            Invalidates::Names(names) => {
+                let mut names = names.iter().flatten();
+                spec.inodes.contains(&Some(ino))
+                    || names.any(|(dir, name)| self.may_lead(*dir, name, ino))
             }
-            Op::Rename { from, name, to, new_name, .. } => {
-                let names = self.may_lead(*from, name, ino) || self.may_lead(*to, new_name, ino);
-                names || *from == ino || *to == ino
-            }
-            _ => false,
         }
     }
 

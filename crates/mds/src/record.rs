@@ -5,6 +5,7 @@
 //! derived again: `⟨index u8, tag u8, fields⟩*`.
 
 use proto::mds::PagRun;
+use proto::operation::Kept;
 use proto::{Malformed, Reader, Wire};
 use types::Ino;
 
@@ -23,6 +24,19 @@ pub enum Outcome {
     Space(Vec<PagRun>),
     /// This many edits of a commit, its first ones, are done.
     Edits(u32),
+}
+
+impl Outcome {
+    /// Is it an outcome of an operation that is declared to keep `kept`?
+    pub fn is(&self, kept: Kept) -> bool {
+        match self {
+            Outcome::Done => matches!(kept, Kept::Done | Kept::Edits),
+            Outcome::Inode(_) => kept == Kept::Inode,
+            Outcome::Moved(..) | Outcome::MovedLeaving(..) => kept == Kept::Moved,
+            Outcome::Space(_) => kept == Kept::Blocks,
+            Outcome::Edits(_) => kept == Kept::Edits,
+        }
+    }
 }
 
 /// Outcomes by index of the operation in the compound, in order.

@@ -10,7 +10,8 @@ mod locks;
 
 use std::rc::Rc;
 
-use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
+use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Reply, Request};
+use proto::operation::{Class, Grace, Repeat};
 use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -61,13 +62,16 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
 
 /// During the grace only recovery passes.
 fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
-    let harmless = |op: &Op| matches!(op, Op::Renew {} | Op::Status {});
-    let recovery = |op: &Op| matches!(op, Op::Reclaim { .. } | Op::ReclaimDone {});
     let recovering = session.state() == SessionState::Recovering;
+    let is_served = |op: &Op| match op.spec().grace {
+        Grace::Served => true,
+        Grace::Recovery => recovering,
+        Grace::Waits => false,
+    };
     server.grace.is_over()
         || planted(Bug::GraceSkipped)
         || (recovering && request.replay.is_some())
-        || request.ops.iter().all(|op| harmless(op) || (recovering && recovery(op)))
+        || request.ops.iter().all(is_served)
 }
 
 /// Rights that let the client cache attributes and names that a reply carries in passing.
@@ -83,47 +87,12 @@ pub fn fill_in_leases(server: &Server, session: &Session, results: &mut [Result<
             // Ranges that the client lost meanwhile, or that are being recalled, are left out.
             parts.retain(|&part| leases.keeps_range(session.client, leased.attr.ino, part));
         }
-        each_leased(reply, &mut |leased| {
+        reply.each_leased(&mut |leased| {
             let held = leases.held(session.client, leased.attr.ino);
             let same = leased.seq == held.seq;
             let believed = if same { held.rights & leased.rights & CACHE } else { Rights::empty() };
             (leased.rights, leased.seq) = ((held.rights - CACHE) | believed, held.seq);
         });
-    }
-}
-
-/// Calls `f` for all attributes with leases in a reply.
-fn each_leased(reply: &mut OpReply, f: &mut dyn FnMut(&mut Leased)) {
-    match reply {
-        OpReply::Entry { entry, dir } => {
-            entry.iter_mut().for_each(&mut *f);
-            f(dir);
-        }
-        OpReply::Attr { leased } | OpReply::Acquired { leased, .. } => f(leased),
-        OpReply::Entries { entries, dir, .. } => {
-            entries.iter_mut().filter_map(|entry| entry.leased.as_mut()).for_each(&mut *f);
-            f(dir);
-        }
-        OpReply::Created { leased, dir, .. } | OpReply::Linked { leased, dir } => {
-            f(leased);
-            f(dir);
-        }
-        OpReply::Removed { dir, .. } => f(dir),
-        OpReply::Renamed { moved, from, to, whiteout, .. } => {
-            f(moved);
-            f(from);
-            f(to);
-            whiteout.0.iter_mut().for_each(f);
-        }
-        OpReply::Bytes { leased, .. } => leased.iter_mut().for_each(f),
-        OpReply::Done {}
-        | OpReply::Layout { .. }
-        | OpReply::Space { .. }
-        | OpReply::Statfs { .. }
-        | OpReply::Locked { .. }
-        | OpReply::Text { .. }
-        | OpReply::Partial { .. }
-        | OpReply::StaleReturn { .. } => {}
     }
 }
 
@@ -176,15 +145,11 @@ impl Execution {
     /// transaction of its own, and a large commit is several: some of them may be lost.
     fn is_replay_done(&self) -> bool {
         let Some(replay) = &self.request.replay else { return false };
-        let changes = |op: &Op| {
-            matches!(op, Op::Commit { .. } | Op::Space { .. })
-                || ops::cost(op).is_some_and(|cost| cost != READ)
-        };
         let mut done = self.request.ops.iter().zip(&replay.results).enumerate();
         done.all(|(index, (op, result))| match (self.kept_outcome(index), result) {
             (Some(Outcome::Edits(kept)), Ok(OpReply::Partial { done, .. })) => kept >= done,
             (Some(outcome), _) => !matches!(outcome, Outcome::Edits(_)),
-            (None, result) => result.is_err() || !changes(op),
+            (None, result) => result.is_err() || !op.spec().is_change(),
         })
     }
 
@@ -224,7 +189,7 @@ impl Execution {
             return;
         }
         let leases = self.server.leases.borrow();
-        each_leased(reply, &mut |leased| {
+        reply.each_leased(&mut |leased| {
             let held = leases.held(self.client(), leased.attr.ino);
             // Another answer may have granted the right, and may be waiting until the change that
             // this one reports in passing is durable.
@@ -237,10 +202,13 @@ impl Execution {
             // It changed nothing then, and the client has acted on that failure.
             return Err(*fault);
         }
+        if !self.request.ops[index].spec().sender.is(self.client()) {
+            return Err(Fault::NotPermitted);
+        }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
         let before = self.transno;
         let result = match ops::cost(&op) {
-            Some(cost) if self.client() != ClientId(0) => {
+            Some(cost) => {
                 let mut run =
                     self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 if self.waited_for_room(&run).await {
@@ -248,13 +216,26 @@ impl Execution {
                 }
                 run
             }
-            _ => self.other(index, &op).await,
+            None => self.other(index, &op).await,
         };
-        if result.is_ok() {
+        if let Ok(reply) = &result {
+            debug_assert!(self.is_as_declared(index, &op, reply), "{op:?}: {reply:?}");
             self.took_effect(index, &op, before);
         }
         self.request.ops[index] = op;
         result
+    }
+
+    /// Do answer and outcome agree with the operation's declaration? An outcome that was kept
+    /// before depends on what the client sends again.
+    fn is_as_declared(&self, index: usize, op: &Op, reply: &OpReply) -> bool {
+        let spec = op.spec();
+        let outcome = self.record.iter().find(|(at, _)| usize::from(*at) == index);
+        let outcome_agrees = outcome.is_none_or(|(_, outcome)| match spec.class {
+            Class::Change(change) => outcome.is(change.kept),
+            Class::Read | Class::Session => false,
+        });
+        (outcome_agrees || self.kept_outcome(index).is_some()) && reply.answer() == spec.answer
     }
 
     /// Reports to the observer that an operation took effect, unless that was before the server
@@ -281,32 +262,27 @@ impl Execution {
 
     /// Executes operations that are not a single transaction.
     async fn other(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
-        let administrator = self.client() == ClientId(0);
         match op {
-            Op::Renew {} => return Ok(OpReply::Done {}),
-            Op::Statfs {} => return self.statfs().await,
+            Op::Renew {} => Ok(OpReply::Done {}),
+            Op::Statfs {} => self.statfs().await,
             Op::Status {} => {
                 let text = status::collect(&self.server).await.to_json();
-                return Ok(OpReply::Text { text });
+                Ok(OpReply::Text { text })
             }
-            Op::Evict { client } if administrator => {
+            Op::Evict { client } => {
                 if self.server.session(*client).is_none() {
                     return Err(Fault::NotFound);
                 }
                 evict::evict(&self.server, *client, "by the administrator").await;
-                return Ok(OpReply::Done {});
+                Ok(OpReply::Done {})
             }
-            Op::Scrub { rate } if administrator => {
+            Op::Scrub { rate } => {
                 match rate {
                     Some(rate) => scrub::request(&self.server, *rate),
                     None => self.server.scrubber.cancel(),
                 }
-                return Ok(OpReply::Done {});
+                Ok(OpReply::Done {})
             }
-            _ if administrator => return Err(Fault::NotPermitted),
-            _ => {}
-        }
-        match op {
             Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
                 let commit = commit::Commit {
                     ino: *ino,
@@ -324,34 +300,16 @@ impl Execution {
                 self.sync = true;
                 Ok(OpReply::Done {})
             }
-            Op::Lock { ino, lock, .. } | Op::TestLock { ino, lock } => {
-                self.evict_unresponsive_holders(*ino, lock).await;
-                if matches!(op, Op::Lock { .. }) {
-                    self.give_way(*ino, lock).await;
-                }
-                if self.session.is_over() {
-                    return Err(Fault::Evicted);
-                }
-                self.lock(op)
-            }
-            Op::Unlock { .. } | Op::CancelLock { .. } => self.lock(op),
+            Op::Lock { ino, lock, wait } => self.lock(*ino, lock, *wait).await,
+            Op::Unlock { ino, lock } => self.unlock(*ino, lock),
+            Op::TestLock { ino, lock } => self.test_lock(*ino, lock).await,
+            Op::CancelLock { ino, lock } => self.cancel_lock(*ino, lock),
             Op::Return { ino, seq, give, still_open, range: part } => {
                 let unknown = self.server.leases.borrow().newer_seq(self.client(), *ino, *seq);
                 self.give_back((*ino, *seq), *give, *still_open, *part);
                 Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::StaleReturn { seq }))
             }
-            Op::Reclaim { leases, locks } => {
-                if self.session.state() != SessionState::Recovering {
-                    return Err(Fault::Protocol);
-                }
-                for held in leases {
-                    self.reclaim(held);
-                }
-                for (ino, lock) in locks {
-                    self.reclaim_lock(*ino, lock);
-                }
-                Ok(OpReply::Done {})
-            }
+            Op::Reclaim { leases, locks } => self.reclaim(leases, locks),
             Op::ReclaimDone {} => {
                 let presumed = unacknowledged::presume_open(&self.server, &self.session).await;
                 self.store(presumed)?;
@@ -366,8 +324,25 @@ impl Execution {
                 self.leave = true;
                 Ok(OpReply::Done {})
             }
-            Op::Evict { .. } | Op::Scrub { .. } => Err(Fault::NotPermitted),
-            _ => Err(Fault::Unsupported),
+            // `ops::execute` runs these.
+            Op::Lookup { .. }
+            | Op::GetAttr { .. }
+            | Op::ReadDir { .. }
+            | Op::Create { .. }
+            | Op::CreateTmpfile { .. }
+            | Op::Link { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::SetAttr { .. }
+            | Op::GetXattr { .. }
+            | Op::SetXattr { .. }
+            | Op::ListXattr { .. }
+            | Op::RemoveXattr { .. }
+            | Op::ReadLink { .. }
+            | Op::Acquire { .. }
+            | Op::Layout { .. }
+            | Op::ReturnSpace { .. } => Err(Fault::Unsupported),
         }
     }
 
@@ -503,7 +478,16 @@ impl Execution {
         }
     }
 
-    fn reclaim(&self, held: &HeldLease) {
+    fn reclaim(&self, leases: &[HeldLease], locks: &[(Ino, Lock)]) -> Result<OpReply, Fault> {
+        if self.session.state() != SessionState::Recovering {
+            return Err(Fault::Protocol);
+        }
+        leases.iter().for_each(|held| self.reclaim_lease(held));
+        locks.iter().for_each(|(ino, lock)| self.reclaim_lock(*ino, lock));
+        Ok(OpReply::Done {})
+    }
+
+    fn reclaim_lease(&self, held: &HeldLease) {
         let (client, ino) = (self.client(), held.ino);
         let open = if held.open { Rights::OPEN } else { Rights::empty() };
         let mut leases = self.server.leases.borrow_mut();
@@ -530,14 +514,7 @@ impl Execution {
 
     /// The time of an operation: now, or of a replayed one the time it had.
     fn time(&self, replayed: Option<&OpReply>) -> Timestamp {
-        let then = replayed.and_then(|reply| match reply {
-            OpReply::Created { leased, .. }
-            | OpReply::Linked { leased, .. }
-            | OpReply::Attr { leased } => Some(leased.attr.ctime),
-            OpReply::Removed { dir, .. } => Some(dir.attr.ctime),
-            OpReply::Renamed { moved, .. } => Some(moved.attr.ctime),
-            _ => None,
-        });
+        let then = replayed.and_then(|reply| reply.changed().time);
         then.unwrap_or_else(|| self.server.stamp())
     }
 
@@ -793,7 +770,7 @@ impl Execution {
             transno != Transno::ZERO || !self.kept.is_empty() && !planted(Bug::RepeatedAnswerLost);
         // A failed operation may succeed on a second execution, and the client may have acted on
         // the first answer by then.
-        let may_execute = !self.request.ops.iter().all(is_idempotent);
+        let may_execute = self.request.ops.iter().any(|op| op.spec().repeat == Repeat::Never);
         self.session.answered(&reply, executed || may_execute);
         self.session.known_durable.set(last_committed);
         if let Some(observer) = &self.server.config.observer {
@@ -805,15 +782,6 @@ impl Execution {
         if self.leave {
             self.session.unbind();
         }
-    }
-}
-
-/// May the operation be executed any number of times?
-fn is_idempotent(op: &Op) -> bool {
-    match op {
-        Op::Renew {} | Op::Status {} | Op::Statfs {} | Op::Sync {} => true,
-        Op::Acquire { .. } | Op::TestLock { .. } => true,
-        op => ops::cost(op) == Some(READ),
     }
 }
 

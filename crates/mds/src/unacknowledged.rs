@@ -80,7 +80,7 @@ fn inodes_in_reply(txn: &mut Txn<'_>, client: ClientId, slot: u32) -> Result<Vec
     let outcomes = record::decode(&bytes).unwrap_or_default();
     let inos = outcomes.into_iter().filter_map(|(_, outcome)| match outcome {
         Outcome::Inode(ino) | Outcome::Moved(ino, _) | Outcome::MovedLeaving(ino, ..) => Some(ino),
-        _ => None,
+        Outcome::Done | Outcome::Space(_) | Outcome::Edits(_) => None,
     });
     Ok(inos.collect())
 }

@@ -13,6 +13,7 @@ pub mod lease_client;
 pub mod lease_server;
 pub mod lock_server;
 pub mod mds;
+pub mod operation;
 pub mod ranges;
 pub mod slots;
 pub mod wire;

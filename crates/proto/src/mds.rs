@@ -4,7 +4,8 @@
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
 //! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
 //! order, and the first failure ends it; what was done before it stays. Each
-//! operation is a transaction of its own, or several.
+//! operation is a transaction of its own, or several. What each is, [`crate::operation`]
+//! declares.
 
 use types::{
     Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, HeldRange, Ino,

@@ -8,11 +8,10 @@
 //!   beginning and the end of the step that asked for it;
 //! - for the judge a report is only a hint: a report matched to a wrong step, or a missing one,
 //!   costs time and never a verdict. The checker of invariant 4 relies on it. That is right as long
-//!   as clients name directories by number, and no two processes of a client ask for the same
-//!   change at once.
+//!   as no two processes of a client ask for the same change at once.
 
 use client::Edited;
-use proto::mds::Op as Asked;
+use proto::mds::{Lock, Op as Asked};
 use types::limits::BLOCK_U64;
 use types::{Ino, Name};
 
@@ -29,38 +28,64 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
     let is = |at: &At, dir: &Ino, name: &Name| {
         *dir == at.dir && name.as_bytes() == name_text(at.name).as_bytes()
     };
-    match (op, asked) {
-        (
-            Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. },
-            Asked::Create { dir, name, .. },
-        )
-        | (Op::Unlink(at), Asked::Unlink { dir, name, .. })
-        | (Op::Rmdir(at), Asked::Rmdir { dir, name }) => is(at, dir, name),
-        (Op::TmpFile(its, _), Asked::CreateTmpfile { dir, .. }) => dir == its,
-        (Op::Link(its, at), Asked::Link { ino, dir, name, .. }) => ino == its && is(at, dir, name),
-        (
-            Op::Rename { from, to, .. },
-            Asked::Rename { from: dir, name, to: new_dir, new_name, .. },
-        ) => is(from, dir, name) && is(to, new_dir, new_name),
-        (Op::SetMode(its, mode), Asked::SetAttr { ino, set }) => {
-            ino == its && set.mode == Some(*mode)
+    match asked {
+        Asked::Create { dir, name, .. } => matches!(
+            op,
+            Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. } if is(at, dir, name)
+        ),
+        Asked::CreateTmpfile { dir, .. } => matches!(op, Op::TmpFile(its, _) if its == dir),
+        Asked::Unlink { dir, name, .. } => matches!(op, Op::Unlink(at) if is(at, dir, name)),
+        Asked::Rmdir { dir, name } => matches!(op, Op::Rmdir(at) if is(at, dir, name)),
+        Asked::Link { ino, dir, name, .. } => {
+            matches!(op, Op::Link(its, at) if its == ino && is(at, dir, name))
         }
-        (Op::SetOwner { ino: its, uid, gid }, Asked::SetAttr { ino, set }) => {
-            ino == its && (set.uid, set.gid) == (*uid, *gid)
-        }
-        (Op::SetXattr(its, Some(_)), Asked::SetXattr { ino, .. })
-        | (Op::SetXattr(its, None), Asked::RemoveXattr { ino, .. }) => ino == its,
-        (Op::Lock { ino: its, owner, exclusive, range }, Asked::Lock { ino, lock, .. }) => {
-            ino == its
-                && *exclusive == Some(lock.exclusive)
-                && lock.flock == range.is_none()
-                && lock.owner.0 == owner % OWNERS
-        }
-        (Op::Lock { ino: its, owner, exclusive: None, range }, Asked::Unlock { ino, lock }) => {
-            ino == its && lock.flock == range.is_none() && lock.owner.0 == owner % OWNERS
-        }
-        _ => false,
+        Asked::Rename { from: dir, name, to: new_dir, new_name, .. } => matches!(
+            op,
+            Op::Rename { from, to, .. } if is(from, dir, name) && is(to, new_dir, new_name)
+        ),
+        Asked::SetAttr { ino, set } => match op {
+            Op::SetMode(its, mode) => its == ino && set.mode == Some(*mode),
+            Op::SetOwner { ino: its, uid, gid } => its == ino && (set.uid, set.gid) == (*uid, *gid),
+            _ => false,
+        },
+        Asked::SetXattr { ino, .. } => matches!(op, Op::SetXattr(its, Some(_)) if its == ino),
+        Asked::RemoveXattr { ino, .. } => matches!(op, Op::SetXattr(its, None) if its == ino),
+        Asked::Lock { ino, lock, .. } => is_lock(op, *ino, lock, Some(lock.exclusive)),
+        Asked::Unlock { ino, lock } => is_lock(op, *ino, lock, None),
+        // They change nothing that a step of an application is reported for.
+        Asked::Lookup { .. }
+        | Asked::GetAttr { .. }
+        | Asked::ReadDir { .. }
+        | Asked::GetXattr { .. }
+        | Asked::ListXattr { .. }
+        | Asked::ReadLink { .. }
+        | Asked::Acquire { .. }
+        | Asked::Layout { .. }
+        | Asked::Commit { .. }
+        | Asked::Space { .. }
+        | Asked::ReturnSpace { .. }
+        | Asked::Sync {}
+        | Asked::Statfs {}
+        | Asked::TestLock { .. }
+        | Asked::CancelLock { .. }
+        | Asked::Return { .. }
+        | Asked::Reclaim { .. }
+        | Asked::ReclaimDone {}
+        | Asked::Renew {}
+        | Asked::Goodbye {}
+        | Asked::Status {}
+        | Asked::Evict { .. }
+        | Asked::Scrub { .. } => false,
     }
+}
+
+/// Is `op` the step that takes (`exclusive`) or frees this lock?
+fn is_lock(op: &Op, of: Ino, lock: &Lock, exclusive: Option<bool>) -> bool {
+    let Op::Lock { ino, owner, exclusive: its, range } = op else { return false };
+    *ino == of
+        && *its == exclusive
+        && lock.flock == range.is_none()
+        && lock.owner.0 == owner % OWNERS
 }
 
 /// May the pending call `op` have made this edit of the file's content?

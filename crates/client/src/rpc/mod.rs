@@ -28,6 +28,7 @@ use proto::frame;
 use proto::mds::{
     HeldLease, Lock, Message, Op, OpReply, PagInfo, Principal, Push, PushReply, Reply, Request,
 };
+use proto::operation::Repeat;
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
 use types::{
     Bug, ClientId, Duration, Epoch, Fault, Ino, Instant, Timestamp, Transno, Uuid, planted,
@@ -68,13 +69,11 @@ pub(crate) struct LostChanges {
 impl LostChanges {
     fn add(&mut self, entry: &ReplayEntry) {
         for (op, result) in entry.request.ops.iter().zip(&entry.reply.results) {
-            match (op, result) {
-                (Op::Commit { ino, .. }, _) => self.committed.push(*ino),
-                (_, Ok(OpReply::Created { leased, .. })) => self.created.push(leased.attr.ino),
-                (_, Ok(OpReply::Renamed { whiteout, .. })) => {
-                    self.created.extend(whiteout.0.iter().map(|leased| leased.attr.ino));
-                }
-                _ => {}
+            if let Op::Commit { ino, .. } = op {
+                self.committed.push(*ino);
+            }
+            if let Ok(reply) = result {
+                self.created.extend(reply.changed().created);
             }
         }
     }
@@ -269,7 +268,7 @@ impl Session {
     /// request names an inode whose creation was lost.
     pub async fn call(&self, call: Call) -> Answer {
         // A request without operations asks that what was done in this session becomes durable.
-        if call.ops.is_empty() || !call.ops.iter().all(is_idempotent) {
+        if call.ops.is_empty() || !call.ops.iter().all(outlives_session) {
             return self.call_once(call).await;
         }
         loop {
@@ -595,8 +594,8 @@ impl Session {
     /// The number of requests that may not survive a crash of the server.
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
-        let asked =
-            state.pending.values().filter(|pending| !pending.request.ops.iter().all(is_idempotent));
+        let asked = state.pending.values().map(|pending| &pending.request.ops);
+        let asked = asked.filter(|ops| !ops.iter().all(outlives_session));
         state.replay.len() + asked.count()
     }
 
@@ -693,18 +692,7 @@ pub(crate) fn result(reply: &Reply, index: usize) -> Result<&OpReply, Fault> {
     }
 }
 
-/// May the operation be executed any number of times?
-fn is_idempotent(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Lookup { .. }
-            | Op::GetAttr { .. }
-            | Op::ReadDir { .. }
-            | Op::GetXattr { .. }
-            | Op::ListXattr { .. }
-            | Op::ReadLink { .. }
-            | Op::Acquire { .. }
-            | Op::Statfs {}
-            | Op::TestLock { .. }
-    )
+/// May the operation be asked for again in another session, in which nothing is held any more?
+fn outlives_session(op: &Op) -> bool {
+    op.spec().repeat == Repeat::Always
 }

@@ -12,7 +12,7 @@ use std::mem::size_of;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use proto::mds::{Edit, Op, Reply, Request};
+use proto::mds::{Op, Reply, Request};
 use types::limits::{REPLAY_BYTES_MAX, REPLAY_MAX};
 use types::{Epoch, Transno};
 
@@ -114,31 +114,13 @@ impl ReplayList {
 
 /// Bytes that a request takes in memory, estimated: parts whose size callers decide count in full.
 fn weight(request: &Request) -> usize {
-    size_of::<Request>() + request.ops.iter().map(weight_of).sum::<usize>()
-}
-
-fn weight_of(op: &Op) -> usize {
-    let carried = match op {
-        Op::Commit { edits, .. } => edits.iter().map(weight_of_edit).sum(),
-        Op::SetXattr { name, value, .. } => name.0.len() + value.0.len(),
-        Op::Create { node, .. } => node.symlink.0.len(),
-        Op::ReturnSpace { runs } => size_of_val(&runs[..]),
-        _ => 0,
-    };
-    size_of::<Op>() + carried
-}
-
-fn weight_of_edit(edit: &Edit) -> usize {
-    let content = match edit {
-        Edit::Content { bytes } => bytes.0.len(),
-        _ => 0,
-    };
-    size_of::<Edit>() + content
+    let of_op = |op: &Op| size_of::<Op>() + op.carried_bytes();
+    size_of::<Request>() + request.ops.iter().map(of_op).sum::<usize>()
 }
 
 #[cfg(test)]
 mod tests {
-    use proto::mds::Principal;
+    use proto::mds::{Edit, Principal};
     use proto::wire::Bytes;
     use types::Ino;
 

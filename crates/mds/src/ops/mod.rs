@@ -19,7 +19,8 @@ pub mod repeat;
 pub mod space;
 mod xattr;
 
-use proto::mds::{LEAVE_WHITEOUT, Op, OpReply};
+use proto::mds::{Op, OpReply};
+use proto::operation::{Class, CostClass};
 use store::{Cost, Stop, Txn};
 use types::Fault;
 
@@ -28,34 +29,24 @@ use crate::context::OpContext;
 /// The cost of an operation that changes nothing.
 pub const READ: Cost = Cost::READ;
 
-/// The worst-case cost of a transaction of `op`; `None` if `op` is not such a transaction.
+/// The worst-case cost of the transaction that `op` is; `None` if it is none, or divides its work
+/// itself.
 pub fn cost(op: &Op) -> Option<Cost> {
-    Some(match op {
-        Op::Lookup { .. }
-        | Op::GetAttr { .. }
-        | Op::ReadDir { .. }
-        | Op::GetXattr { .. }
-        | Op::ListXattr { .. }
-        | Op::ReadLink { .. }
-        | Op::Acquire { .. }
-        | Op::Layout { .. } => READ,
-        Op::Create { .. } | Op::CreateTmpfile { .. } | Op::Link { .. } | Op::SetXattr { .. } => {
-            Cost::SMALL
-        }
-        // Two operations in one, of which only one needs space.
-        Op::Rename { flags, .. } if flags & LEAVE_WHITEOUT != 0 => Cost {
+    let class = match op.spec().class {
+        Class::Read => return Some(READ),
+        Class::Session => return None,
+        Class::Change(change) => change.cost,
+    };
+    match class {
+        CostClass::Small => Some(Cost::SMALL),
+        CostClass::TwoSmall => Some(Cost {
             log_bytes: 2 * Cost::SMALL.log_bytes,
             dirty: 2 * Cost::SMALL.dirty,
             ..Cost::SMALL
-        },
-        Op::SetAttr { .. }
-        | Op::Unlink { .. }
-        | Op::Rmdir { .. }
-        | Op::Rename { .. }
-        | Op::RemoveXattr { .. }
-        | Op::ReturnSpace { .. } => Cost::DELETE,
-        _ => return None,
-    })
+        }),
+        CostClass::Frees => Some(Cost::DELETE),
+        CostClass::Own => None,
+    }
 }
 
 /// Runs `op` inside a transaction.
@@ -96,6 +87,22 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         }
         Op::Layout { ino, from } => data::layout(cx, txn, *ino, *from),
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
-        _ => Err(Fault::Unsupported.into()),
+        // `request.rs` runs these: in transactions of their own, or in none.
+        Op::Commit { .. }
+        | Op::Space { .. }
+        | Op::Sync {}
+        | Op::Statfs {}
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::TestLock { .. }
+        | Op::CancelLock { .. }
+        | Op::Return { .. }
+        | Op::Reclaim { .. }
+        | Op::ReclaimDone {}
+        | Op::Renew {}
+        | Op::Goodbye {}
+        | Op::Status {}
+        | Op::Evict { .. }
+        | Op::Scrub { .. } => Err(Fault::Unsupported.into()),
     }
 }

@@ -2,6 +2,7 @@
 //! kept outcome and the current state.
 
 use proto::mds::{Op, OpReply};
+use proto::operation::Class;
 use proto::wire::Appended;
 use store::{Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Timestamp};
@@ -20,6 +21,9 @@ pub fn reply(
     txn: &mut Txn<'_>,
 ) -> Result<OpReply, Stop> {
     let protocol = Stop::Fault(Fault::Protocol);
+    if !matches!(op.spec().class, Class::Change(change) if outcome.is(change.kept)) {
+        return Err(protocol);
+    }
     let inode = |outcome: &Outcome| match outcome {
         Outcome::Inode(ino) => Ok(*ino),
         _ => Err(protocol),
@@ -44,26 +48,7 @@ pub fn reply(
             let (attr, dir) = (find(txn, ino)?, cx.leased(find(txn, dir)?));
             OpReply::Removed { ino, attr, dir, kept: true }
         }
-        Op::Rename { from, to, .. } => {
-            let (moved, over, whiteout) = match outcome {
-                Outcome::Moved(moved, over) => (moved, over, None),
-                Outcome::MovedLeaving(moved, over, whiteout) => (moved, over, Some(*whiteout)),
-                _ => return Err(protocol),
-            };
-            let whiteout = match whiteout {
-                Some(ino) => Some(cx.leased(find(txn, ino)?)),
-                None => None,
-            };
-            let replaced = if *over == Ino::NONE { None } else { Some(find(txn, *over)?) };
-            OpReply::Renamed {
-                moved: cx.leased(find(txn, *moved)?),
-                replaced,
-                from: cx.leased(find(txn, *from)?),
-                to: cx.leased(find(txn, *to)?),
-                kept: true,
-                whiteout: Appended(whiteout),
-            }
-        }
+        Op::Rename { from, to, .. } => renamed(cx, txn, outcome, (*from, *to))?,
         Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
             OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
         }
@@ -73,7 +58,55 @@ pub fn reply(
             OpReply::Space { runs: runs.clone() }
         }
         Op::ReturnSpace { .. } => OpReply::Done {},
-        _ => return Err(protocol),
+        // Nothing is kept of these.
+        Op::Lookup { .. }
+        | Op::GetAttr { .. }
+        | Op::ReadDir { .. }
+        | Op::GetXattr { .. }
+        | Op::ListXattr { .. }
+        | Op::ReadLink { .. }
+        | Op::Acquire { .. }
+        | Op::Layout { .. }
+        | Op::Sync {}
+        | Op::Statfs {}
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::TestLock { .. }
+        | Op::CancelLock { .. }
+        | Op::Return { .. }
+        | Op::Reclaim { .. }
+        | Op::ReclaimDone {}
+        | Op::Renew {}
+        | Op::Goodbye {}
+        | Op::Status {}
+        | Op::Evict { .. }
+        | Op::Scrub { .. } => return Err(protocol),
+    })
+}
+
+fn renamed(
+    cx: &OpContext<'_>,
+    txn: &mut Txn<'_>,
+    outcome: &Outcome,
+    (from, to): (Ino, Ino),
+) -> Result<OpReply, Stop> {
+    let (moved, over, whiteout) = match outcome {
+        Outcome::Moved(moved, over) => (moved, over, None),
+        Outcome::MovedLeaving(moved, over, whiteout) => (moved, over, Some(*whiteout)),
+        _ => return Err(Fault::Protocol.into()),
+    };
+    let whiteout = match whiteout {
+        Some(ino) => Some(cx.leased(find(txn, ino)?)),
+        None => None,
+    };
+    let replaced = if *over == Ino::NONE { None } else { Some(find(txn, *over)?) };
+    Ok(OpReply::Renamed {
+        moved: cx.leased(find(txn, *moved)?),
+        replaced,
+        from: cx.leased(find(txn, from)?),
+        to: cx.leased(find(txn, to)?),
+        kept: true,
+        whiteout: Appended(whiteout),
     })
 }
 
