@@ -144,7 +144,7 @@ pub struct LocalArgs {
     #[arg(long, value_parser = parse_size)]
     pub metadata_size: Option<u64>,
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
-    #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
+    #[arg(long, value_name = "SIZE")]
     pub slot: Option<store::SlotSize>,
     /// Store small files in their slots as inline data; set at the first start [default: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
@@ -202,7 +202,7 @@ pub struct MkfsArgs {
     pub force: bool,
     /// Size of directory slots: 512, 1K, 2K or 4K. A larger slot holds more segments and
     /// extended attributes beside the inode
-    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
+    #[arg(long, value_name = "SIZE", default_value = "512")]
     pub slot: store::SlotSize,
     /// Store a file that fits in its slot as inline data there, without a data block
     #[arg(
@@ -662,13 +662,6 @@ pub struct BenchMemoryArgs {
     /// Also write the result to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// Parses the size of directory slots.
-fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
-    let bytes = parse_size(text)?;
-    let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
-    found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
 }
 
 /// Makes a path absolute, so that processes with another working directory find it.

@@ -95,7 +95,7 @@ pub enum Edited {
 
 /// An observer for tests: called when content changed, at the instant from which the client's
 /// applications see the change. It must not wait or change anything.
-pub type OnEdit = fn(Ino, Edited);
+pub type OnEdit = Rc<dyn Fn(Ino, Edited)>;
 
 /// Configuration of a client.
 #[derive(Clone)]
@@ -121,7 +121,7 @@ pub struct ClientConfig {
     /// How long `connect` tries before it fails with the reason.
     pub connect_timeout: Duration,
     /// Receives log lines.
-    pub log: fn(&str),
+    pub log: Rc<dyn Fn(&str)>,
     /// The observer of content changes, if any.
     pub on_edit: Option<OnEdit>,
 }
@@ -139,7 +139,7 @@ impl Default for ClientConfig {
             inodes_max: 1_200_000,
             read_only: false,
             connect_timeout: Duration::from_secs(10),
-            log: |_| (),
+            log: Rc::new(|_| ()),
             on_edit: None,
         }
     }

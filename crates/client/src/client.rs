@@ -44,7 +44,7 @@ impl Client {
             devices: config.devices.clone(),
             dirty_max: config.dirty_max,
             read_only: config.read_only,
-            on_edit: config.on_edit,
+            on_edit: config.on_edit.clone(),
         };
         let (fs, pags) = session.volume();
         let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));

@@ -12,18 +12,6 @@ use crate::buffer::{ALIGNMENT, IoBuf};
 use crate::driver::{ByteLock, Handle, Op, OpenedDisk, Payload};
 use crate::env::Env;
 
-/// How to open a disk.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DiskOptions {
-    /// Open for writing.
-    pub write: bool,
-    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL).
-    /// If another open file holds it, opening fails with ErrorKind::ResourceBusy and names the
-    /// holder's pid if it can be found. Without `write` the lock is shared by readers and excludes
-    /// writers.
-    pub exclusive: bool,
-}
-
 /// A block device or file, opened with O_DIRECT. Offsets, lengths and buffers of
 /// reads and writes are multiples of 4096. Many may be in flight. Clones share the open file.
 #[derive(Clone)]

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use types::{Instant, Timestamp};
 
 use crate::buffer::IoBuf;
-use crate::disk::DiskOptions;
 use crate::os::fuse_ring::FuseEntry;
 
 /// Identifies one operation in flight; chosen by the executor.
@@ -87,6 +86,18 @@ impl Completion {
     pub(crate) fn new(token: Token, result: io::Result<usize>, payload: Payload) -> Completion {
         Completion { token, result, payload }
     }
+}
+
+/// How to open a disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskOptions {
+    /// Open for writing.
+    pub write: bool,
+    /// Take an exclusive lock (OFD lock on byte 0 of the lock range; block devices also O_EXCL).
+    /// If another open file holds it, opening fails with ErrorKind::ResourceBusy and names the
+    /// holder's pid if it can be found. Without `write` the lock is shared by readers and excludes
+    /// writers.
+    pub exclusive: bool,
 }
 
 /// A disk that was opened.

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use types::{Duration, Instant, Timestamp, Uuid};
 
 use crate::buffer::IoBuf;
-use crate::disk::{Disk, DiskOptions};
-use crate::driver::{NodeId, Op, Payload, Target};
+use crate::disk::Disk;
+use crate::driver::{DiskOptions, NodeId, Op, Payload, Target};
 use crate::executor::{Core, OpFuture};
 use crate::net::{Listener, Stream};
 

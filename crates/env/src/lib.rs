@@ -28,7 +28,8 @@ mod threads;
 mod timer;
 
 pub use buffer::IoBuf;
-pub use disk::{Disk, DiskOptions};
+pub use disk::Disk;
+pub use driver::DiskOptions;
 pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};

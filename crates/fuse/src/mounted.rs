@@ -29,6 +29,8 @@ pub struct ClientMount {
     pub options: MountOptions,
     /// Options of the negotiation with the kernel.
     pub init: InitOptions,
+    /// Receives log lines, also those of the client.
+    pub log: fn(&str),
 }
 
 /// Why a mount failed.
@@ -75,9 +77,9 @@ pub async fn mount_client(
     what: ClientMount,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
-    let ClientMount { mut config, target, options, init } = what;
+    let ClientMount { mut config, target, options, init, log } = what;
     config.read_only |= options.read_only();
-    let log = config.log;
+    config.log = Rc::new(log);
     let notifier = Notifier::new();
     let client = Client::connect(env.clone(), config, Rc::new(notifier.clone()))
         .await

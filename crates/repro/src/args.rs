@@ -154,7 +154,7 @@ pub struct MetaratesArgs {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub batch: u32,
     /// Size of directory slots of the embedded layout: 512, 1K, 2K or 4K
-    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
+    #[arg(long, value_name = "SIZE", default_value = "512")]
     pub slot: store::SlotSize,
     /// Log of the store, and journal of ext4
     #[arg(long, default_value = "128M", value_parser = parse_size)]
@@ -261,7 +261,7 @@ pub struct MfsArgs {
     )]
     pub jobs: Vec<u16>,
     /// Size of directory slots
-    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    #[arg(long, default_value = "512")]
     pub slot: store::SlotSize,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
@@ -297,7 +297,7 @@ pub struct MdsArgs {
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
     /// Size of directory slots
-    #[arg(long, default_value = "512", value_parser = parse_slots)]
+    #[arg(long, default_value = "512")]
     pub slot: store::SlotSize,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
@@ -408,13 +408,6 @@ pub struct PriceArgs {
     /// Write the result there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// A size of directory slots.
-fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
-    let bytes = parse_size(text)?;
-    let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
-    found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
 }
 
 /// A metadata device on which F9 can be made.

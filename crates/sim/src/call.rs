@@ -6,6 +6,8 @@ use types::{Attr, Fault, FileKind, Ino};
 
 /// A name from the small set that the workload uses.
 pub type NameNo = u8;
+/// The names of every directory.
+pub const NAMES: std::ops::RangeInclusive<NameNo> = 0..=5;
 
 /// Units of a file that fcntl locks cover, a kilobyte each.
 pub const LOCK_UNITS: u8 = 4;

@@ -1,14 +1,16 @@
 //! A metadata server, its disks and the nodes of clients in a simulated world.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use client::{Client, ClientConfig, Kernel, NoKernel};
-use env::sim::{DiskAction, SimDisk, SimOptions, SimRng, SimWorld};
+use env::sim::{
+    DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
+};
 use env::{Disk, DiskOptions, Env};
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use proto::mds::Reply;
@@ -21,8 +23,8 @@ use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
-use crate::invariants::Checks;
-use crate::log;
+use crate::events::{Event, Events, Eviction};
+use crate::invariant::Invariant;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the metadata log.
@@ -43,8 +45,6 @@ const DRIFT: u64 = 50_000;
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Most orphans that a look reads.
 const ORPHANS: usize = 1000;
-/// The invariant that a server without failed devices does not end by itself.
-pub(crate) const SERVER_STAYS: &str = "a server ends only because it is told to, or a device fails";
 /// The server's lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
@@ -98,65 +98,35 @@ pub struct Cluster {
     /// When a sample last showed no room for another client.
     pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
-    /// NotifiableKernel of evictions by the server.
-    pub evictions: Rc<RefCell<Option<OnEviction>>>,
-    /// NotifiableKernel of operations that the server applied.
-    pub applied: Rc<RefCell<Option<OnApplied>>>,
-    /// NotifiableKernel before the server is killed.
-    pub killing: Rc<RefCell<Option<OnKill>>>,
+    /// Requests that the data device failed, by node, since its present run began.
+    failed_requests: Rc<RefCell<BTreeMap<String, BTreeSet<DiskAction>>>>,
     /// The store of the running server.
     store: Rc<RefCell<Option<Mfs>>>,
     /// The introspection of the running server.
     ledger: Rc<RefCell<Option<Introspection>>>,
-    /// The checkers of the run.
-    pub(crate) checks: Checks,
+    /// The stream of the run, which gets what happens here.
+    pub events: Events,
 }
 
-/// Takes the number of a client and the stage of its eviction.
-pub type OnEviction = Box<dyn Fn(u64, Eviction)>;
-
-/// Called before the server is killed.
-pub type OnKill = Box<dyn Fn()>;
-
-/// Takes the number of a client, the operation that the server applied for it, and the transaction
-/// if it changed the metadata.
-pub type OnApplied = Box<dyn Fn(u64, &proto::mds::Op, Option<Transno>)>;
-
-/// Observes the server.
-struct ServerObserver {
-    applied: Rc<RefCell<Option<OnApplied>>>,
-    checks: Checks,
-}
+/// Passes on what the server reports.
+struct ServerObserver(Events);
 
 impl Observer for ServerObserver {
-    fn took_effect(&self, client: ClientId, op: &proto::mds::Op, transno: Option<Transno>) {
-        if let Some(report) = &*self.applied.borrow() {
-            report(client.0, op, transno);
-        }
+    fn took_effect(&self, client: ClientId, asked: &proto::mds::Op, transno: Option<Transno>) {
+        self.0.emit(Event::TookEffect { client, asked, transno });
     }
 
     fn executed(&self, executed: Executed) {
-        self.checks.executed(executed);
+        self.0.emit(Event::Executed(executed));
     }
 
     fn commits(&self, pointed: &CommittedBlocks<'_>) {
-        self.checks.commits(pointed);
+        self.0.emit(Event::Commits(*pointed));
     }
 
     fn answers(&self, _: ClientId, reply: &Reply, durable: bool) {
-        self.checks.answers(reply, durable);
+        self.0.emit(Event::Answers { reply, durable });
     }
-}
-
-/// A stage of an eviction, as the server logs it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Eviction {
-    /// It begins.
-    Begins,
-    /// A data device stalls: it may carry out the client's writes later.
-    Unflushed,
-    /// What the client held is free.
-    Completed,
 }
 
 /// Sizes of the devices.
@@ -301,12 +271,19 @@ pub fn world_of(
 }
 
 impl Cluster {
-    /// The cluster of a world whose run has begun.
-    pub fn new(world: SimWorld, env: Env, disks: Disks, starts: Rc<Cell<u64>>) -> Cluster {
+    /// The cluster of a world whose run has begun; `starts` counts the starts of its server, and
+    /// `events` gets what happens.
+    pub fn new(
+        world: SimWorld,
+        env: Env,
+        disks: Disks,
+        starts: Rc<Cell<u64>>,
+        events: Events,
+    ) -> Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
-        let (kills, epoch, failing, failed, evictions, applied, store) = Default::default();
-        let (ledger, checks) = Default::default();
+        let (kills, epoch, failing, failed, failed_requests) = Default::default();
+        let (store, ledger) = Default::default();
         let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
@@ -320,12 +297,10 @@ impl Cluster {
             calm,
             out_of_room_at: Rc::default(),
             failed,
-            evictions,
-            applied,
-            killing: Rc::default(),
+            failed_requests,
             store,
             ledger,
-            checks,
+            events,
         }
     }
 
@@ -343,12 +318,12 @@ impl Cluster {
     pub fn replace(&self, meta: Option<SimDisk>, data: Option<SimDisk>) {
         let mut disks = self.disks.borrow_mut();
         if let Some(meta) = meta {
-            self.checks.meta_replaced();
+            self.events.emit(Event::MetaReplaced);
             self.world.attach(META, &meta);
             disks.meta = meta;
         }
         if let Some(data) = data {
-            self.checks.data_replaced();
+            self.events.emit(Event::DataReplaced);
             self.world.attach(DATA, &data);
             disks.data = data;
         }
@@ -387,50 +362,63 @@ impl Cluster {
             self.restarted.set(Some(self.env.now()));
         }
         let env = self.world.node(SERVER);
-        let (evictions, cluster) = (self.evictions.clone(), self.clone());
-        let observer =
-            ServerObserver { applied: self.applied.clone(), checks: self.checks.clone() };
+        let events = self.events.clone();
         let config = mds::Config {
             lease: LEASE,
             pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
             log: Rc::new(move |text| {
-                if let Some((client, eviction)) = parse_eviction(text)
-                    && let Some(report) = &*evictions.borrow()
-                {
-                    report(client, eviction);
+                if let Some((client, stage)) = parse_eviction(text) {
+                    events.emit(Event::Evicts(client, stage));
                 }
                 if let Some(client) = parse_unflushed(text) {
-                    cluster.settle_unflushed(client);
+                    events.emit(Event::Unflushed(client));
                 }
-                log::line(&format!("mds: {text}"));
+                events.line(&format!("mds: {text}"));
             }),
-            observer: Some(Rc::new(observer)),
+            observer: Some(Rc::new(ServerObserver(self.events.clone()))),
             ..mds::Config::new(FS, ADDRESS)
         };
-        self.checks.begins(SERVER);
+        self.node_begins(SERVER);
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
             let ended = serve(&cluster, env, config).await;
             cluster.store.take();
             cluster.ledger.take();
             if let Err(error) = ended {
-                log::line(&format!("mds ended: {error}"));
+                cluster.events.line(&format!("mds ended: {error}"));
                 if !cluster.failed_since(begun) {
-                    log::broken(SERVER_STAYS, &error);
+                    cluster.events.broken(Invariant::Server, &error);
                 }
                 cluster.restart_after_exit();
             }
         });
     }
 
-    /// The server logs that a power cut may lose this client's writes, because it could not flush
-    /// them. The simulated device keeps them; with a working device the server should have flushed
-    /// them.
-    fn settle_unflushed(&self, client: ClientId) {
-        let data = self.data();
-        if data.is_stalled() || self.checks.was_failed(SERVER, DiskAction::Flush) {
-            data.make_writes_stable(&self.checks.unflushed_of(client));
-        }
+    /// While the guard lives, the stream gets every event of the attached devices, and
+    /// [`Cluster::was_failed`] answers.
+    pub(crate) fn watch_devices(&self) -> DiskObservation {
+        let this = self.clone();
+        watch_disks(move |disk, event| {
+            if disk.is(&this.meta()) {
+                this.events.emit(Event::Meta(event));
+            } else if disk.is(&this.data()) {
+                if let DiskEvent::Failed { node: (name, _), action } = event {
+                    let mut failed = this.failed_requests.borrow_mut();
+                    failed.entry(name.to_owned()).or_default().insert(action);
+                }
+                this.events.emit(Event::Data(event));
+            }
+        })
+    }
+
+    /// A node begins a new run.
+    pub(crate) fn node_begins(&self, node: &str) {
+        self.failed_requests.borrow_mut().remove(node);
+    }
+
+    /// Did the data device fail such a request in the node's present run?
+    pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
+        self.failed_requests.borrow().get(node).is_some_and(|failed| failed.contains(&action))
     }
 
     /// A supervisor sees that the server has ended, and starts it, unless somebody killed it
@@ -471,9 +459,7 @@ impl Cluster {
 
     /// Kills the server's process.
     pub fn kill_server(&self) {
-        if let Some(report) = &*self.killing.borrow() {
-            report();
-        }
+        self.events.emit(Event::ServerKilled);
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
         self.epoch.set(0);
@@ -496,7 +482,7 @@ impl Cluster {
         let store = self.store.borrow();
         let meta = self.meta();
         let seen = store.as_ref()?.inspect(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
-        log::count_look(seen.is_some());
+        self.events.count_look(seen.is_some());
         seen
     }
 
@@ -576,13 +562,14 @@ impl Cluster {
         kernel: Rc<dyn Kernel>,
     ) -> Result<Client, String> {
         let env = self.world.node(name);
+        let (lines, edits) = (self.events.clone(), self.events.clone());
         let config = ClientConfig {
             server: vec![ADDRESS.into()],
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
-            log: log::client_line,
-            on_edit: Some(log::edited),
+            log: Rc::new(move |text| lines.client_line(text)),
+            on_edit: Some(Rc::new(move |ino, edited| edits.emit(Event::Edited(ino, edited)))),
             ..ClientConfig::default()
         };
         let client = Client::connect(env, config, kernel).await;
@@ -597,10 +584,10 @@ fn parse_unflushed(text: &str) -> Option<ClientId> {
 }
 
 /// The client and stage in a log line of the server about an eviction.
-fn parse_eviction(text: &str) -> Option<(u64, Eviction)> {
+fn parse_eviction(text: &str) -> Option<(ClientId, Eviction)> {
     if let Some(client) = parse_unflushed(text) {
         let stands_still = text.contains("has not flushed within") || text.contains("still owes");
-        return stands_still.then_some((client.0, Eviction::Unflushed));
+        return stands_still.then_some((client, Eviction::Unflushed));
     }
     let rest = text.strip_prefix("client ")?;
     let (number, rest) = rest.split_once(' ')?;
@@ -609,7 +596,7 @@ fn parse_eviction(text: &str) -> Option<(u64, Eviction)> {
         rest if rest.contains("is being evicted") => Eviction::Begins,
         _ => return None,
     };
-    Some((number.parse().ok()?, eviction))
+    Some((ClientId(number.parse().ok()?), eviction))
 }
 
 async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
@@ -624,7 +611,7 @@ async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), S
     let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
     *cluster.store.borrow_mut() = Some(mfs.clone());
     cluster.epoch.set(mfs.identity().epoch.0);
-    cluster.checks.opened(cluster, mfs.last_committed());
+    cluster.events.emit(Event::Opened(mfs.last_committed()));
     let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
     *cluster.ledger.borrow_mut() = Some(server.introspection());
     // From here on reads do not fail: the judge does not know such errors.

@@ -13,9 +13,8 @@ use crate::call::Op;
 use crate::cluster::{Cluster, SERVER};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
-use crate::log;
+use crate::invariant::Invariant;
 use crate::media_corruption::DamageCounts;
-use crate::run::POWER_CUT;
 use crate::script::{Script, ScriptStep};
 
 /// A kind of fault.
@@ -262,7 +261,7 @@ impl Injector {
             self.reached_steps.set(index + 1);
             let kind = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
             *self.made.borrow_mut().entry(kind).or_default() += 1;
-            log::line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
+            self.cluster.events.line(&format!("fault: {kind} at {:?}", self.cluster.world.now()));
             self.overlap = self.overlap.is_some().then(|| self.script.overlap(step));
             self.pairs = self.pairs.is_some().then(|| self.script.pairs(step));
             self.current = Some(kind);
@@ -324,7 +323,9 @@ impl Injector {
         let Some(overlap) = &mut self.overlap else { return };
         let slot = overlap.below(self.fleet.slots() as u64) as usize;
         let name = self.fleet.name(slot);
-        log::line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
+        self.cluster
+            .events
+            .line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
         let made = match kind {
             Fault::ServerKill => {
                 self.cluster.kill_server();
@@ -484,7 +485,7 @@ impl Injector {
             }
             if let Some(image) = check {
                 if let Err(text) = crate::cluster::fsck(image.fork(), self.seed) {
-                    log::broken(POWER_CUT, &text);
+                    self.cluster.events.broken(Invariant::PowerCut, &text);
                 }
                 if kind == Fault::ServerPower {
                     self.cluster.replace(Some(image), None);

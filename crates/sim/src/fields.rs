@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - a process that writes its field reads it back, at once and later, whatever others do to the
-//!   page: see [`OWN`];
+//!   page: see [`Invariant::Own`];
 //! - without faults no call takes longer than [`WITHIN`], and every process makes progress: see
-//!   [`FAIR`].
+//!   [`Invariant::Fair`].
 //!
 //! The judge does not judge what a kernel returns while another of its processes changes the file.
 //! Here that is always so; therefore these two are checked as the calls return.
@@ -13,17 +13,12 @@ use client::OpenFlags;
 use types::limits::BLOCK_U64;
 use types::{Duration, Fault, Ino};
 
-use crate::call::At;
-use crate::log;
+use crate::call::{At, NAMES};
+use crate::invariant::Invariant;
 use crate::mount::OpenFile;
-use crate::workload::{NAMES, Process};
+use crate::workload::Process;
 
-/// A process reads what it wrote.
-pub(crate) const OWN: &str = "a process reads what it has written";
-/// No process is kept waiting.
-pub(crate) const FAIR: &str = "no call on a shared page takes over 50 ms while nothing fails";
-
-/// See [`FAIR`].
+/// The bound of [`Invariant::Fair`].
 const WITHIN: Duration = Duration::from_millis(50);
 /// Bytes of a field.
 const FIELD: u64 = 64;
@@ -55,7 +50,8 @@ impl Process {
         let answer = call.await;
         let waited = self.mount.env.now().since(begun);
         if !self.script.has_faults && waited > WITHIN {
-            log::broken(FAIR, &format!("{} waited for {waited:?}", self.name_of()));
+            let text = format!("{} waited for {waited:?}", self.name_of());
+            self.mount.history.stream().broken(Invariant::Fair, &text);
         }
         answer
     }
@@ -90,7 +86,8 @@ impl Process {
         let read = self.in_time(self.mount.peek(file, at, FIELD as u32)).await?;
         let sure = !self.script.has_faults && self.mount.client.status().evictions == evictions;
         if sure && read != wrote {
-            log::broken(OWN, &format!("{} does not find what it wrote at {at}", self.name_of()));
+            let text = format!("{} does not find what it wrote at {at}", self.name_of());
+            self.mount.history.stream().broken(Invariant::Own, &text);
         }
         Ok(())
     }

@@ -11,12 +11,13 @@ use std::rc::{Rc, Weak};
 
 use client::{ClientStatus, Edited};
 use env::sim::DiskAction;
-use types::{Duration, Fault, Ino, Instant, Transno};
+use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
 
-use crate::cluster::{Cluster, Eviction, LEASE, SERVER};
+use crate::cluster::{Cluster, LEASE, SERVER};
+use crate::events::{Event, Events, Eviction};
 use crate::history::History;
+use crate::invariant::Invariant;
 use crate::kernel::Caches;
-use crate::log;
 use crate::mount::Mount;
 use crate::script::{Script, Workload};
 use crate::space;
@@ -26,14 +27,8 @@ use crate::workload::Process;
 const LOOK: Duration = Duration::from_millis(100);
 /// The log line of a client that has replayed what a dead server had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
-/// The invariant that a client which nothing held up is not evicted.
-pub(crate) const NO_SPURIOUS_EVICTION: &str = "nobody is evicted who was heard";
 /// The refusal of a server without room for another client's reservation.
 const NO_ROOM: &str = "no room for another client";
-/// The invariant that a client reports lost writes only after a device error.
-pub(crate) const NO_SPURIOUS_LOSS: &str = "nothing is lost that no device failed";
-/// The invariant that a reachable client notices its eviction.
-pub(crate) const NOTICED: &str = "who was evicted hears of it";
 /// Most changes that a client may lose with a server that dies.
 const UNDURABLE_MAX: u32 = 64;
 
@@ -116,13 +111,13 @@ impl Member {
     /// A new client mounts here. While mounting it may have lost sessions in which nobody had done
     /// anything. `since`: the server has begun to evict the present session too, and the client
     /// will notice later.
-    fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>) {
+    fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>, events: &Events) {
         let status = mount.client.status();
         let may_be_evicted = self.eviction_window.is_some_and(|(_, until)| until >= begun);
         if status.evictions > 0 && !may_be_evicted {
             let text =
                 format!("c{} was evicted while mounting, though nothing held it up", mount.index);
-            log::broken(NO_SPURIOUS_EVICTION, &text);
+            events.broken(Invariant::Eviction, &text);
         }
         let (client, evictions) = (status.client, status.evictions);
         let expected = may_be_evicted && since.is_some();
@@ -226,35 +221,41 @@ impl Fleet {
         for slot in used {
             self.work(slot);
         }
-        let this = self.clone();
-        log::listen(Box::new(move |text| this.on_client_line(text)));
-        let this = self.clone();
-        log::listen_to_edits(Box::new(move |ino, edited| this.on_edit(ino, edited)));
-        // The fleet holds the cluster, so the cluster must not hold the fleet.
+        // The fleet holds the stream, so the stream must not hold the fleet.
         let this = Rc::downgrade(&self.0);
-        let tell = move |client, eviction| {
+        self.0.cluster.events.subscribe(Box::new(move |event| {
             if let Some(inner) = this.upgrade() {
-                Fleet(inner).on_eviction(client, eviction);
+                Fleet(inner).happened(event);
             }
-        };
-        *self.0.cluster.evictions.borrow_mut() = Some(Box::new(tell));
-        let this = Rc::downgrade(&self.0);
-        let tell = move |client, op: &proto::mds::Op, transno| {
-            if let Some(inner) = this.upgrade() {
-                Fleet(inner).on_applied(client, op, transno);
-            }
-        };
-        *self.0.cluster.applied.borrow_mut() = Some(Box::new(tell));
-        let this = Rc::downgrade(&self.0);
-        let tell = move || {
-            if let Some(inner) = this.upgrade() {
-                Fleet(inner).before_server_kill();
-            }
-        };
-        *self.0.cluster.killing.borrow_mut() = Some(Box::new(tell));
+        }));
         let this = self.clone();
         self.0.cluster.env.spawn(async move { this.watch().await });
         Ok(())
+    }
+
+    /// An event of the run.
+    fn happened(&self, event: Event<'_>) {
+        match event {
+            Event::ClientLine(text) => self.on_client_line(text),
+            Event::Edited(ino, edited) => self.on_edit(ino, edited),
+            Event::Evicts(client, stage) => self.on_eviction(client.0, stage),
+            Event::TookEffect { client, asked, transno } => self.on_applied(client, asked, transno),
+            Event::ServerKilled => self.before_server_kill(),
+            Event::Moved
+            | Event::Ended(_)
+            | Event::Meta(_)
+            | Event::Data(_)
+            | Event::MetaReplaced
+            | Event::DataReplaced
+            | Event::Opened(_)
+            | Event::Executed(_)
+            | Event::Commits(_)
+            | Event::Answers { .. }
+            | Event::Applied { .. }
+            | Event::Unflushed(_)
+            | Event::Mounted { .. }
+            | Event::SessionLost(_) => {}
+        }
     }
 
     /// A new client on the node of this slot, and when it began to connect.
@@ -268,7 +269,7 @@ impl Fleet {
         let mut refused = None;
         let (client, begun) = loop {
             let begun = inner.cluster.env.now();
-            inner.cluster.checks.begins(&name);
+            inner.cluster.node_begins(&name);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
                 // Stalled devices, dead servers and cut connections may use up the connect timeout.
@@ -280,7 +281,7 @@ impl Fleet {
                 }
                 Err(text) if text.contains(NO_ROOM) => {
                     if !space::refused_clients_since(&inner.cluster, begun) {
-                        log::broken(space::ROOM, &text);
+                        inner.cluster.events.broken(Invariant::Room, &text);
                     }
                     // Others may remove files or be forgotten, until everything is quiet.
                     let since = *refused.get_or_insert(begun);
@@ -293,7 +294,7 @@ impl Fleet {
                 connected => break (connected?, begun),
             }
         };
-        inner.cluster.checks.runs(&inner.cluster, index, &name);
+        inner.cluster.events.emit(Event::Mounted { client: index, node: &name });
         let (history, tags) = (inner.history.clone(), inner.tags.clone());
         let mount = Mount::new((index, slot), (client, caches), env, history, tags);
         if inner.script.kills || inner.script.workload == Workload::Fields {
@@ -414,7 +415,7 @@ impl Fleet {
     fn put(&self, slot: usize, mount: (Mount, Instant)) {
         let since =
             self.0.unmatched_evictions.borrow().get(&mount.0.client.status().client).copied();
-        self.0.members.borrow_mut()[slot].put(mount, since);
+        self.0.members.borrow_mut()[slot].put(mount, since, &self.0.cluster.events);
     }
 
     /// A new client mounts, as a process of its node.
@@ -505,9 +506,9 @@ impl Fleet {
                     true => &[DiskAction::Flush],
                     false => &[DiskAction::Write, DiskAction::Read],
                 };
-                let checks = &self.0.cluster.checks;
-                if !actions.iter().any(|action| checks.was_failed(&name, *action)) {
-                    log::broken(NO_SPURIOUS_LOSS, text);
+                let cluster = &self.0.cluster;
+                if !actions.iter().any(|action| cluster.was_failed(&name, *action)) {
+                    cluster.events.broken(Invariant::Loss, text);
                 }
                 mount.on_device_loss(ino);
                 self.0.history.damaged(mount.index, ino, flush);
@@ -555,15 +556,16 @@ impl Fleet {
     }
 
     /// The server reports that it applied this for a client.
-    fn on_applied(&self, client: u64, op: &proto::mds::Op, transno: Option<Transno>) {
+    fn on_applied(&self, client: ClientId, asked: &proto::mds::Op, transno: Option<Transno>) {
+        let ClientId(client) = client;
         let members = self.0.members.borrow();
         let living = members.iter().filter(|member| member.session.client == client);
         let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
         let dead = self.0.dead.borrow();
         let dead = dead.iter().find(|dead| dead.session.client == client).map(|dead| dead.index);
         if let Some(index) = living.or(dead) {
-            let applied = self.0.history.applied(index, op, transno);
-            self.0.cluster.checks.applied(index, op, &applied);
+            let applied = &self.0.history.applied(index, asked, transno);
+            self.0.cluster.events.emit(Event::Applied { client: index, asked, applied });
         }
     }
 
@@ -645,14 +647,14 @@ impl Fleet {
             // A client out of reach may lose its new session as well.
             let expected = may_be_evicted || member.session.expected;
             if !expected {
-                log::broken(
-                    NO_SPURIOUS_EVICTION,
+                self.0.cluster.events.broken(
+                    Invariant::Eviction,
                     &format!("c{} was evicted, though nothing held it up", mount.index),
                 );
             }
             if status.evictions > member.session.evictions + 1 && !expected {
-                log::broken(
-                    NO_SPURIOUS_EVICTION,
+                self.0.cluster.events.broken(
+                    Invariant::Eviction,
                     &format!("c{} was evicted twice in a row", mount.index),
                 );
             }
@@ -665,7 +667,7 @@ impl Fleet {
             }
             member.replayed = member.next_replayed.take().unwrap_or(member.replayed);
             self.0.history.learned(mount.index);
-            self.0.cluster.checks.lost_session(mount.index);
+            self.0.cluster.events.emit(Event::SessionLost(mount.index));
             let evictions = status.evictions;
             member.session =
                 MemberSession { client: status.client, evictions, ..MemberSession::default() };
@@ -750,10 +752,11 @@ mod tests {
         let (world, disks) = world(1);
         let inner = world.clone();
         world.run(|env| async move {
-            let cluster = Cluster::new(inner, env.clone(), disks, Rc::default());
+            let events = Events::default();
+            let cluster = Cluster::new(inner, env.clone(), disks, Rc::default(), events.clone());
             cluster.start_server();
             let fleet =
-                Fleet::new(&cluster, &History::default(), &Rc::new(Script::plain(1)), 1, 1, 0);
+                Fleet::new(&cluster, &History::new(&events), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
             assert_eq!(fleet.unaware(), []);
             let client = fleet.mounts()[0].client.status().client;

@@ -9,9 +9,9 @@ use env::sim::SimRng;
 use types::{Fault, FileKind, Ino, Transno};
 
 use crate::call::{Call, Op, Outcome};
-use crate::log;
+use crate::events::{Applied, Event, Events};
+use crate::low_space::LowSpace;
 use crate::observed_order;
-use crate::space::LowSpace;
 
 /// The client number of events that no client caused.
 pub const NOBODY: usize = 98;
@@ -37,7 +37,7 @@ impl Inner {
     /// Moves the position on.
     fn next(&mut self) {
         self.events += 1;
-        log::at(self.events);
+        self.stream.at(self.events);
     }
 
     /// Marks device errors that were reported while a failing operation ran as reported by it.
@@ -80,9 +80,7 @@ impl Inner {
             for byte in format!("{call:?}").bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
-            if let Some(on_end) = &self.on_end {
-                on_end(&call);
-            }
+            self.stream.emit(Event::Ended(&call));
             self.calls.push(call);
         }
     }
@@ -90,6 +88,8 @@ impl Inner {
 
 #[derive(Default)]
 struct Inner {
+    /// Gets every position and every step that ends.
+    stream: Events,
     events: u64,
     calls: Vec<Call>,
     waiting: BTreeMap<u64, PendingCall>,
@@ -108,31 +108,26 @@ struct Inner {
     failed_until: u64,
     /// Reports which space is low.
     space: Option<SpaceProbe>,
-    /// Observes every step that ends.
-    on_end: Option<OnEnd>,
-}
-
-/// Takes a step that has ended.
-pub type OnEnd = Box<dyn Fn(&Call)>;
-
-/// An operation that the server applied for a client.
-pub struct Applied {
-    /// Position.
-    pub at: u64,
-    /// The step that requested it, if one is known.
-    pub step: Option<Op>,
-    /// The transaction, if it changed the metadata.
-    pub transno: Option<Transno>,
 }
 
 /// Reports which space is low now.
 pub type SpaceProbe = Box<dyn Fn() -> LowSpace>;
 
 /// See the module. Clones share one history.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct History(Rc<RefCell<Inner>>);
 
 impl History {
+    /// An empty history, which reports to this stream.
+    pub fn new(stream: &Events) -> History {
+        History(Rc::new(RefCell::new(Inner { stream: stream.clone(), ..Inner::default() })))
+    }
+
+    /// The stream that it reports to.
+    pub(crate) fn stream(&self) -> Events {
+        self.0.borrow().stream.clone()
+    }
+
     /// An application calls; the result identifies the call for [`History::end`].
     pub fn begin(&self, client: usize, op: Op) -> u64 {
         let mut inner = self.0.borrow_mut();
@@ -352,11 +347,6 @@ impl History {
         self.happened(client, op);
     }
 
-    /// Calls `on_end` for every step that ends from here on.
-    pub fn on_end(&self, on_end: OnEnd) {
-        self.0.borrow_mut().on_end = Some(on_end);
-    }
-
     /// Records from here on when space is low.
     pub fn probe_space_with(&self, space: SpaceProbe) {
         self.0.borrow_mut().space = Some(space);
@@ -412,9 +402,8 @@ impl History {
     /// Takes all ended steps, in the order of their ends.
     pub fn take(&self) -> Vec<Call> {
         let mut inner = self.0.borrow_mut();
-        // These closures hold the cluster.
+        // The closure holds the cluster.
         inner.space = None;
-        inner.on_end = None;
         std::mem::take(&mut inner.calls)
     }
 

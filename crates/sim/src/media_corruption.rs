@@ -21,12 +21,8 @@ use types::{FileBlock, FileKind, Ino};
 
 use crate::cluster;
 use crate::faults::{Fault, Injector};
-use crate::{log, repairs};
-
-/// The invariant of corrupted devices.
-pub(crate) const DAMAGE: &str = "damage of the metadata is never served";
-/// The invariant of repaired devices.
-pub(crate) const REPAIR: &str = "damage of the metadata can be repaired";
+use crate::invariant::Invariant;
+use crate::repairs;
 
 /// How often a block with any content is drawn before another one is taken.
 const TRIES: u64 = 200;
@@ -79,10 +75,10 @@ impl Injector {
         let good = self.cluster.meta();
         let bad = good.fork();
         match damage(&good, &bad, None, &mut self.rng).and_then(|what| {
-            log::line(&what);
+            self.cluster.events.line(&what);
             judge(&good, &bad, self.seed).map_err(|text| format!("{what}: {text}"))
         }) {
-            Err(text) => log::broken(DAMAGE, &text),
+            Err(text) => self.cluster.events.broken(Invariant::Damage, &text),
             Ok(fate) => {
                 let mut damaged = self.damaged.get();
                 *match fate {
@@ -93,7 +89,10 @@ impl Injector {
                 self.damaged.set(damaged);
                 match fate {
                     Fate::Sound => self.cluster.replace(Some(bad), None),
-                    _ => log::line("an intact copy of the metadata device is restored"),
+                    _ => self
+                        .cluster
+                        .events
+                        .line("an intact copy of the metadata device is restored"),
                 }
             }
         }
@@ -101,7 +100,7 @@ impl Injector {
         let nth = self.made.borrow().get(&Fault::Damage).copied().unwrap_or(0);
         match repairs::check(&good, &older, &self.cluster.data(), self.seed.wrapping_add(nth << 48))
         {
-            Err(text) => log::broken(REPAIR, &text),
+            Err(text) => self.cluster.events.broken(Invariant::Repair, &text),
             Ok(tried) => {
                 let mut damaged = self.damaged.get();
                 *if tried.unrepairable {
@@ -110,7 +109,7 @@ impl Injector {
                     &mut damaged.repaired
                 } += 1;
                 self.damaged.set(damaged);
-                log::line(&format!("tried on a copy: {}", tried.what));
+                self.cluster.events.line(&format!("tried on a copy: {}", tried.what));
             }
         }
         self.pause(300).await;

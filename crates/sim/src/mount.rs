@@ -12,6 +12,7 @@ use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
 
 use crate::call::{At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, pattern, target_of};
 use crate::history::History;
+use crate::invariant::Invariant;
 use crate::kernel::Caches;
 use crate::kernel::content::Bytes;
 use crate::kernel::pages::Pages;
@@ -19,8 +20,6 @@ use crate::kernel::vfs::{FoundInode, Lookup, Vfs};
 use crate::model::OWNERS;
 
 const XATTR: &[u8] = b"user.sim";
-/// The invariant that a listing breaks which no directory can give.
-pub(crate) const ONE_NAME: &str = "5: every name leads to one inode";
 
 /// Bytes of one unit of fcntl locks.
 const LOCK_UNIT: u64 = 1024;
@@ -41,7 +40,7 @@ pub struct Mount {
     pub client: Client,
     /// Its node.
     pub env: Env,
-    history: History,
+    pub(crate) history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
     /// How many sessions the client had lost at the last call, and where that was first noticed.
@@ -543,7 +542,7 @@ impl Mount {
             return Err(Fault::Interrupted);
         }
         let steps = match &result {
-            Ok(names) => crate::workload::NAMES
+            Ok(names) => crate::call::NAMES
                 .map(|name| {
                     let listed = names.get(&name).map(|&(ino, kind)| Outcome::Listed(ino, kind));
                     (Op::Lookup(At { dir, name }), listed.unwrap_or(Outcome::Found(None)))
@@ -570,7 +569,7 @@ impl Mount {
             self.bad_listing(format!("directory {dir} lists {unexpected:?}, which nobody created"));
         }
         for (name, ino, kind) in listed.known {
-            if !crate::workload::NAMES.contains(&name) {
+            if !crate::call::NAMES.contains(&name) {
                 self.bad_listing(format!("directory {dir} lists n{name}, which nobody created"));
             }
             if names.insert(name, (ino, kind)).is_some() {
@@ -582,7 +581,8 @@ impl Mount {
 
     /// Reports a listing that no order of steps explains.
     fn bad_listing(&self, text: String) {
-        crate::log::broken(ONE_NAME, &format!("c{}: {text}", self.index));
+        let text = format!("c{}: {text}", self.index);
+        self.history.stream().broken(Invariant::OneName, &text);
     }
 
     /// pread(2).

@@ -7,18 +7,19 @@ use types::Name;
 
 use super::*;
 use crate::cluster::{Cluster, world};
+use crate::events::Events;
 use crate::fleet::Fleet;
-use crate::log;
 use crate::script::Script;
 
 /// Runs `work` with a client whose kernel caches.
-fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F) {
+fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F) -> Events {
     let (world, disks) = world(1);
-    let inner = world.clone();
+    let (inner, events) = (world.clone(), Events::default());
+    let stream = events.clone();
     world.run(|env| async move {
-        let cluster = Cluster::new(inner, env, disks, Rc::default());
+        let cluster = Cluster::new(inner, env, disks, Rc::default(), stream.clone());
         cluster.start_server();
-        let history = History::default();
+        let history = History::new(&stream);
         let mut seeds = (0..100).map(Script::plain);
         let mount = loop {
             let script = Rc::new(seeds.next().expect("half of the seeds have caching kernels"));
@@ -33,6 +34,7 @@ fn with_a_client<F: Future<Output = ()>>(work: impl FnOnce(Mount, History) -> F)
         mount.client.unmount().await;
         cluster.kill_server();
     });
+    events
 }
 
 fn failures(history: &History) -> Vec<(Op, Fault)> {
@@ -70,15 +72,14 @@ fn write_to_a_bad_inode_is_in_the_history() {
 #[test]
 fn listing_of_a_name_that_nobody_created_is_a_violation() {
     for strange in ["n1", "n17", "strange"] {
-        log::clear();
-        with_a_client(|mount, _| async move {
+        let events = with_a_client(|mount, _| async move {
             let spec = NodeSpec { kind: FileKind::Regular, mode: 0o644, umask: 0, rdev: 0 };
             let name = Name::new(strange.as_bytes()).expect("a name");
             let place = Place { dir: Ino::ROOT, name: &name };
             mount.client.mknod(&client::Caller::default(), place, spec).await.expect("room");
             mount.list(Ino::ROOT, false, 4096).await.expect("the root");
         });
-        let violation = log::first_violation();
+        let violation = events.first_violation();
         assert_eq!(violation.is_some(), strange != "n1", "{strange}: {violation:?}");
     }
 }

@@ -7,7 +7,7 @@
 //! - a change is reported at the instant at which it takes effect, so its position lies between the
 //!   beginning and the end of the step that asked for it;
 //! - for the judge a report is only a hint: a report matched to a wrong step, or a missing one,
-//!   costs time and never a verdict. The checker of invariant 4 relies on it. That is right as long
+//!   costs time and never a verdict. The checker of `DURABLE` relies on it. That is right as long
 //!   as no two processes of a client ask for the same change at once.
 
 use client::Edited;

@@ -5,38 +5,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use env::sim::SimRng;
-use types::{Duration, Ino};
+use types::{Duration, Ino, Instant};
 
-use crate::call::{At, Call, MAPPED, Op, Outcome};
+use crate::call::{At, Call, MAPPED, NAMES, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Sizes};
+use crate::events::{Broken, Events, Looks};
 use crate::faults::{Fault, FaultCounts, Injector};
-use crate::fleet::{Fleet, NOTICED, node_name};
+use crate::fleet::{Fleet, node_name};
 use crate::history::{History, NOBODY};
-use crate::invariants;
-use crate::invariants::views::{self, LINEARIZABLE, Unjudged};
+use crate::invariant::Invariant;
+use crate::invariants::views::{self, Unjudged};
 use crate::judge::Abandoned;
-use crate::log::{self, Looks};
 use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
-use crate::space;
+use crate::{invariants, panics, space};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The invariants of the metadata after a power cut.
-pub(crate) const POWER_CUT: &str = "1, 2, 5: the metadata are whole after a power cut";
-
-/// The invariants of the metadata after all clients have left.
-pub(crate) const WHOLE: &str = "1, 2, 5: the metadata are whole";
-/// No operation waits for ever.
-pub(crate) const EVERYTHING_ENDS: &str = "everything ends once faults have stopped";
-/// No client is refused for good.
-pub(crate) const EVERYONE_MOUNTS: &str = "every client can mount";
-
-/// The invariant that a panic breaks.
-pub const NO_PANICS: &str = "no part of the system panics";
 
 /// The step of the final power cut; the power cut draws its random numbers from it.
 const POWER_CUT_STEP: ScriptStep = ScriptStep::Fault(u32::MAX);
@@ -200,7 +187,7 @@ impl Plan {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// The invariant.
-    pub invariant: &'static str,
+    pub invariant: Invariant,
     /// What broke it.
     pub text: String,
     /// The newest lines of the log.
@@ -274,39 +261,41 @@ pub fn run_mutated(plan: &Plan, count: u64) -> (Report, Verdicts) {
 }
 
 fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
-    log::clear();
+    // What an earlier run of this thread left behind.
+    drop(panics::take());
+    let events = Events::default();
     let uneven = plan.has(Fault::Uneven, 3);
     let (time, disks) = (plan.time.unwrap_or_default(), (plan.sizes(), plan.format()));
     let (world, disks) = cluster::world_of(plan.world_seed(), uneven, time, disks);
     let begun = world.now();
-    let (history, starts, made, reached_steps, damaged) = Default::default();
+    let history = History::new(&events);
+    let (starts, made, reached_steps, damaged) = Default::default();
     let ended = Ended { history, starts, made, reached_steps, damaged };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let inner = world.clone();
+        let (inner, events) = (world.clone(), events.clone());
         let (history, starts) = (ended.history.clone(), ended.starts.clone());
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
-            let cluster = Cluster::new(inner, env, disks, starts);
+            let cluster = Cluster::new(inner, env, disks, starts, events);
             safety_and_healing(plan, cluster, history, faults).await
         })
     }));
-    log::end();
+    events.end();
     let calls = ended.history.take();
     let may_crash = can_crash(plan);
     on_history(&calls, may_crash);
     let mut unjudged = Unjudged::default();
     let violation = match outcome {
-        Err(panic) => Some((NO_PANICS, log::panic().unwrap_or_else(|| panic_text(&*panic)))),
-        Ok(Err((invariant, text))) => Some((invariant, text)),
+        Err(panic) => {
+            Some((Invariant::NoPanic, panics::take().unwrap_or_else(|| panic_text(&*panic))))
+        }
+        Ok(Err(broken)) => Some(broken),
         Ok(Ok(())) => views::judge(&calls, (may_crash, plan.all_orders), &mut unjudged)
             .err()
-            .map(|text| (LINEARIZABLE, text)),
+            .map(|text| (Invariant::Linearizable, text)),
     };
     // Violations seen during the run came first: the others may follow from them.
-    let violation = log::first_violation().or(violation);
-    if let Some((invariant, _)) = violation {
-        assert!(invariants::ALL.contains(&invariant), "{invariant:?} is not among those listed");
-    }
+    let violation = events.first_violation().or(violation);
     let mut made = ended.made.take();
     let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
     made.insert(Fault::Space, refused as u64);
@@ -317,7 +306,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
         racy: ended.history.times_racy(),
-        looks: log::looks(),
+        looks: events.looks(),
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
@@ -334,7 +323,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         violation: violation.map(|(invariant, text)| Violation {
             invariant,
             text,
-            log: log::lines(),
+            log: events.lines(),
             history: calls.iter().map(Call::line).collect(),
         }),
     }
@@ -369,8 +358,6 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// Injected faults, reached fault steps, and corrupted devices.
 type Counts = (Rc<RefCell<FaultCounts>>, Rc<Cell<u32>>, Rc<Cell<DamageCounts>>);
 
-type Broken = (&'static str, String);
-
 async fn safety_and_healing(
     plan: &Plan,
     cluster: Cluster,
@@ -387,11 +374,6 @@ async fn safety_and_healing(
     if plan.sizes() != Sizes::default() {
         space::watch(&cluster, &history);
     }
-    let _watching = invariants::watch_devices(&cluster);
-    cluster.start_server();
-    for client in 0..plan.clients {
-        cluster.world.set_executors(&node_name(client), plan.executors);
-    }
     let script = Rc::new(plan.script());
     let fleet = Fleet::new(
         &cluster,
@@ -401,8 +383,13 @@ async fn safety_and_healing(
         plan.processes,
         plan.operations_each(),
     );
-    invariants::watch_clients(&cluster, &fleet, &history);
-    fleet.start().await.map_err(|text| (EVERYONE_MOUNTS, text))?;
+    let _watching = cluster.watch_devices();
+    invariants::watch(&cluster, &fleet);
+    cluster.start_server();
+    for client in 0..plan.clients {
+        cluster.world.set_executors(&node_name(client), plan.executors);
+    }
+    fleet.start().await.map_err(|text| (Invariant::Mount, text))?;
     let ended = Rc::new(Cell::new(false));
     let injector = Injector {
         cluster: cluster.clone(),
@@ -440,23 +427,19 @@ async fn safety_and_healing(
     let patience = cluster.env.now() + PATIENCE;
     while !fleet.is_done() {
         if cluster.env.now() > patience {
-            return Err((EVERYTHING_ENDS, stuck(&history, &fleet.mounts())));
+            return Err((Invariant::Ends, stuck(&history, &fleet.mounts())));
         }
         cluster.env.sleep(Duration::from_millis(100)).await;
     }
     if let Some(text) = fleet.failure() {
-        return Err((EVERYONE_MOUNTS, text));
+        return Err((Invariant::Mount, text));
     }
-    // An idle client notices an eviction when it renews its lease.
-    while !fleet.unaware().is_empty() {
-        if cluster.env.now() > patience {
-            return Err((NOTICED, format!("clients {:?} have not noticed it", fleet.unaware())));
-        }
-        cluster.env.sleep(Duration::from_millis(100)).await;
-    }
-    space::orphans_freed(&cluster, &fleet).await.map_err(|text| (EVERYTHING_ENDS, text))?;
+    all_notice(&cluster, &fleet, patience).await?;
+    space::orphans_freed(&cluster, &fleet).await.map_err(|text| (Invariant::Ends, text))?;
     if plan.sizes() != Sizes::default() {
-        space::check(&cluster, &fleet, plan.sizes()).await.map_err(|text| (space::ROOM, text))?;
+        space::check(&cluster, &fleet, plan.sizes())
+            .await
+            .map_err(|text| (Invariant::Room, text))?;
     }
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {
@@ -464,6 +447,18 @@ async fn safety_and_healing(
     }
     let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
+}
+
+/// Every live client notices its eviction; an idle one does when it renews its lease.
+async fn all_notice(cluster: &Cluster, fleet: &Fleet, patience: Instant) -> Result<(), Broken> {
+    while !fleet.unaware().is_empty() {
+        if cluster.env.now() > patience {
+            let text = format!("clients {:?} have not noticed it", fleet.unaware());
+            return Err((Invariant::Noticed, text));
+        }
+        cluster.env.sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
 }
 
 /// Describes which calls are pending.
@@ -493,12 +488,12 @@ async fn audit(
     } else {
         unmount(cluster, &fleet.mounts()).await?;
     }
-    let auditor = fleet.auditor(AUDITOR).await.map_err(|text| (EVERYONE_MOUNTS, text))?;
+    let auditor = fleet.auditor(AUDITOR).await.map_err(|text| (Invariant::Mount, text))?;
     walk(&auditor).await;
     auditor.client.unmount().await;
     fleet.record_dead_sessions(true);
     let image = cluster.meta().fork();
-    cluster::fsck(image, 1).map_err(|text| (WHOLE, text))
+    cluster::fsck(image, 1).map_err(|text| (Invariant::Whole, text))
 }
 
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
@@ -506,7 +501,7 @@ async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
         let (env, mount) = (mount.env.clone(), mount.clone());
         let unmount = env.spawn_join(async move { mount.client.unmount().await });
         let unmounted = cluster.env.timeout(PATIENCE, unmount).await;
-        unmounted.ok_or((EVERYTHING_ENDS, "an unmount".to_owned()))?;
+        unmounted.ok_or((Invariant::Ends, "an unmount".to_owned()))?;
     }
     Ok(())
 }
@@ -524,14 +519,14 @@ async fn lose_power(
         let sync = env.spawn_join(async move { mount.sync_all().await });
         let synced = cluster.env.timeout(PATIENCE, sync).await;
         // A failure is in the history, which the judge checks.
-        let _ = synced.ok_or((EVERYTHING_ENDS, "a sync".to_owned()))?;
+        let _ = synced.ok_or((Invariant::Ends, "a sync".to_owned()))?;
     }
-    log::line("fault: cluster-power");
+    cluster.events.line("fault: cluster-power");
     fleet.end();
     history.happened(NOBODY, Op::LostPower { stuck: cluster.data().has_stuck() });
     let meta = cluster.meta().after_power_cut(rng);
     let data = cluster.data().after_power_cut(rng);
-    cluster::fsck(meta.fork(), 2).map_err(|text| (POWER_CUT, text))?;
+    cluster::fsck(meta.fork(), 2).map_err(|text| (Invariant::PowerCut, text))?;
     cluster.replace(Some(meta), Some(data));
     cluster.start_server();
     Ok(())
@@ -551,7 +546,7 @@ async fn read_tree(mount: &Mount) {
         let _ = mount.list(dir, true, 4096).await;
         let _ = mount.getattr(dir).await;
         let _ = mount.get_xattr(dir).await;
-        for name in crate::workload::NAMES {
+        for name in NAMES {
             let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
             match target.kind {
                 types::FileKind::Directory => dirs.push(target.ino),

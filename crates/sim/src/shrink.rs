@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use crate::faults::Fault;
+use crate::invariant::Invariant;
 use crate::run::{Plan, Report};
 use crate::script::{Keep, ScriptStep};
 
@@ -32,7 +33,7 @@ pub struct Progress {
 
 struct Search<'a> {
     best: Report,
-    invariant: &'static str,
+    invariant: Invariant,
     runs: u64,
     attempt: &'a mut dyn FnMut(&Plan) -> Report,
     go_on: &'a mut dyn FnMut(Progress) -> bool,

@@ -17,10 +17,11 @@ use env::sim::SimRng;
 use types::limits::SLOTS;
 use types::{Duration, Fault, FileKind, Ino, Instant};
 
-use crate::call::{At, NameNo, Op};
+use crate::call::{At, NAMES, NameNo};
 use crate::cluster::{Cluster, Free, LEASE, Sizes};
 use crate::fleet::Fleet;
 use crate::history::History;
+use crate::low_space::LowSpace;
 use crate::mount::{Mount, OpenFile};
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
 use store::reservation::BLOCKS_PER_CLIENT;
@@ -44,9 +45,6 @@ const KEPT: usize = 3;
 /// Most directories of a chain.
 const CHAIN: usize = 400;
 
-/// The invariant that a client gets space while there is some.
-pub const ROOM: &str = "no ENOSPC while there is room";
-
 /// Sizes with one small device. Beside the reservations of the clients, and the reserve's share of
 /// them, little is free.
 pub fn small_devices(seed: u64, clients: usize) -> Sizes {
@@ -61,39 +59,9 @@ pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     }
 }
 
-/// The kinds of space that ran low.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LowSpace {
-    /// Data blocks.
-    pub data: bool,
-    /// Metadata blocks.
-    pub meta: bool,
-}
-
-impl LowSpace {
-    fn of(free: Free) -> LowSpace {
-        LowSpace { data: free.data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
-    }
-
-    /// Both together.
-    pub fn or(self, other: LowSpace) -> LowSpace {
-        LowSpace { data: self.data || other.data, meta: self.meta || other.meta }
-    }
-
-    /// May `op` fail with ENOSPC because of it?
-    pub fn refuses(self, op: &Op) -> bool {
-        match op {
-            Op::Write { .. } | Op::Truncate(..) | Op::Allocate { .. } => self.data || self.meta,
-            Op::Make(..)
-            | Op::Symlink(..)
-            | Op::Create { .. }
-            | Op::TmpFile(..)
-            | Op::Link(..)
-            | Op::Rename { .. }
-            | Op::SetXattr(_, Some(_)) => self.meta,
-            _ => false,
-        }
-    }
+/// The kinds of space that run low with so little free.
+fn low_space(free: Free) -> LowSpace {
+    LowSpace { data: free.data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
 }
 
 /// From here on the history records when space is low.
@@ -104,7 +72,7 @@ pub fn watch(cluster: &Cluster, history: &History) {
         if refuses_clients(free) {
             of.out_of_room_at.set(Some(of.env.now()));
         }
-        free.map(LowSpace::of).unwrap_or_default()
+        free.map(low_space).unwrap_or_default()
     };
     history.probe_space_with(Box::new(look));
     let (env, history) = (cluster.env.clone(), history.clone());
@@ -213,7 +181,7 @@ fn describe_holders(cluster: &Cluster, mounts: &[Mount]) -> String {
 async fn held(mount: &Mount) -> u64 {
     let (mut dirs, mut seen, mut blocks) = (vec![Ino::ROOT], BTreeSet::new(), 0);
     while let Some(dir) = dirs.pop() {
-        for name in crate::workload::NAMES {
+        for name in NAMES {
             let Ok(Some(target)) = mount.lookup(At { dir, name }).await else { continue };
             match target.kind {
                 FileKind::Directory => dirs.push(target.ino),
@@ -277,7 +245,7 @@ async fn fill_file(mount: &Mount, file: OpenFile, room: u64) -> Result<(), Strin
 /// Creates a chain of directories until the zone is full, and removes it; returns its length. While
 /// the zone is full, all of `others` change the directories.
 async fn chain(mount: &Mount, others: &[Mount]) -> Result<usize, String> {
-    let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, crate::workload::NAMES.end() + 1);
+    let (mut made, mut dir, mut name) = (Vec::new(), Ino::ROOT, NAMES.end() + 1);
     let mut dirs = Vec::new();
     while made.len() < CHAIN {
         let at = At { dir, name };

@@ -12,7 +12,6 @@ use types::Duration;
 use crate::cluster::{LEASE, SERVER};
 use crate::devices::SETTLING;
 use crate::faults::{Fault, Injector};
-use crate::log;
 
 /// A device may stall this long without an eviction.
 const STALL: Duration = Duration::from_millis(1_500);
@@ -128,7 +127,7 @@ impl Injector {
                     self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
                 }
                 let which = if *is_data { "data" } else { "metadata" };
-                log::line(&format!("the {which} device stalls"));
+                self.cluster.events.line(&format!("the {which} device stalls"));
                 disk.stall(true);
             }
             Stall::Client { slot, name, direction } => {

@@ -1,20 +1,17 @@
 //! The workload: weighted random operations over a small, contended tree.
 
 use std::cell::Cell;
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use client::OpenFlags;
 use env::sim::SimRng;
 use types::{Duration, Fault, FileKind, Ino};
 
-use crate::call::{At, LOCK_UNITS, NameNo};
+use crate::call::{At, LOCK_UNITS, NAMES, NameNo};
 use crate::model::SET_GID;
 use crate::mount::{Mount, OpenFile, Target};
 use crate::script::{Script, ScriptStep, Workload};
 
-/// The names of every directory.
-pub const NAMES: RangeInclusive<NameNo> = 0..=5;
 /// Most open files of a process.
 const FILES_MAX: usize = 3;
 /// Owners and groups.

@@ -13,95 +13,70 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
-use redbud_sim::{Fault, INVARIANTS, Keep, Plan, Report, Workload, run, shrink};
+use redbud_sim::{Fault, Invariant, Keep, Plan, Report, Workload, run, shrink};
 use types::plant::plant;
 use types::{Bug, Duration};
 
-const MODEL: &str = "9: views are linearizable";
-const FSCK: &str = "1, 2, 5: the metadata are whole after a power cut";
-const DURABLE: &str = "4: what was synced, or seen of another, survives";
-const ONCE: &str = "8: what was acknowledged once and replayed happens once";
-const RECOVERED: &str = "1, 2, 5: the metadata are whole after a recovery";
-const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
-const UNSTABLE: &str = "3: metadata never point at data not yet stable";
-const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
-const OLDER: &str = "7: after an epoch is raised no older record or write takes effect";
-const DAMAGE: &str = "damage of the metadata is never served";
-const WRITER: &str = "6: who holds no right to a range does not write it";
-const ONE_NAME: &str = "5: every name leads to one inode";
-const WHOLE: &str = "1, 2, 5: the metadata are whole";
-const REPAIR: &str = "damage of the metadata can be repaired";
-const STAYS: &str = "a server ends only because it is told to, or a device fails";
-const HEARD: &str = "nobody is evicted who was heard";
-const HEARS: &str = "who was evicted hears of it";
-const LOST: &str = "nothing is lost that no device failed";
-const ROOM: &str = "no ENOSPC while there is room";
-const FAIR: &str = "no call on a shared page takes over 50 ms while nothing fails";
-const OWN: &str = "a process reads what it has written";
-const ENDS: &str = "everything ends once faults have stopped";
-const MOUNTS: &str = "every client can mount";
-const PANIC: &str = "no part of the system panics";
-
 /// The bug, a seed that shows it, and its checker.
-const TABLE: &[(Bug, u64, &str)] = &[
-    (Bug::LogNotFlushed, 1, DURABLE),
-    (Bug::EvictionUntold, 112, HEARS),
-    (Bug::QuarantineRefused, 1, STAYS),
-    (Bug::OldLapAccepted, 1, FSCK),
-    (Bug::RecallSkipped, 6, MODEL),
-    (Bug::NamesKeptAfterRecall, 1, CONFLICT),
-    (Bug::AttrKeptAfterRecall, 1, CONFLICT),
-    (Bug::RightsGivenTwice, 3, CONFLICT),
-    (Bug::DataKeptAfterRecall, 19, OWNED),
-    (Bug::RecallWithoutFlush, 8, PANIC),
-    (Bug::ChecksumIgnored, 15, DAMAGE),
-    (Bug::AddressIgnored, 338, DAMAGE),
-    (Bug::SlotAnswerLost, 123, ONCE),
-    (Bug::ResultNotKept, 270, ONCE),
-    (Bug::InodeNumberReused, 1, FSCK),
-    (Bug::DoubleAllocation, 1, OWNED),
-    (Bug::ReplayOutOfOrder, 17, MODEL),
-    (Bug::ReplaySkipped, 5, MODEL),
-    (Bug::GraceSkipped, 4, CONFLICT),
-    (Bug::LeasesNotReclaimed, 4, CONFLICT),
-    (Bug::GlimpseIgnored, 3, MODEL),
-    (Bug::CommitBeforeStable, 5, UNSTABLE),
-    (Bug::LeaseIgnored, 180, CONFLICT),
-    (Bug::EpochKept, 1, OLDER),
-    (Bug::QuarantineSkipped, 4, OWNED),
-    (Bug::InPlaceNotFlushed, 53, DURABLE),
-    (Bug::ReplyGateSkipped, 1, DURABLE),
-    (Bug::SyncNotDurable, 27, DURABLE),
-    (Bug::OrphanFreedOpen, 1, MODEL),
-    (Bug::LocksIgnored, 20, MODEL),
-    (Bug::UnlockLost, 15, MODEL),
-    (Bug::TailNotZeroed, 76, MODEL),
-    (Bug::ContentNotCut, 1, MODEL),
-    (Bug::HoleNotPunched, 11, MODEL),
-    (Bug::AppendAtOldEnd, 6, MODEL),
-    (Bug::CookieSkips, 1, MODEL),
-    (Bug::CircleUnchecked, 2, RECOVERED),
-    (Bug::ParentLinkKept, 1, FSCK),
-    (Bug::SameFileRename, 54, MODEL),
-    (Bug::EmptyUnchecked, 1, RECOVERED),
-    (Bug::KernelNamesKept, 1, MODEL),
-    (Bug::KernelAttrKept, 20, MODEL),
-    (Bug::StaleWriteBack, 40, MODEL),
-    (Bug::LocksNotReclaimed, 51, MODEL),
-    (Bug::LockKeptByNobody, 38, MODEL),
-    (Bug::KernelPagesKept, 28, MODEL),
-    (Bug::GroupKept, 1, MODEL),
-    (Bug::RequestNotHeard, 1, HEARD),
-    (Bug::RecallNotRepeated, 6, ENDS),
-    (Bug::HoarderKept, 24, ROOM),
-    (Bug::FreezeSkipped, 462, WRITER),
-    (Bug::CookieRepeats, 1, ONE_NAME),
-    (Bug::SlowFlushFailed, 17, LOST),
-    (Bug::RepairOnce, 14, REPAIR),
-    (Bug::NewcomerRefused, 1, MOUNTS),
-    (Bug::ReplacedLinkKept, 5, WHOLE),
-    (Bug::LackingPageKept, 1, OWN),
-    (Bug::DrainServesAll, 40, FAIR),
+const TABLE: &[(Bug, u64, Invariant)] = &[
+    (Bug::LogNotFlushed, 1, Invariant::Durable),
+    (Bug::EvictionUntold, 112, Invariant::Noticed),
+    (Bug::QuarantineRefused, 1, Invariant::Server),
+    (Bug::OldLapAccepted, 1, Invariant::PowerCut),
+    (Bug::RecallSkipped, 6, Invariant::Linearizable),
+    (Bug::NamesKeptAfterRecall, 1, Invariant::Lease),
+    (Bug::AttrKeptAfterRecall, 1, Invariant::Lease),
+    (Bug::RightsGivenTwice, 3, Invariant::Lease),
+    (Bug::DataKeptAfterRecall, 19, Invariant::Owner),
+    (Bug::RecallWithoutFlush, 8, Invariant::NoPanic),
+    (Bug::ChecksumIgnored, 15, Invariant::Damage),
+    (Bug::AddressIgnored, 338, Invariant::Damage),
+    (Bug::SlotAnswerLost, 123, Invariant::Once),
+    (Bug::ResultNotKept, 270, Invariant::Once),
+    (Bug::InodeNumberReused, 1, Invariant::PowerCut),
+    (Bug::DoubleAllocation, 1, Invariant::Owner),
+    (Bug::ReplayOutOfOrder, 17, Invariant::Linearizable),
+    (Bug::ReplaySkipped, 5, Invariant::Linearizable),
+    (Bug::GraceSkipped, 4, Invariant::Lease),
+    (Bug::LeasesNotReclaimed, 4, Invariant::Lease),
+    (Bug::GlimpseIgnored, 3, Invariant::Linearizable),
+    (Bug::CommitBeforeStable, 5, Invariant::Stable),
+    (Bug::LeaseIgnored, 180, Invariant::Lease),
+    (Bug::EpochKept, 1, Invariant::Epoch),
+    (Bug::QuarantineSkipped, 4, Invariant::Owner),
+    (Bug::InPlaceNotFlushed, 53, Invariant::Durable),
+    (Bug::ReplyGateSkipped, 1, Invariant::Durable),
+    (Bug::SyncNotDurable, 27, Invariant::Durable),
+    (Bug::OrphanFreedOpen, 1, Invariant::Linearizable),
+    (Bug::LocksIgnored, 20, Invariant::Linearizable),
+    (Bug::UnlockLost, 15, Invariant::Linearizable),
+    (Bug::TailNotZeroed, 76, Invariant::Linearizable),
+    (Bug::ContentNotCut, 1, Invariant::Linearizable),
+    (Bug::HoleNotPunched, 11, Invariant::Linearizable),
+    (Bug::AppendAtOldEnd, 6, Invariant::Linearizable),
+    (Bug::CookieSkips, 1, Invariant::Linearizable),
+    (Bug::CircleUnchecked, 2, Invariant::Recovered),
+    (Bug::ParentLinkKept, 1, Invariant::PowerCut),
+    (Bug::SameFileRename, 54, Invariant::Linearizable),
+    (Bug::EmptyUnchecked, 1, Invariant::Recovered),
+    (Bug::KernelNamesKept, 1, Invariant::Linearizable),
+    (Bug::KernelAttrKept, 20, Invariant::Linearizable),
+    (Bug::StaleWriteBack, 40, Invariant::Linearizable),
+    (Bug::LocksNotReclaimed, 51, Invariant::Linearizable),
+    (Bug::LockKeptByNobody, 38, Invariant::Linearizable),
+    (Bug::KernelPagesKept, 28, Invariant::Linearizable),
+    (Bug::GroupKept, 1, Invariant::Linearizable),
+    (Bug::RequestNotHeard, 1, Invariant::Eviction),
+    (Bug::RecallNotRepeated, 6, Invariant::Ends),
+    (Bug::HoarderKept, 24, Invariant::Room),
+    (Bug::FreezeSkipped, 462, Invariant::Writer),
+    (Bug::CookieRepeats, 1, Invariant::OneName),
+    (Bug::SlowFlushFailed, 17, Invariant::Loss),
+    (Bug::RepairOnce, 14, Invariant::Repair),
+    (Bug::NewcomerRefused, 1, Invariant::Mount),
+    (Bug::ReplacedLinkKept, 5, Invariant::Whole),
+    (Bug::LackingPageKept, 1, Invariant::Own),
+    (Bug::DrainServesAll, 40, Invariant::Fair),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
@@ -198,7 +173,7 @@ fn run_with(bug: Bug, plan: &Plan) -> Report {
     report
 }
 
-fn invariant(report: &Report) -> Option<&'static str> {
+fn invariant(report: &Report) -> Option<Invariant> {
     report.violation.as_ref().map(|violation| violation.invariant)
 }
 
@@ -251,11 +226,17 @@ fn planted_bugs_are_caught_and_without_them_nothing_is_found() {
         }
         let other = (1..=TRIES).find(|&seed| shown(seed) == Some(checker) && is_sound(bug, seed));
         let mut text = other.map_or_else(
-            || format!("    // Bug::{bug:?}: not caught by {checker:?} in {TRIES} seeds"),
-            |seed| format!("    (Bug::{bug:?}, {seed}, {checker:?}), // no longer {recorded}"),
+            || format!("    // Bug::{bug:?}: not caught by {} in {TRIES} seeds", checker.name()),
+            |seed| {
+                format!(
+                    "    (Bug::{bug:?}, {seed}, Invariant::{checker:?}), // no longer {recorded}"
+                )
+            },
         );
         if let Some(seen) = seen {
-            text += &format!("\n    (Bug::{bug:?}, {recorded}, {seen:?}), // or by this checker");
+            text += &format!(
+                "\n    (Bug::{bug:?}, {recorded}, Invariant::{seen:?}), // or by this checker"
+            );
         }
         println!("{text}");
         if other.is_none() || !aged_will_do {
@@ -276,8 +257,11 @@ fn planted_bugs_have_a_row_each() {
 
 #[test]
 fn checkers_catch_a_planted_bug_each_within_a_thousand_seeds() {
-    let catches = |invariant: &&&str| TABLE.iter().any(|(_, _, by)| by == *invariant);
-    let without: Vec<&str> = INVARIANTS.iter().filter(|all| !catches(all)).copied().collect();
+    let catches = |invariant: &Invariant| TABLE.iter().any(|(.., by)| by == invariant);
+    // Two runs of a seed are compared outside of a run (`redbud sim --twice`).
+    let is_apart = |invariant: &Invariant| *invariant == Invariant::SameRun;
+    let without: Vec<&Invariant> =
+        Invariant::ALL.iter().filter(|all| !catches(all) && !is_apart(all)).collect();
     assert!(without.is_empty(), "checkers that no planted bug shows: {without:?}");
     let late: Vec<_> = TABLE.iter().filter(|(_, seed, _)| *seed > TRIES).collect();
     assert!(late.is_empty(), "{late:?}");
@@ -289,7 +273,8 @@ fn print_table(seeds: u64) {
     let all = Bug::ALL.iter().filter(|bug| !OF_THE_STORE.contains(bug) && is_asked_for(**bug));
     for_rows(&all.collect::<Vec<_>>(), |&&bug| match find(bug, first..first + seeds) {
         Some((seed, report)) => {
-            println!("    (Bug::{bug:?}, {seed}, {:?}),", invariant(&report).unwrap_or_default());
+            let by = invariant(&report).expect("it is a violation");
+            println!("    (Bug::{bug:?}, {seed}, Invariant::{by:?}),");
         }
         None => println!("    // Bug::{bug:?}: not in {seeds} seeds from {first} on"),
     });
@@ -301,7 +286,7 @@ fn failed_run_reports_its_history_up_to_then() {
         let (_, seed, _) = TABLE.iter().find(|(of, ..)| *of == bug).expect("it has a row");
         let report = run_with(bug, &plan(bug, *seed));
         let violation = report.violation.expect("it is caught");
-        assert_ne!(violation.invariant, MODEL);
+        assert_ne!(violation.invariant, Invariant::Linearizable);
         assert!(!violation.history.is_empty(), "{bug:?}");
         assert_eq!(violation.history.len() as u64, report.steps);
     }

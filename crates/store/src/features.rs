@@ -20,6 +20,10 @@
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
 
+use std::str::FromStr;
+
+use types::units::parse_size;
+
 use crate::format::blob::BlobForm;
 use crate::format::slot::SlotSize;
 use crate::superblock::SuperError;
@@ -200,6 +204,17 @@ impl Features {
     }
 }
 
+impl FromStr for SlotSize {
+    type Err = String;
+
+    /// A size in bytes as options give it: 512, 1K, 2K or 4K.
+    fn from_str(text: &str) -> Result<SlotSize, String> {
+        let bytes = parse_size(text)?;
+        let found = SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
+        found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
+    }
+}
+
 /// Features for messages: by name where `names` has one, else by bit.
 fn text(features: Features, names: &[u8]) -> String {
     let named = |feature: Feature| {
@@ -228,6 +243,15 @@ fn names_in(mut names: &[u8]) -> impl Iterator<Item = (Feature, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slot_size_is_read_in_bytes_or_kilobytes() {
+        for (text, size) in [("512", SlotSize::Bytes512), ("1K", SlotSize::Bytes1024)] {
+            assert_eq!(text.parse(), Ok(size));
+        }
+        assert!("8K".parse::<SlotSize>().is_err_and(|text| text.contains("512, 1K, 2K or 4K")));
+        assert!("K".parse::<SlotSize>().is_err_and(|text| text.contains("is no size")));
+    }
 
     #[test]
     fn feature_names_are_distinct_and_decode_to_their_features() {

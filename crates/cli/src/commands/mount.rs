@@ -93,6 +93,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
             strict: options.strict,
             uring: (options.transport == Transport::Uring).then(|| entries(options)),
         },
+        log: log::line,
     };
     let ready = || notify::send("READY=1\nSTATUS=mounted\n");
     let executors = options.executors.unwrap_or_else(|| fuse::executors(&what.init));
@@ -141,7 +142,6 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
         dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
         read_only: options.read_only,
         connect_timeout: options.mount_timeout,
-        log: log::line,
         ..client::ClientConfig::default()
     }
 }

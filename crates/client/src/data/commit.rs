@@ -153,7 +153,7 @@ impl DataContext {
 
     /// Reports a change of content to the observer.
     pub(super) fn report_edit(&self, ino: Ino, edited: Edited) {
-        if let Some(on_edit) = self.on_edit {
+        if let Some(on_edit) = &self.on_edit {
             on_edit(ino, edited);
         }
     }

@@ -27,7 +27,7 @@ const WRITES_MAX: usize = 128;
 const LOST_MAX: usize = 64;
 
 /// Settings for the data devices.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DataConfig {
     /// Paths of devices that differ on this host from those that the server reports.
     pub devices: Vec<(PagId, String)>,

@@ -178,7 +178,7 @@ impl Cluster {
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(60),
-            log: |line| log(line),
+            log: Rc::new(log),
             ..config
         };
         let client = Client::connect(env.clone(), config, kernel.clone()).await?;

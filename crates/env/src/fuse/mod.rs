@@ -9,6 +9,7 @@
 //! - a thread of its lane writes each notification, so one that blocks in
 //!   the kernel delays nothing but its lane.
 
+pub(crate) mod message;
 mod uring;
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +21,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+pub use message::{FuseRequest, NotifyLane};
 pub use uring::UringOptions;
+
+use message::HEAD;
 
 use crate::buffer::IoBuf;
 use crate::driver::{Handle, Op};
@@ -28,8 +32,6 @@ use crate::env::Env;
 use crate::executor::OpFuture;
 use crate::os::fuse_dev::{self, Lanes};
 
-/// Bytes of a request that are read apart from its body: fuse_in_header and fuse_write_in.
-const HEAD: usize = 80;
 /// The body of the largest request, a WRITE of 1 MiB. The kernel sends no request longer than
 /// `max_write` plus the fixed parts of a WRITE.
 const BODY_MAX: usize = 1 << 20;
@@ -67,32 +69,6 @@ struct Inner {
     uring: RefCell<uring::Uring>,
     /// Waits until the device can be read; kept between calls of `recv`.
     polling: RefCell<Option<OpFuture>>,
-}
-
-/// Notifications of one lane are written in order; lanes do not wait for each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotifyLane {
-    /// Entries: invalidation and deletion of names, epochs.
-    Names,
-    /// Page ranges that a recall waits for; may block for long behind locked pages.
-    Pages,
-    /// Attributes.
-    Attrs,
-    /// Page ranges that no recall waits for; may block behind requests that wait for recalls.
-    Background,
-    /// Page ranges that lack a WRITE which is about to be answered, and bytes that raise the size
-    /// for a read.
-    StalePages,
-}
-
-/// One request of the kernel.
-pub struct FuseRequest {
-    /// The first 80 bytes (fuse_in_header, and fuse_write_in of a WRITE), zero beyond `head_len`.
-    pub head: [u8; HEAD],
-    /// Bytes of `head` that belong to the request.
-    pub head_len: usize,
-    /// The bytes after the first 80, page-aligned.
-    pub body: IoBuf,
 }
 
 impl FuseChannel {

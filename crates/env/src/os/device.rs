@@ -10,8 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use super::{lock, sys};
-use crate::disk::DiskOptions;
-use crate::driver::{ByteLock, Handle, OpenedDisk};
+use crate::driver::{ByteLock, DiskOptions, Handle, OpenedDisk};
 
 /// `_IO(0x12, 119)`: discard a range of a block device.
 const BLKDISCARD: libc::Ioctl = 0x1277;

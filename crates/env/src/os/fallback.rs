@@ -14,9 +14,9 @@ use types::{HashMap, Instant, Timestamp};
 
 use super::sys::RawAddress;
 use super::{device, near, pool, raw, sys};
-use crate::disk::DiskOptions;
 use crate::driver::{
-    ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
+    Token,
 };
 use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::sys;
 use crate::executor_group::without_token;
-use crate::fuse::NotifyLane;
+use crate::fuse::message::NotifyLane;
 use crate::lane::Lane;
 
 /// `_IOR(229, 0, u32)`: makes a descriptor a further channel of a mount.

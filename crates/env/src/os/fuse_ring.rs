@@ -22,7 +22,7 @@ use std::os::fd::RawFd;
 use io_uring::{opcode, squeue, types::Fd};
 
 use crate::buffer::IoBuf;
-use crate::fuse::FuseRequest;
+use crate::fuse::message::FuseRequest;
 
 const OP_IN: usize = 128;
 const COMMIT_ID: usize = 264;

@@ -19,9 +19,9 @@ use super::fuse_ring::FuseEntry;
 use super::sys::RawAddress;
 use super::{device, near, pool, raw, sys};
 use crate::buffer::IoBuf;
-use crate::disk::DiskOptions;
 use crate::driver::{
-    ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
+    Token,
 };
 use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;

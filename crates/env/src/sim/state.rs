@@ -20,9 +20,9 @@ use super::price::{Price, Processors};
 use super::rng::SimRng;
 use super::watch::{self, DiskEvent};
 use crate::buffer::IoBuf;
-use crate::disk::DiskOptions;
 use crate::driver::{
-    ByteLock, Completion, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target, Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
+    Token,
 };
 
 /// How a world behaves.

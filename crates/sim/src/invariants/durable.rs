@@ -1,4 +1,4 @@
-//! Invariant 4, at the moment at which it could break: what was acknowledged as durable is durable,
+//! DURABLE, at the moment at which it could break: what was acknowledged as durable is durable,
 //! and so is what one client has seen of another's work.
 //!
 //! The checker follows the log on the metadata device write by write and flush by flush,
@@ -32,10 +32,8 @@ use types::{Fault, Ino, Transno};
 use super::{ClientPlace, NodeRun, epochs, runs_at};
 use crate::call::{At, Call, Op, Outcome};
 use crate::cluster::LOG_BYTES;
-use crate::log;
-
-/// The invariant.
-pub(crate) const DURABLE: &str = "4: what was synced, or seen of another, survives";
+use crate::events::Events;
+use crate::invariant::Invariant;
 
 /// The log on the metadata device.
 #[derive(Default)]
@@ -157,10 +155,8 @@ struct UnflushedWrite {
 }
 
 /// The state of the checker.
-#[derive(Default)]
 pub(crate) struct Durable {
-    /// The disks are watched; otherwise nothing is known of them.
-    watches: bool,
+    events: Events,
     log: LogOnDisk,
     /// A server announced the log as durable up to here.
     announced: u64,
@@ -172,9 +168,13 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    /// From here on the checker gets the events of the disks.
-    pub(crate) fn watch(&mut self) {
-        self.watches = true;
+    pub(crate) fn new(events: &Events) -> Durable {
+        let (log, changes, unflushed) = Default::default();
+        Durable { events: events.clone(), log, announced: 0, epoch: 0, changes, unflushed }
+    }
+
+    fn broken(&self, text: &str) {
+        self.events.broken(Invariant::Durable, text);
     }
 
     /// An event of the metadata device.
@@ -189,11 +189,8 @@ impl Durable {
 
     /// A server has opened the metadata; its log continues at `end`.
     pub(crate) fn opened(&mut self, epoch: u32, end: u64) {
-        if !self.watches {
-            return;
-        }
         if self.epoch > 0 && end < self.announced {
-            broken(&format!(
+            self.broken(&format!(
                 "the log of epoch {epoch} begins at {end}; the server had announced it durable up to {}",
                 self.announced
             ));
@@ -201,7 +198,7 @@ impl Durable {
         self.log.resume_at(end);
         let durable = self.log.durable();
         if durable < end {
-            broken(&format!(
+            self.broken(&format!(
                 "the log of epoch {epoch} begins at {end}; a power cut takes everything after {durable}"
             ));
         }
@@ -212,13 +209,10 @@ impl Durable {
 
     /// The server announces everything up to `covered` as durable; with `its` this transaction too.
     pub(crate) fn answers(&mut self, covered: Transno, its: Option<Transno>) {
-        if !self.watches {
-            return;
-        }
         let durable = self.log.durable();
         for transno in [Some(covered), its].into_iter().flatten() {
             if transno.epoch.0 == self.epoch && transno.lsn.0 > durable {
-                broken(&format!(
+                self.broken(&format!(
                     "the server answers that {transno} is durable; a power cut takes everything after {durable}"
                 ));
             }
@@ -257,7 +251,7 @@ impl Durable {
             changes
                 .iter()
                 .filter(is_seen)
-                .for_each(|change| report_missing(call, unit, change, durable));
+                .for_each(|change| report_missing(&self.events, call, (unit, change), durable));
             let is_its = |of: &&mut Change| of.client == call.client && Some(of.at) == call.applied;
             if call.op.changes()
                 && !matches!(call.outcome, Some(Outcome::Failed(_)))
@@ -291,13 +285,13 @@ impl Durable {
             changes
                 .iter()
                 .filter(is_missing)
-                .for_each(|change| report_missing(call, *unit, change, durable));
+                .for_each(|change| report_missing(&self.events, call, (*unit, change), durable));
         }
     }
 
     /// A write to the data device was submitted.
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
-        let at = log::position();
+        let at = self.events.position();
         for block in blocks {
             let unflushed = UnflushedWrite { node: (node.to_owned(), run), at };
             self.unflushed.entry(block).or_default().insert(id, unflushed);
@@ -336,7 +330,7 @@ impl Durable {
         for (block, writes) in &self.unflushed {
             let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
             if writes.values().any(older) && is_its(*block) {
-                broken(&format!(
+                self.broken(&format!(
                     "{}: no flush made its earlier write of block {block} of the data zone stable",
                     call.line()
                 ));
@@ -359,18 +353,15 @@ fn answered_units(call: &Call) -> Vec<Unit> {
     }
 }
 
-fn report_missing(call: &Call, unit: Unit, change: &Change, durable: u64) {
-    broken(&format!(
+fn report_missing(events: &Events, call: &Call, (unit, change): (Unit, &Change), durable: u64) {
+    let text = format!(
         "{}: c{} had changed {unit:?} by {} [{}]; a power cut takes everything after {durable}",
         call.line(),
         change.client,
         change.transno,
         change.at
-    ));
-}
-
-fn broken(text: &str) {
-    log::broken(DURABLE, text);
+    );
+    events.broken(Invariant::Durable, &text);
 }
 
 #[cfg(test)]
@@ -380,13 +371,12 @@ mod tests {
     use super::*;
 
     fn found(work: impl FnOnce(&mut Durable)) -> Option<String> {
-        log::clear();
-        let mut durable = Durable::default();
-        durable.watch();
+        let events = Events::default();
+        let mut durable = Durable::new(&events);
         durable.opened(1, LOG_BYTES - 8192);
         work(&mut durable);
-        log::first_violation().map(|(invariant, text)| {
-            assert_eq!(invariant, DURABLE);
+        events.first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, Invariant::Durable);
             text
         })
     }
@@ -550,7 +540,7 @@ mod tests {
     fn sync_makes_writes_from_before_it_stable() {
         let synced = |work: &dyn Fn(&mut Durable)| {
             found(|durable| {
-                log::at(5);
+                durable.events.at(5);
                 durable.submitted(1, ("c0", 4), 7..8);
                 work(durable);
                 let place = ("c0".to_owned(), Some(4));
@@ -566,7 +556,7 @@ mod tests {
         }));
         let other = |node: (&str, u32), block: u64, at: u64| {
             found(|durable| {
-                log::at(at);
+                durable.events.at(at);
                 durable.submitted(1, node, block..block + 1);
                 let place = ("c0".to_owned(), Some(4));
                 durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == 7);

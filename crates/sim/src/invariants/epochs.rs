@@ -1,4 +1,4 @@
-//! Invariant 7, of the log: after an epoch was raised, no older record takes effect.
+//! EPOCH, of the log: after an epoch was raised, no older record takes effect.
 //!
 //! - Every server that opens the metadata has a higher epoch than all before it;
 //! - once a server has written to the metadata device, no write of an earlier server is submitted
@@ -10,18 +10,16 @@ use std::collections::BTreeMap;
 
 use env::sim::DiskEvent;
 
-use crate::log;
-
-/// The invariant.
-pub(crate) const OLDER: &str = "7: after an epoch is raised no older record or write takes effect";
+use crate::events::Events;
+use crate::invariant::Invariant;
 
 /// Magic number of a group's header, as in the log of the store.
 const MAGIC: &[u8] = b"RBLG";
 const HEADER: usize = 64;
 
 /// The state of the checker.
-#[derive(Default)]
 pub(crate) struct Epochs {
+    events: Events,
     /// The epoch of the server that last opened the metadata.
     newest: u32,
     /// The newest server that has written.
@@ -41,12 +39,17 @@ pub(crate) fn group(bytes: &[u8]) -> Option<(u32, u64)> {
 }
 
 impl Epochs {
+    pub(crate) fn new(events: &Events) -> Epochs {
+        let (writes, last) = Default::default();
+        Epochs { events: events.clone(), newest: 0, writer: 0, writes, last }
+    }
+
     /// A server has opened the metadata.
     pub(crate) fn opened(&mut self, epoch: u32) {
         if epoch <= self.newest {
             let newest = self.newest;
             let text = format!("a server begins epoch {epoch}, after one of epoch {newest}");
-            log::broken(OLDER, &text);
+            self.broken(&text);
         }
         self.newest = self.newest.max(epoch);
     }
@@ -71,27 +74,28 @@ impl Epochs {
         }
     }
 
+    fn broken(&self, text: &str) {
+        self.events.broken(Invariant::Epoch, text);
+    }
+
     fn by(&self, node: u32, what: &str) {
         if node < self.writer {
             let writer = self.writer;
             let text = format!("{what}, of server run {node}, after run {writer} has written");
-            log::broken(OLDER, &text);
+            self.broken(&text);
         }
     }
 
     fn group(&mut self, epoch: u32, lsn: u64) {
         let newest = self.newest;
         if epoch < newest {
-            log::broken(
-                OLDER,
-                &format!("a group of epoch {epoch} is logged at {lsn} in epoch {newest}"),
-            );
+            self.broken(&format!("a group of epoch {epoch} is logged at {lsn} in epoch {newest}"));
         }
         let before = self.last.range(epoch + 1..).next().map(|(&newer, &at)| (newer, at));
         if let Some((newer, at)) = before.filter(|&(_, at)| at <= lsn) {
             let text =
                 format!("a group of epoch {epoch} is logged at {lsn}, one of {newer} at {at}");
-            log::broken(OLDER, &text);
+            self.broken(&text);
         }
         self.last.insert(epoch, lsn);
     }
@@ -102,10 +106,10 @@ mod tests {
     use super::*;
 
     fn found(work: impl FnOnce(&mut Epochs)) -> Option<String> {
-        log::clear();
-        work(&mut Epochs::default());
-        log::first_violation().map(|(invariant, text)| {
-            assert_eq!(invariant, OLDER);
+        let events = Events::default();
+        work(&mut Epochs::new(&events));
+        events.first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, Invariant::Epoch);
             text
         })
     }

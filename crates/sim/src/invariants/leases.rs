@@ -1,4 +1,4 @@
-//! Invariant 6: two clients never hold conflicting rights, by the server's count and by their own.
+//! LEASE: two clients never hold conflicting rights, by the server's count and by their own.
 //!
 //! Checked when an application's call begins or ends; with many leases less often
 //! (`LEASES_PER_EVENT`):
@@ -18,11 +18,9 @@ use mds::{Introspection, SessionStanding};
 use types::{ClientId, Duration, HeldRange, Ino, Rights};
 
 use crate::cluster::Cluster;
-use crate::log;
+use crate::events::Events;
+use crate::invariant::Invariant;
 use crate::mount::Mount;
-
-/// The invariant.
-pub(crate) const CONFLICT: &str = "6: two clients never hold conflicting rights of one range";
 
 /// A holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +56,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             holders.entry(lease.ino).or_default().push((who, lease.rights));
             looked_at += 1;
         }
-        conflicts(&holders, "the server counts");
+        conflicts(&cluster.events, &holders, "the server counts");
     }
     let (mut holders, mut parts) = (Holders::new(), PartHolders::new());
     for mount in mounts.iter().filter(|mount| mount.client.lease_left() > Duration::ZERO) {
@@ -70,8 +68,8 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             let rights = rights.closed();
             let of = counted.get(&(ino, client)).copied().unwrap_or_default().closed();
             if live && !of.contains(rights) && !is_gone(cluster, ledger.as_ref(), ino) {
-                log::broken(
-                    CONFLICT,
+                cluster.events.broken(
+                    Invariant::Lease,
                     &format!("{who} relies on {rights:?} of inode {ino}; the server counts {of:?}"),
                 );
             }
@@ -87,26 +85,26 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
                 let text = format!(
                     "{who} relies on {part:?} of inode {ino}; the server does not count it"
                 );
-                log::broken(CONFLICT, &text);
+                cluster.events.broken(Invariant::Lease, &text);
             }
             parts.entry(ino).or_default().push((who, part));
         }
     }
-    conflicts(&holders, "clients rely");
-    overlaps(&parts);
+    conflicts(&cluster.events, &holders, "clients rely");
+    overlaps(&cluster.events, &parts);
     looked_at
 }
 
 /// Holders of ranges by inode.
 type PartHolders = BTreeMap<Ino, Vec<(Who, HeldRange)>>;
 
-fn overlaps(parts: &PartHolders) {
+fn overlaps(events: &Events, parts: &PartHolders) {
     for (ino, held) in parts {
         for (nth, (one, part)) in held.iter().enumerate() {
             for (other, others) in held[nth + 1..].iter().filter(|(other, _)| other != one) {
                 if part.range.overlaps(others.range) && (part.exclusive || others.exclusive) {
-                    log::broken(
-                        CONFLICT,
+                    events.broken(
+                        Invariant::Lease,
                         &format!("on inode {ino} clients rely: {one} {part:?}, {other} {others:?}"),
                     );
                 }
@@ -121,13 +119,13 @@ fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool 
         || cluster.inspect(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
 }
 
-fn conflicts(holders: &Holders, how: &str) {
+fn conflicts(events: &Events, holders: &Holders, how: &str) {
     for (ino, held) in holders {
         for (nth, (one, rights)) in held.iter().enumerate() {
             for (other, others) in &held[nth + 1..] {
                 if rights.conflicts().intersects(*others) {
-                    log::broken(
-                        CONFLICT,
+                    events.broken(
+                        Invariant::Lease,
                         &format!("on inode {ino} {how}: {one} {rights:?}, {other} {others:?}"),
                     );
                 }
@@ -144,10 +142,10 @@ mod tests {
     const B: Who = Who::Mount(1, ClientId(2));
 
     fn found(held: &[(Who, Rights)]) -> bool {
-        log::clear();
-        conflicts(&Holders::from([(Ino(9), held.to_vec())]), "clients rely");
-        log::first_violation().is_some_and(|(invariant, text)| {
-            assert_eq!(invariant, CONFLICT);
+        let events = Events::default();
+        conflicts(&events, &Holders::from([(Ino(9), held.to_vec())]), "clients rely");
+        events.first_violation().is_some_and(|(invariant, text)| {
+            assert_eq!(invariant, Invariant::Lease);
             ["inode 9", "c0 (client 1)", "c1 (client 2)"].iter().all(|part| text.contains(part))
         })
     }
@@ -163,12 +161,12 @@ mod tests {
     #[test]
     fn conflicting_ranges_of_two_clients_are_a_violation() {
         let conflict = |one: (Who, u64, u64, bool), other: (Who, u64, u64, bool)| {
-            log::clear();
+            let events = Events::default();
             let held = [one, other].map(|(who, from, to, exclusive)| {
                 (who, HeldRange { range: types::BlockRange::new(from, to), exclusive })
             });
-            overlaps(&PartHolders::from([(Ino(9), held.to_vec())]));
-            log::first_violation().is_some()
+            overlaps(&events, &PartHolders::from([(Ino(9), held.to_vec())]));
+            events.first_violation().is_some()
         };
         assert!(conflict((A, 0, 4, true), (B, 3, 5, false)));
         assert!(!conflict((A, 0, 4, false), (B, 3, 5, false)));

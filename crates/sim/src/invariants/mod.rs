@@ -1,61 +1,33 @@
-//! One module for each invariant, or for several that one check covers. Except `views` they check
-//! while the cluster runs, at the moment at which an invariant could break.
+//! The checkers of the invariants of docs/INVARIANTS.md, one module for each invariant, or for
+//! several that one check covers. Except `views` they check while the cluster runs, at the moment
+//! at which an invariant could break: [`Checkers`] takes the events of the run and passes each to
+//! the checkers that it concerns.
 //!
 //! Invariants:
-//! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]);
-//! - a violation carries the invariant's number and text, and is reported before its consequences.
+//! - a checker changes nothing: the run is the same without it ([`crate::Report::trace`]). The one
+//!   exception is [`Event::Unflushed`];
+//! - a violation carries the invariant's name, and is reported before its consequences.
 
-pub(crate) mod durable;
-pub(crate) mod epochs;
-pub(crate) mod leases;
-pub(crate) mod once;
-pub(crate) mod ownership;
-pub(crate) mod recovery;
-pub(crate) mod stable;
+mod durable;
+mod epochs;
+mod leases;
+mod once;
+mod ownership;
+mod recovery;
+mod stable;
 pub(crate) mod views;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use env::sim::{DiskAction, DiskEvent, DiskObservation, watch_disks};
-use mds::{CommittedBlocks, Executed};
-use proto::mds::Reply;
+use env::sim::{DiskAction, DiskEvent};
+use mds::CommittedBlocks;
 use types::{ClientId, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
-use crate::fleet::Fleet;
-use crate::history::{Applied, History};
-use crate::{cluster, fields, fleet, log, media_corruption, mount, run, space};
-
-/// Every invariant that a violation may name. `tests/planted.rs` has a bug for each.
-pub const ALL: &[&str] = &[
-    leases::CONFLICT,
-    durable::DURABLE,
-    epochs::OLDER,
-    once::ONCE,
-    ownership::OWNED,
-    ownership::WRITER,
-    recovery::WHOLE,
-    stable::UNSTABLE,
-    cluster::SERVER_STAYS,
-    fields::FAIR,
-    fields::OWN,
-    fleet::NO_SPURIOUS_EVICTION,
-    fleet::NOTICED,
-    fleet::NO_SPURIOUS_LOSS,
-    mount::ONE_NAME,
-    media_corruption::DAMAGE,
-    media_corruption::REPAIR,
-    run::EVERYONE_MOUNTS,
-    run::EVERYTHING_ENDS,
-    run::NO_PANICS,
-    run::POWER_CUT,
-    run::WHOLE,
-    space::ROOM,
-    views::LINEARIZABLE,
-];
+use crate::events::{Applied, Event};
+use crate::fleet::{Fleet, WeakFleet};
 
 /// A node, and the number of its run.
 type NodeRun = (String, u32);
@@ -67,12 +39,14 @@ fn runs_at(node: &NodeRun, place: &ClientPlace) -> bool {
     node.0 == place.0 && place.1.is_none_or(|run| run == node.1)
 }
 
-/// The state of all checkers of a run. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Checks(Rc<Inner>);
+/// Leases checked for each event, on average and at most: checking all leases at every event would
+/// dominate long runs.
+const LEASES_PER_EVENT: usize = 32;
 
-#[derive(Default)]
-struct Inner {
+/// All checkers of a run.
+struct Checkers {
+    cluster: Cluster,
+    fleet: WeakFleet,
     owners: RefCell<ownership::Owners>,
     stable: RefCell<stable::Stable>,
     epochs: RefCell<epochs::Epochs>,
@@ -81,33 +55,163 @@ struct Inner {
     recovery: RefCell<recovery::Recovery>,
     /// The place of each client of the history.
     places: RefCell<BTreeMap<usize, ClientPlace>>,
-    /// Requests that the data device failed, by node, since its present run began.
-    failed: RefCell<BTreeMap<String, BTreeSet<DiskAction>>>,
+    /// Events since the last check of the leases, and how many leases there were.
+    moved: Cell<usize>,
+    leases: Cell<usize>,
 }
 
-impl Checks {
+/// From here on checks the events of the run, and at each position the leases of the fleet.
+pub(crate) fn watch(cluster: &Cluster, fleet: &Fleet) {
+    let checkers = Checkers::new(cluster, fleet);
+    cluster.events.subscribe(Box::new(move |event| checkers.happened(event)));
+}
+
+impl Checkers {
+    fn new(cluster: &Cluster, fleet: &Fleet) -> Checkers {
+        let events = &cluster.events;
+        Checkers {
+            cluster: cluster.clone(),
+            fleet: fleet.weak(),
+            owners: RefCell::default(),
+            stable: RefCell::new(stable::Stable::new(events)),
+            epochs: RefCell::new(epochs::Epochs::new(events)),
+            durable: RefCell::new(durable::Durable::new(events)),
+            once: RefCell::new(once::Once::new(events)),
+            recovery: RefCell::default(),
+            places: RefCell::default(),
+            moved: Cell::new(0),
+            leases: Cell::new(0),
+        }
+    }
+
+    /// An event of the run.
+    fn happened(&self, event: Event<'_>) {
+        match event {
+            Event::Moved => self.moved(),
+            Event::Ended(call) => self.ended(call),
+            Event::Meta(event) => {
+                self.epochs.borrow_mut().happened(event);
+                self.durable.borrow_mut().on_meta(event);
+            }
+            Event::Data(event) => self.on_data(event),
+            Event::MetaReplaced => self.durable.borrow_mut().meta_replaced(),
+            Event::DataReplaced => {
+                self.stable.borrow_mut().data_replaced();
+                self.durable.borrow_mut().data_replaced();
+            }
+            Event::Opened(from) => self.opened(from),
+            Event::Executed(executed) => self.once.borrow_mut().executed(executed),
+            Event::Commits(pointed) => self.commits(&pointed),
+            Event::Answers { reply, durable } => {
+                let its = durable.then_some(reply.transno);
+                self.durable.borrow_mut().answers(reply.last_committed, its);
+            }
+            Event::Applied { client, asked, applied } => self.applied(client, asked, applied),
+            Event::Unflushed(client) => self.settle_unflushed(client),
+            Event::Mounted { client, node } => {
+                let place = (node.to_owned(), self.cluster.world.run_of(node));
+                self.places.borrow_mut().insert(client, place);
+            }
+            Event::SessionLost(client) => {
+                if let Some(place) = self.places.borrow().get(&client) {
+                    self.durable.borrow_mut().abandon_writes(place);
+                }
+            }
+            // The fleet reports what follows from these.
+            Event::TookEffect { .. }
+            | Event::Evicts(..)
+            | Event::ServerKilled
+            | Event::ClientLine(_)
+            | Event::Edited(..) => {}
+        }
+    }
+
+    /// The history moves on.
+    fn moved(&self) {
+        self.owners.borrow_mut().learn_sessions(&self.cluster);
+        self.moved.set(self.moved.get() + 1);
+        let due = self.moved.get() * LEASES_PER_EVENT >= self.leases.get();
+        if let Some(mounts) = self.fleet.mounts().filter(|_| due) {
+            self.leases.set(leases::check(&self.cluster, &mounts));
+            self.moved.set(0);
+        }
+        let ended = self.recovery.borrow_mut().has_ended(&self.cluster);
+        if ended {
+            recovery::recovered(&self.cluster, "the recovery of all clients");
+        }
+    }
+
+    /// An application got an answer.
+    fn ended(&self, call: &Call) {
+        self.durable.borrow_mut().ended(call);
+        let places = self.places.borrow();
+        let (Some(Outcome::Done), Some(place)) = (&call.outcome, places.get(&call.client)) else {
+            return;
+        };
+        let (owners, durable) = (self.owners.borrow(), self.durable.borrow());
+        let of = |block| owners.written_of(&self.cluster, block);
+        match call.op {
+            Op::Fsync(ino, _) => durable.synced(call, place, |block| of(block) == Some(ino)),
+            Op::SyncAll => durable.synced(call, place, |block| of(block).is_some()),
+            _ => {}
+        }
+    }
+
+    fn on_data(&self, event: DiskEvent<'_>) {
+        match event {
+            DiskEvent::Failed { node, action } => {
+                if matches!(action, DiskAction::Write | DiskAction::Flush) {
+                    let place = (node.0.to_owned(), Some(node.1));
+                    self.durable.borrow_mut().abandon_writes(&place);
+                }
+            }
+            DiskEvent::Submitted { node: (SERVER, _), .. } => {}
+            DiskEvent::Submitted { id, node, offset, bytes } => {
+                let blocks = stable::blocks_of(offset, bytes.len() as u64);
+                self.owners.borrow_mut().submitted(&self.cluster, node, blocks.clone());
+                self.durable.borrow_mut().submitted(id, node, blocks.clone());
+                self.stable.borrow_mut().submitted(id, node, blocks);
+            }
+            DiskEvent::Completed { id } => {
+                let Some(((node, run), blocks)) = self.stable.borrow().write(id) else { return };
+                let owners =
+                    self.owners.borrow_mut().completed(&self.cluster, (&node, run), blocks);
+                self.stable.borrow_mut().completed(id, &owners);
+            }
+            DiskEvent::Stable { ids } => {
+                let (mut durable, mut stable) =
+                    (self.durable.borrow_mut(), self.stable.borrow_mut());
+                for id in ids {
+                    let write = stable.write(*id);
+                    write.into_iter().for_each(|(_, blocks)| durable.stable(*id, blocks));
+                }
+                stable.stable(ids);
+            }
+        }
+    }
+
+    /// A server has opened the metadata; its log continues at `from`.
+    fn opened(&self, from: Transno) {
+        let (epoch, end) = (from.epoch.0, from.lsn.0);
+        self.epochs.borrow_mut().opened(epoch);
+        self.durable.borrow_mut().opened(epoch, end);
+        self.once.borrow_mut().opened(end);
+        let is_mapped = |block| ownership::is_mapped(&self.cluster, block);
+        self.stable.borrow_mut().unmapped(is_mapped);
+        recovery::recovered(&self.cluster, "the store's recovery");
+    }
+
     /// A commit makes the metadata point at blocks.
-    pub(crate) fn commits(&self, pointed: &CommittedBlocks<'_>) {
-        self.0.owners.borrow_mut().pointed(pointed);
-        let place = self.0.owners.borrow().place_of(pointed.client);
-        self.0.stable.borrow_mut().pointed(pointed, place.as_ref());
-    }
-
-    /// A transaction of the store executed an operation of a client.
-    pub(crate) fn executed(&self, executed: Executed) {
-        self.0.once.borrow_mut().executed(executed);
-    }
-
-    /// The server answers; `durable`: the transaction of the answer is durable.
-    pub(crate) fn answers(&self, reply: &Reply, durable: bool) {
-        let its = durable.then_some(reply.transno);
-        self.0.durable.borrow_mut().answers(reply.last_committed, its);
+    fn commits(&self, pointed: &CommittedBlocks<'_>) {
+        self.owners.borrow_mut().pointed(pointed);
+        let place = self.owners.borrow().place_of(pointed.client);
+        self.stable.borrow_mut().pointed(pointed, place.as_ref());
     }
 
     /// The server applied a request of a client of the history.
-    pub(crate) fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
+    fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
         let Some(transno) = applied.transno else { return };
-        let mut durable = self.0.durable.borrow_mut();
+        let mut durable = self.durable.borrow_mut();
         if let proto::mds::Op::Commit { ino, .. } = asked {
             durable.committed(client, applied.at, *ino, transno);
         } else if let Some(op) = &applied.step {
@@ -115,144 +219,16 @@ impl Checks {
         }
     }
 
-    /// A server has opened the metadata; its log continues at `from`.
-    pub(crate) fn opened(&self, cluster: &Cluster, from: Transno) {
-        let (epoch, end) = (from.epoch.0, from.lsn.0);
-        self.0.epochs.borrow_mut().opened(epoch);
-        self.0.durable.borrow_mut().opened(epoch, end);
-        self.0.once.borrow_mut().opened(end);
-        self.0.stable.borrow_mut().unmapped(|block| ownership::is_mapped(cluster, block));
-        recovery::recovered(cluster, "the store's recovery");
-    }
-
-    /// A node begins a new run.
-    pub(crate) fn begins(&self, node: &str) {
-        self.0.failed.borrow_mut().remove(node);
-    }
-
-    /// The place of a client of the history.
-    pub(crate) fn runs(&self, cluster: &Cluster, client: usize, node: &str) {
-        let place = (node.to_owned(), cluster.world.run_of(node));
-        self.0.places.borrow_mut().insert(client, place);
-    }
-
-    /// A client of the history lost its session, and with it everything unsynced.
-    pub(crate) fn lost_session(&self, client: usize) {
-        if let Some(place) = self.0.places.borrow().get(&client) {
-            self.0.durable.borrow_mut().abandon_writes(place);
+    /// A power cut may lose this client's writes, says the server. The simulated device keeps
+    /// those that are not certainly stable; with a working device the server should have flushed
+    /// them.
+    fn settle_unflushed(&self, client: ClientId) {
+        let data = self.cluster.data();
+        if data.is_stalled() || self.cluster.was_failed(SERVER, DiskAction::Flush) {
+            let place = self.owners.borrow().place_of(client);
+            let unflushed =
+                place.map_or_else(BTreeSet::new, |place| self.stable.borrow().unflushed_of(&place));
+            data.make_writes_stable(&unflushed);
         }
     }
-
-    /// Did the data device fail such a request in the node's present run?
-    pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
-        self.0.failed.borrow().get(node).is_some_and(|failed| failed.contains(&action))
-    }
-
-    /// Writes of this client that are not certainly stable.
-    pub(crate) fn unflushed_of(&self, client: ClientId) -> BTreeSet<u64> {
-        let place = self.0.owners.borrow().place_of(client);
-        place.map_or_else(BTreeSet::new, |place| self.0.stable.borrow().unflushed_of(&place))
-    }
-
-    /// The data device was replaced: its content is stable, and the writers are gone.
-    pub(crate) fn data_replaced(&self) {
-        *self.0.stable.borrow_mut() = stable::Stable::default();
-        self.0.durable.borrow_mut().data_replaced();
-    }
-
-    /// The metadata device was replaced: its content is stable.
-    pub(crate) fn meta_replaced(&self) {
-        self.0.durable.borrow_mut().meta_replaced();
-    }
-
-    /// An application got an answer.
-    fn ended(&self, cluster: &Cluster, call: &Call) {
-        let durable = &self.0.durable;
-        durable.borrow_mut().ended(call);
-        let places = self.0.places.borrow();
-        let (Some(Outcome::Done), Some(place)) = (&call.outcome, places.get(&call.client)) else {
-            return;
-        };
-        let owners = self.0.owners.borrow();
-        let of = |block| owners.written_of(cluster, block);
-        match call.op {
-            Op::Fsync(ino, _) => {
-                durable.borrow().synced(call, place, |block| of(block) == Some(ino));
-            }
-            Op::SyncAll => durable.borrow().synced(call, place, |block| of(block).is_some()),
-            _ => {}
-        }
-    }
-}
-
-/// Checks every event of the devices while the guard lives.
-pub(crate) fn watch_devices(cluster: &Cluster) -> DiskObservation {
-    let (cluster, checks) = (cluster.clone(), cluster.checks.0.clone());
-    checks.durable.borrow_mut().watch();
-    watch_disks(move |disk, event| {
-        if disk.is(&cluster.meta()) {
-            checks.epochs.borrow_mut().happened(event);
-            checks.durable.borrow_mut().on_meta(event);
-        } else if disk.is(&cluster.data()) {
-            on_data(&cluster, &checks, event);
-        }
-    })
-}
-
-fn on_data(cluster: &Cluster, checks: &Inner, event: DiskEvent<'_>) {
-    match event {
-        DiskEvent::Failed { node, action } => {
-            checks.failed.borrow_mut().entry(node.0.to_owned()).or_default().insert(action);
-            if matches!(action, DiskAction::Write | DiskAction::Flush) {
-                let place = (node.0.to_owned(), Some(node.1));
-                checks.durable.borrow_mut().abandon_writes(&place);
-            }
-        }
-        DiskEvent::Submitted { node: (SERVER, _), .. } => {}
-        DiskEvent::Submitted { id, node, offset, bytes } => {
-            let blocks = stable::blocks_of(offset, bytes.len() as u64);
-            checks.owners.borrow_mut().submitted(cluster, node, blocks.clone());
-            checks.durable.borrow_mut().submitted(id, node, blocks.clone());
-            checks.stable.borrow_mut().submitted(id, node, blocks);
-        }
-        DiskEvent::Completed { id } => {
-            let Some(((node, run), blocks)) = checks.stable.borrow().write(id) else { return };
-            let owners = checks.owners.borrow_mut().completed(cluster, (&node, run), blocks);
-            checks.stable.borrow_mut().completed(id, &owners);
-        }
-        DiskEvent::Stable { ids } => {
-            let (mut durable, mut stable) =
-                (checks.durable.borrow_mut(), checks.stable.borrow_mut());
-            for id in ids {
-                stable.write(*id).into_iter().for_each(|(_, blocks)| durable.stable(*id, blocks));
-            }
-            stable.stable(ids);
-        }
-    }
-}
-
-/// Leases checked for each event, on average and at most: checking all leases at every event would
-/// dominate long runs.
-const LEASES_PER_EVENT: usize = 32;
-
-/// From here on checks the clients, their leases and the answers to their applications, at every
-/// event that an application sees.
-pub(crate) fn watch_clients(cluster: &Cluster, fleet: &Fleet, history: &History) {
-    let of = cluster.clone();
-    history.on_end(Box::new(move |call| of.checks.ended(&of, call)));
-    let (cluster, fleet) = (cluster.clone(), fleet.weak());
-    let (events, leases) = (Cell::new(0), Cell::new(0));
-    log::on_event(Box::new(move || {
-        cluster.checks.0.owners.borrow_mut().learn_sessions(&cluster);
-        events.set(events.get() + 1);
-        let due = events.get() * LEASES_PER_EVENT >= leases.get();
-        if let Some(mounts) = fleet.mounts().filter(|_| due) {
-            leases.set(leases::check(&cluster, &mounts));
-            events.set(0);
-        }
-        let ended = cluster.checks.0.recovery.borrow_mut().has_ended(&cluster);
-        if ended {
-            recovery::recovered(&cluster, "the recovery of all clients");
-        }
-    }));
 }

@@ -1,4 +1,4 @@
-//! Invariant 8: an operation that was acknowledged once and replayed happens once.
+//! ONCE: an operation that was acknowledged once and replayed happens once.
 //!
 //! Every operation is identified by slot and sequence of its request and its index there.
 //! Retransmission and replay keep these. Checked when a transaction of the store executes an
@@ -14,10 +14,8 @@ use std::collections::BTreeMap;
 use mds::Executed;
 use types::{ClientId, Transno};
 
-use crate::log;
-
-/// The invariant.
-pub(crate) const ONCE: &str = "8: what was acknowledged once and replayed happens once";
+use crate::events::Events;
+use crate::invariant::Invariant;
 
 /// Remembered requests of one slot.
 const REQUESTS: usize = 256;
@@ -26,12 +24,16 @@ const REQUESTS: usize = 256;
 type Done = Vec<(Option<u32>, Transno)>;
 
 /// The state of the checker: the newest requests of each slot.
-#[derive(Default)]
 pub(crate) struct Once {
+    events: Events,
     slots: BTreeMap<(ClientId, u16), BTreeMap<(u32, u8), Done>>,
 }
 
 impl Once {
+    pub(crate) fn new(events: &Events) -> Once {
+        Once { events: events.clone(), slots: BTreeMap::new() }
+    }
+
     /// A server has opened the metadata; its log continues at `end`, and later transactions were
     /// lost.
     pub(crate) fn opened(&mut self, end: u64) {
@@ -50,8 +52,8 @@ impl Once {
         {
             let far =
                 |edits: Option<u32>| edits.map_or("whole".into(), |n| format!("up to edit {n}"));
-            log::broken(
-                ONCE,
+            self.events.broken(
+                Invariant::Once,
                 &format!(
                     "operation {index} of request {slot}/{seq} of client {client} is done {} by {transno}; it was done {} by {first}",
                     far(edits),
@@ -78,10 +80,10 @@ mod tests {
     }
 
     fn found(work: impl FnOnce(&mut Once)) -> bool {
-        log::clear();
-        work(&mut Once::default());
-        log::first_violation().is_some_and(|(invariant, text)| {
-            assert_eq!(invariant, ONCE);
+        let events = Events::default();
+        work(&mut Once::new(&events));
+        events.first_violation().is_some_and(|(invariant, text)| {
+            assert_eq!(invariant, Invariant::Once);
             text.contains("request 2/7 of client 3")
         })
     }

@@ -1,4 +1,4 @@
-//! Invariants 2, 6 and 7, of the data device: only the owner of a block writes it.
+//! OWNER and WRITER, of the data device: only the owner of a block writes it.
 //!
 //! Every write of a client is checked when it is submitted and when it reaches the device. By the
 //! count of the running server at that moment, each of its blocks must be one of these:
@@ -28,12 +28,7 @@ use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
 use super::{ClientPlace, runs_at};
 use crate::cluster::{Cluster, ZONE};
-use crate::log;
-
-/// The invariant that no client writes a free block or another client's.
-pub(crate) const OWNED: &str = "2: every block is in one ownership state, and written by its owner";
-/// The invariant that no client writes a file without a right.
-pub(crate) const WRITER: &str = "6: who holds no right to a range does not write it";
+use crate::invariant::Invariant;
 
 /// Most segments of a file that a check reads.
 const MANY: usize = 1 << 16;
@@ -135,7 +130,7 @@ impl Owners {
                     let text = format!(
                         "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
                     );
-                    log::broken(invariant, &text);
+                    cluster.events.broken(invariant, &text);
                 }
                 Some(found.owner)
             })
@@ -185,16 +180,18 @@ fn violation_of(
     clients: &[ClientId],
     found: &OwnedBlock,
     submits: bool,
-) -> Option<(&'static str, String)> {
+) -> Option<(Invariant, String)> {
     match (found.owner, found.file) {
-        (BlockOwner::Free, _) => Some((OWNED, "which is free".to_owned())),
+        (BlockOwner::Free, _) => Some((Invariant::Owner, "which is free".to_owned())),
         (BlockOwner::Pool(other), _) if !clients.contains(&other) => {
-            Some((OWNED, format!("which is in the pool of client {other}")))
+            Some((Invariant::Owner, format!("which is in the pool of client {other}")))
         }
-        (BlockOwner::Freed(ino), _) if submits => Some((OWNED, format!("which inode {ino} freed"))),
+        (BlockOwner::Freed(ino), _) if submits => {
+            Some((Invariant::Owner, format!("which inode {ino} freed")))
+        }
         (BlockOwner::Pool(_) | BlockOwner::Freed(_), _) => None,
         (BlockOwner::Mapped, None) => {
-            Some((OWNED, "which is not free, in no pool, and in no file".to_owned()))
+            Some((Invariant::Owner, "which is not free, in no pool, and in no file".to_owned()))
         }
         (BlockOwner::Mapped, Some((ino, at))) => {
             let may = |&client: &ClientId| {
@@ -204,7 +201,7 @@ fn violation_of(
                 clients.iter().map(|&client| ledger.standing(client)).collect();
             (!clients.iter().any(may)).then(|| {
                 let text = format!("block {} of inode {ino}, which it may not write; ", at.0);
-                (WRITER, format!("{text}they are {standing:?}"))
+                (Invariant::Writer, format!("{text}they are {standing:?}"))
             })
         }
     }

@@ -1,4 +1,4 @@
-//! Invariants 1, 2 and 5, after every recovery: the metadata are whole.
+//! RECOVERED: the metadata are whole after every recovery.
 //!
 //! After each start of a server `fsck` checks a copy of the metadata device twice: after the
 //! store's recovery, before this server changes anything; and after all clients have reclaimed and
@@ -6,10 +6,7 @@
 //! the copy like the next server would.
 
 use crate::cluster::{self, Cluster};
-use crate::log;
-
-/// The invariants.
-pub(crate) const WHOLE: &str = "1, 2, 5: the metadata are whole after a recovery";
+use crate::invariant::Invariant;
 
 /// The state of the checker.
 #[derive(Default)]
@@ -33,6 +30,6 @@ impl Recovery {
 /// Checks the metadata after a recovery.
 pub(crate) fn recovered(cluster: &Cluster, what: &str) {
     if let Err(text) = cluster::fsck(cluster.meta().fork(), cluster.starts.get()) {
-        log::broken(WHOLE, &format!("after {what}: {text}"));
+        cluster.events.broken(Invariant::Recovered, &format!("after {what}: {text}"));
     }
 }

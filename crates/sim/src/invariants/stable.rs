@@ -1,4 +1,4 @@
-//! Invariant 3, at the moment at which it could break: metadata never point at data that are not
+//! STABLE, at the moment at which it could break: metadata never point at data that are not
 //! yet stable.
 //!
 //! When a commit is executed, each block that it makes a written part of a file
@@ -20,10 +20,8 @@ use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 
 use super::{ClientPlace, NodeRun, runs_at};
-use crate::log;
-
-/// The invariant.
-pub(crate) const UNSTABLE: &str = "3: metadata never point at data not yet stable";
+use crate::events::Events;
+use crate::invariant::Invariant;
 
 /// The writes of a block.
 #[derive(Default)]
@@ -48,8 +46,8 @@ struct Written {
 const NOT_SINCE: u64 = u64::MAX;
 
 /// The state of the checker.
-#[derive(Default)]
 pub(crate) struct Stable {
+    events: Events,
     /// Writes that are not stable.
     writes: BTreeMap<u64, (NodeRun, Range<u64>)>,
     blocks: BTreeMap<u64, Written>,
@@ -61,6 +59,15 @@ pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl Stable {
+    pub(crate) fn new(events: &Events) -> Stable {
+        Stable { events: events.clone(), writes: BTreeMap::new(), blocks: BTreeMap::new() }
+    }
+
+    /// The data device was replaced: its content is stable, and the writers are gone.
+    pub(crate) fn data_replaced(&mut self) {
+        *self = Stable::new(&self.events);
+    }
+
     /// A write was submitted.
     pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
         self.writes.insert(id, ((node.to_owned(), run), blocks));
@@ -151,7 +158,7 @@ impl Stable {
                     let text = format!(
                         "client {client} commits block {at} of inode {ino}; block {block} of the data zone {why}"
                     );
-                    log::broken(UNSTABLE, &text);
+                    self.events.broken(Invariant::Stable, &text);
                 }
             }
         }
@@ -165,10 +172,10 @@ mod tests {
     use super::*;
 
     fn found(work: impl FnOnce(&mut Stable)) -> Option<String> {
-        log::clear();
-        work(&mut Stable::default());
-        log::first_violation().map(|(invariant, text)| {
-            assert_eq!(invariant, UNSTABLE);
+        let events = Events::default();
+        work(&mut Stable::new(&events));
+        events.first_violation().map(|(invariant, text)| {
+            assert_eq!(invariant, Invariant::Stable);
             text
         })
     }

@@ -1,4 +1,4 @@
-//! Invariant 9, after the run: what clients saw is what one POSIX file system on one host could
+//! LINEARIZABLE, after the run: what clients saw is what one POSIX file system on one host could
 //! have shown, in some order that agrees with real time. Exempt is what SEMANTICS.md allows to be
 //! lost with sessions and devices.
 //!
@@ -9,9 +9,6 @@
 use crate::call::Call;
 use crate::judge::{Abandoned, Judge};
 use crate::model::FsState;
-
-/// The invariant.
-pub(crate) const LINEARIZABLE: &str = "9: views are linearizable";
 
 /// What the judge did not judge.
 #[derive(Default)]

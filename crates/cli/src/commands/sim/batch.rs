@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sim::{Plan, Report, Violation};
+use sim::{Invariant, Plan, Report, Violation};
 
 /// Seeds of each thread in one batch.
 const EACH: u64 = 32;
@@ -91,7 +91,7 @@ impl Batch {
 
 fn differs(report: &Report, again: &Report) -> Violation {
     Violation {
-        invariant: "the same seed gives the same run",
+        invariant: Invariant::SameRun,
         text: format!("{report:?}\n  the second time:\n  {again:?}"),
         log: Vec::new(),
         history: Vec::new(),
@@ -115,8 +115,8 @@ fn panicked(info: &PanicHookInfo<'_>) {
     let mut report = format!("{text}\n");
     if let Some(plan) = PLAN.with_borrow(Clone::clone) {
         report = format!(
-            "VIOLATION of \"{}\"\n  {text}\nrepeat it with\n  {}\n",
-            sim::NO_PANICS,
+            "VIOLATION of {}\n  {text}\nrepeat it with\n  {}\n",
+            Invariant::NoPanic,
             plan.command()
         );
     }

@@ -129,7 +129,7 @@ impl Campaign {
         if let Some(violation) = &report.violation
             && self.found.len() < FOUND_MAX
         {
-            let (invariant, command) = (violation.invariant.to_owned(), report.plan.command());
+            let (invariant, command) = (violation.invariant.to_string(), report.plan.command());
             self.found.push(FoundViolation { invariant, command });
         }
     }

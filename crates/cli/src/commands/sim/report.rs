@@ -103,7 +103,7 @@ fn run(report: &Report, shrunk: bool) -> SimulatedRun {
             .as_ref()
             .map(|abandoned| Abandoned { from: abandoned.from, text: abandoned.text.clone() }),
         violation: report.violation.as_ref().map(|violation| Violation {
-            invariant: violation.invariant,
+            invariant: violation.invariant.name(),
             text: violation.text.clone(),
             log: violation.log.clone(),
             history: violation.history.clone(),
@@ -129,7 +129,7 @@ pub fn text(
             }
         } else if let Some(violation) = &report.violation {
             text += &format!(
-                "also VIOLATION of \"{}\"\n  {}\n",
+                "also VIOLATION of {}\n  {}\n",
                 violation.invariant,
                 report.plan.command()
             );
@@ -150,7 +150,7 @@ pub fn text(
 pub fn campaign_text(campaign: &Campaign, asked: &[Fault]) -> String {
     let mut text = String::new();
     for found in &campaign.found {
-        text += &format!("VIOLATION of \"{}\"\n  {}\n", found.invariant, found.command);
+        text += &format!("VIOLATION of {}\n  {}\n", found.invariant, found.command);
     }
     text + &summary(&campaign.totals)
         + &kinds(&campaign.totals, asked)
@@ -215,7 +215,7 @@ fn sound_run(report: &Report) -> String {
 /// The full report of a violation.
 fn explained(report: &Report) -> String {
     let Some(violation) = &report.violation else { return String::new() };
-    let mut text = format!("VIOLATION of \"{}\"\n  {}\n", violation.invariant, violation.text);
+    let mut text = format!("VIOLATION of {}\n  {}\n", violation.invariant, violation.text);
     text += "the last lines of the log:\n";
     for line in violation.log.iter().rev().take(LINES).rev() {
         text += &format!("  {line}\n");

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use client::{Caller, Client, OpenFlags, Place, WriteFlags};
+use redbud_sim::Events;
 use redbud_sim::cluster::{self, Cluster, SERVER};
 use types::{Duration, Ino, LockOwner, Name};
 
@@ -19,7 +20,7 @@ fn run<F: Future<Output = ()>>(seed: u64, script: impl FnOnce(Cluster) -> F) {
     let (world, disks) = cluster::world(seed);
     let inner = world.clone();
     world.run(|env| async move {
-        let cluster = Cluster::new(inner, env, disks, Rc::default());
+        let cluster = Cluster::new(inner, env, disks, Rc::default(), Events::default());
         cluster.start_server();
         script(cluster).await;
     });

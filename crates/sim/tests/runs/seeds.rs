@@ -1,6 +1,6 @@
 //! Seeds of the gate.
 //!
-//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test seeds` runs more of each,
+//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test runs seeds` runs more of each,
 //! `REDBUD_FAULTS=cut,data-eio` only with these faults, and `REDBUD_FIRST=5000` from that seed on.
 #![allow(missing_docs)]
 
