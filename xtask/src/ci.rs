@@ -109,7 +109,7 @@ fn steps(name: &str, steps: &[Step], begin: Instant) -> ExitCode {
 fn run_step(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
     let panicked = Cell::new(false);
     step::cargo(arguments, environment, LIMIT, |line| {
-        // What a panic says is in the line after the place where it did.
+        // A panic prints its message in the line after its place.
         let says = panicked.replace(is_panic(line)).then(|| line.to_owned());
         finding(line).or(says)
     })

@@ -1,4 +1,4 @@
-//! What the gate needs beyond Rust, installed where that is possible, else named
+//! The gate's needs beyond Rust, installed where that is possible, else named
 //! together with the command that installs it.
 
 use std::path::Path;

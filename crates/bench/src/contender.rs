@@ -25,7 +25,7 @@ const PORTS: std::ops::Range<u16> = 10_000..31_000;
 /// Prefix of the directory that a benchmark works in.
 const PREFIX: &str = "redbud-bench-";
 
-/// Who is measured.
+/// The contenders that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

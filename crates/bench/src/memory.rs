@@ -14,12 +14,12 @@ use crate::worker::{Job, Names};
 const FILES_MAX: u64 = 50_000;
 /// Load generators at once.
 const WORKERS: usize = 2;
-/// What the client may use, in bytes.
+/// Bound of the client's memory, in bytes.
 const CLIENT_MAX: u64 = 1 << 30;
-/// What the metadata server may use.
+/// Bound of the metadata server's memory, in bytes.
 const SERVER_MAX: u64 = 512 << 20;
 
-/// What was found, in bytes.
+/// Resident memory, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     version: u32,

@@ -573,8 +573,8 @@ impl State {
     }
 }
 
-/// Mounts a null file system on `target` with what `init` asks of the kernel, calls `ready` when it
-/// can be used, and serves it until it is unmounted or a signal ends it.
+/// Mounts a null file system on `target` with what `init` asks of the kernel. Calls `ready` when
+/// the mount can be used, and serves it until it is unmounted or a signal ends it.
 ///
 /// # Errors
 /// Why it could not be mounted or served, for people.

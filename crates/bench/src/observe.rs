@@ -1,4 +1,4 @@
-//! What processes used, as the kernel counts it.
+//! The processor time of processes and the like, as the kernel counts it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

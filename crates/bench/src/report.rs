@@ -1,4 +1,4 @@
-//! What was measured, as text and as JSON.
+//! Results as text and as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -31,7 +31,7 @@ struct Line {
 /// A target and what was reached.
 #[derive(Clone, Debug, Serialize)]
 struct Reached {
-    /// Whom Redbud is compared with; none for a bound in operations a second.
+    /// The contender that Redbud is compared with; none for a bound in operations a second.
     than: Option<Kind>,
     least: f64,
     /// Redbud's median by that of the other, or Redbud's median itself.

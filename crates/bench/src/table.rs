@@ -6,14 +6,14 @@ use crate::contender::{Field, Kind, SetUp};
 use crate::works::{Row, Sizes, WORKS, Work, make_entries};
 use crate::{Res, failed, process, report};
 
-/// What is to be measured.
+/// A measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where and with what; its `kinds` are chosen by the works.
     pub set_up: SetUp,
-    /// How large the works are.
+    /// Sizes of the works.
     pub sizes: Sizes,
-    /// How often each is done.
+    /// Runs of each work.
     pub runs: usize,
     /// Only the works of these names; all usual ones, if there are none.
     pub only: Vec<String>,

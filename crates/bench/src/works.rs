@@ -1,6 +1,6 @@
-//! The works of the table: what is done, by whom, and what Redbud must reach.
+//! The works of the table: what is done, by which contenders, and what Redbud must reach.
 //!
-//! Each is done by one contender at a time and leaves its place as it found it,
+//! One contender at a time does a work, and leaves its place as it found it,
 //! but for the stream and the directory of entries, which later works read.
 
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ const RANDOM_DEPTH: usize = 16;
 pub struct Work {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What is done, for people.
+    /// Description for people.
     pub title: &'static str,
-    /// Who does it.
+    /// The contenders that do it.
     pub kinds: &'static [Kind],
     /// What Redbud must reach.
     pub target: Target,
@@ -79,7 +79,7 @@ const TRANSACTIONS: u64 = 5;
 const WEB_FILES: u64 = 1;
 
 const FILES: &[Kind] = &[Kind::Redbud, Kind::Null, Kind::Ext4];
-/// Who keeps what is written.
+/// The contenders that keep what is written.
 const LOCAL: &[Kind] = &[Kind::Redbud, Kind::Ext4];
 const DATA: &[Kind] = &[Kind::Redbud, Kind::Ext4, Kind::Raw];
 
@@ -192,7 +192,7 @@ pub const WORKS: &[Work] = &[
     },
 ];
 
-/// What one turn gave.
+/// The result of one turn.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
     /// Operations, or bytes of a stream.
@@ -217,7 +217,7 @@ pub struct Sample {
 pub struct Row {
     /// The work.
     pub work: &'static Work,
-    /// What the turns gave.
+    /// The results of the turns.
     pub samples: BTreeMap<Kind, Vec<Sample>>,
 }
 

@@ -177,6 +177,8 @@ The file, with all keys:
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
+  scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"
+  scrub_rate = \"16M\"             # bytes a second that it reads at most; \"0\": no limit
   layout_ahead = \"15\"            # with layout blocks: a new file gets one at creation if
                                  # the files of its directory have more segments than
                                  # this on average (counted in sixteenths); or \"never\";

@@ -30,7 +30,7 @@ const BYTES_EACH: u64 = 512;
 /// Directories that a process's files are spread over while the store ages, on a large device.
 const DIRS: u64 = 50;
 
-/// How much is done.
+/// Sizes and counts of the works.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Processes.
@@ -91,7 +91,7 @@ impl Plan {
 /// One point of the figure.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Point {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// How full, in per cent.
     pub percent: u64,

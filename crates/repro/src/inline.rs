@@ -41,7 +41,7 @@ const CLIENT: ClientId = ClientId(1);
 /// Entries of one listing.
 const LISTED: usize = 1024;
 
-/// How much is made.
+/// Numbers and sizes of the files.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Shape {
     /// Directories.
@@ -80,7 +80,7 @@ pub struct Stage {
     pub data: Accesses,
 }
 
-/// What was found of one format.
+/// The result of one format.
 #[derive(Clone, Serialize, Debug)]
 pub struct Row {
     /// Bytes of a slot.
@@ -107,10 +107,10 @@ pub struct Row {
     pub list: Stage,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Serialize, Debug)]
 pub struct Found {
-    /// How much was made.
+    /// Numbers and sizes of the files.
     pub shape: Shape,
     /// A row for each format.
     pub rows: Vec<Row>,

@@ -27,7 +27,7 @@ const BURST: u64 = 64;
 /// Files that fill the log further, made durable together.
 const FILL: u64 = 4096;
 
-/// What is measured.
+/// A measurement of the store alone.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the file is made.
@@ -51,7 +51,7 @@ pub struct Plan {
     pub slots: SlotSize,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Serialize, Debug)]
 pub struct Found {
     /// Files that were made.
@@ -74,7 +74,7 @@ pub struct Found {
     pub fsck: Vec<Checked>,
 }
 
-/// What a check took and found.
+/// The costs and findings of a check.
 #[derive(Clone, Serialize, Debug)]
 pub struct Checked {
     /// Threads that looked through directory content.

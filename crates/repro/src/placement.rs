@@ -21,7 +21,7 @@ use crate::layouts::{Caller, Contender, Measured, Settings, Workload};
 use bench::Res;
 use bench::report::Columns;
 
-/// How much is made.
+/// Numbers of users, directories and files.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Shape {
     /// Users, who work in turns.
@@ -42,7 +42,7 @@ pub enum Where {
     Shared,
 }
 
-/// What was found of one placement.
+/// The result of one placement.
 #[derive(Clone, Serialize, Debug)]
 pub struct Row {
     /// Where the trees are.
@@ -63,10 +63,10 @@ pub struct Row {
     pub merged: u64,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Serialize, Debug)]
 pub struct Found {
-    /// How much was made.
+    /// Numbers of users, directories and files.
     pub shape: Shape,
     /// A row for each placement.
     pub rows: Vec<Row>,

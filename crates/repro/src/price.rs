@@ -27,14 +27,14 @@ const MESSAGES: u64 = 20_000;
 const LARGE: usize = 64 << 10;
 const SMALL: usize = 64;
 
-/// What is done.
+/// A measurement of prices.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where and with what.
     pub set_up: SetUp,
     /// Files that are made and removed.
     pub files: u64,
-    /// How often.
+    /// Rounds; the least price counts.
     pub runs: usize,
 }
 
@@ -197,7 +197,7 @@ where
 async fn send(env: &Env, stream: &Stream, piece: usize, pieces: u64) -> std::io::Result<()> {
     let mut bytes = Vec::with_capacity(piece);
     for _ in 0..pieces {
-        // Whoever sends bytes has put them there first.
+        // A sender has put its bytes there first.
         bytes.resize(piece, 7);
         let (sent, emptied) = stream.write_all(bytes).await;
         sent?;

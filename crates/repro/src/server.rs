@@ -31,7 +31,7 @@ use bench::{BenchError, Res, failed};
 /// Bytes that a client asks of its socket at once.
 const READ: usize = 256 << 10;
 
-/// What is measured.
+/// A measurement of the server alone.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the file is made.
@@ -40,7 +40,7 @@ pub struct Plan {
     pub files: u64,
     /// Clients that share them, each in a directory of its own.
     pub clients: u64,
-    /// Requests that each keeps under way; as many as a session has slots at most.
+    /// Requests that each keeps in flight; as many as a session has slots at most.
     pub in_flight: u16,
     /// Each is durable before it is answered.
     pub durable: bool,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub slots: SlotSize,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Found {
     /// Files that were made.

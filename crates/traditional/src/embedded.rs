@@ -5,7 +5,7 @@
 use store::{DirEntry, NewInode, Stop, Txn};
 use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name, Timestamp};
 
-use crate::layout::{Layout, Listing, touched, unnamed};
+use crate::layout::{Layout, Listing, touched, unlinked};
 
 /// Segments that one step of freeing takes, as in the server.
 const SEGMENTS: usize = 64;
@@ -49,7 +49,7 @@ impl Embedded {
         now: Timestamp,
     ) -> Result<Ino, Stop> {
         txn.remove_name(dir, name)?;
-        txn.set_attr(&unnamed(attr, now))?;
+        txn.set_attr(&unlinked(attr, now))?;
         touch(txn, dir, now, if attr.kind == FileKind::Directory { -1 } else { 0 })?;
         Ok(attr.ino)
     }

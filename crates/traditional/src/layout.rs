@@ -133,7 +133,7 @@ pub(crate) fn touched(attr: &Attr, now: Timestamp, links: i32) -> Attr {
 }
 
 /// `attr` of an inode that lost a name at `now`.
-pub(crate) fn unnamed(attr: &Attr, now: Timestamp) -> Attr {
+pub(crate) fn unlinked(attr: &Attr, now: Timestamp) -> Attr {
     let directory = attr.kind == FileKind::Directory;
     let nlink = if directory { 0 } else { attr.nlink.saturating_sub(1) };
     Attr { nlink, ctime: now, version: attr.version + 1, ..*attr }

@@ -4,8 +4,7 @@
 //! Invariants:
 //! - a transaction reads or appends to one file, and makes or deletes one, each with even odds, as
 //!   Katcher's program does by default; sizes are even between its default bounds;
-//! - what is done is a [`Script`], whoever does it: the store as a library, or system calls on a
-//!   mount.
+//! - the work is one [`Script`], for the store as a library and for system calls on a mount.
 
 use env::sim::SimRng;
 

@@ -5,7 +5,7 @@
 //! - directories hang below earlier ones, at most eight deep, with 1 to 31 files each;
 //! - every second file is compiled: it is read, with headers that its client has not read yet, the
 //!   processor works on it for [`COMPILE`], and an object file comes to lie beside it;
-//! - what is done is a list of [`Deed`]s, whoever does it: the store as a library, or system calls.
+//! - the work is one list of [`Deed`]s, for the store as a library and for system calls.
 
 use std::collections::BTreeSet;
 

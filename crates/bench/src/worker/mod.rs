@@ -173,7 +173,7 @@ pub fn run(spec: &str) -> Result<(), String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(|error| error.to_string())?;
     if line.is_empty() {
-        // Whoever started it is gone.
+        // The process that started it is gone.
         return Ok(());
     }
     let begin = sys::monotonic();

@@ -1,5 +1,6 @@
 //! `redbud layout FILE`: the layout of a file, as its client reports it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use bench::report::Columns;
@@ -11,6 +12,8 @@ use crate::output;
 
 /// The extended attribute through which a mount reports a file's layout.
 const ATTRIBUTE: &str = "user.redbud.layout";
+/// Unit of `st_blocks`, in bytes.
+const STAT_BLOCK: u64 = 512;
 
 /// A file's layout.
 #[derive(Serialize)]
@@ -20,12 +23,16 @@ struct FileLayout {
     /// Bytes, from the beginning, that are inline data.
     inline: u64,
     segments: Vec<Segment>,
+    /// Bytes of the blocks that `stat` counts: also those that are not committed yet.
+    #[serde(skip)]
+    allocated: u64,
 }
 
 impl FileLayout {
-    fn new(path: String, size: u64, segments: Vec<Segment>) -> FileLayout {
+    fn new(path: String, size: u64, allocated: u64, segments: Vec<Segment>) -> FileLayout {
         let inline = segments.iter().filter(|segment| segment.address.is_none());
-        FileLayout { path, size, inline: inline.map(|segment| segment.length).sum(), segments }
+        let inline = inline.map(|segment| segment.length).sum();
+        FileLayout { path, size, inline, segments, allocated }
     }
 }
 
@@ -85,7 +92,8 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     })?;
     let segments: Vec<Segment> = serde_json::from_slice(&bytes)
         .map_err(|error| failed(format!("the mount returned an invalid layout: {error}")))?;
-    Ok(FileLayout::new(path.display().to_string(), metadata.len(), segments))
+    let allocated = metadata.blocks() * STAT_BLOCK;
+    Ok(FileLayout::new(path.display().to_string(), metadata.len(), allocated, segments))
 }
 
 /// Reads the attribute; its value may grow between the two calls.
@@ -118,10 +126,11 @@ fn describe(file: &FileLayout) -> String {
         ]);
     }
     let segments = if count == 1 { "1 segment".into() } else { format!("{count} segments") };
-    let lies = match (file.inline, count) {
-        (0, _) => segments,
-        (_, 0) => "inline: the content lies with the inode".into(),
-        (inline, _) => format!("inline {inline} bytes, which lie with the inode, and {segments}"),
+    let lies = match (file.inline, count, file.allocated) {
+        (0, 0, 1..) => "not committed yet: its data has no place so far".into(),
+        (0, ..) => segments,
+        (_, 0, _) => "inline: the content lies with the inode".into(),
+        (inline, ..) => format!("inline {inline} bytes, which lie with the inode, and {segments}"),
     };
     let head = format!("{}: {} bytes, {lies}\n", file.path, file.size);
     if count == 0 { head } else { head + &table.text() }
@@ -129,7 +138,14 @@ fn describe(file: &FileLayout) -> String {
 
 #[cfg(test)]
 mod tests {
+    use types::limits::BLOCK_U64;
+
     use super::*;
+
+    fn head(allocated: u64, segments: Vec<Segment>) -> String {
+        let file = FileLayout::new("f".into(), 9000, allocated, segments);
+        describe(&file).lines().next().unwrap_or_default().to_owned()
+    }
 
     #[test]
     fn inline_data_is_no_segment() {
@@ -142,12 +158,15 @@ mod tests {
             address: Some(65536),
             state: "written".into(),
         };
-        let line = |segments: Vec<Segment>| {
-            let file = FileLayout::new("f".into(), 9000, segments);
-            describe(&file).lines().next().unwrap_or_default().to_owned()
-        };
-        assert_eq!(line(Vec::new()), "f: 9000 bytes, 0 segments");
-        assert_eq!(line(vec![inline]), "f: 9000 bytes, inline: the content lies with the inode");
-        assert_eq!(line(vec![mapped]), "f: 9000 bytes, 1 segment");
+        let text = "f: 9000 bytes, inline: the content lies with the inode";
+        assert_eq!(head(BLOCK_U64, vec![inline]), text);
+        assert_eq!(head(8192, vec![mapped]), "f: 9000 bytes, 1 segment");
+    }
+
+    #[test]
+    fn uncommitted_data_is_not_a_hole() {
+        let text = "f: 9000 bytes, not committed yet: its data has no place so far";
+        assert_eq!(head(3 * BLOCK_U64, Vec::new()), text);
+        assert_eq!(head(0, Vec::new()), "f: 9000 bytes, 0 segments");
     }
 }

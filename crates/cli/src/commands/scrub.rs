@@ -60,6 +60,10 @@ fn describe(report: &Report) -> String {
         Some("never") => return "no scrub has run since the server started\n".to_owned(),
         _ => "stopped before its end\n".to_owned(),
     };
+    // What a scrub has read right after its start is no result.
+    if scrub["state"] == "running" && scrub["findings"] == 0 {
+        return text;
+    }
     text += &format!(
         "{} blocks and {} inodes are sound, {} damaged blocks rewritten, {} findings\n",
         scrub["blocks"], scrub["inodes"], scrub["written_anew"], scrub["findings"]

@@ -1,4 +1,4 @@
-//! While the server is away, who waits for it can be killed, and a mount can be ended.
+//! While the server is away, a process that waits for it can be killed, and a mount can be ended.
 
 use std::fs;
 use std::io::Write;

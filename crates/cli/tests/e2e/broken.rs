@@ -63,8 +63,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Gives the room back. It is free when nobody has the file any more: who drops the kernel's
-    /// caches at that moment, as benches do, holds every file for a while.
+    /// Gives the room back. It is free when nobody has the file any more. A process that drops the
+    /// kernel's caches at that moment, as benches do, holds every file for a while.
     fn remove(self) {
         fs::remove_file(&self.path).unwrap();
         let small = self.path.parent().unwrap();

@@ -266,9 +266,9 @@ fn metadata_device_errors_name_its_path_once() {
     let foreign = |_: &Path| fs::write(&metadata, vec![0; 1 << 20]).unwrap();
     let data = |_: &Path| fs::rename(cluster.dir.join("copy"), &metadata).unwrap();
     let missing = |path: &Path| fs::remove_file(path).unwrap();
-    let spoil: [&dyn Fn(&Path); 3] = [&foreign, &data, &missing];
-    for spoil in spoil {
-        spoil(&metadata);
+    let mutations: [&dyn Fn(&Path); 3] = [&foreign, &data, &missing];
+    for mutate in mutations {
+        mutate(&metadata);
         for verb in [&["dump"][..], &["path"], &["fsck"], &["mds"]] {
             let mut command = redbud();
             command.args(verb).arg(&cluster.config).args((verb == ["path"]).then_some("7"));
@@ -452,7 +452,7 @@ fn mount_helper_runs_in_the_background_and_umount_waits_for_it() {
     assert!(line.contains("fuse.redbud") && line.contains(&cluster.source), "{line}");
     assert!(line.contains("nosuid"), "{line}");
 
-    // In use: refused by name of who uses it, then lazily.
+    // In use: refused with the name of the process that uses it, then lazily.
     let mut user = Command::new("sleep").arg("600").current_dir(&mnt).spawn().unwrap();
     let (code, said) = run(redbud().arg("umount").arg(&mnt));
     assert!(code == 1 && said.contains(&format!("pid {}", user.id())), "{said}");

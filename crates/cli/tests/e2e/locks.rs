@@ -113,15 +113,15 @@ fn evicted_client_reports_lost_locks_to_their_owners() {
     far.lock().unwrap();
     fcntl_lock(&far, FlockOperation::LockExclusive).unwrap();
     signal(cluster.client_pid(0), Signal::CONT);
-    let is_told = |result: std::io::Result<()>| {
+    let is_refused = |result: std::io::Result<()>| {
         let code = result.map_err(|error| error.raw_os_error());
         assert_eq!(code, Err(Some(Errno::IO.raw_os_error())));
     };
     for file in [&flocked, &ranged] {
-        is_told(file.write_all_at(b"not mine any more", 0));
-        is_told(file.read_exact_at(&mut [0], 0));
-        is_told(file.sync_all());
-        is_told(file.set_len(0));
+        is_refused(file.write_all_at(b"not mine any more", 0));
+        is_refused(file.read_exact_at(&mut [0], 0));
+        is_refused(file.sync_all());
+        is_refused(file.set_len(0));
     }
     assert_eq!(fs::read(cluster.path(1).join("f")).unwrap(), b"x");
     free.write_all_at(b"y", 0).unwrap();

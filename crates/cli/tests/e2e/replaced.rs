@@ -1,4 +1,4 @@
-//! What applications meet where names and directories go while they are used: ENOENT, or the file
+//! Applications meet names and directories that go while they are used: ENOENT, or the file
 //! that they found, and never ESTALE.
 
 use std::fs::{self, File, OpenOptions};
@@ -135,12 +135,12 @@ fn of_descriptor(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-/// How many files the server keeps that have no name.
-fn nameless(root: &Path) -> u64 {
+/// How many orphans the server keeps.
+fn orphans(root: &Path) -> u64 {
     let status = success(redbud().arg("status").arg(root).arg("--json"));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let server = &status["filesystems"][0]["server"];
-    server["orphans"].as_u64().expect("a status tells how many there are")
+    server["orphans"].as_u64().expect("a status says how many there are")
 }
 
 #[test]
@@ -158,9 +158,9 @@ fn path_descriptor_opens_its_file_after_another_client_unlinked_it() {
             assert!(fs::read(of_descriptor(&fd)).unwrap() == bytes);
             thread::sleep(Duration::from_millis(100));
         }
-        assert_eq!(nameless(&a), 1, "it is kept for the descriptor");
+        assert_eq!(orphans(&a), 1, "it is kept for the descriptor");
         drop(fd);
-        eventually("what was removed is freed", || nameless(&a) == 0);
+        eventually("what was removed is freed", || orphans(&a) == 0);
     }
     cluster.finish();
 }
@@ -177,7 +177,7 @@ fn orphan_that_another_client_only_looked_up_is_freed() {
     for round in 0..20 {
         fs::remove_file(a.join(format!("f{round}"))).unwrap();
     }
-    eventually("what was removed is freed", || nameless(&a) == 0);
+    eventually("what was removed is freed", || orphans(&a) == 0);
     cluster.finish();
 }
 

@@ -1,6 +1,6 @@
 //! A store of one layout on a device.
 //!
-//! Invariant: whoever opens it closes it again before this returns, but for [`Bed::open`] itself.
+//! Invariant: each function that opens it closes it again before it returns, except [`Bed::open`].
 
 use std::cell::RefCell;
 use std::rc::Rc;

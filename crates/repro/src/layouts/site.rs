@@ -16,7 +16,7 @@ pub enum Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Who runs where there is `yard` for loop devices, or on the virtual disk.
+    /// The contenders that run in `yard`, on loop devices, or else on the virtual disk.
     pub fn contenders(yard: Option<&Yard>) -> Vec<Contender> {
         let kernels = if yard.is_some() { &Contender::KERNELS[..] } else { &[] };
         [&Contender::STORES, kernels].concat()

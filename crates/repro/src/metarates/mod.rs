@@ -52,7 +52,7 @@ impl Work {
     }
 }
 
-/// How much is done, and how.
+/// Sizes, counts and mode of the works.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Shape {
     /// Clients.
@@ -76,9 +76,9 @@ impl Shape {
 /// One phase of one contender.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Phase {
-    /// What was done.
+    /// The phase.
     pub work: Work,
-    /// What it took.
+    /// Its costs.
     #[serde(flatten)]
     pub took: Measured,
 }
@@ -94,11 +94,11 @@ impl std::ops::Deref for Phase {
 /// All phases of one contender.
 #[derive(Clone, Serialize, Debug)]
 pub struct Run {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// On what.
     pub place: Place,
-    /// How much.
+    /// Sizes and counts of the works.
     pub shape: Shape,
     /// In the order of [`Work::ALL`].
     pub phases: Vec<Phase>,
@@ -115,7 +115,7 @@ pub struct Redo {
     pub nanos: u64,
 }
 
-/// What is to be measured.
+/// A measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Shape, but for `files`.
@@ -124,7 +124,7 @@ pub struct Plan {
     pub files: Vec<u64>,
     /// For loop devices; without it only the virtual disk is used.
     pub ground: Option<Ground>,
-    /// Who is left out, on the virtual disk and on loop devices.
+    /// Contenders that are left out, on the virtual disk and on loop devices.
     pub without: Vec<Contender>,
 }
 
@@ -147,7 +147,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Report> {
     Ok(Report::new(runs))
 }
 
-/// All phases of all who run there.
+/// All phases of all contenders there.
 fn all(
     yard: Option<&Yard>,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! What was measured, as text and as JSON.
+//! Results as text and as JSON.
 //!
 //! Invariant: ratios are of accesses per operation, those of the log not among them.
 

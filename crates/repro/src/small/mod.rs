@@ -33,7 +33,7 @@ pub enum Work {
     Tar,
     /// It is compiled.
     Make,
-    /// What was compiled is removed.
+    /// The object files are removed.
     Clean,
     /// Web content with one file in each directory is made and read.
     Web1,
@@ -59,7 +59,7 @@ impl Work {
     }
 }
 
-/// How much is done.
+/// Sizes and counts of the works.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Shape {
     /// Clients, of one process each (002 §6.3.2).
@@ -89,16 +89,16 @@ impl Shape {
     };
 }
 
-/// What a contender took for a work.
+/// The time and the accesses of a contender for a work.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub struct Run {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// On what.
     pub place: Place,
-    /// What.
+    /// The work.
     pub work: Work,
-    /// How much of everything.
+    /// Its costs.
     #[serde(flatten)]
     pub took: Measured,
 }
@@ -122,7 +122,7 @@ pub fn measure(
     Ok(runs)
 }
 
-/// These works of all who run there.
+/// These works of all contenders there.
 fn all(
     yard: Option<&Yard>,
     shape: &Shape,

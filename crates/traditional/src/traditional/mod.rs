@@ -12,10 +12,10 @@
 //! - what is kept in memory for linear directories is a pure function of their blocks, built by
 //!   reading them as a linear search does.
 //!
-//! What ext3 has and this has not: block bitmaps of its own (the store's bitmap has one block for
-//! about as many blocks as a group, all beside each other, which costs fewer accesses), directory
-//! debt in Orlov's rule, and data. An inode has 254 bytes instead of 256, so that 16 fill a block
-//! with its header.
+//! Three things of ext3 are missing: block bitmaps of its own, directory debt in Orlov's rule, and
+//! data. The store's bitmap has one block for about as many blocks as a group. These lie beside
+//! each other, which costs fewer accesses. An inode has 254 bytes instead of 256, so that 16 fill a
+//! block with its header.
 
 mod check;
 mod dirent;

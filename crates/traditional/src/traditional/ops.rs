@@ -7,7 +7,7 @@ use super::group::Wish;
 use super::inode::Record;
 use super::linear::{Found, hash_name};
 use super::{ORPHANS, Traditional, dirent};
-use crate::layout::{Layout, Listing, touched, unnamed};
+use crate::layout::{Layout, Listing, touched, unlinked};
 
 /// Blocks of a directory that one step frees.
 const CUT: u64 = 64;
@@ -121,7 +121,7 @@ impl Traditional {
         let ino = found.ino;
         let mut inode = self.live(txn, ino)?;
         self.remove(txn, dir, record, found, name.as_bytes())?;
-        inode.set(&unnamed(&inode.attr(ino), now));
+        inode.set(&unlinked(&inode.attr(ino), now));
         if inode.nlink == 0 {
             inode.next_orphan = Ino(txn.root(ORPHANS)?);
             txn.set_root(ORPHANS, ino.0)?;

@@ -86,7 +86,7 @@ pub enum Act {
     Flock { slot: usize, kind: u32 },
 }
 
-/// Who does what, through which of the mounts.
+/// An operation, its process, and the mount that it uses.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub mount: usize,

@@ -107,7 +107,7 @@ impl Running {
         let mut message = [0u8; 256];
         while socket.recv(&mut message).is_err() {
             let ended = running.child.try_wait().unwrap();
-            // The last line first: who shortens this leaves that.
+            // The last line first: it remains if the text is cut.
             let said = || {
                 let all = std::fs::read_to_string(log).unwrap_or_default();
                 format!("{}\n…\n{all}", all.lines().last().unwrap_or("(it said nothing)"))

@@ -1,4 +1,4 @@
-//! Two mounts write different parts of one file at the same time.
+//! Two mounts write different ranges of one file at the same time.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -69,7 +69,7 @@ fn two_mounts_writing_ranges_of_one_file_keep_every_byte() {
             let expected = stride(&files, round as u64, pieces, len);
             assert_content(&roots, &expected, &format!("{name}, pieces of {len}"));
         }
-        // What is hard in parts, in their midst.
+        // Operations that need the whole right, between writes of ranges.
         let mut expected = stride(&files, 9, 64, 65_536);
         files[1].set_len(1_000_001).unwrap();
         expected.truncate(1_000_001);
