@@ -405,6 +405,7 @@ impl Cluster {
                 log::line(&format!("mds: {text}"));
             }),
             observer: Some(Rc::new(observer)),
+            validate: true,
             ..mds::Config::new(FS, ADDRESS)
         };
         self.checks.begins(SERVER);
