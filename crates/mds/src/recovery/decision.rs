@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// PROTOCOLS 6.1.
+    /// PROTOCOLS 3.3, 3.5, 7.3.
     #[test]
     fn recovery_table_in_the_documentation_is_what_the_server_decides() {
         let cells = |names: &mut dyn Iterator<Item = String>| {

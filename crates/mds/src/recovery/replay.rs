@@ -88,7 +88,7 @@ pub fn decide(sending: Sending, kept: KeptResults) -> ReplayDecision {
 mod tests {
     use super::*;
 
-    /// PROTOCOLS 6.2.
+    /// PROTOCOLS 7.2.
     #[test]
     fn replay_table_in_the_documentation_is_what_the_server_decides() {
         use KeptResults::{Newer, Nothing, Older, Part, Whole};
