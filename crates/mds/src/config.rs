@@ -41,6 +41,8 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// Upper bound of such a scrub's rate, in bytes a second; 0: no bound.
     pub scrub_rate: u64,
+    /// Check the invariants of the server's state after every event; for tests and simulation.
+    pub validate: bool,
     /// Receives the log lines.
     pub log: Log,
     /// A test's observer, if there is one.
@@ -49,6 +51,7 @@ pub struct Config {
 
 impl Config {
     /// A configuration with the default lease of 30 s, no log, and scrubs only on request.
+    /// Debug builds check invariants.
     pub fn new(fs_name: &str, listen: &str) -> Config {
         Config {
             fs_name: fs_name.to_owned(),
@@ -58,6 +61,7 @@ impl Config {
             leases_max: LEASES_MAX,
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
+            validate: cfg!(debug_assertions),
             log: Rc::new(|_| {}),
             observer: None,
         }

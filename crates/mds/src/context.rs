@@ -17,23 +17,10 @@ use types::{
     planted,
 };
 
-use crate::contention::{GrantMode, RangeRequest};
-use crate::gate::HeldGates;
-use crate::glimpse::Glimpsed;
-use crate::record::{Outcome, OutcomeRecord};
+use crate::leases::{Glimpsed, GrantMode, HeldGates, Need, RangeRequest};
+use crate::recovery::kept_results::{Outcome, OutcomeRecord};
 use crate::server::Server;
 use crate::uncommitted::MetaItem;
-
-/// Rights on an inode that no other client may hold while the operation runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Need {
-    /// The inode (or [`crate::gate::RENAME_GATE`]).
-    pub ino: Ino,
-    /// The rights.
-    pub take: Rights,
-    /// Of `DATA_P` only the ranges that exclude this one.
-    pub range: Option<HeldRange>,
-}
 
 /// What the request has already waited for.
 #[derive(Default)]
@@ -118,8 +105,8 @@ impl OpContext<'_> {
             return;
         }
         self.effects.needs.push(Need { ino, take, range: None });
-        self.effects.missing |= self.server.gates.is_closed(ino, self.waited.gates.as_ref())
-            || self.server.leases.borrow().others(self.client, ino).intersects(take);
+        self.effects.missing |= self.server.leases.is_gate_closed(ino, self.waited.gates.as_ref())
+            || self.server.leases.table().others(self.client, ino).intersects(take);
     }
 
     /// States that no other client may hold anything that excludes `part` of `ino`, and no other
@@ -128,7 +115,7 @@ impl OpContext<'_> {
         let take = Rights::DATA_P.conflicts();
         self.need(ino, take);
         self.effects.needs.push(Need { ino, take, range: Some(part) });
-        let leases = self.server.leases.borrow();
+        let leases = self.server.leases.table();
         self.effects.missing |= !leases.range_conflicts(self.client, ino, part).is_empty();
     }
 
@@ -137,11 +124,11 @@ impl OpContext<'_> {
         if let Some(grant_mode) = self.waited.grant_modes.borrow().get(&ino) {
             return *grant_mode;
         }
-        let leases = self.server.leases.borrow();
-        let (client, now) = (self.client, self.server.env.now());
+        let leases = self.server.leases.table();
+        let (client, now) = (self.client, self.server.runtime.env.now());
         let part = HeldRange { range, exclusive: rights.contains(Rights::DATA_X) };
         let holds = leases.rights(client, ino);
-        let grant_mode = self.server.contention.borrow_mut().decide(RangeRequest {
+        let grant_mode = self.server.leases.grant_mode(RangeRequest {
             client,
             ino,
             now,
@@ -165,7 +152,7 @@ impl OpContext<'_> {
         match self.replayed {
             // As decided before the restart: not every client has reclaimed yet.
             Some(OpReply::Removed { kept, .. } | OpReply::Renamed { kept, .. }) => *kept,
-            _ => self.server.leases.borrow().others(self.client, ino).contains(Rights::OPEN),
+            _ => self.server.leases.table().others(self.client, ino).contains(Rights::OPEN),
         }
     }
 
@@ -192,7 +179,7 @@ impl OpContext<'_> {
     /// # Errors
     /// `Stale`.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-        let attr = if self.server.reaper.is_freeing(ino) { None } else { txn.attr(ino)? };
+        let attr = if self.server.orphans.is_freeing(ino) { None } else { txn.attr(ino)? };
         if attr.is_none() {
             self.effects.reads.push(MetaItem::Attr(ino));
         }
@@ -224,7 +211,7 @@ impl OpContext<'_> {
     /// client is not its only writer. Requests a glimpse if there is none yet.
     pub fn seen(&mut self, mut attr: Attr) -> Attr {
         let (written, by_others) = {
-            let leases = self.server.leases.borrow();
+            let leases = self.server.leases.table();
             let others = leases.others(self.client, attr.ino).intersects(Rights::WRITES);
             (leases.written_elsewhere(self.client, attr.ino), others)
         };

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use types::{BlockRange, ClientId, FileBlock, HeldRange, Ino, Rights};
 
 use crate::server::Server;
-use crate::session::SessionState;
+use crate::sessions::SessionState;
 
 /// How a client's session stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,13 +48,13 @@ impl Introspection {
 
     /// Does the server serve, with grace over?
     pub fn serves(&self) -> bool {
-        self.ask(|server| server.grace.is_over() && !server.is_stopping())
+        self.ask(|server| server.recovery.is_over() && !server.runtime.is_stopping())
     }
 
     /// All leases, sorted.
     pub fn leases(&self) -> Vec<Lease> {
         let mut all: Vec<Lease> = self.ask(|server| {
-            let leases = server.leases.borrow();
+            let leases = server.leases.table();
             leases.all().map(|(ino, client, rights)| Lease { ino, client, rights }).collect()
         });
         all.sort_unstable();
@@ -63,13 +63,13 @@ impl Introspection {
 
     /// Does `client` hold this range of a file, in the server's table, recalled or not?
     pub fn holds_range(&self, client: ClientId, ino: Ino, part: HeldRange) -> bool {
-        self.ask(|server| server.leases.borrow().holds_range(client, ino, part))
+        self.ask(|server| server.leases.table().holds_range(client, ino, part))
     }
 
     /// May `client` write this block of a file, by the server's table?
     pub fn may_write(&self, client: ClientId, ino: Ino, block: FileBlock) -> bool {
         self.ask(|server| {
-            let leases = server.leases.borrow();
+            let leases = server.leases.table();
             let range = BlockRange::new(block.0, block.0 + 1);
             leases.rights(client, ino).contains(Rights::DATA_X)
                 || leases.holds_range(client, ino, HeldRange { range, exclusive: true })
@@ -78,12 +78,12 @@ impl Introspection {
 
     /// Is the inode being freed? Then it is still in the store, but no client holds it.
     pub fn is_freeing(&self, ino: Ino) -> bool {
-        self.ask(|server| server.reaper.is_freeing(ino))
+        self.ask(|server| server.orphans.is_freeing(ino))
     }
 
     /// How the session of `client` stands.
     pub fn standing(&self, client: ClientId) -> SessionStanding {
-        let session = self.0.upgrade().and_then(|server| server.session(client));
+        let session = self.0.upgrade().and_then(|server| server.sessions.get(client));
         session.map_or(SessionStanding::NoSession, |session| match session.state() {
             SessionState::Live => SessionStanding::Live,
             SessionState::Recovering => SessionStanding::Recovering,
@@ -94,13 +94,13 @@ impl Introspection {
     /// Clients that have a session, and their descriptions.
     pub fn sessions(&self) -> Vec<(ClientId, String)> {
         self.ask(|server| {
-            let sessions = server.sessions.borrow();
-            sessions.iter().map(|(&client, of)| (client, of.description.clone())).collect()
+            let sessions = server.sessions.all();
+            sessions.iter().map(|of| (of.client, of.description.clone())).collect()
         })
     }
 
     /// Evicted clients whose writes may still arrive.
     pub fn quarantined(&self) -> Vec<ClientId> {
-        self.ask(|server| server.quarantine.clients())
+        self.ask(|server| server.evictions.quarantined())
     }
 }

@@ -8,41 +8,51 @@
 //! - a reply that depends on another client's change leaves when that change is durable;
 //! - every request of a session takes effect once.
 //!
-//! [`request`] drives a request through its operations ([`ops`]); [`recall`] waits for other
-//! clients; [`hello`], [`session`] and [`connection`] connect clients and disconnect them;
-//! [`grace`], [`evict`] and [`reaper`] do what happens around the operations.
+//! Each kind of state has one owner, with private fields and a `validate`. An owner knows only
+//! those above it in this list:
+//!
+//! | module | what |
+//! |---|---|
+//! | `runtime` | the environment, the store, the configuration, the log, the server's end |
+//! | `sessions` | sessions and connections of clients; who has been silent for how long |
+//! | `leases` | rights, gates, recalls, glimpses, contended files |
+//! | `locks` | locks of applications |
+//! | `orphans` | inodes without a name, and the reaper |
+//! | `space` | data zones and their devices, room for grants |
+//! | `uncommitted` | changes that are not durable yet |
+//! | `eviction` | the end of a session, and quarantines |
+//! | `recovery` | greeting, grace, reclaim, replay |
+//! | `server` | all of them together |
+//!
+//! Above the owners, `request` drives a request through its operations (`ops`, `context`), and
+//! `dispatch` reads requests from connections. `upkeep` does the periodic work.
 
 pub mod config;
-mod connection;
-mod contention;
 mod context;
-mod devices;
-pub mod evict;
-mod gate;
-mod glimpse;
-mod grace;
-mod hello;
+mod dispatch;
+mod error;
+mod eviction;
 mod introspection;
-mod lease_pressure;
-mod lock_fairness;
+mod leases;
+mod locks;
 mod observer;
 mod ops;
-mod pool_reclaim;
-mod reaper;
-mod recall;
-mod record;
+mod orphans;
+mod recovery;
 mod request;
+mod runtime;
 mod scrub;
 mod server;
-mod session;
+mod sessions;
+mod space;
 mod start;
 pub mod status;
-mod unacknowledged;
 mod uncommitted;
+mod upkeep;
 
 pub use config::{Config, Log, PagPlace, SCRUB_RATE};
+pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};
 pub use observer::{CommittedBlocks, Executed, Observer};
-pub use server::ServeError;
 pub use start::{Mds, serve};
 pub use status::Status;

@@ -10,22 +10,22 @@ mod locks;
 
 use std::rc::Rc;
 
-use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Reply, Request};
+use proto::mds::{Message, Op, OpReply, Reply, Request};
 use proto::operation::{Class, Grace, Repeat};
 use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
 use crate::context::{Effects, OpContext, Waited};
-use crate::glimpse::{Glimpsed, glimpse};
+use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, repeat, space};
-use crate::recall::{open_recalled, recall};
-use crate::record::{self, Outcome, OutcomeRecord};
+use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
+use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
-use crate::session::{Session, SessionState};
+use crate::sessions::{Session, SessionState};
+use crate::status;
 use crate::uncommitted::MetaItem;
-use crate::{evict, pool_reclaim, scrub, status, unacknowledged};
 
 /// How often a request tries to make room before it fails with `NoSpace`.
 const SPACE_ROUNDS: usize = 3;
@@ -35,7 +35,7 @@ const STATFS_WAIT: Duration = Duration::from_secs(1);
 /// Executes a request and sends its answer.
 pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, fresh: bool) {
     if !may_pass(&server, &session, &request) {
-        server.grace.ended().await;
+        server.recovery.ended().await;
     }
     if session.is_over() {
         return;
@@ -68,7 +68,7 @@ fn may_pass(server: &Server, session: &Session, request: &Request) -> bool {
         Grace::Recovery => recovering,
         Grace::Waits => false,
     };
-    server.grace.is_over()
+    server.recovery.is_over()
         || planted(Bug::GraceSkipped)
         || (recovering && request.replay.is_some())
         || request.ops.iter().all(is_served)
@@ -81,7 +81,7 @@ const CACHE: Rights = Rights::ATTR.union(Rights::NAMES);
 /// the read is left out, even if it was granted since: the value may have changed in between. The
 /// same goes for a right that was granted again since the read.
 pub fn fill_in_leases(server: &Server, session: &Session, results: &mut [Result<OpReply, Fault>]) {
-    let leases = server.leases.borrow();
+    let leases = server.leases.table();
     for reply in results.iter_mut().flatten() {
         if let OpReply::Acquired { leased, ranges: parts, .. } = reply {
             // Ranges that the client lost meanwhile, or that are being recalled, are left out.
@@ -125,20 +125,24 @@ impl Execution {
             return Ok(false);
         }
         let (client, slot) = (self.client(), u32::from(self.request.slot));
-        let found = self.server.mfs.run(READ, |txn| txn.reply(client, slot)).await;
-        let Some((seq, bytes)) = self.store(found)?.0 else { return Ok(false) };
-        let ahead = self.request.seq.wrapping_sub(seq).cast_signed();
-        if ahead < 0 {
-            return if self.request.replay.is_some() { Ok(true) } else { Err(Fault::Protocol) };
+        let found = self.server.runtime.mfs.run(READ, |txn| txn.reply(client, slot)).await;
+        let found = self.store(found)?.0;
+        let kept = found.as_ref().map(|(seq, _)| *seq);
+        if let Some((_, bytes)) = found.filter(|(seq, _)| *seq == self.request.seq) {
+            self.kept = kept_results::decode(&bytes).map_err(|_| Fault::Corrupt)?;
         }
-        if ahead == 0 {
-            self.kept = record::decode(&bytes).map_err(|_| Fault::Corrupt)?;
-            if self.is_replay_done() {
-                return Ok(true);
+        let replays = self.request.replay.is_some();
+        let sending = if replays { Sending::Replayed } else { Sending::Sent };
+        let kept = KeptResults::of(self.request.seq, kept, || self.is_replay_done());
+        match replay::decide(sending, kept) {
+            ReplayDecision::Execute => Ok(false),
+            ReplayDecision::GoOn => {
+                self.record.clone_from(&self.kept);
+                Ok(false)
             }
-            self.record.clone_from(&self.kept);
+            ReplayDecision::AnswerAsBefore => Ok(true),
+            ReplayDecision::Refuse => Err(Fault::Protocol),
         }
-        Ok(false)
     }
 
     /// Has everything that the replayed request changed survived? Each of its operations is a
@@ -158,7 +162,7 @@ impl Execution {
         if let Some(replay) = &self.request.replay {
             self.results.clone_from(&replay.results);
             // It must be durable before the answer: several such answers carry the same number.
-            self.transno = self.session.last_transno.get();
+            self.transno = self.session.last_transno();
             self.dependency = self.transno;
         }
     }
@@ -188,7 +192,7 @@ impl Execution {
         if self.request.replay.is_some() || self.kept_outcome(index).is_some() {
             return;
         }
-        let leases = self.server.leases.borrow();
+        let leases = self.server.leases.table();
         reply.each_leased(&mut |leased| {
             let held = leases.held(self.client(), leased.attr.ino);
             // Another answer may have granted the right, and may be waiting until the change that
@@ -241,7 +245,7 @@ impl Execution {
     /// Reports to the observer that an operation took effect, unless that was before the server
     /// restarted. `before`: the request's last transaction until then.
     fn took_effect(&self, index: usize, op: &Op, before: Transno) {
-        if let Some(observer) = &self.server.config.observer
+        if let Some(observer) = &self.server.runtime.config.observer
             && self.kept_outcome(index).is_none()
         {
             let transno = (self.transno > before).then_some(self.transno);
@@ -251,7 +255,7 @@ impl Execution {
 
     /// Reports to the observer what a transaction did of operation `index`.
     fn executed(&self, index: usize, outcome: &Outcome, transno: Transno) {
-        let Some(observer) = &self.server.config.observer else { return };
+        let Some(observer) = &self.server.runtime.config.observer else { return };
         let edits = match outcome {
             Outcome::Edits(done) => Some(*done),
             _ => None,
@@ -270,15 +274,15 @@ impl Execution {
                 Ok(OpReply::Text { text })
             }
             Op::Evict { client } => {
-                if self.server.session(*client).is_none() {
+                if self.server.sessions.get(*client).is_none() {
                     return Err(Fault::NotFound);
                 }
-                evict::evict(&self.server, *client, "by the administrator").await;
+                self.server.evictions.evict(*client, "by the administrator").await;
                 Ok(OpReply::Done {})
             }
             Op::Scrub { rate } => {
                 match rate {
-                    Some(rate) => scrub::request(&self.server, *rate),
+                    Some(rate) => self.server.scrubber.request(*rate),
                     None => self.server.scrubber.cancel(),
                 }
                 Ok(OpReply::Done {})
@@ -305,20 +309,24 @@ impl Execution {
             Op::TestLock { ino, lock } => self.test_lock(*ino, lock).await,
             Op::CancelLock { ino, lock } => self.cancel_lock(*ino, lock),
             Op::Return { ino, seq, give, still_open, range: part } => {
-                let unknown = self.server.leases.borrow().newer_seq(self.client(), *ino, *seq);
+                let unknown = self.server.leases.table().newer_seq(self.client(), *ino, *seq);
                 self.give_back((*ino, *seq), *give, *still_open, *part);
                 Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::StaleReturn { seq }))
             }
-            Op::Reclaim { leases, locks } => self.reclaim(leases, locks),
+            Op::Reclaim { leases, locks } => {
+                if self.session.state() != SessionState::Recovering {
+                    return Err(Fault::Protocol);
+                }
+                self.server.recovery.reclaim(&self.session, leases, locks);
+                Ok(OpReply::Done {})
+            }
             Op::ReclaimDone {} => {
-                let presumed = unacknowledged::presume_open(&self.server, &self.session).await;
-                self.store(presumed)?;
-                self.session.set_state(SessionState::Live);
-                self.server.grace.progress();
+                let finished = self.server.recovery.finish(&self.session).await;
+                self.store(finished)?;
                 Ok(OpReply::Done {})
             }
             Op::Goodbye {} => {
-                let left = evict::goodbye(&self.server, &self.session).await;
+                let left = self.server.evictions.goodbye(&self.session).await;
                 let transno = self.store(left)?;
                 self.dependency = self.dependency.max(transno);
                 self.leave = true;
@@ -349,11 +357,11 @@ impl Execution {
     /// Waits a moment for the reaper, so that space of files removed before counts as free. It does
     /// not wait for all of it: the reaper may be waiting for another client.
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
-        let reaper = &self.server.reaper;
-        if reaper.counts().1 > 0 {
-            self.server.env.timeout(STATFS_WAIT, reaper.drained()).await;
+        let (env, orphans) = (&self.server.runtime.env, &self.server.orphans);
+        if orphans.counts().1 > 0 {
+            env.timeout(STATFS_WAIT, orphans.drained()).await;
         }
-        let statfs = self.server.mfs.run(READ, space::statfs).await;
+        let statfs = self.server.runtime.mfs.run(READ, space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }
 
@@ -430,33 +438,33 @@ impl Execution {
     /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does
     /// not wait: the reaper may wait for a recall that waits for the commit.
     async fn waited_for_room<T>(&self, ran: &Result<T, Fault>) -> bool {
-        let short = matches!(ran, Err(Fault::NoSpace)) && self.server.metadata_is_short();
+        let short = matches!(ran, Err(Fault::NoSpace)) && self.server.space.metadata_is_short();
         short && self.wait_for_reaper().await
     }
 
     /// Waits until the orphans being freed are freed; `false` if there were none.
     async fn wait_for_reaper(&self) -> bool {
-        let server = &self.server;
-        let waits = server.reaper.counts().1 > 0;
+        let (runtime, orphans) = (&self.server.runtime, &self.server.orphans);
+        let waits = orphans.counts().1 > 0;
         if waits {
-            server.env.timeout(server.config.lease, server.reaper.drained()).await;
+            runtime.env.timeout(runtime.config.lease, orphans.drained()).await;
         }
         waits
     }
 
     /// Waits until blocks that are being freed can be granted.
     async fn make_room(&self) {
-        let server = &self.server;
+        let (runtime, space) = (&self.server.runtime, &self.server.space);
         self.wait_for_reaper().await;
-        let synced = server.mfs.sync().await;
-        server.checked(synced, "waiting for the log");
-        if server.release_freed().await > 0 {
+        let synced = runtime.mfs.sync().await;
+        runtime.checked(synced, "waiting for the log");
+        if space.release_freed().await > 0 {
             return;
         }
-        pool_reclaim::reclaim(server, self.client()).await;
-        let full = server.mfs.run(READ, space::is_full).await.is_ok_and(|(full, _)| full);
+        space.reclaim_pools(self.client()).await;
+        let full = runtime.mfs.run(READ, space::is_full).await.is_ok_and(|(full, _)| full);
         if full && !planted(Bug::HoarderKept) {
-            evict::evict_hoarders(server).await;
+            self.server.evictions.evict_hoarders().await;
         }
     }
 
@@ -467,38 +475,10 @@ impl Execution {
         still_open: bool,
         part: Option<BlockRange>,
     ) {
-        let mut leases = self.server.leases.borrow_mut();
-        let changed = leases.give_back(self.client(), ino, seq, give, still_open, part);
-        drop(leases);
-        if changed {
-            self.server.lease_events.notify_all();
-            if give.contains(Rights::OPEN) && !still_open {
-                self.server.reaper.free_if_closed(&self.server, ino);
-            }
-        }
-    }
-
-    fn reclaim(&self, leases: &[HeldLease], locks: &[(Ino, Lock)]) -> Result<OpReply, Fault> {
-        if self.session.state() != SessionState::Recovering {
-            return Err(Fault::Protocol);
-        }
-        leases.iter().for_each(|held| self.reclaim_lease(held));
-        locks.iter().for_each(|(ino, lock)| self.reclaim_lock(*ino, lock));
-        Ok(OpReply::Done {})
-    }
-
-    fn reclaim_lease(&self, held: &HeldLease) {
-        let (client, ino) = (self.client(), held.ino);
-        let open = if held.open { Rights::OPEN } else { Rights::empty() };
-        let mut leases = self.server.leases.borrow_mut();
-        let refused = leases.reclaim(client, ino, held.rights | open);
-        let parts = leases.reclaim_ranges(client, ino, &held.ranges);
-        drop(leases);
-        if !refused.is_empty() || !parts.is_empty() {
-            let text = format!(
-                "client {client} reclaims {refused:?} {parts:?} of inode {ino}, which another client holds"
-            );
-            self.server.log(&text);
+        let leases = &self.server.leases;
+        let changed = leases.give_back(self.client(), (ino, seq), give, still_open, part);
+        if changed && give.contains(Rights::OPEN) && !still_open {
+            self.server.orphans.free_if_closed(ino);
         }
     }
 
@@ -515,7 +495,7 @@ impl Execution {
     /// The time of an operation: now, or of a replayed one the time it had.
     fn time(&self, replayed: Option<&OpReply>) -> Timestamp {
         let then = replayed.and_then(|reply| reply.changed().time);
-        then.unwrap_or_else(|| self.server.stamp())
+        then.unwrap_or_else(|| self.server.runtime.stamp())
     }
 
     /// Runs `body` as a transaction, and again each time it had to wait for rights or glimpses.
@@ -536,7 +516,7 @@ impl Execution {
             let now = self.time(replayed);
             let mut effects = Effects::default();
             let mut record = OutcomeRecord::new();
-            let ran = self.server.mfs.run(cost, |txn| {
+            let ran = self.server.runtime.mfs.run(cost, |txn| {
                 if self.session.is_over() {
                     return Err(Fault::Evicted.into());
                 }
@@ -560,7 +540,7 @@ impl Execution {
                     record.retain(|(other, _)| *other != at);
                     record.push((at, outcome.clone()));
                     let slot = u32::from(self.request.slot);
-                    let bytes = record::encode(&record);
+                    let bytes = kept_results::encode(&record);
                     if !planted(Bug::ResultNotKept) {
                         txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
                     }
@@ -589,7 +569,7 @@ impl Execution {
                 }
                 Err(error) => {
                     self.depend_on(&effects.reads);
-                    self.server.note_failure(&error, "executing a request");
+                    self.server.runtime.note_failure(&error, "executing a request");
                     break Err(error.fault());
                 }
             }
@@ -605,13 +585,16 @@ impl Execution {
         if effects.missing {
             waited.gates = None;
             let (client, session) = (self.client(), Some(&*self.session));
-            waited.gates = Some(recall(&self.server, client, &effects.needs, session).await);
+            let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
+            let gates = recall(leases, evictions, client, &effects.needs, session).await;
+            waited.gates = Some(gates);
             waited.open_asked.extend(open_recalled(&effects.needs));
             return;
         }
         for &attr in &effects.glimpse {
             let tries = waited.glimpsed.get(&attr.ino).map_or(0, Glimpsed::tries);
-            let glimpsed = glimpse(&self.server, attr, tries).await;
+            let (leases, evictions) = (&self.server.leases, &self.server.evictions);
+            let glimpsed = glimpse(leases, evictions, attr, tries).await;
             waited.glimpsed.insert(attr.ino, glimpsed);
         }
     }
@@ -619,12 +602,9 @@ impl Execution {
     /// Will others' changes of `ino`'s attributes be durable when the reply leaves? If not, the
     /// client must not cache attributes that the reply carries in passing.
     fn attr_will_be_durable(&self, ino: Ino) -> bool {
-        let uncommitted = self.server.uncommitted.borrow();
-        if uncommitted.is_empty() {
-            return true;
-        }
-        let changed = uncommitted.awaited(&MetaItem::Attr(ino), self.session.client);
-        changed <= self.dependency.max(self.server.mfs.last_committed())
+        let item = MetaItem::Attr(ino);
+        let changed = self.server.uncommitted.awaited([&item], self.session.client);
+        changed <= self.dependency.max(self.server.runtime.mfs.last_committed())
     }
 
     /// `rights` without `ATTR`, if the client must not cache the attributes.
@@ -636,12 +616,9 @@ impl Execution {
     }
 
     fn depend_on(&mut self, reads: &[MetaItem]) {
-        let uncommitted = self.server.uncommitted.borrow();
-        if uncommitted.is_empty() || planted(Bug::ReplyGateSkipped) {
-            return;
-        }
-        for item in reads {
-            self.dependency = self.dependency.max(uncommitted.awaited(item, self.session.client));
+        if !planted(Bug::ReplyGateSkipped) {
+            let awaited = self.server.uncommitted.awaited(reads, self.session.client);
+            self.dependency = self.dependency.max(awaited);
         }
     }
 
@@ -649,97 +626,43 @@ impl Execution {
     fn apply(&mut self, effects: Effects, transno: Transno, waited: &Waited) {
         self.depend_on(&effects.reads);
         let (server, session, client) = (&self.server, &self.session, self.session.client);
-        let mut granted = false;
-        let mut opened = Vec::new();
-        let mut recalls = Vec::new();
-        {
-            let mut leases = server.leases.borrow_mut();
-            if !effects.drops.is_empty() {
-                // Someone may be waiting for these.
-                server.lease_events.notify_all();
-            }
-            for (client, ino) in effects.drops {
-                leases.drop_lease(client, ino);
-            }
-            for (ino, rights) in effects.grants {
-                let rights = leases.grantable(client, ino, rights);
-                if (rights - leases.rights(client, ino)).contains(Rights::OPEN) {
-                    opened.push(ino);
-                }
-                if rights.intersects(Rights::WHOLE) {
-                    granted = true;
-                    leases.grant_requested(client, ino, rights);
-                    server.contention.borrow_mut().granted_whole(ino, server.env.now());
-                } else {
-                    granted |= !leases.rights(client, ino).contains(rights);
-                    leases.grant(client, ino, rights);
-                }
-            }
-            for (ino, part) in effects.ranges {
-                if leases.is_range_grantable(client, ino, part) {
-                    granted |= leases.grant_range(client, ino, part);
-                }
-            }
-            for ino in effects.found {
-                if leases.len() >= server.config.leases_max {
-                    continue;
-                }
-                let (new, recall) = leases.grant_open_on_lookup(client, ino);
-                if new {
-                    opened.push(ino);
-                    granted = true;
-                }
-                recalls.extend(recall);
-            }
-            for (ino, rights) in effects.wants {
-                if leases.len() >= server.config.leases_max
-                    || server.gates.is_closed(ino, waited.gates.as_ref())
-                {
-                    continue;
-                }
-                let rights = self.cacheable(ino, leases.grantable(client, ino, rights));
-                if (rights - leases.rights(client, ino)).contains(Rights::OPEN) {
-                    opened.push(ino);
-                }
-                granted |= !leases.rights(client, ino).contains(rights);
-                leases.grant(client, ino, rights);
-            }
-        }
-        if granted {
+        let Effects { drops, grants, ranges, found, wants, .. } = effects;
+        let asked = Grants { drops, grants, ranges, found, wants };
+        let cacheable = |ino, rights| self.cacheable(ino, rights);
+        let granted = server.leases.grant(client, asked, waited.gates.as_ref(), cacheable);
+        let Granted { anything, opened, recalls } = granted;
+        if anything {
             session.mark_granting(self.request.slot);
         }
-        recalls.into_iter().for_each(|recall| server.push_recall(recall));
+        server.leases.push(recalls);
         for ino in opened {
-            server.reaper.open_granted(server, client, ino);
+            server.orphans.open_granted(client, ino);
         }
         if transno != Transno::ZERO {
-            let mut uncommitted = server.uncommitted.borrow_mut();
-            let durable = server.mfs.last_committed();
-            uncommitted.forget(durable);
+            let durable = server.runtime.mfs.last_committed();
             // Otherwise the answer waits in the reply gate, or for later operations of the request.
             let alone = self.request.ops.len() == 1;
             let answered = alone && !self.sync && self.dependency <= durable;
-            for item in effects.changes {
-                uncommitted.note(item, client, transno, answered);
-            }
+            server.uncommitted.note(effects.changes, client, (transno, durable), answered);
             if let Some((ino, size, zero)) = effects.tail {
-                server.contention.borrow_mut().note_tail(ino, size, zero);
+                server.leases.note_tail(ino, size, zero);
             }
             self.transno = self.transno.max(transno);
-            session.last_transno.set(session.last_transno.get().max(transno));
+            session.note_change(transno);
         }
         for ino in effects.relinked {
-            server.reaper.relinked(ino);
+            server.orphans.relinked(ino);
         }
         for (ino, returns) in effects.orphaned {
-            server.reaper.orphaned(server, returns, ino);
+            server.orphans.orphaned(returns, ino);
         }
+        server.runtime.event_ended();
     }
 
     /// A store's result as the client sees it; logs failures.
     fn store<T>(&self, result: Result<T, StoreError>) -> Result<T, Fault> {
         result.map_err(|error| {
-            self.server.note_failure(&error, "executing a request");
+            self.server.runtime.note_failure(&error, "executing a request");
             error.fault()
         })
     }
@@ -747,13 +670,13 @@ impl Execution {
     /// Waits in the reply gate, then sends the answer.
     async fn answer(mut self) {
         if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
-            pool_reclaim::answered(&self.server, &self.session);
+            self.server.space.pool_returned(&self.session);
         }
         let sync = self.sync && !planted(Bug::SyncNotDurable);
-        let own = if sync { self.session.last_transno.get() } else { Transno::ZERO };
+        let own = if sync { self.session.last_transno() } else { Transno::ZERO };
         let target = self.dependency.max(own);
-        let durable = self.server.wait_durable(target).await;
-        if durable.is_err() || self.server.failure().is_some() {
+        let durable = self.server.runtime.wait_durable(target).await;
+        if durable.is_err() || self.server.runtime.failure().is_some() {
             // The request stays unacknowledged: the client sends it again after the restart.
             return;
         }
@@ -761,7 +684,7 @@ impl Execution {
             return;
         }
         fill_in_leases(&self.server, &self.session, &mut self.results);
-        let last_committed = self.server.mfs.last_committed();
+        let last_committed = self.server.runtime.mfs.last_committed();
         let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
         let reply = Reply { slot, seq, transno, last_committed, results: self.results };
         // A reply that was rebuilt from a kept outcome has no transaction of this server, and yet
@@ -772,16 +695,17 @@ impl Execution {
         // the first answer by then.
         let may_execute = self.request.ops.iter().any(|op| op.spec().repeat == Repeat::Never);
         self.session.answered(&reply, executed || may_execute);
-        self.session.known_durable.set(last_committed);
-        if let Some(observer) = &self.server.config.observer {
+        self.session.note_durable(last_committed);
+        if let Some(observer) = &self.server.runtime.config.observer {
             observer.answers(self.session.client, &reply, self.sync);
         }
-        self.server.requests.set(self.server.requests.get() + 1);
+        self.server.sessions.note_answer();
         self.session.push(Message::Reply { reply });
         self.session.unmark_granting(slot);
         if self.leave {
             self.session.unbind();
         }
+        self.server.runtime.event_ended();
     }
 }
 

@@ -15,14 +15,14 @@ use store::StoreError;
 use store::scrub::{ScrubOptions, Scrubbed};
 use types::{Duration, Instant};
 
-use crate::server::Server;
+use crate::runtime::Runtime;
 
 /// Findings and repaired blocks that one scrub logs at most.
 const LOGGED_MAX: usize = 100;
 
 /// See the module.
-#[derive(Default)]
 pub struct Scrubber {
+    runtime: Rc<Runtime>,
     /// Options of the scrub that was requested and has not started.
     requested: Cell<Option<ScrubOptions>>,
     /// Options of the running scrub, and since when it runs.
@@ -50,6 +50,36 @@ pub struct EndedScrub {
 }
 
 impl Scrubber {
+    /// No scrub.
+    pub fn new(runtime: Rc<Runtime>) -> Scrubber {
+        Scrubber {
+            runtime,
+            requested: Cell::default(),
+            running: Cell::default(),
+            cancelled: Cell::new(false),
+            started: Cell::new(false),
+            wake: Notify::new(),
+            progress: RefCell::default(),
+            last: RefCell::default(),
+        }
+    }
+
+    /// Requests a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
+    pub fn request(self: &Rc<Self>, rate: u64) {
+        self.begin();
+        if self.running.get().is_none() {
+            self.requested.set(Some(ScrubOptions { rate, unreadable: true }));
+            self.wake.notify_all();
+        }
+    }
+
+    /// Starts the scrub task.
+    pub fn begin(self: &Rc<Self>) {
+        if !self.started.replace(true) {
+            self.runtime.env.spawn(run(self.clone()));
+        }
+    }
+
     /// Stops the running scrub, or cancels the one that was requested.
     pub fn cancel(&self) {
         self.requested.set(None);
@@ -77,79 +107,73 @@ impl Scrubber {
     pub fn last(&self) -> Option<EndedScrub> {
         self.last.borrow().clone()
     }
-}
 
-/// Requests a scrub that reads at most `rate` bytes a second (0: no bound), unless one runs.
-pub fn request(server: &Rc<Server>, rate: u64) {
-    begin(server);
-    let scrubber = &server.scrubber;
-    if scrubber.running.get().is_none() {
-        scrubber.requested.set(Some(ScrubOptions { rate, unreadable: true }));
-        scrubber.wake.notify_all();
-    }
-}
-
-/// Starts the scrub task.
-pub fn begin(server: &Rc<Server>) {
-    if !server.scrubber.started.replace(true) {
-        server.env.spawn(run(server.clone()));
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        let (running, requested) = (self.running.get().is_some(), self.requested.get().is_some());
+        assert!(self.started.get() || !running && !requested, "a scrub runs without its task");
+        assert!(running || !self.cancelled.get(), "a scrub is cancelled that does not run");
     }
 }
 
 /// The scrub task: scrubs periodically and on request, until the server stops.
-async fn run(server: Rc<Server>) {
-    while let Some(options) = next_due(&server).await {
-        let since = server.env.now();
-        let scrubber = &server.scrubber;
+async fn run(scrubber: Rc<Scrubber>) {
+    let runtime = scrubber.runtime.clone();
+    while let Some(options) = next_due(&scrubber).await {
+        let since = runtime.env.now();
         scrubber.cancelled.set(false);
         scrubber.running.set(Some((options, since)));
-        let ended = until_cancelled(&server, server.mfs.scrub(options, &scrubber.progress)).await;
+        let scrub = runtime.mfs.scrub(options, &scrubber.progress);
+        let ended = until_cancelled(&scrubber, scrub).await;
         scrubber.running.set(None);
+        scrubber.cancelled.set(false);
         let whole = match ended {
-            Some(result) => server.checked(result, "scrubbing the metadata device").is_some(),
+            Some(result) => runtime.checked(result, "scrubbing the metadata device").is_some(),
             None => false,
         };
         let found = scrubber.progress.borrow().clone();
-        log_findings(&server, &found, whole);
-        let at = server.env.now();
+        log_findings(&runtime, &found, whole);
+        let at = runtime.env.now();
         let ended = EndedScrub { at, took: at.since(since), whole, found };
         *scrubber.last.borrow_mut() = Some(ended);
+        runtime.event_ended();
     }
 }
 
 /// Waits until the next scrub is due and yields its options; `None`: the server stops.
-async fn next_due(server: &Server) -> Option<ScrubOptions> {
-    let interval = server.config.scrub_interval;
-    let since = server.env.now();
+async fn next_due(scrubber: &Scrubber) -> Option<ScrubOptions> {
+    let runtime = &scrubber.runtime;
+    let interval = runtime.config.scrub_interval;
+    let since = runtime.env.now();
     loop {
-        let wake = server.scrubber.wake.notified();
-        if server.is_stopping() {
+        let wake = scrubber.wake.notified();
+        if runtime.is_stopping() {
             return None;
         }
-        if let Some(options) = server.scrubber.requested.take() {
+        if let Some(options) = scrubber.requested.take() {
             return Some(options);
         }
         if interval == Duration::ZERO {
             wake.await;
             continue;
         }
-        let waited = server.env.now().since(since);
+        let waited = runtime.env.now().since(since);
         if waited >= interval {
-            return Some(ScrubOptions { rate: server.config.scrub_rate, unreadable: false });
+            return Some(ScrubOptions { rate: runtime.config.scrub_rate, unreadable: false });
         }
-        server.env.timeout(interval.saturating_sub(waited), wake).await;
+        runtime.env.timeout(interval.saturating_sub(waited), wake).await;
     }
 }
 
 /// The result of `scrub`; `None`: it was stopped, or the server stops.
 async fn until_cancelled(
-    server: &Server,
+    scrubber: &Scrubber,
     scrub: impl Future<Output = Result<(), StoreError>>,
 ) -> Option<Result<(), StoreError>> {
     let mut scrub = pin!(scrub);
     loop {
-        let mut wake = pin!(server.scrubber.wake.notified());
-        if server.is_stopping() || server.scrubber.cancelled.get() {
+        let mut wake = pin!(scrubber.wake.notified());
+        if scrubber.runtime.is_stopping() || scrubber.cancelled.get() {
             return None;
         }
         let ended = poll_fn(|cx| match scrub.as_mut().poll(cx) {
@@ -162,21 +186,21 @@ async fn until_cancelled(
     }
 }
 
-fn log_findings(server: &Server, found: &Scrubbed, whole: bool) {
+fn log_findings(runtime: &Runtime, found: &Scrubbed, whole: bool) {
     for block in found.rewritten.iter().take(LOGGED_MAX) {
-        server.log(&format!("scrub: metadata block {block} was damaged and has been rewritten"));
+        runtime.log(&format!("scrub: metadata block {block} was damaged and has been rewritten"));
     }
     for problem in found.problems.iter().take(LOGGED_MAX) {
-        server.log(&format!("scrub: {problem}"));
+        runtime.log(&format!("scrub: {problem}"));
     }
     let problems = found.problems.len() as u64 + found.omitted;
     if problems > 0 {
-        server.log(&format!(
+        runtime.log(&format!(
             "scrub: {problems} findings; stop the server and run redbud fsck --repair"
         ));
     }
     let end = if whole { "read to the end" } else { "stopped" };
-    server.log(&format!(
+    runtime.log(&format!(
         "scrub: {end}, {} blocks, {} inodes, {} blocks rewritten, {problems} findings",
         found.blocks,
         found.inodes,

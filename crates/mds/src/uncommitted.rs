@@ -2,12 +2,13 @@
 //! client must wait for.
 //!
 //! Invariants:
-//! - every change since [`UncommittedChanges::forget`] last ran is here, including removed names;
+//! - every change since [`Uncommitted::forget`] last ran is here, including removed names;
 //! - a client's own changes make it wait only if their answers wait themselves: the client does not
 //!   replay a change that it has no answer to;
 //! - each item is queued once, at the oldest of its changes that the queue has not yet seen
 //!   durable.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
@@ -36,16 +37,61 @@ struct Change {
     unanswered: Transno,
 }
 
-/// Changes that are not durable yet.
+/// See the module.
 #[derive(Default)]
-pub struct UncommittedChanges {
+pub struct Uncommitted(RefCell<Changes>);
+
+impl Uncommitted {
+    /// `client` changed `items` in transaction `at`; everything at or below `durable` is durable.
+    /// `answered`: the answer leaves at once.
+    pub fn note(
+        &self,
+        items: Vec<MetaItem>,
+        client: ClientId,
+        (at, durable): (Transno, Transno),
+        answered: bool,
+    ) {
+        let mut changes = self.0.borrow_mut();
+        changes.forget(durable);
+        for item in items {
+            changes.note(item, client, at, answered);
+        }
+    }
+
+    /// The transaction that must be durable before a reply to `client` may contain `items`.
+    pub fn awaited<'a>(
+        &self,
+        items: impl IntoIterator<Item = &'a MetaItem>,
+        client: ClientId,
+    ) -> Transno {
+        let changes = self.0.borrow();
+        if changes.is_empty() {
+            return Transno::ZERO;
+        }
+        let awaited = items.into_iter().map(|item| changes.awaited(item, client));
+        awaited.max().unwrap_or(Transno::ZERO)
+    }
+
+    /// Forgets changes at or below `durable`.
+    pub fn forget(&self, durable: Transno) {
+        self.0.borrow_mut().forget(durable);
+    }
+
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        self.0.borrow().validate();
+    }
+}
+
+#[derive(Default)]
+struct Changes {
     items: HashMap<MetaItem, Change>,
     order: VecDeque<(Transno, MetaItem)>,
 }
 
-impl UncommittedChanges {
+impl Changes {
     /// `client` changed `item` in transaction `at`. `answered`: its answer leaves at once.
-    pub fn note(&mut self, item: MetaItem, client: ClientId, at: Transno, answered: bool) {
+    fn note(&mut self, item: MetaItem, client: ClientId, at: Transno, answered: bool) {
         let unanswered = if answered { Transno::ZERO } else { at };
         match self.items.entry(item) {
             Entry::Vacant(vacant) => {
@@ -64,7 +110,7 @@ impl UncommittedChanges {
     }
 
     /// The transaction that must be durable before a reply to `client` may contain `item`.
-    pub fn awaited(&self, item: &MetaItem, client: ClientId) -> Transno {
+    fn awaited(&self, item: &MetaItem, client: ClientId) -> Transno {
         match self.items.get(item) {
             None => Transno::ZERO,
             Some(change) if change.client == client => change.others.max(change.unanswered),
@@ -73,7 +119,7 @@ impl UncommittedChanges {
     }
 
     /// Forgets changes at or below `durable`.
-    pub fn forget(&mut self, durable: Transno) {
+    fn forget(&mut self, durable: Transno) {
         while self.order.front().is_some_and(|(at, _)| *at <= durable) {
             let Some((_, item)) = self.order.pop_front() else { return };
             let Some(change) = self.items.get(&item) else { continue };
@@ -88,8 +134,20 @@ impl UncommittedChanges {
     }
 
     /// Is there nothing to wait for, whatever the request?
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    fn validate(&self) {
+        assert_eq!(self.order.len(), self.items.len(), "an item is queued twice, or not at all");
+        for (at, item) in &self.order {
+            let change = self.items.get(item);
+            assert!(change.is_some_and(|change| *at <= change.at), "{item:?} is queued too late");
+        }
+        for (item, change) in &self.items {
+            assert!(change.others < change.at, "{item:?} depends on a later change");
+            assert!(change.unanswered <= change.at, "{item:?} depends on a later answer");
+        }
     }
 }
 
@@ -107,7 +165,7 @@ mod tests {
     #[test]
     fn reply_depends_only_on_changes_of_others() {
         let (a, b, item) = (ClientId(1), ClientId(2), MetaItem::Attr(Ino(9)));
-        let mut uncommitted = UncommittedChanges::default();
+        let mut uncommitted = Changes::default();
         uncommitted.note(item.clone(), a, at(5), true);
         assert_eq!(uncommitted.awaited(&item, a), Transno::ZERO);
         assert_eq!(uncommitted.awaited(&item, b), at(5));
@@ -124,7 +182,7 @@ mod tests {
     #[test]
     fn reply_depends_on_an_own_change_whose_answer_waits() {
         let (a, b, item) = (ClientId(1), ClientId(2), MetaItem::Attr(Ino(9)));
-        let mut uncommitted = UncommittedChanges::default();
+        let mut uncommitted = Changes::default();
         uncommitted.note(item.clone(), a, at(5), false);
         uncommitted.note(item.clone(), a, at(6), true);
         assert_eq!(uncommitted.awaited(&item, a), at(5));
@@ -138,12 +196,13 @@ mod tests {
     fn item_that_changes_often_is_queued_once_until_its_last_change() {
         let (a, b, hot, cold) =
             (ClientId(1), ClientId(2), MetaItem::Attr(Ino(1)), MetaItem::Attr(Ino(2)));
-        let mut uncommitted = UncommittedChanges::default();
+        let mut uncommitted = Changes::default();
         uncommitted.note(cold.clone(), a, at(1), true);
         for lsn in 2..100 {
             uncommitted.note(hot.clone(), a, at(lsn), true);
             uncommitted.forget(at(lsn / 2));
             assert!(uncommitted.order.len() <= 2);
+            uncommitted.validate();
             assert_eq!(uncommitted.awaited(&hot, b), at(lsn));
         }
         assert_eq!(uncommitted.awaited(&cold, b), Transno::ZERO);

@@ -376,6 +376,7 @@ impl Cluster {
                 events.line(&format!("mds: {text}"));
             }),
             observer: Some(Rc::new(ServerObserver(self.events.clone()))),
+            validate: true,
             ..mds::Config::new(FS, ADDRESS)
         };
         self.node_begins(SERVER);

@@ -6,7 +6,7 @@ use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
 use super::acl::{self, Acl};
 use crate::context::OpContext;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 const S_ISUID: u16 = 0o4000;

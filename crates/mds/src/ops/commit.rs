@@ -21,7 +21,7 @@ use types::{
 
 use crate::context::OpContext;
 use crate::observer::CommittedBlocks;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 /// Edits of one transaction.
@@ -56,7 +56,7 @@ impl Commit<'_> {
 
     /// May the client make these edits, by the rights that it holds?
     fn is_covered(&self, cx: &OpContext<'_>, edits: &[Edit]) -> bool {
-        let leases = cx.server.leases.borrow();
+        let leases = cx.server.leases.table();
         let rights = leases.rights(cx.client, self.ino);
         let holds =
             |range| leases.holds_range(cx.client, self.ino, HeldRange { range, exclusive: true });
@@ -128,7 +128,7 @@ pub fn step(
                 work = work.saturating_sub(EDITS / 4);
             }
             Edit::Written { from, len } => {
-                if cx.server.config.observer.is_some() {
+                if cx.server.runtime.config.observer.is_some() {
                     let to = from.0.saturating_add(*len);
                     let all = txn.layout(ino, *from, EDIT_MAX)?;
                     let part = all.iter().filter_map(|extent| extent.slice(from.0, to));
@@ -181,7 +181,7 @@ pub fn step(
 
 /// Reports to the observer which blocks the metadata are to point at.
 fn report(cx: &OpContext<'_>, ino: Ino, extents: &[Extent]) {
-    if let Some(observer) = &cx.server.config.observer {
+    if let Some(observer) = &cx.server.runtime.config.observer {
         observer.commits(&CommittedBlocks { client: cx.client, ino, extents, replay: cx.replay });
     }
 }

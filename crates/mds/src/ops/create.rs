@@ -7,7 +7,7 @@ use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
 use super::acl::{self, Acl};
 use crate::context::OpContext;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 const S_ISGID: u16 = 0o2000;

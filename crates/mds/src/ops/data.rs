@@ -6,8 +6,8 @@ use store::{Stop, Txn};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
 
-use crate::contention::GrantMode;
 use crate::context::{OpContext, applicable};
+use crate::leases::GrantMode;
 use crate::uncommitted::MetaItem;
 
 /// Blocks that a file can have.
@@ -40,10 +40,10 @@ pub fn acquire(
         GrantMode::Whole => whole(cx, txn, attr, (rights, from), false),
         GrantMode::Calm => calm(cx, attr),
         GrantMode::Range(window) => {
-            if cx.server.contention.borrow().is_tail_zero(ino, attr.size) {
+            if cx.server.leases.is_tail_zero(ino, attr.size) {
                 return some_ranges(cx, txn, attr, (rights, range, ahead), window);
             }
-            let parts = cx.server.leases.borrow().rights(cx.client, ino).contains(Rights::DATA_P);
+            let parts = cx.server.leases.table().rights(cx.client, ino).contains(Rights::DATA_P);
             if parts { calm(cx, attr) } else { whole(cx, txn, attr, (rights, from), true) }
         }
     }
@@ -109,13 +109,13 @@ fn widened(cx: &OpContext<'_>, ino: Ino, asked: BlockRange, window: u64) -> Bloc
     asked.from.0.checked_div(window).map_or(asked, |at| {
         let to = asked.to.0.checked_next_multiple_of(window).unwrap_or(asked.to.0);
         let limit = BlockRange::new(at * window, to);
-        cx.server.leases.borrow().room_around(cx.client, ino, asked, limit)
+        cx.server.leases.table().room_around(cx.client, ino, asked, limit)
     })
 }
 
 /// The ranges `ahead` of `asked`, up to the first one of which another client holds something.
 fn free_ahead(cx: &OpContext<'_>, ino: Ino, asked: BlockRange, ahead: Ahead) -> Vec<BlockRange> {
-    let leases = cx.server.leases.borrow();
+    let leases = cx.server.leases.table();
     // They do not overlap, and stay far from the largest number.
     let fits = (asked.len()..FILE_BLOCKS_MAX / 256).contains(&ahead.stride);
     let count = if fits { usize::from(ahead.count).min(RANGES_AHEAD_MAX - 1) } else { 0 };
@@ -157,14 +157,14 @@ fn opened(
     let ino = attr.ino;
     let conflicting = (wanted.0.conflicts() & Rights::DATA) - Rights::ATTR;
     let (others, own) = {
-        let leases = cx.server.leases.borrow();
+        let leases = cx.server.leases.table();
         (leases.others(cx.client, ino), leases.rights(cx.client, ino))
     };
     // A client returns its ranges before it gets the whole right.
     if !others.intersects(conflicting) && !own.contains(Rights::DATA_P) {
         return whole(cx, txn, attr, wanted, false);
     }
-    let calm = !cx.server.contention.borrow().is_contended(ino, cx.server.env.now());
+    let calm = !cx.server.leases.is_contended(ino, cx.server.runtime.env.now());
     cx.need(ino, Rights::empty());
     let current = cx.seen(attr);
     cx.ready()?;
@@ -191,7 +191,7 @@ pub fn layout(
     if attr.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    if !cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::DATA) {
+    if !cx.server.leases.table().rights(cx.client, ino).intersects(Rights::DATA) {
         return Err(Fault::NotHeld.into());
     }
     Ok(OpReply::Layout { slice: layout_part(cx, txn, ino, from, None)? })
@@ -216,7 +216,7 @@ fn layout_part(
     if within.is_some() {
         extents = extents.iter().filter_map(|extent| extent.slice(from.0, to)).collect();
     }
-    let frozen = cx.server.quarantine.is_all_frozen() || txn.is_frozen(ino)?;
+    let frozen = cx.server.evictions.is_all_frozen() || txn.is_frozen(ino)?;
     let inline_max = txn.content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.content(ino)? } else { Vec::new() };
     Ok(LayoutSlice { from, to, extents, frozen, content: Bytes(content), inline_max })

@@ -84,7 +84,7 @@ pub fn read_dir(
             };
             // A file that another client is writing comes without attributes: the client looks it
             // up.
-            let written = cx.server.leases.borrow().written_elsewhere(cx.client, entry.ino);
+            let written = cx.server.leases.table().written_elsewhere(cx.client, entry.ino);
             let attr = attr.filter(|_| !written);
             if let Some(attr) = attr {
                 if want.intersects(applicable(attr.kind)) {

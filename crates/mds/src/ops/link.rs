@@ -6,7 +6,7 @@ use types::limits::LINK_MAX;
 use types::{Fault, FileKind, Ino, Name, Rights};
 
 use crate::context::OpContext;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 /// Adds a name to an inode.

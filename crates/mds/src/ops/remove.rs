@@ -5,8 +5,8 @@ use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use crate::context::OpContext;
-use crate::reaper::NO_CLIENT;
-use crate::record::Outcome;
+use crate::leases::NO_CLIENT;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 /// Removes a name of an inode that is not a directory.
@@ -111,12 +111,12 @@ pub fn remove_entry(
 /// Does nobody hold anything of the inode, except for what the asking client gives up with this
 /// request? During a replay the table does not say: not every client has reclaimed yet.
 fn is_unused(cx: &OpContext<'_>, ino: Ino, unused: Option<Ino>) -> bool {
-    let leases = cx.server.leases.borrow();
+    let leases = cx.server.leases.table();
     let given_up = unused == Some(ino) || leases.rights(cx.client, ino).is_empty();
     let wanted = cx.effects.wants.iter().chain(&cx.effects.grants).any(|(of, _)| *of == ino)
         || cx.effects.found.contains(&ino);
     !cx.replay
-        && cx.server.reaper.is_allowed()
+        && cx.server.orphans.is_allowed()
         && given_up
         && !wanted
         && leases.others(cx.client, ino).is_empty()

@@ -13,8 +13,8 @@ use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use super::remove::{need_target, remove_entry};
 use crate::context::OpContext;
-use crate::gate::RENAME_GATE;
-use crate::record::Outcome;
+use crate::leases::RENAME_GATE;
+use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
 const NO_REPLACE: u32 = 1;

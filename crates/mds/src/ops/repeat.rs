@@ -8,7 +8,7 @@ use store::{Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Timestamp};
 
 use crate::context::OpContext;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 
 /// The reply to `op`, whose outcome was `outcome`.
 ///

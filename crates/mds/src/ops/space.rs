@@ -6,7 +6,7 @@ use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
 
 use crate::context::OpContext;
-use crate::record::Outcome;
+use crate::recovery::kept_results::Outcome;
 
 /// Counts blocks as free from the moment that nothing maps them.
 pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {

@@ -59,7 +59,7 @@ pub fn list(
 
 /// Replies with bytes, and with attributes and lease unless another client knows newer attributes.
 fn bytes_reply(cx: &mut OpContext<'_>, attr: Attr, bytes: Vec<u8>, want: Rights) -> OpReply {
-    let written = cx.server.leases.borrow().written_elsewhere(cx.client, attr.ino);
+    let written = cx.server.leases.table().written_elsewhere(cx.client, attr.ino);
     let leased = (!written).then(|| {
         cx.want(&attr, want);
         cx.leased(attr)
@@ -133,7 +133,7 @@ pub fn remove(
     }
     // Nobody but the writer of a file holds a right on its attributes. A recall may be waiting for
     // this writer, so its removal must not wait for anybody.
-    let writes = cx.server.leases.borrow().rights(cx.client, ino).intersects(Rights::WRITES);
+    let writes = cx.server.leases.table().rights(cx.client, ino).intersects(Rights::WRITES);
     if name != CAPABILITY || !writes {
         need_attributes(cx, &attr);
     }

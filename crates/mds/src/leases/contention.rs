@@ -132,6 +132,14 @@ impl Contention {
         self.files.remove(&ino);
     }
 
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        assert!(self.files.len() <= FILES_MAX, "the table of contended files is too long");
+        for file in self.files.values() {
+            assert!(file.window <= WINDOW, "a range is widened too far");
+        }
+    }
+
     fn has_room(&mut self, now: Instant) -> bool {
         if self.files.len() >= FILES_MAX {
             self.files.retain(|_, file| now.since(file.switched) <= CALM);

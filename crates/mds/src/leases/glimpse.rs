@@ -11,12 +11,10 @@
 
 use std::rc::Rc;
 
-use env::sync::oneshot;
 use proto::mds::{DataAttr, Message, Push};
 use types::{Attr, ClientId, Ino, Rights};
 
-use crate::recall::{CHECK_INTERVAL, evict_unresponsive};
-use crate::server::Server;
+use super::{CHECK_INTERVAL, Evictor, Leases};
 
 /// How often the server glimpses a file that changes all the time before it takes the right to
 /// write.
@@ -93,34 +91,51 @@ impl Glimpsed {
 
 /// Asks all writers of the file, of which the server has the attributes `before`; `tries`: glimpses
 /// so far.
-pub async fn glimpse(server: &Rc<Server>, before: Attr, tries: u32) -> Glimpsed {
-    let answer = ask_writers(server, before.ino, before.size).await;
+pub async fn glimpse(
+    leases: &Rc<Leases>,
+    evictor: &Rc<impl Evictor + 'static>,
+    before: Attr,
+    tries: u32,
+) -> Glimpsed {
+    let answer = ask_writers(leases, evictor, before.ino, before.size).await;
     Glimpsed { answer, before, tries: tries + 1 }
 }
 
-async fn ask_writers(server: &Rc<Server>, ino: Ino, size: u64) -> GlimpseAnswer {
-    let holders = server.leases.borrow().range_holders(ino);
+async fn ask_writers(
+    leases: &Rc<Leases>,
+    evictor: &Rc<impl Evictor + 'static>,
+    ino: Ino,
+    size: u64,
+) -> GlimpseAnswer {
+    let holders = leases.table().range_holders(ino);
     if holders.is_empty() {
-        return GlimpseAnswer::Whole(ask_writer(server, ino).await);
+        return GlimpseAnswer::Whole(ask_writer(leases, &**evictor, ino).await);
     }
-    let first = ask_all(server, ino, size, &holders).await;
+    let first = ask_all(leases, evictor, (ino, size), &holders).await;
     // A single holder's answer is of one instant by itself.
-    let same = holders.len() == 1 || ask_all(server, ino, size, &holders).await.size == first.size;
-    let now = server.leases.borrow().range_holders(ino);
+    let same = holders.len() == 1
+        || ask_all(leases, evictor, (ino, size), &holders).await.size == first.size;
+    let now = leases.table().range_holders(ino);
     let consistent = same && now.iter().all(|holder| holders.contains(holder));
     GlimpseAnswer::Parts { data: first, consistent }
 }
 
 /// The largest values that `holders` and the server know. A client that holds nothing any more has
 /// reported to the server.
-async fn ask_all(server: &Rc<Server>, ino: Ino, size: u64, holders: &[ClientId]) -> DataAttr {
+async fn ask_all(
+    leases: &Rc<Leases>,
+    evictor: &Rc<impl Evictor + 'static>,
+    (ino, size): (Ino, u64),
+    holders: &[ClientId],
+) -> DataAttr {
     let zero = Default::default();
     let mut all = DataAttr { size, blocks: 0, mtime: zero, ctime: zero };
     let answers: Vec<_> = holders
         .iter()
         .map(|&holder| {
-            let this = server.clone();
-            server.env.spawn_join(async move { ask(&this, ino, holder).await })
+            let (leases, evictor) = (leases.clone(), evictor.clone());
+            let env = leases.runtime.env.clone();
+            env.spawn_join(async move { ask(&leases, &*evictor, ino, holder).await })
         })
         .collect();
     for answer in answers {
@@ -134,34 +149,39 @@ async fn ask_all(server: &Rc<Server>, ino: Ino, size: u64, holders: &[ClientId])
 }
 
 /// Asks the holder of `DATA_X`, as long as there is one; `None` if there is none any more.
-async fn ask_writer(server: &Rc<Server>, ino: Ino) -> Option<DataAttr> {
+async fn ask_writer(leases: &Leases, evictor: &impl Evictor, ino: Ino) -> Option<DataAttr> {
     loop {
-        let writer = server.leases.borrow().writer(ino)?;
-        if let Some(answer) = ask(server, ino, writer).await {
+        let writer = leases.table().writer(ino)?;
+        if let Some(answer) = ask(leases, evictor, ino, writer).await {
             return answer;
         }
     }
 }
 
 /// What `client` answers; `None`: it is gone, or holds no right to write.
-async fn ask(server: &Rc<Server>, ino: Ino, client: ClientId) -> Option<Option<DataAttr>> {
+async fn ask(
+    leases: &Leases,
+    evictor: &impl Evictor,
+    ino: Ino,
+    client: ClientId,
+) -> Option<Option<DataAttr>> {
+    let runtime = &leases.runtime;
     loop {
-        let writes = server.leases.borrow().rights(client, ino).intersects(Rights::WRITES);
-        let session = server.session(client).filter(|_| writes)?;
-        let (send, mut receive) = oneshot();
-        let id = server.next_id();
-        session.glimpses.borrow_mut().insert(id, send);
+        let writes = leases.table().rights(client, ino).intersects(Rights::WRITES);
+        let session = leases.sessions.get(client).filter(|_| writes)?;
+        let id = runtime.next_id();
+        let mut receive = session.expect_glimpse(id);
         let connection = session.connection_number();
         session.push(Message::Push { push: Push::Glimpse { id, ino } });
         loop {
-            let patience = CHECK_INTERVAL.min(server.config.lease / 4);
-            if let Some(answer) = server.env.timeout(patience, &mut receive).await {
+            let patience = CHECK_INTERVAL.min(runtime.config.lease / 4);
+            if let Some(answer) = runtime.env.timeout(patience, &mut receive).await {
                 return Some(answer.flatten());
             }
-            evict_unresponsive(server, &[client]).await;
-            let gone = server.session(client).is_none_or(|now| !Rc::ptr_eq(&now, &session));
+            evictor.evict_unresponsive(&[client]).await;
+            let gone = leases.sessions.get(client).is_none_or(|now| !Rc::ptr_eq(&now, &session));
             if gone || session.connection_number() != connection {
-                session.glimpses.borrow_mut().remove(&id);
+                session.forget_glimpse(id);
                 break;
             }
         }

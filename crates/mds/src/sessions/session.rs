@@ -11,13 +11,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use env::sync::OneSender;
+use env::sync::{OneReceiver, OneSender, oneshot};
 use proto::lease_server::Recall;
 use proto::mds::{DataAttr, Message, Push, Reply};
 use types::limits::{RESERVED_SLOTS, SLOTS};
 use types::{Bug, ClientId, Duration, HashMap, Instant, Transno, planted};
 
-use crate::connection::Connection;
+use super::Connection;
 
 /// Slots of a session, ordinary and reserved.
 pub const SLOTS_ALL: usize = (SLOTS + RESERVED_SLOTS) as usize;
@@ -74,23 +74,18 @@ pub struct Session {
     pub begun: Instant,
     /// The client was known before this start of the server: its slots may have kept replies.
     pub known: bool,
-    /// When the last frame came.
-    pub last_heard: Cell<Instant>,
-    /// The server has seen the client's lock on a data device: once that lock is free, the client's
-    /// process has ended.
-    pub local: Cell<bool>,
-    /// The client's last transaction.
-    pub last_transno: Cell<Transno>,
+    last_heard: Cell<Instant>,
+    local: Cell<bool>,
+    last_transno: Cell<Transno>,
     /// The last transaction that the client knows to be durable.
-    pub known_durable: Cell<Transno>,
-    /// Number of requests executed.
-    pub requests: Cell<u64>,
+    known_durable: Cell<Transno>,
+    requests: Cell<u64>,
     /// The server has asked the client for unused space, and has no answer yet.
-    pub space_asked: Cell<bool>,
+    space_asked: Cell<bool>,
     /// The server does not ask for space again before this time, as the client has just answered.
-    pub space_asked_until: Cell<Instant>,
+    space_asked_until: Cell<Instant>,
     /// Glimpses that wait for an answer.
-    pub glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
+    glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
     state: Cell<SessionState>,
     connection: RefCell<Option<Rc<Connection>>>,
     connections: Cell<u64>,
@@ -158,6 +153,111 @@ impl Session {
         if !self.is_over() {
             self.state.set(state);
         }
+    }
+
+    /// A frame has come from the client.
+    pub fn heard(&self, now: Instant) {
+        self.last_heard.set(now);
+    }
+
+    /// When the last frame came.
+    pub fn last_heard(&self) -> Instant {
+        self.last_heard.get()
+    }
+
+    /// Has the server seen the client's lock on a data device? Then the client's process has ended
+    /// once that lock is free.
+    pub fn is_local(&self) -> bool {
+        self.local.get()
+    }
+
+    /// See [`Session::is_local`].
+    pub fn set_local(&self, local: bool) {
+        self.local.set(local);
+    }
+
+    /// Number of requests executed.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// The client's last transaction.
+    pub fn last_transno(&self) -> Transno {
+        self.last_transno.get()
+    }
+
+    /// The client has changed something in transaction `transno`.
+    pub fn note_change(&self, transno: Transno) {
+        self.last_transno.set(self.last_transno.get().max(transno));
+    }
+
+    /// An answer tells the client that everything up to `durable` is durable.
+    pub fn note_durable(&self, durable: Transno) {
+        self.known_durable.set(durable);
+    }
+
+    /// Tells the client that its changes have become durable, if it does not know.
+    pub fn push_committed(&self, durable: Transno) {
+        let last = self.last_transno.get();
+        let waits = last > self.known_durable.get() && last <= durable;
+        if waits && self.state() == SessionState::Live && self.is_connected() {
+            self.known_durable.set(durable);
+            self.push(Message::Push { push: Push::Committed { transno: durable } });
+        }
+    }
+
+    /// May the server ask the client for unused space?
+    pub fn may_ask_space(&self, now: Instant) -> bool {
+        now >= self.space_asked_until.get()
+    }
+
+    /// Asks the client for unused space, unless it owes an answer already.
+    pub fn ask_space(&self) {
+        if !self.space_asked.replace(true) {
+            self.push(Message::Push { push: Push::SpaceWanted {} });
+        }
+    }
+
+    /// Does the client owe an answer about unused space?
+    pub fn owes_space_answer(&self) -> bool {
+        self.space_asked.get()
+    }
+
+    /// The answer about unused space is lost, or comes too late.
+    pub fn forget_space_ask(&self) {
+        self.space_asked.set(false);
+    }
+
+    /// The client has answered about unused space: the server leaves it alone until `until`.
+    pub fn space_answered(&self, until: Instant) {
+        if self.space_asked.replace(false) {
+            self.space_asked_until.set(until);
+        }
+    }
+
+    /// The answer to glimpse `id` will come here.
+    pub fn expect_glimpse(&self, id: u64) -> OneReceiver<Option<DataAttr>> {
+        let (send, receive) = oneshot();
+        self.glimpses.borrow_mut().insert(id, send);
+        receive
+    }
+
+    /// The client has answered glimpse `id`.
+    pub fn glimpse_answered(&self, id: u64, data: Option<DataAttr>) {
+        let waiting = self.glimpses.borrow_mut().remove(&id);
+        if let Some(waiting) = waiting {
+            waiting.send(data);
+        }
+    }
+
+    /// Nobody waits for glimpse `id` any more.
+    pub fn forget_glimpse(&self, id: u64) {
+        self.glimpses.borrow_mut().remove(&id);
+    }
+
+    /// The client will answer no glimpse any more.
+    pub fn forget_glimpses(&self) {
+        self.glimpses.borrow_mut().clear();
     }
 
     /// Does it have an open connection?
@@ -303,6 +403,22 @@ impl Session {
             slot.answer = keep.then(|| reply.clone());
         }
         self.requests.set(self.requests.get() + 1);
+    }
+
+    /// Checks the invariants; `durable`: the last durable transaction.
+    pub fn validate(&self, durable: Transno) {
+        let (slots, granting) = (self.slots.borrow(), self.granting.get());
+        assert_eq!(slots.len(), SLOTS_ALL);
+        for (index, slot) in slots.iter().enumerate() {
+            assert!(!slot.busy || slot.answer.is_none(), "slot {index} is busy and has an answer");
+        }
+        for (after, recall) in &*self.held_back.borrow() {
+            assert_eq!(recall.client, self.client, "another client's recall is held back");
+            assert_eq!(after & !granting, 0, "a recall waits for an answer that grants nothing");
+        }
+        let first = self.held_back.borrow().front().map(|(after, _)| *after);
+        assert_ne!(first, Some(0), "a recall is held back that need not wait");
+        assert!(self.known_durable.get() <= durable, "the client takes a change for durable");
     }
 }
 

@@ -7,11 +7,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use env::sync::Notify;
+use env::sync::{Notified, Notify};
 use proto::lock_server::Owner;
 use types::{Duration, Ino, Instant};
-
-use crate::server::Server;
 
 /// How long an owner is refused before others give way.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -87,7 +85,7 @@ impl LockFairness {
     }
 
     /// Until when `owner`, which holds no lock of the file, gives way.
-    fn pause(&self, ino: Ino, owner: Owner, now: Instant) -> Option<Instant> {
+    pub fn pause(&self, ino: Ino, owner: Owner, now: Instant) -> Option<Instant> {
         let mut files = self.files.borrow_mut();
         let refused = files.get_mut(&ino)?;
         if refused.owner == owner || refused.stopped_polling(now) {
@@ -101,30 +99,28 @@ impl LockFairness {
     }
 
     /// Does `owner` have to let another one go first?
-    fn favours_another(&self, ino: Ino, owner: Owner) -> bool {
+    pub fn favours_another(&self, ino: Ino, owner: Owner) -> bool {
         self.files.borrow().get(&ino).is_some_and(|refused| refused.owner != owner)
+    }
+
+    /// Ends when an owner that had to go first is done; it misses nothing after the call.
+    pub fn changed(&self) -> Notified {
+        self.changed.notified()
+    }
+
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        let files = self.files.borrow();
+        assert!(files.len() <= FILES_MAX, "the table of refused owners is too long");
+        for refused in files.values() {
+            assert!(refused.until <= refused.from, "others give way without a pause");
+        }
     }
 }
 
 impl RefusedOwner {
     fn stopped_polling(&self, now: Instant) -> bool {
         now.since(self.asked) >= POLL_GAP_MAX
-    }
-}
-
-/// Waits a moment if another owner, refused for long, has to go first.
-pub async fn give_way(server: &Server, ino: Ino, owner: Owner) {
-    if server.locks.borrow().holds(ino, owner) {
-        return;
-    }
-    let Some(until) = server.lock_fairness.pause(ino, owner, server.env.now()) else { return };
-    loop {
-        let changed = server.lock_fairness.changed.notified();
-        let left = until.since(server.env.now());
-        if left == Duration::ZERO || !server.lock_fairness.favours_another(ino, owner) {
-            return;
-        }
-        server.env.timeout(left, changed).await;
     }
 }
 

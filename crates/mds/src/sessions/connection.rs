@@ -10,20 +10,15 @@
 //!   bounded.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 
 use env::Stream;
 use env::sync::Notify;
 use proto::frame::{Decoder, Received, encode};
-use proto::mds::{Message, Reply};
-use types::{Bug, ClientId, Duration, Fault, Transno, planted};
+use proto::mds::Message;
+use types::{ClientId, Duration};
 
-use crate::hello;
-use crate::request;
-use crate::server::Server;
-use crate::session::{Admission, Session};
+use crate::runtime::Runtime;
 
 /// Bytes of one read from the socket.
 const READ: usize = 256 << 10;
@@ -49,7 +44,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(stream: Stream) -> Connection {
+    /// A connection of which nothing has been read.
+    pub fn new(stream: Stream) -> Connection {
         Connection {
             stream,
             client: Cell::default(),
@@ -75,6 +71,11 @@ impl Connection {
         if idle && !self.reading.get() {
             self.ready.notify_all();
         }
+    }
+
+    /// The reader begins to handle what it has read.
+    pub fn begin_reading(&self) {
+        self.reading.set(true);
     }
 
     /// Called when the reader has handled all input: writes what was queued meanwhile.
@@ -126,23 +127,8 @@ impl Connection {
     }
 }
 
-/// Serves a connection until it ends.
-pub async fn serve(server: Rc<Server>, stream: Stream) {
-    let connection = Rc::new(Connection::new(stream));
-    server.connections.borrow_mut().push(Rc::downgrade(&connection));
-    server.env.spawn(write(server.clone(), connection.clone()));
-    let mut decoder = Decoder::new();
-    if let Some(session) = hello::handshake(&server, &connection, &mut decoder).await {
-        let end = read(&server, &session, &connection, &mut decoder).await;
-        if let Some(text) = end {
-            server.log(&format!("client {}: {text}; connection closed", session.client));
-        }
-    }
-    connection.finish();
-}
-
 /// The writer task: writes everything queued in one write.
-async fn write(server: Rc<Server>, connection: Rc<Connection>) {
+pub async fn write(runtime: Rc<Runtime>, connection: Rc<Connection>) {
     let mut buffer = Vec::new();
     loop {
         let ready = connection.ready.notified();
@@ -158,7 +144,7 @@ async fn write(server: Rc<Server>, connection: Rc<Connection>) {
         // A peer that reads nothing for this long counts as gone.
         let writing = connection.stream.write_all(taken);
         connection.writing.set(true);
-        let sent = server.env.timeout(WRITE_PATIENCE, writing).await;
+        let sent = runtime.env.timeout(WRITE_PATIENCE, writing).await;
         connection.writing.set(false);
         let Some((Ok(()), bytes)) = sent else {
             let why = match sent {
@@ -167,7 +153,7 @@ async fn write(server: Rc<Server>, connection: Rc<Connection>) {
             };
             if !connection.closed.get() {
                 let (client, peer) = (connection.client.get(), connection.peer());
-                server.log(&format!("client {client} ({peer}): {why}; connection closed"));
+                runtime.log(&format!("client {client} ({peer}): {why}; connection closed"));
             }
             break;
         };
@@ -210,70 +196,5 @@ pub async fn receive(
             Ok(0) | Err(_) => return Ok(None),
             Ok(_) => {}
         }
-    }
-}
-
-async fn read(
-    server: &Rc<Server>,
-    session: &Rc<Session>,
-    connection: &Rc<Connection>,
-    decoder: &mut Decoder,
-) -> Option<String> {
-    loop {
-        let received = match receive(connection, decoder).await {
-            Ok(Some(received)) => received,
-            Ok(None) => return None,
-            Err(text) => return Some(text),
-        };
-        connection.reading.set(true);
-        if !planted(Bug::RequestNotHeard) {
-            session.last_heard.set(server.env.now());
-        }
-        if session.is_over() {
-            return None;
-        }
-        match received {
-            Received::Message(Message::Request { request }) => {
-                let (slot, seq) = (request.slot, request.seq);
-                let admission = match &request.replay {
-                    Some(_) => session.admit_replay(slot),
-                    None => session.admit(slot, seq),
-                };
-                match admission {
-                    Admission::New { fresh } => start(server, session, request, fresh),
-                    Admission::Answered(mut reply) => {
-                        request::fill_in_leases(server, session, &mut reply.results);
-                        reply.last_committed = server.mfs.last_committed();
-                        connection.send(&Message::Reply { reply: *reply });
-                    }
-                    Admission::Ignore => {}
-                    Admission::Protocol(text) => return Some(text.into()),
-                }
-            }
-            Received::Unknown { slot, seq } => {
-                if let Admission::New { .. } = session.admit(slot, seq) {
-                    let (transno, last_committed) = (Transno::ZERO, server.mfs.last_committed());
-                    let results = vec![Err(Fault::Unsupported)];
-                    let reply = Reply { slot, seq, transno, last_committed, results };
-                    session.answered(&reply, false);
-                    connection.send(&Message::Reply { reply });
-                }
-            }
-            Received::Message(Message::PushReply { reply }) => {
-                if let Some(waiting) = session.glimpses.borrow_mut().remove(&reply.id) {
-                    waiting.send(reply.data);
-                }
-            }
-            Received::Message(_) => return Some("it sent a message that only servers send".into()),
-        }
-    }
-}
-
-/// Polls a request once; if it has to wait, it goes on as a task of its own.
-fn start(server: &Rc<Server>, session: &Rc<Session>, request: proto::mds::Request, fresh: bool) {
-    let mut work = Box::pin(request::serve(server.clone(), session.clone(), request, fresh));
-    let mut context = Context::from_waker(Waker::noop());
-    if pin!(&mut work).poll(&mut context).is_pending() {
-        server.env.spawn(work);
     }
 }

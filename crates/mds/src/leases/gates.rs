@@ -67,6 +67,13 @@ impl Gates {
     pub fn len(&self) -> usize {
         self.0.borrow().len()
     }
+
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        for (ino, gate) in &*self.0.borrow() {
+            assert!(gate.users > 0, "nobody uses the gate of inode {ino}");
+        }
+    }
 }
 
 impl Drop for HeldGates {

@@ -1,0 +1,33 @@
+//! Why a server ended.
+
+use std::fmt;
+
+use store::StoreError;
+
+/// Why the server ended.
+#[derive(Clone, Debug)]
+pub enum ServeError {
+    /// The server cannot listen on its address.
+    Listen(String),
+    /// A data device is not what the configuration says.
+    Device(String),
+    /// The metadata store failed.
+    Store(StoreError),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Listen(text) | ServeError::Device(text) => f.write_str(text),
+            ServeError::Store(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<StoreError> for ServeError {
+    fn from(error: StoreError) -> ServeError {
+        ServeError::Store(error)
+    }
+}

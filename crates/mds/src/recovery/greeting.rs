@@ -1,0 +1,223 @@
+//! The greeting: identifies the client and finds or begins its session.
+//!
+//! Invariants:
+//! - a client number is bound to one process of one client: another process cannot take it over;
+//! - a client number is durable before the client learns it.
+
+use std::rc::Rc;
+
+use proto::frame::{Decoder, Received};
+use proto::mds::{self, Hello, Message, Refused, Welcome};
+use store::{Cost, StoreError};
+use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
+use types::{Bug, ClientId, Duration, Fault, Transno, planted};
+
+use super::Recovery;
+use super::decision::{ClientState, Decision, decide};
+use crate::sessions::{ClientInfo, Connection, Session, SessionIdentity, SessionState, receive};
+
+/// How long a peer may take to send its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest lease that a client may request.
+const LEASE_MIN: Duration = Duration::from_millis(100);
+/// Longest description that the server keeps.
+const DESCRIPTION_MAX: usize = 1024;
+/// [`Hello::role`] of an administrator's tool.
+const ADMINISTRATOR: u8 = 1;
+
+fn refusal(fault: Fault, text: impl Into<String>) -> Refused {
+    Refused { fault, text: text.into() }
+}
+
+/// What `Welcome` says of the session: how it goes on, and what has survived of what the client has
+/// seen.
+type Standing = (u8, Transno);
+
+impl Recovery {
+    /// Answers the peer's hello. `None`: it was refused, or went away.
+    pub async fn greet(
+        &self,
+        connection: &Rc<Connection>,
+        decoder: &mut Decoder,
+    ) -> Option<Rc<Session>> {
+        let runtime = &self.runtime;
+        let first = runtime.env.timeout(HELLO_TIMEOUT, receive(connection, decoder)).await;
+        let Some(first) = first else {
+            let (peer, secs) = (connection.peer(), HELLO_TIMEOUT.as_secs());
+            runtime.log(&format!("{peer} has sent no hello for {secs} s; connection closed"));
+            return None;
+        };
+        let result = match first {
+            Ok(Some(Received::Message(Message::Hello { hello }))) => self.admit(hello).await,
+            Ok(None) => return None,
+            Ok(Some(_)) => Err(refusal(Fault::Protocol, "the first message must be a hello")),
+            Err(text) => Err(refusal(Fault::Protocol, text)),
+        };
+        match result {
+            Ok((session, standing)) => {
+                session.heard(runtime.env.now());
+                session.forget_held_back();
+                let welcome = self.welcome(&session, standing);
+                connection.send(&Message::Welcome { welcome });
+                session.bind(connection.clone());
+                if !planted(Bug::RecallNotRepeated) {
+                    self.leases.push_unanswered(&session);
+                }
+                runtime.event_ended();
+                Some(session)
+            }
+            Err(refused) => {
+                connection.send(&Message::Refused { refused });
+                None
+            }
+        }
+    }
+
+    fn welcome(&self, session: &Session, (state, survived): Standing) -> Welcome {
+        Welcome {
+            version: mds::VERSION,
+            features: 0,
+            fs_uuid: self.runtime.identity.uuid,
+            client: session.client,
+            epoch: self.runtime.identity.epoch,
+            state,
+            survived,
+            lease_ms: u32::try_from(session.lease.as_millis()).unwrap_or(u32::MAX),
+            slots: SLOTS,
+            pags: self.space.zones(),
+            time: self.runtime.env.wall(),
+        }
+    }
+
+    async fn admit(&self, hello: Hello) -> Result<(Rc<Session>, Standing), Refused> {
+        let runtime = &self.runtime;
+        if hello.version_min > mds::VERSION || hello.version_max < mds::VERSION {
+            let text = format!(
+                "this server speaks protocol version {}, the client versions {} to {}",
+                mds::VERSION,
+                hello.version_min,
+                hello.version_max
+            );
+            return Err(refusal(Fault::Unsupported, text));
+        }
+        if hello.fs_name != runtime.config.fs_name {
+            let text = format!(
+                "this server serves the file system {:?}, not {:?}",
+                runtime.config.fs_name, hello.fs_name
+            );
+            return Err(refusal(Fault::NotFound, text));
+        }
+        if runtime.is_stopping() {
+            return Err(refusal(Fault::Busy, "the server is stopping"));
+        }
+        if hello.role == ADMINISTRATOR {
+            let session = self.new_session(&hello, ClientId(0), SessionState::Live, false);
+            return Ok((Rc::new(session), (mds::NEW, Transno::ZERO)));
+        }
+        if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !self.is_over() {
+            return Err(refusal(Fault::NotPermitted, "the server waits for its clients"));
+        }
+        let (knowledge, nonce) = self.knowledge(hello.client);
+        let shown = match nonce {
+            _ if hello.client == ClientId(0) => ClientState::New,
+            Some(nonce) if nonce != hello.nonce => ClientState::OtherProcess,
+            _ => ClientState::Returning,
+        };
+        match decide(shown, knowledge) {
+            Decision::Enroll => self.enroll(&hello).await,
+            Decision::Resume => self.resume(&hello),
+            Decision::Recover => self.recover(&hello),
+            Decision::RefuseTaken => Err(taken(hello.client)),
+            _ => Err(evicted(hello.client)),
+        }
+    }
+
+    fn new_session(
+        &self,
+        hello: &Hello,
+        client: ClientId,
+        state: SessionState,
+        known: bool,
+    ) -> Session {
+        let longest = self.runtime.config.lease;
+        let asked = Duration::from_millis(u64::from(hello.lease_ms));
+        let lease = match hello.lease_ms {
+            0 => longest,
+            _ => asked.clamp(LEASE_MIN.min(longest), longest),
+        };
+        let description = shortened(&hello.description);
+        let identity = SessionIdentity { client, nonce: hello.nonce, description, lease };
+        Session::new(identity, state, known, self.runtime.env.now())
+    }
+
+    /// Enrolls a new client: gives it a number.
+    async fn enroll(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+        let runtime = &self.runtime;
+        if self.sessions.len() >= SESSIONS_MAX {
+            let text = "the server has its maximum number of clients";
+            return Err(refusal(Fault::Overloaded, text));
+        }
+        let description = shortened(&hello.description);
+        let info = ClientInfo { nonce: hello.nonce, local: false, description }.encode();
+        // Use the reserve: a client that cannot mount cannot remove anything. The store keeps
+        // enough for the client's replies.
+        let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
+        if let Err(StoreError::Fault(Fault::NoSpace)) = enrolled {
+            let text = format!(
+                "the metadata zone has no room for another client, whose replies may take {} KiB; \
+                 remove files by those that are there, or evict some",
+                (store::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
+            );
+            return Err(refusal(Fault::NoSpace, text));
+        }
+        let enrolled = runtime.checked(enrolled, "enrolling a client");
+        let (client, transno) = enrolled.ok_or_else(|| self.store_failed())?;
+        runtime.wait_durable(transno).await.map_err(|_| self.store_failed())?;
+        let session = Rc::new(self.new_session(hello, client, SessionState::Live, false));
+        self.sessions.begin(session.clone());
+        runtime.log(&format!("client {client} ({}) has connected", session.description));
+        Ok((session, (mds::NEW, runtime.survived(hello.seen))))
+    }
+
+    /// Goes on with a session.
+    fn resume(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+        let session = self.sessions.get(hello.client).ok_or_else(|| evicted(hello.client))?;
+        Ok((session, (mds::RESUMED, Transno::ZERO)))
+    }
+
+    /// Lets a client recover: one that has been absent, or whose recovery was cut off.
+    fn recover(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+        let (client, survived) = (hello.client, self.runtime.survived(hello.seen));
+        if let Some(session) = self.sessions.get(client) {
+            return Ok((session, (mds::RECOVERED, survived)));
+        }
+        let info = self.absent.borrow_mut().remove(&client).ok_or_else(|| evicted(client))?;
+        let session = Rc::new(self.new_session(hello, client, SessionState::Recovering, true));
+        session.set_local(info.local);
+        self.sessions.begin(session.clone());
+        Ok((session, (mds::RECOVERED, survived)))
+    }
+
+    /// A server that ends because its store failed will be restarted: the client may wait for that.
+    fn store_failed(&self) -> Refused {
+        let fault = if self.runtime.is_stopping() { Fault::Busy } else { Fault::Io };
+        refusal(fault, "the metadata store failed; see the server's log")
+    }
+}
+
+fn taken(client: ClientId) -> Refused {
+    refusal(Fault::NotPermitted, format!("client number {client} belongs to another process"))
+}
+
+fn evicted(client: ClientId) -> Refused {
+    let text = format!("client {client} was evicted: what it had not committed is lost");
+    refusal(Fault::Evicted, text)
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(DESCRIPTION_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

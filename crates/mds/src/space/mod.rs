@@ -1,0 +1,139 @@
+//! Data space: the data zones and their devices on this host, and room for grants.
+//!
+//! Invariants:
+//! - blocks that are being freed become grantable only when their freeing is durable;
+//! - it asks clients for space, and ends no session.
+
+mod devices;
+mod pool_reclaim;
+mod zones;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use env::sync::Notify;
+use proto::mds::PagInfo;
+use store::Cost;
+use types::{ClientId, PagId};
+
+use self::devices::DataDevices;
+use crate::orphans::Orphans;
+use crate::runtime::Runtime;
+use crate::sessions::Sessions;
+
+/// Metadata space is short when less than one part in this many of its device is free.
+const SHORT_FRACTION: u64 = 16;
+/// Freed runs that one transaction looks at.
+const RELEASE_RUNS: usize = 64;
+/// How many such transactions one round runs at most.
+const RELEASE_ROUNDS: usize = 64;
+
+/// See the module.
+pub struct Space {
+    runtime: Rc<Runtime>,
+    sessions: Rc<Sessions>,
+    orphans: Rc<Orphans>,
+    /// Data zones as reported to clients.
+    zones: RefCell<Vec<PagInfo>>,
+    devices: DataDevices,
+    /// Notified when blocks may have become free.
+    returned: Notify,
+}
+
+impl Space {
+    /// No zones are known yet.
+    pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>, orphans: Rc<Orphans>) -> Space {
+        Space {
+            devices: DataDevices::new(runtime.clone()),
+            runtime,
+            sessions,
+            orphans,
+            zones: RefCell::default(),
+            returned: Notify::new(),
+        }
+    }
+
+    /// Data zones as reported to clients.
+    pub fn zones(&self) -> Vec<PagInfo> {
+        self.zones.borrow().clone()
+    }
+
+    /// The path of a zone's device; empty if the configuration does not name it.
+    pub fn path(&self, id: PagId) -> String {
+        let zones = self.zones.borrow();
+        zones.iter().find(|zone| zone.id == id).map_or_else(String::new, |zone| zone.path.clone())
+    }
+
+    /// The state of the data device at `path`: "sound", "suspect" or "not open".
+    pub fn device_state(&self, path: &str) -> &'static str {
+        self.devices.state(path)
+    }
+
+    /// May a device complete, at any moment, what evicted clients had submitted?
+    pub fn may_write_late(&self) -> bool {
+        self.devices.may_write_late()
+    }
+
+    /// Flushes all devices, so that a power cut does not lose what `clients` wrote in place.
+    pub async fn flush_for(&self, clients: &[ClientId]) {
+        self.devices.flush_for(clients).await;
+    }
+
+    /// Is the lock that `client` takes on the data devices free on this host?
+    pub async fn is_lock_free(&self, client: ClientId) -> bool {
+        self.devices.is_lock_free(client).await
+    }
+
+    /// Does `client` hold its lock on a data device of this host?
+    pub async fn is_lock_held(&self, client: ClientId) -> bool {
+        self.devices.is_lock_held(client).await
+    }
+
+    /// Blocks may have become free.
+    pub fn announce_return(&self) {
+        self.returned.notify_all();
+    }
+
+    /// Is so little of the metadata device free that a change may have failed for it?
+    pub fn metadata_is_short(&self) -> bool {
+        let usage = self.runtime.mfs.usage();
+        usage.blocks_free < usage.blocks_set_aside + usage.blocks / SHORT_FRACTION
+    }
+
+    /// Makes freed blocks reusable, as far as their freeing is durable. Returns their number.
+    pub async fn release_freed(&self) -> u64 {
+        let mut blocks = 0;
+        for _ in 0..RELEASE_ROUNDS {
+            let step = self.runtime.mfs.run(Cost::STEP, |txn| txn.release_freed(RELEASE_RUNS));
+            match self.runtime.checked(step.await, "releasing freed blocks") {
+                Some((released, _)) if released > 0 => blocks += released,
+                _ => break,
+            }
+        }
+        blocks
+    }
+
+    /// Number of blocks in a client's pool; 0 if it cannot be read.
+    pub async fn pool_blocks(&self, client: ClientId) -> u64 {
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.checked(pool, "reading a pool");
+        pool.map(|(pool, _)| pool).unwrap_or_default().iter().map(|(_, _, len)| len).sum()
+    }
+
+    /// Does the client keep space that others need: blocks in its pool, or an orphan open?
+    pub async fn hoards(&self, client: ClientId) -> bool {
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.checked(pool, "reading a pool").map(|(pool, _)| pool);
+        pool.is_some_and(|pool| !pool.is_empty()) || self.orphans.any_open_by(client)
+    }
+
+    /// Checks the invariants.
+    pub fn validate(&self) {
+        let zones = self.zones.borrow();
+        for (index, zone) in zones.iter().enumerate() {
+            let twice = zones[index + 1..].iter().any(|other| other.id == zone.id);
+            assert!(!twice, "data zone {} is there twice", zone.id);
+        }
+        self.devices.validate();
+    }
+}

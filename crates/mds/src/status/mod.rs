@@ -1,0 +1,256 @@
+//! The server's status as administrators see it, and its JSON.
+
+mod json;
+
+use store::scrub::Scrubbed;
+
+use crate::ops::READ;
+use crate::server::Server;
+use crate::sessions::SessionState;
+
+/// A client as the server sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientStatus {
+    /// Its number.
+    pub id: u64,
+    /// "live", "recovering", "suspended" or "quarantined".
+    pub state: &'static str,
+    /// The client's description of itself.
+    pub description: String,
+    /// Address of its connection.
+    pub address: String,
+    /// Milliseconds since its last frame.
+    pub silent_ms: u64,
+    /// Number of leases it holds.
+    pub leases: u64,
+    /// Number of locks it holds.
+    pub locks: u64,
+    /// Blocks in its pool.
+    pub pool_blocks: u64,
+    /// Number of its requests that were answered.
+    pub requests: u64,
+    /// Does it run on the server's host?
+    pub local: bool,
+}
+
+/// A data zone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PagStatus {
+    /// Its number.
+    pub id: u16,
+    /// UUID in its label.
+    pub uuid: String,
+    /// Its device, if the configuration names it.
+    pub path: String,
+    /// Blocks above the label.
+    pub blocks: u64,
+    /// Blocks that can be granted.
+    pub free: u64,
+    /// Blocks that files gave up and that are not reusable yet.
+    pub freed: u64,
+    /// "sound"; "suspect": an eviction went on without waiting for its flush, and it has not
+    /// answered since (no quarantine ends while one is suspect); "not open": this host does not
+    /// have it.
+    pub device: &'static str,
+}
+
+/// Scrubs of the metadata device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScrubStatus {
+    /// "running"; else how the last one ended: "whole" or "broken off"; "never": none since the
+    /// start.
+    pub state: &'static str,
+    /// How long the running one has taken so far, or the last one took.
+    pub took_ms: u64,
+    /// Milliseconds since the last one ended; 0 while one runs.
+    pub ended_ms: u64,
+    /// Upper bound of the running one's rate, in bytes a second; 0: no bound.
+    pub rate: u64,
+    /// Progress of the running one, or findings of the last one.
+    pub found: Scrubbed,
+}
+
+/// The server's state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Name of the file system.
+    pub fs_name: String,
+    /// Its UUID.
+    pub fs_uuid: String,
+    /// Epoch of this start.
+    pub epoch: u32,
+    /// The address it listens on.
+    pub address: String,
+    /// Milliseconds since the start.
+    pub uptime_ms: u64,
+    /// The lease in milliseconds.
+    pub lease_ms: u64,
+    /// "grace" or "serving".
+    pub state: &'static str,
+    /// Number of requests answered.
+    pub requests: u64,
+    /// Number of leases.
+    pub leases: u64,
+    /// Number of locks.
+    pub locks: u64,
+    /// Gates in use.
+    pub gates: u64,
+    /// Hand-overs of rights on content between clients.
+    pub hand_overs: u64,
+    /// How long clients waited for all of them together, in milliseconds.
+    pub hand_over_wait_ms: u64,
+    /// The longest of these waits, in milliseconds.
+    pub hand_over_longest_ms: u64,
+    /// Orphans that are open.
+    pub orphans: u64,
+    /// Orphans being freed.
+    pub freeing: u64,
+    /// Last durable transaction.
+    pub last_committed: String,
+    /// Blocks of the metadata device.
+    pub metadata_blocks: u64,
+    /// Free blocks of the metadata device.
+    pub metadata_free: u64,
+    /// Bytes of the log in use.
+    pub log_used: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of a directory slot.
+    pub slot_bytes: u64,
+    /// Names of the features of the format, with spaces between.
+    pub features: String,
+    /// Dirty metadata blocks.
+    pub dirty_blocks: u64,
+    /// Searches in the namespace index since the start.
+    pub index_searches: u64,
+    /// Nodes that these searches read.
+    pub index_nodes: u64,
+    /// Clients.
+    pub clients: Vec<ClientStatus>,
+    /// Data zones.
+    pub pags: Vec<PagStatus>,
+    /// Scrubs.
+    pub scrub: ScrubStatus,
+}
+
+/// The state now.
+pub async fn collect(server: &Server) -> Status {
+    let (runtime, usage) = (&server.runtime, server.runtime.mfs.usage());
+    let clients = clients(server).await;
+    let (orphans, freeing) = server.orphans.counts();
+    let features = runtime.mfs.superblock().features;
+    let pags = pags(server).await;
+    let (hand_overs, waited, longest) = server.leases.hand_overs();
+    Status {
+        fs_name: runtime.identity.name.clone(),
+        fs_uuid: runtime.identity.uuid.to_string(),
+        epoch: runtime.identity.epoch.0,
+        address: server.sessions.address(),
+        uptime_ms: runtime.env.now().since(runtime.started).as_millis() as u64,
+        lease_ms: runtime.config.lease.as_millis() as u64,
+        state: if server.recovery.is_over() { "serving" } else { "grace" },
+        requests: server.sessions.answered(),
+        leases: server.leases.table().len() as u64,
+        locks: server.locks.len() as u64,
+        gates: server.leases.gates_in_use() as u64,
+        hand_overs,
+        hand_over_wait_ms: waited.as_millis() as u64,
+        hand_over_longest_ms: longest.as_millis() as u64,
+        orphans: orphans as u64,
+        freeing: freeing as u64,
+        last_committed: runtime.mfs.last_committed().to_string(),
+        metadata_blocks: usage.blocks,
+        metadata_free: usage.blocks_free,
+        log_used: usage.log_used,
+        log_bytes: usage.log_bytes,
+        slot_bytes: features.slots().share() as u64,
+        features: features.names(),
+        dirty_blocks: usage.dirty as u64,
+        index_searches: usage.index.searches,
+        index_nodes: usage.index.nodes,
+        clients,
+        pags,
+        scrub: scrub(server),
+    }
+}
+
+async fn clients(server: &Server) -> Vec<ClientStatus> {
+    let mut clients = Vec::new();
+    for session in server.sessions.all() {
+        let state = match session.state() {
+            SessionState::Recovering => "recovering",
+            _ if session.is_connected() => "live",
+            _ => "suspended",
+        };
+        let pool_blocks = server.space.pool_blocks(session.client).await;
+        clients.push(ClientStatus {
+            id: session.client.0,
+            state,
+            description: session.description.clone(),
+            address: session.peer().unwrap_or_default(),
+            silent_ms: server.sessions.silence(&session).as_millis() as u64,
+            leases: server.leases.table().count(session.client) as u64,
+            locks: server.locks.count(session.client) as u64,
+            pool_blocks,
+            requests: session.requests(),
+            local: session.is_local(),
+        });
+    }
+    for client in server.evictions.quarantined() {
+        let pool_blocks = server.space.pool_blocks(client).await;
+        clients.push(ClientStatus {
+            id: client.0,
+            state: "quarantined",
+            description: String::new(),
+            address: String::new(),
+            silent_ms: 0,
+            leases: 0,
+            locks: 0,
+            pool_blocks,
+            requests: 0,
+            local: false,
+        });
+    }
+    clients
+}
+
+fn scrub(server: &Server) -> ScrubStatus {
+    let now = server.runtime.env.now();
+    if let Some((options, since, found)) = server.scrubber.running() {
+        let took_ms = since.map_or(0, |since| now.since(since).as_millis() as u64);
+        return ScrubStatus { state: "running", took_ms, ended_ms: 0, rate: options.rate, found };
+    }
+    let Some(last) = server.scrubber.last() else {
+        let found = Scrubbed::default();
+        return ScrubStatus { state: "never", took_ms: 0, ended_ms: 0, rate: 0, found };
+    };
+    ScrubStatus {
+        state: if last.whole { "whole" } else { "broken off" },
+        took_ms: last.took.as_millis() as u64,
+        ended_ms: now.since(last.at).as_millis() as u64,
+        rate: 0,
+        found: last.found,
+    }
+}
+
+async fn pags(server: &Server) -> Vec<PagStatus> {
+    let pags = server.runtime.mfs.run(READ, |txn| txn.pags()).await;
+    let pags =
+        server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
+    pags.into_iter()
+        .map(|pag| {
+            let path = server.space.path(pag.id);
+            let (id, uuid) = (pag.id.0, pag.uuid.to_string());
+            let device = server.space.device_state(&path);
+            PagStatus {
+                id,
+                uuid,
+                path,
+                blocks: pag.total,
+                free: pag.free,
+                freed: pag.freed,
+                device,
+            }
+        })
+        .collect()
+}
