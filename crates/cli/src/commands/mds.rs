@@ -82,6 +82,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         pags: places(&mfs, &path, cluster).await?,
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
+        validate: false,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };
