@@ -363,7 +363,7 @@ impl Core {
         }
         let gone = inode.server_attr().nlink == 0;
         if gone && let Some(data_lease) = inode.data_lease() {
-            if data_lease.shared.get() {
+            if data_lease.is_shared() {
                 // Another client may still have it open; the log reports what is lost.
                 let _ = data_lease.file.flush().await;
             }
@@ -374,9 +374,7 @@ impl Core {
                 inode.owe_open();
                 return Ok(None);
             }
-            data_lease.forget();
-            data_lease.file.drop_all(false);
-            data_lease.file.rights_lost(Rights::empty());
+            data_lease.forget(false);
             data_lease.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
