@@ -9,6 +9,7 @@ use env::Env;
 use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
+use crate::boundary::DataHalf;
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::inode::Inode;

@@ -21,6 +21,7 @@ use types::{
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
+use crate::boundary::{DataHalf, FileContent};
 use crate::data::DataContext;
 use crate::data_lease::DataLease;
 use crate::early_recalls::EarlyRecalls;
@@ -417,9 +418,8 @@ impl Core {
         if !newer || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
-        let (order, now) = (self.session.order(), self.env.now());
-        let brought = (&inode.server_attr(), layout);
-        self.data_lease(inode).whole_granted(data, brought, order, now);
+        let (brought, order) = ((&inode.server_attr(), layout), self.session.order());
+        self.data_lease(inode).whole_granted(data, brought, order, self.env.now());
     }
 
     /// Applies a grant of ranges of the content; `attr`: the attributes at the time of the grant.

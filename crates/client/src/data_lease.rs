@@ -46,6 +46,7 @@ use types::{
 
 use self::state::{State, WholeGrant};
 use crate::api::{Caller, Filling};
+use crate::boundary::{DataHalf, FileContent};
 use crate::core::Core;
 use crate::data::File;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
@@ -527,7 +528,7 @@ impl Core {
         if let Some(data_lease) = inode.data_lease() {
             return data_lease;
         }
-        let file = File::new(self.data(), inode.ino, &inode.server_attr());
+        let file = self.data().file(inode.ino, &inode.server_attr());
         let data_lease = Rc::new(DataLease::new(file, inode.server_attr().size));
         inode.set_data_lease(Some(data_lease.clone()));
         data_lease

@@ -33,6 +33,7 @@ use std::rc::Rc;
 use proto::mds::{Op, Push};
 use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
+use crate::boundary::FileContent;
 use crate::core::Core;
 use crate::data_lease::DataLease;
 use crate::inode::{Inode, InodePin};

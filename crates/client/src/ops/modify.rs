@@ -11,6 +11,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 use super::lookup::{WANT_DIR, WANT_FOUND};
 use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, NodeSpec, Place};
+use crate::boundary::{DataHalf, FileContent};
 use crate::client::Client;
 use crate::core::{Core, Removing};
 use crate::inode::Inode;

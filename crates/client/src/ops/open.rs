@@ -9,6 +9,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
+use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::core::Core;
 use crate::data_lease::Service;
