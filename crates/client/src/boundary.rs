@@ -1,14 +1,22 @@
-//! The interface between the two halves of the client.
+//! The boundary between the two halves of the client.
 //!
-//! The namespace half (sessions, leases, names) implements [`Rpc`]; the data half (`data`) calls
-//! it. In the other direction the namespace half calls `data::DataContext`, one per client, and
-//! `data::File`, one per inode; their methods document what they expect.
+//! The metadata half (sessions, leases, names) calls the data half (`data`) through [`DataHalf`],
+//! one per client, and [`FileContent`], one per inode. The data half calls back through [`Rpc`].
+//! Everything else of `data` is visible only there, so the compiler refuses any other call.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
-use proto::mds::{Edit, LayoutSlice, Leased, PagRun};
-use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
+use env::{Env, IoBuf};
+use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun};
+use types::{
+    Attr, BlockRange, ClientId, Duration, Extent, Fault, FileBlock, Ino, Instant, PagId, Rights,
+    Timestamp, Uuid,
+};
+
+use crate::api::{ReadData, Whence};
+use crate::data::DataConfig;
 
 /// A boxed future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -90,4 +98,184 @@ pub trait Rpc {
     fn inval_pages(&self, ino: Ino, from: u64, to: u64);
     /// Does this client have a handle of the inode?
     fn is_open(&self, ino: Ino) -> bool;
+}
+
+/// The data half of one client, as the metadata half uses it.
+pub trait DataHalf: Sized {
+    /// The content of one file.
+    type File: FileContent;
+
+    /// Opens the data devices and checks their labels; the error names the device and the problem.
+    fn open(
+        env: Env,
+        config: DataConfig,
+        client: ClientId,
+        fs: Uuid,
+        pags: &[PagInfo],
+        rpc: Rc<dyn Rpc>,
+    ) -> impl Future<Output = Result<Rc<Self>, String>>;
+    /// The content of inode `ino`, with no layout loaded and no right held.
+    fn file(self: &Rc<Self>, ino: Ino, attr: &Attr) -> Rc<Self::File>;
+    /// Makes every dirty file's data stable and commits it. Returns the first error.
+    fn sync_all(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;
+    /// Commits the files with freed blocks that the server does not know of; waits at most
+    /// `patience`. Errors are left to the files' own commits.
+    fn commit_unmapped(self: &Rc<Self>, patience: Duration) -> impl Future<Output = ()>;
+    /// The session is lost, and with it pool, windows and buffers. The client has a new number.
+    fn evicted(self: &Rc<Self>, new_client: ClientId);
+    /// The client has ended: drops the files in the queue, which hold references to this half.
+    fn release_files(&self);
+
+    /// Is nothing dirty, in flight, uncommitted or not yet stable?
+    fn is_settled(&self) -> bool;
+    /// Is content of a file lost of which no process has heard?
+    fn has_unreported_loss(&self) -> bool;
+    /// Files of which something is dirty, in flight or uncommitted.
+    fn unsaved(&self) -> Vec<Ino>;
+    /// Bytes accepted and not yet written.
+    fn dirty_bytes(&self) -> u64;
+    /// Number of launched writes that have not ended.
+    fn writes_in_flight(&self) -> usize;
+    /// The device that has been silent for the longest time with requests pending, and that time.
+    fn most_silent(&self) -> Option<(&str, Duration)>;
+    /// Returns when a device with pending requests has been silent for `patience`, counted from the
+    /// call.
+    fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;
+
+    /// Blocks of the pool, and tainted blocks, which are to be returned.
+    fn pool_blocks(&self) -> (u64, u64);
+    /// Blocks given to this client that are neither in a file nor reserved for accepted bytes.
+    fn unused_blocks(&self) -> u64;
+    /// Is no transfer of blocks in progress?
+    fn is_pool_idle(&self) -> bool;
+    /// Rises whenever a transfer of blocks begins or ends.
+    fn pool_transfers(&self) -> u64;
+    /// Waits until no transfer of blocks is in progress.
+    fn pool_idle(&self) -> impl Future<Output = ()>;
+    /// Returns the pool (unmount, idle). Blocks reserved for accepted bytes stay.
+    fn return_pool(&self) -> impl Future<Output = ()>;
+    /// The server has no space for another client: returns what is neither reserved nor waited for.
+    fn return_unused(&self) -> impl Future<Output = ()>;
+}
+
+/// The content of one file in the data half, as the metadata half uses it. The metadata half tells
+/// which rights are held; requests come only while an I/O guard of a right is held.
+pub trait FileContent {
+    /// The client acquired a `DATA` right; it holds `rights` now. `layout` is the part of the
+    /// layout that came with it; `None`: the layout known so far still holds.
+    fn rights_acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>);
+    /// The client acquired a range, with the attributes and the layout of that moment.
+    fn range_acquired(&self, attr: &Attr, range: BlockRange, layout: Option<&LayoutSlice>);
+    /// The client lost a `DATA` right. Nothing is dirty by then.
+    fn rights_lost(&self, rights_left: Rights);
+    /// The client lost `range`. Nothing of it is dirty by then.
+    fn range_lost(&self, range: BlockRange);
+    /// Are all of `rights` held, and are size and layout known as of their grant?
+    fn holds(&self, rights: Rights) -> bool;
+    /// Does the client hold ranges, so that the size known here is only a lower bound?
+    fn holds_ranges(&self) -> bool;
+
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    fn read(
+        self: &Rc<Self>,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<ReadData, Fault>>;
+    /// Writes the first `len` bytes of `data` at `offset`, or at the end of the file. Returns the
+    /// offset and the number of bytes. Fails with `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
+    fn write(
+        self: &Rc<Self>,
+        offset: Option<u64>,
+        data: IoBuf,
+        len: usize,
+    ) -> impl Future<Output = Result<(u64, u32), Fault>>;
+    /// Sets the size. Waits for devices only, not for the server, unless a block of a frozen file
+    /// has to be copied.
+    fn set_size(self: &Rc<Self>, size: u64) -> impl Future<Output = Result<(), Fault>>;
+    /// fallocate(2): allocate, punch a hole, zero a range. A failed call may have done a part.
+    /// Fails with `NotSupported` for other modes, before it changes anything.
+    fn fallocate(
+        self: &Rc<Self>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), Fault>>;
+    /// The first data or hole at or after `offset`; the end of the file is a hole. Fails
+    /// `NoData` at or beyond the size, or if there is no more data.
+    fn seek(
+        self: &Rc<Self>,
+        offset: u64,
+        whence: Whence,
+    ) -> impl Future<Output = Result<u64, Fault>>;
+    /// The whole layout.
+    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Extent>, Fault>>;
+    /// Length of the file's inline data in bytes. Fails as [`FileContent::layout`].
+    fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>>;
+    /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the
+    /// size.
+    fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Size in bytes.
+    fn size(&self) -> u64;
+    /// Replaces attributes by those that this client knows better.
+    fn overlay(&self, attr: &mut Attr);
+    /// The answer to a glimpse.
+    fn data_attr(&self) -> DataAttr;
+    /// The server sent newer attributes; they are authoritative without `DATA_X` and `DATA_P`.
+    fn apply_server_attr(&self, attr: &Attr);
+    /// Call before setting times at the server: earlier writes no longer set mtime. Waits until no
+    /// commit that sets it is in progress.
+    fn before_times_set(&self) -> impl Future<Output = ()>;
+
+    /// Is nothing dirty, in flight or uncommitted?
+    fn is_clean(&self) -> bool;
+    /// Is the file clean, and are all writes in place stable?
+    fn is_settled(&self) -> bool;
+    /// Is nothing of `range` dirty, in flight, uncommitted, or written in place and not yet stable?
+    /// For [`BlockRange::ALL`] this includes size and times.
+    fn is_settled_in(&self, range: BlockRange) -> bool;
+    /// Makes everything accepted before the call durable. `true`: the server answered a synchronous
+    /// compound during the call.
+    fn fsync(self: &Rc<Self>, datasync: bool) -> impl Future<Output = Result<bool, Fault>>;
+    /// Makes what was accepted before the call stable, and commits it. Unlike
+    /// [`FileContent::flush`] it discards nothing: what the server cannot take now stays dirty.
+    ///
+    /// # Errors
+    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
+    /// room for it for 5 s.
+    fn commit_accepted(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;
+    /// Makes the data stable and commits everything that was accepted.
+    ///
+    /// # Errors
+    /// Some of it is lost.
+    fn flush(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;
+    /// Makes the data of `range` stable and commits all changes there. The caller lets no new
+    /// writes in.
+    fn flush_range(self: &Rc<Self>, range: BlockRange) -> impl Future<Output = Result<(), Fault>>;
+    /// Drops uncommitted changes, because a recall could not flush them; the ranges stay.
+    fn discard_for_recall(self: &Rc<Self>);
+    /// Sends nothing new to the devices or the server until `resume`. Returns when nothing is in
+    /// flight.
+    fn pause(self: &Rc<Self>) -> impl Future<Output = ()>;
+    /// Ends a pause.
+    fn resume(self: &Rc<Self>);
+
+    /// The last handle was closed: returns the blocks of the file's window.
+    fn last_handle_closed(self: &Rc<Self>);
+    /// Drops all state: the file is gone, or (`lost`) the session is. A lost session counts as an
+    /// error if anything was uncommitted.
+    fn drop_all(self: &Rc<Self>, lost: bool);
+    /// The creation of the inode was lost with the session. Called after
+    /// [`FileContent::drop_all`].
+    fn detach(self: &Rc<Self>);
+    /// Rises whenever something accepted before fails; a handle reports an error once per rise.
+    fn error_seq(&self) -> u64;
+    /// Is content lost of which no process has heard?
+    fn has_unreported_loss(&self) -> bool;
+    /// A process hears now of what was lost, or has replaced it. Was there anything?
+    fn acknowledge_loss(&self) -> bool;
+    /// The server acknowledged a commit and lost it in a crash, and the session is lost as well.
+    fn report_lost_commit(&self);
+    /// The session was lost, and the client refuses pages that the kernel dirtied under its right.
+    fn report_lost_pages(&self);
 }

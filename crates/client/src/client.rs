@@ -9,6 +9,7 @@ use env::Env;
 use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
+use crate::boundary::DataHalf;
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::inode::Inode;
@@ -228,8 +229,8 @@ impl Client {
     pub fn ranges(&self) -> Vec<(Ino, HeldRange)> {
         let held = |inode: Rc<Inode>| {
             let data_lease = inode.data_lease().filter(|_| inode.holds(Rights::DATA_P))?;
-            let ranges = data_lease.ranges.borrow();
-            Some(ranges.iter().map(|part| (inode.ino, part)).collect::<Vec<_>>())
+            let parts = data_lease.ranges().into_iter().map(|part| (inode.ino, part));
+            Some(parts.collect::<Vec<_>>())
         };
         self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
     }

@@ -22,6 +22,7 @@ use types::{
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
+use crate::boundary::{DataHalf, FileContent};
 use crate::data::DataContext;
 use crate::data_lease::DataLease;
 use crate::early_recalls::EarlyRecalls;
@@ -338,7 +339,7 @@ impl Core {
         let Some(data_lease) = inode.data_lease() else { return };
         data_lease.file.last_handle_closed();
         let mut closed = self.closed_leases.borrow_mut();
-        if !data_lease.queued.replace(true) {
+        if !data_lease.set_queued(true) {
             closed.push_back(inode.clone());
         }
         for _ in 0..4 {
@@ -348,7 +349,7 @@ impl Core {
             let Some(oldest) = closed.pop_front() else { break };
             let Some(data_lease) = oldest.data_lease() else { continue };
             if oldest.opens() > 0 {
-                data_lease.queued.set(false);
+                data_lease.set_queued(false);
             } else if data_lease.is_idle() {
                 oldest.set_data_lease(None);
             } else {
@@ -417,15 +418,8 @@ impl Core {
         if !newer || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
-        let data_lease = self.data_lease(inode);
-        let layout = (!data_lease.is_loaded()).then_some(layout);
-        if data.contains(Rights::DATA_X) && !data_lease.file.holds(Rights::DATA_X) {
-            data_lease.write_granted(self.session.order(), false);
-        }
-        data_lease.ranges.borrow_mut().clear();
-        data_lease.file.rights_acquired(data, &inode.server_attr(), layout);
-        data_lease.whole_granted(self.env.now());
-        data_lease.changed.notify_all();
+        let (brought, order) = ((&inode.server_attr(), layout), self.session.order());
+        self.data_lease(inode).whole_granted(data, brought, order, self.env.now());
     }
 
     /// Applies a grant of ranges of the content; `attr`: the attributes at the time of the grant.
@@ -437,16 +431,7 @@ impl Core {
         layout: Option<&LayoutSlice>,
     ) {
         inode.mark_size_stale();
-        let data_lease = self.data_lease(inode);
-        data_lease.shared.set(true);
-        if !data_lease.holds_ranges() {
-            data_lease.write_granted(self.session.order(), false);
-        }
-        for &part in parts {
-            data_lease.ranges.borrow_mut().insert(part);
-            data_lease.file.range_acquired(attr, part.range, layout);
-        }
-        data_lease.changed.notify_all();
+        self.data_lease(inode).ranges_granted(parts, (attr, layout), self.session.order());
     }
 
     /// An inode lost a name. `given_up`: this client's rights go with it, if it was the last.
@@ -523,7 +508,7 @@ impl Events for Core {
     fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
         let inode = self.inodes.get(ino)?;
         let data_lease = inode.data_lease()?;
-        data_lease.shared.set(true);
+        data_lease.share();
         let exclusive = inode.holds(Rights::DATA_X) && data_lease.file.holds(Rights::DATA_X);
         (exclusive || data_lease.holds_ranges()).then(|| data_lease.file.data_attr())
     }
@@ -540,9 +525,7 @@ impl Events for Core {
                     rights = Rights::empty();
                 }
                 let open = inode.opens() > 0;
-                let parts = inode.data_lease().map_or_else(Vec::new, |data_lease| {
-                    data_lease.ranges.borrow().iter().collect()
-                });
+                let parts = inode.data_lease().map_or_else(Vec::new, |data| data.ranges());
                 let held = HeldLease { ino: inode.ino, rights, open, ranges: parts };
                 (open || !rights.is_empty()).then_some(held)
             })
@@ -567,13 +550,11 @@ impl Events for Core {
                     data_lease.pages_are_stale();
                     outdated.push((inode.ino, data_lease.clone()));
                 }
-                data_lease.forget();
-                data_lease.shared.set(true);
-                data_lease.file.drop_all(true);
+                data_lease.forget(true);
+                data_lease.share();
                 if lost.committed.contains(&inode.ino) {
                     data_lease.file.report_lost_commit();
                 }
-                data_lease.file.rights_lost(Rights::empty());
                 data_lease.changed.notify_all();
             }
         }

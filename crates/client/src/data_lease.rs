@@ -1,5 +1,9 @@
 //! The DATA rights of a file: I/O guards for requests, and blocking requests while a right drains.
 //!
+//! The states, the events that change them, and the combinations that are illegal are in
+//! [`state`]. This module adds what waits and what concerns others: the file, the kernel's pages,
+//! the server. In a debug build [`State::validate`] runs after each event.
+//!
 //! Invariants:
 //! - a right serves requests only when the size and layout that come with it are here: another
 //!   reply may name the right before;
@@ -26,35 +30,32 @@
 //! - content changes only while the file has no `security.capability`: a client that sets one takes
 //!   the right to write first, and a client that changes content afterwards removes it before.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+mod state;
+
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
-use proto::mds::{Op, OpReply};
+use proto::mds::{LayoutSlice, Op, OpReply};
 use proto::ranges::HeldRanges;
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, RANGE_BLOCKS_MAX, RANGES_AHEAD_MAX, RANGES_MAX};
 use types::{
-    Ahead, BlockRange, Bug, Duration, Fault, FileBlock, HeldRange, Instant, Rights, planted,
+    Ahead, Attr, BlockRange, Bug, Duration, Fault, FileBlock, HeldRange, Instant, Rights, planted,
 };
 
+use self::state::{State, WholeGrant};
 use crate::api::{Caller, Filling};
+use crate::boundary::{DataHalf, FileContent};
 use crate::core::Core;
 use crate::data::File;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
 use crate::pages::{KernelPages, Reading, Storing};
-use crate::ranges::{append, overlap, pages_covered, pages_touched, subtract};
+use crate::ranges::{pages_covered, pages_touched};
 use crate::rpc::{Call, result};
 
 /// Pause between two requests for a right while the server recalls what it had granted.
 const RETRY: Duration = Duration::from_millis(2);
-
-/// How long a client whose processes use a file without a pause keeps its right on the content,
-/// although another client waits for it.
-const MIN_HOLD: Duration = Duration::from_millis(5);
-/// A longer time without a request is a pause.
-const IDLE_GAP: Duration = Duration::from_micros(200);
 
 /// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,9 +72,6 @@ pub(crate) enum Service {
     /// was made under rights of a lost session.
     WriteBack,
 }
-
-/// How many ranges are requested ahead after the first, second, … repetition of a stride.
-const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, RANGES_AHEAD_MAX as u8 - 1];
 
 impl Service {
     /// Does the kernel have pages of the range when the request is answered, some of them locked
@@ -99,67 +97,17 @@ fn blocks_of(range: (u64, u64)) -> BlockRange {
     BlockRange::new(range.0 / BLOCK_U64, range.1.div_ceil(BLOCK_U64))
 }
 
-struct Drain {
-    /// The range to be given up.
-    range: BlockRange,
-    blocking: bool,
-    /// Requests that touch pages of these ranges are served nevertheless.
-    passing: Vec<(u64, u64)>,
-    /// Pages that may have become up to date after an invalidation passed there.
-    noted: Vec<(u64, u64)>,
-}
-
 /// The DATA rights of a file, and its content in use.
 pub(crate) struct DataLease {
     pub file: Rc<File>,
-    /// The file knows its layout under the right that is held.
-    loaded: Cell<bool>,
-    /// Another client may know the file. False only for a file that this client created and has
-    /// held `DATA_X` on ever since, without a glimpse: a client that finds the file has its size
-    /// glimpsed.
-    pub shared: Cell<bool>,
-    /// Under `DATA_P`: the ranges that are held.
-    pub ranges: RefCell<HeldRanges>,
-    /// Where the last requested range began, its distance from the one before, and how often that
-    /// distance was repeated.
-    last_range: Cell<(u64, u64, u8)>,
-    /// The server did not know what lies behind the size in the last block.
-    tail_unknown: Cell<bool>,
-    /// Under a right to write: the file is known to have no `security.capability`. A client that
-    /// sets one takes that right first.
-    no_capability: Cell<bool>,
-    /// Number of the first request made under the right to write.
-    writes_from: Cell<u64>,
-    /// Number of the first request made since the server acknowledged that this client set the
-    /// attribute.
-    capability_set: Cell<u64>,
-    guards: Cell<u32>,
-    /// When a right on the whole content was granted, and when a request was last served under it.
-    granted_at: Cell<Instant>,
-    served_at: Cell<Instant>,
-    /// Guards of ranges, by number.
-    range_guards: RefCell<BTreeMap<u64, BlockRange>>,
-    drain: RefCell<Option<Drain>>,
-    /// Blocked requests, by number, and the pages of each that are certainly locked and not up to
-    /// date.
-    blocked: RefCell<BTreeMap<u64, (u64, u64)>>,
-    next_id: Cell<u64>,
-    acquiring: Cell<bool>,
-    /// How many losses of a session the kernel has yet to drop its pages for.
-    stale_pages: Cell<u32>,
-    /// No write-back of these pages was refused yet.
-    stale_unreported: Cell<bool>,
-    /// Bytes whose pages the kernel has filled since the last loss, until it has dropped the pages
-    /// from before.
-    refilled: RefCell<Vec<(u64, u64)>>,
     /// What the kernel's pages may hold while WRITEs are in flight.
     pub pages: Rc<KernelPages>,
     /// Guards, drain or rights changed.
     pub changed: Notify,
     /// Held by the recall that drains.
     pub draining: AsyncMutex,
-    /// The inode is in the queue of closed files.
-    pub queued: Cell<bool>,
+    /// Never borrowed across an await, nor while anything outside it runs.
+    state: RefCell<State>,
 }
 
 impl DataLease {
@@ -168,85 +116,75 @@ impl DataLease {
         DataLease {
             file,
             pages: Rc::new(KernelPages::new(reported_size)),
-            loaded: Cell::new(false),
-            shared: Cell::new(true),
-            ranges: RefCell::default(),
-            last_range: Cell::default(),
-            tail_unknown: Cell::new(false),
-            no_capability: Cell::new(false),
-            writes_from: Cell::new(0),
-            capability_set: Cell::new(0),
-            guards: Cell::new(0),
-            granted_at: Cell::default(),
-            served_at: Cell::default(),
-            range_guards: RefCell::default(),
-            drain: RefCell::new(None),
-            blocked: RefCell::new(BTreeMap::new()),
-            next_id: Cell::new(0),
-            acquiring: Cell::new(false),
-            stale_pages: Cell::new(0),
-            stale_unreported: Cell::new(false),
-            refilled: RefCell::default(),
             changed: Notify::new(),
             draining: AsyncMutex::new(),
-            queued: Cell::new(false),
+            state: RefCell::new(State::new()),
         }
     }
 
-    /// A right on the whole content was granted.
-    pub fn whole_granted(&self, now: Instant) {
-        self.granted_at.set(now);
-        self.set_loaded(true);
+    /// The state, to look at.
+    fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
     }
 
-    /// Until when a recall lets requests be served before it drains: [`MIN_HOLD`] after the grant,
-    /// as long as the requests follow each other within [`IDLE_GAP`]. `None`: no longer.
-    pub fn keep_until(&self, now: Instant) -> Option<Instant> {
-        let busy = self.guards.get() > 0 || !self.blocked.borrow().is_empty();
-        let pause = if busy { now + IDLE_GAP } else { self.served_at.get() + IDLE_GAP };
-        let until = pause.min(self.granted_at.get() + MIN_HOLD);
-        (now < until).then_some(until)
+    /// Applies an event to the state.
+    fn apply<R>(&self, event: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.borrow_mut();
+        let outcome = event(&mut state);
+        if cfg!(debug_assertions) {
+            state.validate();
+        }
+        outcome
     }
 
-    /// Does the file know its layout?
+    /// As [`DataLease::apply`], for destructors, which must not panic: the next event validates.
+    fn apply_in_drop<R>(&self, event: impl FnOnce(&mut State) -> R) -> R {
+        event(&mut self.state.borrow_mut())
+    }
+
+    /// The file relies on no right that is not held.
+    fn validate_file(&self) {
+        if cfg!(debug_assertions) {
+            let (whole, parts) = (self.is_loaded(), self.holds_ranges());
+            assert!(
+                whole || !self.file.holds(Rights::DATA_S),
+                "the file relies on the whole right"
+            );
+            assert!(parts || !self.file.holds_ranges(), "the file relies on ranges");
+        }
+    }
+}
+
+/// What is held.
+impl DataLease {
+    /// Is a right on the whole content held, whose layout the file knows?
     pub fn is_loaded(&self) -> bool {
-        self.loaded.get()
+        self.state().is_whole()
     }
 
-    /// May requests under `need` on the whole content be served, given that `need` is held?
-    fn is_ready(&self, need: Rights) -> bool {
-        self.loaded.get() && self.file.holds(need)
+    /// Are ranges held?
+    pub fn holds_ranges(&self) -> bool {
+        self.state().ranges().is_some()
     }
 
-    /// Sets whether the file knows its layout.
-    pub fn set_loaded(&self, loaded: bool) {
-        self.loaded.set(loaded);
+    /// The ranges that are held.
+    pub fn ranges(&self) -> Vec<HeldRange> {
+        self.state().ranges().map_or_else(Vec::new, |ranges| ranges.iter().collect())
     }
 
-    /// A right to write was granted; `order`: the number of the next request. `is_new`: the file
-    /// was just created.
-    pub fn write_granted(&self, order: u64, is_new: bool) {
-        self.no_capability.set(is_new);
-        self.writes_from.set(order);
+    /// Is a block of `range` held under a range?
+    pub fn holds_range_in(&self, range: BlockRange) -> bool {
+        self.state().ranges().is_some_and(|ranges| ranges.within(range).next().is_some())
     }
 
-    /// The right to write was given up.
-    pub fn write_given_up(&self) {
-        self.no_capability.set(false);
+    /// Are all ranges that are held within `range`?
+    pub fn holds_ranges_only_in(&self, range: BlockRange) -> bool {
+        let state = self.state();
+        state.ranges().is_none_or(|ranges| ranges.iter().all(|part| range.contains(part.range)))
     }
 
-    /// The reply to request number `order` says whether the file has no `security.capability`.
-    /// `acquired`: the request was executed under the right to write that it acquired.
-    pub fn capability_reply(&self, absent: bool, order: u64, acquired: bool) {
-        let current =
-            (acquired || order >= self.writes_from.get()) && order >= self.capability_set.get();
-        self.no_capability.set(absent && current && self.writes());
-    }
-
-    /// This client set `security.capability`. `order`: the number of the next request.
-    pub fn set_capability(&self, order: u64) {
-        self.no_capability.set(false);
-        self.capability_set.set(order);
+    fn covers(&self, part: HeldRange) -> bool {
+        self.state().ranges().is_some_and(|ranges| ranges.covers(part))
     }
 
     /// Is a right to write held?
@@ -254,167 +192,180 @@ impl DataLease {
         self.file.holds(Rights::DATA_X) || self.holds_ranges()
     }
 
-    /// Nothing is held any more.
-    pub fn forget(&self) {
-        self.write_given_up();
-        self.loaded.set(false);
-        self.ranges.borrow_mut().clear();
+    /// May another client know the file?
+    pub fn is_shared(&self) -> bool {
+        self.state().is_shared()
     }
 
+    /// Another client may know the file from now on.
+    pub fn share(&self) {
+        self.apply(State::share);
+    }
+
+    /// Rights `data` on the whole content were granted, with `attr` and `layout`. `order`: the
+    /// number of the next request.
+    pub fn whole_granted(
+        &self,
+        data: Rights,
+        (attr, layout): (&Attr, LayoutSlice),
+        order: u64,
+        now: Instant,
+    ) {
+        let layout = (!self.is_loaded()).then_some(layout);
+        let grant = match data.contains(Rights::DATA_X) {
+            false => WholeGrant::Read,
+            true if self.file.holds(Rights::DATA_X) => WholeGrant::WriteAgain,
+            true => WholeGrant::Write,
+        };
+        self.apply(|state| state.whole_granted(grant, order, now));
+        self.file.rights_acquired(data, attr, layout);
+        self.validate_file();
+        self.changed.notify_all();
+    }
+
+    /// This client created the file, and holds `DATA_X`. `order`: the number of the next request.
+    pub fn created(&self, order: u64) {
+        self.apply(|state| state.created(order));
+    }
+
+    /// Ranges `parts` were granted, with `attr` and `layout`. `order`: the number of the next
+    /// request.
+    pub fn ranges_granted(
+        &self,
+        parts: &[HeldRange],
+        (attr, layout): (&Attr, Option<&LayoutSlice>),
+        order: u64,
+    ) {
+        self.apply(|state| state.ranges_granted(parts, order));
+        for part in parts {
+            self.file.range_acquired(attr, part.range, layout);
+        }
+        self.validate_file();
+        self.changed.notify_all();
+    }
+
+    /// A recall that has drained took rights on the whole content; `left` is still held.
+    pub fn whole_given_up(&self, left: Rights) {
+        self.apply(|state| state.whole_given_up(left));
+        self.file.rights_lost(left & Rights::WHOLE);
+        self.validate_file();
+    }
+
+    /// A recall that has drained took the ranges within `range`.
+    pub fn ranges_given_up(&self, range: BlockRange) {
+        if self.apply(|state| state.ranges_given_up(range)) {
+            self.file.range_lost(range);
+        } else {
+            self.file.rights_lost(Rights::empty());
+        }
+        self.validate_file();
+    }
+
+    /// The session is lost (`lost`), or the file is gone: nothing is held any more, and everything
+    /// dirty is dropped.
+    pub fn forget(&self, lost: bool) {
+        self.apply(State::forgotten);
+        self.file.drop_all(lost);
+        self.file.rights_lost(Rights::empty());
+        self.validate_file();
+    }
+}
+
+/// `security.capability`.
+impl DataLease {
+    /// The reply to request number `order` says whether the file has no `security.capability`.
+    /// `acquired`: the request was executed under the right to write that it acquired.
+    pub fn capability_reply(&self, absent: bool, order: u64, acquired: bool) {
+        self.apply(|state| state.capability_reply(absent, order, acquired));
+    }
+
+    /// This client set `security.capability`. `order`: the number of the next request.
+    pub fn set_capability(&self, order: u64) {
+        self.apply(|state| state.capability_was_set(order));
+    }
+}
+
+/// The kernel's pages from before a loss of the session.
+impl DataLease {
     /// The kernel's pages are of a lost session: their write-back is refused until
     /// [`DataLease::pages_dropped`].
     pub fn pages_are_stale(&self) {
-        self.stale_pages.set(self.stale_pages.get() + 1);
-        self.stale_unreported.set(true);
-        self.refilled.take();
-    }
-
-    /// Would a write-back of bytes `range` come from pages of a lost session?
-    fn is_stale(&self, range: (u64, u64)) -> bool {
-        self.stale_pages.get() > 0 && !subtract(&[range], &self.refilled.borrow()).is_empty()
-    }
-
-    /// The kernel fills pages of bytes `range`, which it did not have.
-    fn refill(&self, range: (u64, u64)) {
-        if self.stale_pages.get() > 0 {
-            append(&mut self.refilled.borrow_mut(), range);
-        }
+        self.apply(State::pages_are_stale);
     }
 
     /// A write-back is refused, because a session was lost. Reports an error once for each loss.
     pub fn refuse_write_back(&self) {
-        if self.stale_unreported.take() || self.stale_pages.get() == 0 {
+        if self.apply(State::write_back_refused) {
             self.file.report_lost_pages();
         }
     }
 
     /// The kernel has dropped the pages that it had at [`DataLease::pages_are_stale`].
     pub fn pages_dropped(&self) {
-        self.stale_pages.set(self.stale_pages.get() - 1);
-        if self.stale_pages.get() == 0 {
-            self.refilled.take();
-        }
+        self.apply(State::pages_dropped);
     }
+}
 
-    /// Are ranges held?
-    pub fn holds_ranges(&self) -> bool {
-        !self.ranges.borrow().is_empty()
-    }
-
-    /// Is a recall draining it?
-    pub fn is_draining(&self) -> bool {
-        self.drain.borrow().is_some()
-    }
-
+/// Requests.
+impl DataLease {
     /// Is nothing in service, blocked or dirty?
     pub fn is_idle(&self) -> bool {
-        self.guards.get() == 0
-            && self.stale_pages.get() == 0
-            && !self.acquiring.get()
-            && !self.is_draining()
-            && self.blocked.borrow().is_empty()
-            && self.file.is_settled()
+        self.state().is_idle() && self.file.is_settled()
     }
 
-    /// The number of requests in service.
-    pub fn io_guards(&self) -> u32 {
-        self.guards.get()
+    /// The inode enters the queue of closed files, or leaves it (`false`); returns whether it was
+    /// there.
+    pub fn set_queued(&self, queued: bool) -> bool {
+        self.apply(|state| std::mem::replace(&mut state.queued, queued))
+    }
+
+    /// Until when a recall lets requests be served before it drains. `None`: no longer.
+    pub fn keep_until(&self, now: Instant) -> Option<Instant> {
+        self.state().keep_until(now)
+    }
+
+    /// Is a request in service?
+    pub fn has_io(&self) -> bool {
+        self.state().guards() > 0
     }
 
     /// Is a request on a block of `range` in service under a range?
     pub fn has_io_in(&self, range: BlockRange) -> bool {
-        self.range_guards.borrow().values().any(|used| used.overlaps(range))
+        self.state().has_io_in(range)
     }
 
-    /// A recall of `range` begins to drain.
-    pub fn begin_drain(&self, range: BlockRange) {
-        *self.drain.borrow_mut() =
-            Some(Drain { range, blocking: false, passing: Vec::new(), noted: Vec::new() });
+    /// May requests under `need` on the whole content be served, given that `need` is held?
+    fn is_ready(&self, need: Rights) -> bool {
+        self.is_loaded() && self.file.holds(need)
     }
 
-    /// A range is being requested. What will be requested next, if the stride continues?
-    fn ahead(&self, part: BlockRange) -> Ahead {
-        let (last, stride, times) = self.last_range.get();
-        let from = part.from.0;
-        let given = stride.saturating_mul(u64::from(AHEAD_STEPS[usize::from(times)]) + 1);
-        if stride == 0 || last.checked_add(given) != Some(from) {
-            self.last_range.set((from, from.saturating_sub(last), 0));
-            return Ahead::default();
-        }
-        let times = (times + 1).min(AHEAD_STEPS.len() as u8 - 1);
-        self.last_range.set((from, stride, times));
-        Ahead { stride, count: AHEAD_STEPS[usize::from(times)] }
-    }
-
-    fn blocks(&self, range: BlockRange) -> bool {
-        let drain = self.drain.borrow();
-        drain.as_ref().is_some_and(|drain| drain.blocking && drain.range.overlaps(range))
+    /// May a request under the whole right be served now?
+    fn admits(&self, service: Service, range: (u64, u64)) -> bool {
+        !self.state().blocks(BlockRange::ALL)
+            || service.overtakes_recalls()
+            || self.is_passing(service, range)
     }
 
     /// May an invalidation be waiting for this request to be answered?
     fn is_passing(&self, service: Service, range: (u64, u64)) -> bool {
-        let drain = self.drain.borrow();
-        let Some(drain) = drain.as_ref().filter(|_| service.fills_pages()) else { return false };
-        self.pages.is_stored_into(range)
-            || drain.passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
+        service.fills_pages()
+            && (self.pages.is_stored_into(range) || self.state().is_passing(range))
     }
 
     fn guard_whole(self: &Rc<Self>, now: Instant) -> IoGuard {
-        self.served_at.set(now);
-        self.guards.set(self.guards.get() + 1);
+        self.apply(|state| state.whole_io_begun(now));
         IoGuard { data_lease: self.clone(), part: None, reading: None }
     }
 
     fn guard_range(self: &Rc<Self>, range: BlockRange) -> IoGuard {
-        self.guards.set(self.guards.get() + 1);
-        let number = self.next_id.replace(self.next_id.get() + 1);
-        self.range_guards.borrow_mut().insert(number, range);
+        let number = self.apply(|state| state.range_io_begun(range));
         IoGuard { data_lease: self.clone(), part: Some(number), reading: None }
     }
 
-    /// The recall ended: blocked requests acquire the right again.
-    pub fn end_drain(&self) {
-        *self.drain.borrow_mut() = None;
-        self.changed.notify_all();
-    }
-
-    /// Blocks new requests from now on.
-    pub fn block_new_requests(&self) {
-        if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            drain.blocking = true;
-        }
-    }
-
-    /// Requests that touch pages of `ranges` are served while others are blocked.
-    pub fn set_passing(&self, ranges: &[(u64, u64)]) {
-        if let Some(drain) = self.drain.borrow_mut().as_mut() {
-            drain.passing = ranges.to_vec();
-            drain.blocking &= !planted(Bug::DrainServesAll);
-        }
-        self.changed.notify_all();
-    }
-
-    /// Takes the pages that were noted, without those of blocked READs. `None`: nothing was noted.
-    pub fn take_noted(&self) -> Option<Vec<(u64, u64)>> {
-        let mut drain = self.drain.borrow_mut();
-        let noted = std::mem::take(&mut drain.as_mut()?.noted);
-        if noted.is_empty() {
-            return None;
-        }
-        Some(self.unlocked(&noted))
-    }
-
-    /// Everything but the pages of blocked READs.
-    pub fn all_unlocked(&self) -> Vec<(u64, u64)> {
-        self.unlocked(&[(0, u64::MAX)])
-    }
-
-    /// `ranges` without the pages of blocked READs, which are locked and not up to date. The page
-    /// that a blocked WRITE changes in part may be up to date, with other bytes that become stale,
-    /// so it is not left out.
-    pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let blocked: Vec<_> = self.blocked.borrow().values().copied().collect();
-        subtract(ranges, &blocked)
+    /// May a request for rights be sent? There is at most one, and none while a recall drains.
+    fn may_acquire(&self) -> bool {
+        let state = self.state();
+        !state.is_draining() && !state.is_acquiring()
     }
 
     /// Begins a store into the kernel's pages of `range`. The store may wait for a READ that has
@@ -439,11 +390,59 @@ impl DataLease {
             Service::PageWrite => pages_covered(range),
             Service::Plain | Service::Resize | Service::WriteBack => None,
         };
-        if let Some(filled) = filled
-            && let Some(drain) = self.drain.borrow_mut().as_mut()
-        {
-            append(&mut drain.noted, filled);
+        if let Some(filled) = filled {
+            self.apply(|state| state.filled(filled));
         }
+    }
+}
+
+/// The drain.
+impl DataLease {
+    /// Is a recall draining it?
+    pub fn is_draining(&self) -> bool {
+        self.state().is_draining()
+    }
+
+    /// A recall of the whole content begins to drain.
+    pub fn begin_drain(&self) {
+        self.apply(State::whole_drain_begun);
+    }
+
+    /// A recall of `range` begins to drain: requests on a block of it are blocked.
+    pub fn begin_range_drain(&self, range: BlockRange) {
+        self.apply(|state| state.range_drain_begun(range));
+    }
+
+    /// The recall ended: blocked requests acquire the right again.
+    pub fn end_drain(&self) {
+        self.apply(State::drain_ended);
+        self.changed.notify_all();
+    }
+
+    /// Blocks new requests from now on.
+    pub fn block_new_requests(&self) {
+        self.apply(State::new_requests_blocked);
+    }
+
+    /// Requests that touch pages of `ranges` are served while others are blocked.
+    pub fn set_passing(&self, ranges: &[(u64, u64)]) {
+        self.apply(|state| state.passing_allowed(ranges));
+        self.changed.notify_all();
+    }
+
+    /// Takes the pages that were noted, without those of blocked READs. `None`: nothing was noted.
+    pub fn take_noted(&self) -> Option<Vec<(u64, u64)>> {
+        self.apply(State::take_noted)
+    }
+
+    /// Everything but the pages of blocked READs.
+    pub fn all_unlocked(&self) -> Vec<(u64, u64)> {
+        self.unlocked(&[(0, u64::MAX)])
+    }
+
+    /// `ranges` without the pages of blocked READs, which are locked and not up to date.
+    pub fn unlocked(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        self.state().unlocked(ranges)
     }
 }
 
@@ -475,12 +474,7 @@ impl IoGuard {
 
 impl Drop for IoGuard {
     fn drop(&mut self) {
-        let guards = self.data_lease.guards.get() - 1;
-        self.data_lease.guards.set(guards);
-        if let Some(number) = self.part {
-            self.data_lease.range_guards.borrow_mut().remove(&number);
-        }
-        if guards == 0 || self.part.is_some() && self.data_lease.is_draining() {
+        if self.data_lease.apply_in_drop(|state| state.io_ended(self.part)) {
             self.data_lease.changed.notify_all();
         }
     }
@@ -493,24 +487,29 @@ struct Blocked<'a> {
 
 impl<'a> Blocked<'a> {
     fn new(data_lease: &'a DataLease, range: (u64, u64)) -> Blocked<'a> {
-        let id = data_lease.next_id.get();
-        data_lease.next_id.set(id + 1);
-        data_lease.blocked.borrow_mut().insert(id, range);
+        let id = data_lease.apply(|state| state.blocked(range));
         Blocked { data_lease, id }
     }
 }
 
 impl Drop for Blocked<'_> {
     fn drop(&mut self) {
-        self.data_lease.blocked.borrow_mut().remove(&self.id);
+        self.data_lease.apply_in_drop(|state| state.unblocked(self.id));
     }
 }
 
 struct Acquiring<'a>(&'a DataLease);
 
+impl<'a> Acquiring<'a> {
+    fn new(data_lease: &'a DataLease) -> Acquiring<'a> {
+        data_lease.apply(State::acquire_begun);
+        Acquiring(data_lease)
+    }
+}
+
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
-        self.0.acquiring.set(false);
+        self.0.apply_in_drop(State::acquire_ended);
         self.0.changed.notify_all();
     }
 }
@@ -529,7 +528,7 @@ impl Core {
         if let Some(data_lease) = inode.data_lease() {
             return data_lease;
         }
-        let file = File::new(self.data(), inode.ino, &inode.server_attr());
+        let file = self.data().file(inode.ino, &inode.server_attr());
         let data_lease = Rc::new(DataLease::new(file, inode.server_attr().size));
         inode.set_data_lease(Some(data_lease.clone()));
         data_lease
@@ -579,9 +578,9 @@ impl Core {
             self.acquire_range_io(inode, Rights::DATA_X, range).await?
         };
         let data_lease = &guard.data_lease;
-        while !data_lease.no_capability.get() {
+        while !data_lease.state().lacks_capability() {
             if inode.xattrs().excludes(CAPABILITY) {
-                data_lease.no_capability.set(true);
+                data_lease.apply(State::capability_is_absent);
                 break;
             }
             self.remove_capability(inode).await?;
@@ -623,42 +622,39 @@ impl Core {
                 return Err(Fault::Stale);
             }
             let changed = data_lease.changed.notified();
-            let refused = service == Service::WriteBack && data_lease.is_stale(range);
+            let refused = service == Service::WriteBack && data_lease.state().is_stale(range);
             if refused && !planted(Bug::StaleWriteBack) {
                 // Others may have written the file since. A recall may wait for this answer.
                 data_lease.refuse_write_back();
                 return Err(Fault::Io);
             }
             if data_lease.is_ready(need) && inode.holds(need) {
-                let served = !data_lease.blocks(BlockRange::ALL)
-                    || service.overtakes_recalls()
-                    || data_lease.is_passing(service, range);
-                if served {
+                if data_lease.admits(service, range) {
                     data_lease.note(service, range);
                     let now = self.env.now();
                     let mut guard = data_lease.guard_whole(now);
                     if service == Service::PageRead {
                         inode.set_pages(true);
-                        data_lease.refill(range);
+                        data_lease.apply(|state| state.refilled(range));
                         guard.reading = Some(data_lease.pages.read(range, now));
                     }
                     drop(blocked);
-                    if writes && data_lease.tail_unknown.take() {
+                    if writes && data_lease.apply(State::take_tail_unknown) {
                         guard.file().zero_tail().await?;
                     }
                     return Ok(guard);
                 }
-            } else if !whole && data_lease.ranges.borrow().covers(part) {
+            } else if !whole && data_lease.covers(part) {
                 // Another client may have written beyond the size that is known here.
                 if !writes && range.1 > data_lease.file.size() {
                     whole = true;
                     continue;
                 }
-                if !data_lease.blocks(part.range) {
+                if !data_lease.state().blocks(part.range) {
                     drop(blocked);
                     return Ok(data_lease.guard_range(part.range));
                 }
-            } else if !data_lease.is_draining() && !data_lease.acquiring.get() {
+            } else if data_lease.may_acquire() {
                 drop(changed);
                 // Others may ask for the file before the server answers: its folios are locked
                 // meanwhile.
@@ -689,7 +685,7 @@ impl Core {
             if inode.holds(Rights::OPEN) && has {
                 return Ok(writes && !inode.holds(need));
             }
-            if !data_lease.acquiring.get() && !data_lease.is_draining() {
+            if data_lease.may_acquire() {
                 drop(changed);
                 let outcome = self.acquire(inode, &data_lease, need, part).await?;
                 if inode.holds(Rights::OPEN) {
@@ -712,11 +708,11 @@ impl Core {
         need: Rights,
         part: Option<BlockRange>,
     ) -> Result<AcquireOutcome, Fault> {
-        data_lease.acquiring.set(true);
-        let _acquiring = Acquiring(data_lease);
+        let _acquiring = Acquiring::new(data_lease);
         // A client that holds the whole right to read has pages, and gives that right up first.
         let part = part.filter(|_| !inode.holds(Rights::DATA_S));
-        let many = data_lease.ranges.borrow().len() + RANGES_AHEAD_MAX >= RANGES_MAX;
+        let held = data_lease.state().ranges().map_or(0, HeldRanges::len);
+        let many = held + RANGES_AHEAD_MAX >= RANGES_MAX;
         let part = part.filter(|_| !many);
         if part.is_none() {
             self.give_up_ranges(inode, data_lease).await;
@@ -726,7 +722,8 @@ impl Core {
         }
         let ino = inode.ino;
         let rights = need | Rights::ATTR | Rights::OPEN;
-        let ahead = part.map_or_else(Ahead::default, |part| data_lease.ahead(part));
+        let next = |part: BlockRange| data_lease.apply(|state| state.ahead(part.from.0));
+        let ahead = part.map_or_else(Ahead::default, next);
         let from = FileBlock(0);
         let mut ops = vec![Op::Acquire { ino, rights, from, range: part, ahead }];
         // The list of attributes says, before the first write, whether there is a
@@ -738,7 +735,7 @@ impl Core {
         let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, 0)? {
             OpReply::Acquired { uncontended: calm, tail_unknown, .. } => {
-                data_lease.tail_unknown.set(*tail_unknown);
+                data_lease.apply(|state| state.tail_reply(*tail_unknown));
                 Ok(AcquireOutcome { uncontended: *calm })
             }
             _ => Err(Fault::Protocol),

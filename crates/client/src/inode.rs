@@ -19,6 +19,7 @@ use proto::lease_client::Lease;
 use proto::mds::Leased;
 use types::{Attr, Bug, Duration, Epoch, FileKind, HashMap, Ino, Instant, Name, Rights, planted};
 
+use crate::boundary::FileContent;
 use crate::data_lease::DataLease;
 use crate::names::{CachedName, Names};
 
@@ -581,8 +582,7 @@ impl InodeState {
     }
 
     fn forget_attr(&mut self) {
-        self.xattrs = Xattrs::Unknown;
-        // A symlink's target never changes, so it stays cached.
+        self.xattrs = Xattrs::Unknown; // A symlink's target never changes, so it stays cached.
     }
 }
 

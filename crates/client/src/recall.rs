@@ -33,6 +33,7 @@ use std::rc::Rc;
 use proto::mds::{Op, Push};
 use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
+use crate::boundary::FileContent;
 use crate::core::Core;
 use crate::data_lease::DataLease;
 use crate::inode::{Inode, InodePin};
@@ -181,8 +182,7 @@ impl Core {
             inode.give_up(data, self.session.order());
             return;
         }
-        data_lease.begin_drain(BlockRange::ALL);
-        data_lease.shared.set(true);
+        data_lease.begin_drain();
         if inode.has_pages() {
             self.drop_pages(inode, &data_lease, data, data_lease.all_unlocked()).await;
         }
@@ -194,13 +194,7 @@ impl Core {
             return;
         }
         let left = inode.lease(|lease| lease.rights().closed());
-        if !left.contains(Rights::DATA_X) {
-            data_lease.write_given_up();
-        }
-        if !left.contains(Rights::DATA_S) {
-            data_lease.set_loaded(false);
-        }
-        data_lease.file.rights_lost(left & Rights::WHOLE);
+        data_lease.whole_given_up(left);
         data_lease.end_drain();
     }
 
@@ -220,12 +214,10 @@ impl Core {
 
     async fn drain_ranges_in(&self, inode: &Inode, data_lease: &DataLease, range: BlockRange) {
         let _draining = data_lease.draining.lock().await;
-        let held = data_lease.ranges.borrow().within(range).next().is_some();
-        if !held {
+        if !data_lease.holds_range_in(range) {
             return;
         }
-        data_lease.begin_drain(range);
-        data_lease.block_new_requests();
+        data_lease.begin_range_drain(range);
         loop {
             let changed = data_lease.changed.notified();
             if data_lease.has_io_in(range) {
@@ -233,7 +225,7 @@ impl Core {
                 continue;
             }
             // With the last range, everything that is known of the file goes.
-            let last = data_lease.ranges.borrow().iter().all(|part| range.contains(part.range));
+            let last = data_lease.holds_ranges_only_in(range);
             let range = if last { BlockRange::ALL } else { range };
             if data_lease.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
                 break;
@@ -250,13 +242,7 @@ impl Core {
             data_lease.end_drain();
             return;
         }
-        data_lease.ranges.borrow_mut().remove(range);
-        if data_lease.holds_ranges() {
-            data_lease.file.range_lost(range);
-        } else {
-            data_lease.write_given_up();
-            data_lease.file.rights_lost(Rights::empty());
-        }
+        data_lease.ranges_given_up(range);
         data_lease.end_drain();
     }
 
@@ -311,7 +297,7 @@ impl Core {
                 continue;
             }
             let changed = data_lease.changed.notified();
-            if data_lease.io_guards() > 0 {
+            if data_lease.has_io() {
                 changed.await;
                 continue;
             }

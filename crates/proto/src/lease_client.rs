@@ -53,6 +53,7 @@ impl Lease {
             self.given_up = Rights::empty();
         }
         self.rights = rights - self.given_up;
+        self.validate_in_debug();
         true
     }
 
@@ -75,6 +76,7 @@ impl Lease {
         }
         self.rights = had - give;
         self.given_up |= give;
+        self.validate_in_debug();
     }
 
     /// The session is over: the client holds nothing and forgets the sequence.
@@ -93,7 +95,13 @@ impl Lease {
         }
     }
 
-    /// Checks the invariants.
+    fn validate_in_debug(&self) {
+        if cfg!(debug_assertions) {
+            self.validate();
+        }
+    }
+
+    /// Panics if an invariant does not hold. A debug build calls it after each event.
     pub fn validate(&self) {
         assert!(!self.rights.intersects(self.given_up), "{self:?}");
     }

@@ -145,8 +145,7 @@ impl Core {
             if inode.holds(Rights::DATA_X)
                 && let Some(data_lease) = inode.data_lease()
             {
-                data_lease.shared.set(false);
-                data_lease.write_granted(self.session.order(), true);
+                data_lease.created(self.session.order());
             }
         }
     }

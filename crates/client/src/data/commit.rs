@@ -118,8 +118,8 @@ pub(super) struct Sealed {
 }
 
 impl DataContext {
-    /// Opens the data devices and checks their labels; the error names the device and the problem.
-    pub async fn open(
+    /// See [`crate::boundary::DataHalf::open`].
+    pub(super) async fn open(
         env: Env,
         config: DataConfig,
         client: ClientId,
@@ -158,14 +158,14 @@ impl DataContext {
         }
     }
 
-    /// The client has ended: drops the files in the queue, which hold references to this context.
-    pub fn release_files(&self) {
+    /// See [`crate::boundary::DataHalf::release_files`].
+    pub(super) fn release_files(&self) {
         let files = (self.queue.take(), self.active.take());
         drop(files);
     }
 
-    /// The session is lost, and with it pool, windows and buffers. The client has a new number.
-    pub fn evicted(self: &Rc<Self>, new_client: ClientId) {
+    /// See [`crate::boundary::DataHalf::evicted`].
+    pub(super) fn evicted(self: &Rc<Self>, new_client: ClientId) {
         self.session.set(self.session.get() + 1);
         self.forget_space();
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
@@ -182,8 +182,8 @@ impl DataContext {
         });
     }
 
-    /// Makes every dirty file's data stable and commits it. Returns the first error.
-    pub async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
+    /// See [`crate::boundary::DataHalf::sync_all`].
+    pub(super) async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
         let mut result = Ok(());
         for batch in files.chunks(BATCH) {
@@ -205,9 +205,8 @@ impl DataContext {
         result
     }
 
-    /// Commits the files with freed blocks that the server does not know of; waits at most
-    /// `patience`. Errors are left to the files' own commits.
-    pub async fn commit_unmapped(self: &Rc<Self>, patience: Duration) {
+    /// See [`crate::boundary::DataHalf::commit_unmapped`].
+    pub(super) async fn commit_unmapped(self: &Rc<Self>, patience: Duration) {
         let unmaps = |file: &&Rc<File>| file.state.borrow().unmaps();
         let files: Vec<Rc<File>> = self.active.borrow().values().filter(unmaps).cloned().collect();
         if files.is_empty() || self.unmapping.replace(true) {
@@ -223,28 +222,28 @@ impl DataContext {
         self.env.timeout(patience, commits).await;
     }
 
-    /// Bytes accepted and not yet written.
-    pub fn dirty_bytes(&self) -> u64 {
+    /// See [`crate::boundary::DataHalf::dirty_bytes`].
+    pub(super) fn dirty_bytes(&self) -> u64 {
         self.budget.used()
     }
 
-    /// Blocks of the pool, and tainted blocks, which are to be returned.
-    pub fn pool_blocks(&self) -> (u64, u64) {
+    /// See [`crate::boundary::DataHalf::pool_blocks`].
+    pub(super) fn pool_blocks(&self) -> (u64, u64) {
         (self.pool.blocks(), self.pool.tainted())
     }
 
-    /// Is nothing dirty, in flight, uncommitted or not yet stable?
-    pub fn is_settled(&self) -> bool {
+    /// See [`crate::boundary::DataHalf::is_settled`].
+    pub(super) fn is_settled(&self) -> bool {
         self.active.borrow().values().all(|file| file.is_settled())
     }
 
-    /// Is content of a file lost of which no process has heard?
-    pub fn has_unreported_loss(&self) -> bool {
+    /// See [`crate::boundary::DataHalf::has_unreported_loss`].
+    pub(super) fn has_unreported_loss(&self) -> bool {
         self.unreported_losses.get() > 0
     }
 
-    /// Files of which something is dirty, in flight or uncommitted.
-    pub fn unsaved(&self) -> Vec<Ino> {
+    /// See [`crate::boundary::DataHalf::unsaved`].
+    pub(super) fn unsaved(&self) -> Vec<Ino> {
         let active = self.active.borrow();
         active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
     }
@@ -714,11 +713,8 @@ impl File {
         }
     }
 
-    /// Makes the data stable and commits everything that was accepted.
-    ///
-    /// # Errors
-    /// Some of it is lost.
-    pub async fn flush(self: &Rc<Self>) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::flush`].
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Fault> {
         let mut result = Ok(());
         for tries in 0.. {
             if self.is_settled() {

@@ -334,15 +334,14 @@ impl Disks {
 }
 
 impl DataContext {
-    /// The device that has been silent for the longest time with requests pending, and that time.
-    pub fn most_silent(&self) -> Option<(&str, Duration)> {
+    /// See [`crate::boundary::DataHalf::most_silent`].
+    pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
         let all = self.disks.iter().map(|disk| (disk.path(), disk.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
     }
 
-    /// Returns when a device with pending requests has been silent for `patience`, counted from the
-    /// call.
-    pub async fn device_silent_for(&self, patience: Duration) {
+    /// See [`crate::boundary::DataHalf::device_silent_for`].
+    pub(super) async fn device_silent_for(&self, patience: Duration) {
         const POLL: Duration = Duration::from_millis(250);
         let begin = self.env.now();
         loop {
@@ -354,8 +353,8 @@ impl DataContext {
         }
     }
 
-    /// Number of launched writes that have not ended.
-    pub fn writes_in_flight(&self) -> usize {
+    /// See [`crate::boundary::DataHalf::writes_in_flight`].
+    pub(super) fn writes_in_flight(&self) -> usize {
         self.flights.get()
     }
 }

@@ -333,7 +333,7 @@ fn join_edits(last: &mut Edit, next: &Edit) -> bool {
 
 impl File {
     /// The content of inode `ino`, with no layout loaded and no right held.
-    pub fn new(ctx: &Rc<DataContext>, ino: Ino, attr: &Attr) -> Rc<File> {
+    pub(super) fn new(ctx: &Rc<DataContext>, ino: Ino, attr: &Attr) -> Rc<File> {
         Rc::new(File {
             ctx: ctx.clone(),
             ino,
@@ -385,14 +385,8 @@ impl File {
         })
     }
 
-    /// Its inode.
-    pub fn ino(&self) -> Ino {
-        self.ino
-    }
-
-    /// The client acquired a `DATA` right; it holds `rights` now. `layout` is the part of the
-    /// layout that came with it; `None`: the layout known so far still holds.
-    pub fn rights_acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
+    /// See [`crate::boundary::FileContent::rights_acquired`].
+    pub(super) fn rights_acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
         let mut state = self.state.borrow_mut();
         let before = state.rights.closed();
         state.rights = rights;
@@ -410,13 +404,13 @@ impl File {
         }
     }
 
-    /// Are all of `rights` held, and are size and layout known as of their grant?
-    pub fn holds(&self, rights: Rights) -> bool {
+    /// See [`crate::boundary::FileContent::holds`].
+    pub(super) fn holds(&self, rights: Rights) -> bool {
         self.state.borrow().rights.closed().contains(rights)
     }
 
-    /// The client lost a `DATA` right. Nothing is dirty by then.
-    pub fn rights_lost(&self, rights_left: Rights) {
+    /// See [`crate::boundary::FileContent::rights_lost`].
+    pub(super) fn rights_lost(&self, rights_left: Rights) {
         let mut state = self.state.borrow_mut();
         // A right that another reply granted meanwhile brings its layout along.
         let left = rights_left.closed() & state.rights.closed();
@@ -437,8 +431,8 @@ impl File {
         }
     }
 
-    /// The server sent newer attributes; they are authoritative without `DATA_X` and `DATA_P`.
-    pub fn apply_server_attr(&self, attr: &Attr) {
+    /// See [`crate::boundary::FileContent::apply_server_attr`].
+    pub(super) fn apply_server_attr(&self, attr: &Attr) {
         let mut state = self.state.borrow_mut();
         if !state.rights.intersects(Rights::WRITES) {
             state.apply_attr(attr);
@@ -453,13 +447,12 @@ impl File {
     }
 
     /// Times were set explicitly at the server: earlier writes no longer set mtime.
-    pub fn clear_write_mtime(&self) {
+    pub(super) fn clear_write_mtime(&self) {
         self.state.borrow_mut().mtime = None;
     }
 
-    /// Call before setting times at the server: earlier writes no longer set mtime. Waits until no
-    /// commit that sets it is in progress.
-    pub async fn before_times_set(&self) {
+    /// See [`crate::boundary::FileContent::before_times_set`].
+    pub(super) async fn before_times_set(&self) {
         loop {
             let changed = self.changed.notified();
             if !self.state.borrow().committing {
@@ -470,8 +463,8 @@ impl File {
         self.clear_write_mtime();
     }
 
-    /// Replaces attributes by those that this client knows better.
-    pub fn overlay(&self, attr: &mut Attr) {
+    /// See [`crate::boundary::FileContent::overlay`].
+    pub(super) fn overlay(&self, attr: &mut Attr) {
         let state = self.state.borrow();
         if state.holds_ranges() {
             attr.size = attr.size.max(state.size);
@@ -489,8 +482,8 @@ impl File {
         }
     }
 
-    /// The answer to a glimpse.
-    pub fn data_attr(&self) -> DataAttr {
+    /// See [`crate::boundary::FileContent::data_attr`].
+    pub(super) fn data_attr(&self) -> DataAttr {
         let known = self.ctx.rpc.attr(self.ino);
         let state = self.state.borrow();
         let mtime = known.map_or_else(Timestamp::default, |attr| attr.mtime);
@@ -503,29 +496,28 @@ impl File {
         }
     }
 
-    /// Size in bytes.
-    pub fn size(&self) -> u64 {
+    /// See [`crate::boundary::FileContent::size`].
+    pub(super) fn size(&self) -> u64 {
         self.state.borrow().size
     }
 
-    /// Is nothing dirty, in flight or uncommitted?
-    pub fn is_clean(&self) -> bool {
+    /// See [`crate::boundary::FileContent::is_clean`].
+    pub(super) fn is_clean(&self) -> bool {
         self.state.borrow().is_clean()
     }
 
-    /// Is the file clean, and are all writes in place stable?
-    pub fn is_settled(&self) -> bool {
+    /// See [`crate::boundary::FileContent::is_settled`].
+    pub(super) fn is_settled(&self) -> bool {
         self.state.borrow().is_settled()
     }
 
-    /// Rises whenever something accepted before fails; a handle reports an error once per rise.
-    pub fn error_seq(&self) -> u64 {
+    /// See [`crate::boundary::FileContent::error_seq`].
+    pub(super) fn error_seq(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Sends nothing new to the devices or the server until `resume`. Returns when nothing is in
-    /// flight.
-    pub async fn pause(self: &Rc<Self>) {
+    /// See [`crate::boundary::FileContent::pause`].
+    pub(super) async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
         self.changed.notify_all();
         loop {
@@ -540,8 +532,8 @@ impl File {
         }
     }
 
-    /// Ends a pause.
-    pub fn resume(self: &Rc<Self>) {
+    /// See [`crate::boundary::FileContent::resume`].
+    pub(super) fn resume(self: &Rc<Self>) {
         {
             let mut state = self.state.borrow_mut();
             state.paused = false;
@@ -551,9 +543,8 @@ impl File {
         self.enqueue();
     }
 
-    /// Drops all state: the file is gone, or (`lost`) the session is. A lost session counts as an
-    /// error if anything was uncommitted.
-    pub fn drop_all(self: &Rc<Self>, lost: bool) {
+    /// See [`crate::boundary::FileContent::drop_all`].
+    pub(super) fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
         if lost && !state.loss_reported && state.has_changes() {
             self.fail();
@@ -581,8 +572,8 @@ impl File {
         self.changed.notify_all();
     }
 
-    /// The creation of the inode was lost with the session. Called after [`File::drop_all`].
-    pub fn detach(self: &Rc<Self>) {
+    /// See [`crate::boundary::FileContent::detach`].
+    pub(super) fn detach(self: &Rc<Self>) {
         self.detached.set(true);
         self.state.borrow_mut().abandon();
         self.ctx.forget_file(self);
@@ -604,13 +595,13 @@ impl File {
         }
     }
 
-    /// The last handle was closed: returns the blocks of the file's window.
-    pub fn last_handle_closed(self: &Rc<Self>) {
+    /// See [`crate::boundary::FileContent::last_handle_closed`].
+    pub(super) fn last_handle_closed(self: &Rc<Self>) {
         self.ctx.pool.release_window(self.ino);
     }
 
-    /// The whole layout.
-    pub async fn layout(self: &Rc<Self>) -> Result<Vec<Extent>, Fault> {
+    /// See [`crate::boundary::FileContent::layout`].
+    pub(super) async fn layout(self: &Rc<Self>) -> Result<Vec<Extent>, Fault> {
         self.ensure_loaded(u64::MAX).await?;
         Ok(self.state.borrow().layout.to_extents())
     }

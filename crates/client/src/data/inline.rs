@@ -588,11 +588,8 @@ impl File {
         state.mark_stale(0, 1);
     }
 
-    /// Length of the file's inline data in bytes.
-    ///
-    /// # Errors
-    /// As [`File::layout`].
-    pub async fn inline_len(self: &Rc<Self>) -> Result<usize, Fault> {
+    /// See [`crate::boundary::FileContent::inline_len`].
+    pub(super) async fn inline_len(self: &Rc<Self>) -> Result<usize, Fault> {
         self.ensure_loaded(1).await?;
         Ok(self.state.borrow().inline_bytes().unwrap_or(0))
     }

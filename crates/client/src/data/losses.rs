@@ -25,13 +25,13 @@ impl File {
         }
     }
 
-    /// Is content lost of which no process has heard?
-    pub fn has_unreported_loss(&self) -> bool {
+    /// See [`crate::boundary::FileContent::has_unreported_loss`].
+    pub(super) fn has_unreported_loss(&self) -> bool {
         self.unreported.get()
     }
 
-    /// A process hears now of what was lost, or has replaced it. Was there anything?
-    pub fn acknowledge_loss(&self) -> bool {
+    /// See [`crate::boundary::FileContent::acknowledge_loss`].
+    pub(super) fn acknowledge_loss(&self) -> bool {
         let lost = self.unreported.take();
         if lost {
             self.ctx.unreported_losses.set(self.ctx.unreported_losses.get() - 1);
@@ -39,8 +39,8 @@ impl File {
         lost
     }
 
-    /// The server acknowledged a commit and lost it in a crash, and the session is lost as well.
-    pub fn report_lost_commit(&self) {
+    /// See [`crate::boundary::FileContent::report_lost_commit`].
+    pub(super) fn report_lost_commit(&self) {
         let reported = self.state.borrow().loss_reported;
         self.fail();
         if !reported {
@@ -51,8 +51,8 @@ impl File {
         }
     }
 
-    /// The session was lost, and the client refuses pages that the kernel dirtied under its right.
-    pub fn report_lost_pages(&self) {
+    /// See [`crate::boundary::FileContent::report_lost_pages`].
+    pub(super) fn report_lost_pages(&self) {
         self.fail();
         self.ctx.rpc.log(&format!(
             "{}: the session was lost; pages stored into a mapping and not yet written back are lost",

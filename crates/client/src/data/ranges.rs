@@ -64,8 +64,13 @@ impl FileState {
 }
 
 impl File {
-    /// The client acquired a range, with the attributes and the layout of that moment.
-    pub fn range_acquired(&self, attr: &Attr, range: BlockRange, layout: Option<&LayoutSlice>) {
+    /// See [`crate::boundary::FileContent::range_acquired`].
+    pub(super) fn range_acquired(
+        &self,
+        attr: &Attr,
+        range: BlockRange,
+        layout: Option<&LayoutSlice>,
+    ) {
         let mut state = self.state.borrow_mut();
         if !state.holds_ranges() {
             state.rights = Rights::DATA_P;
@@ -82,8 +87,8 @@ impl File {
         }
     }
 
-    /// The client lost `range`. Nothing of it is dirty by then.
-    pub fn range_lost(&self, range: BlockRange) {
+    /// See [`crate::boundary::FileContent::range_lost`].
+    pub(super) fn range_lost(&self, range: BlockRange) {
         let mut state = self.state.borrow_mut();
         state.mark_stale(range.from.0, range.to.0);
         state.layout.remove(range.from.0, range.to.0);
@@ -94,8 +99,8 @@ impl File {
         state.unsettled.remove(range);
     }
 
-    /// Does the client hold ranges, so that the size known here is only a lower bound?
-    pub fn holds_ranges(&self) -> bool {
+    /// See [`crate::boundary::FileContent::holds_ranges`].
+    pub(super) fn holds_ranges(&self) -> bool {
         self.state.borrow().holds_ranges()
     }
 
@@ -126,14 +131,13 @@ impl File {
         Ok(())
     }
 
-    /// See [`FileState::is_settled_in`].
-    pub fn is_settled_in(&self, range: BlockRange) -> bool {
+    /// See [`crate::boundary::FileContent::is_settled_in`].
+    pub(super) fn is_settled_in(&self, range: BlockRange) -> bool {
         self.state.borrow().is_settled_in(range)
     }
 
-    /// Makes the data of `range` stable and commits all changes there. The caller lets no new
-    /// writes in.
-    pub async fn flush_range(self: &Rc<Self>, range: BlockRange) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::flush_range`].
+    pub(super) async fn flush_range(self: &Rc<Self>, range: BlockRange) -> Result<(), Fault> {
         let mut result = Ok(());
         for tries in 0.. {
             if self.is_settled_in(range) {
@@ -156,14 +160,13 @@ impl File {
         result
     }
 
-    /// Drops uncommitted changes, because a recall could not flush them; the ranges stay.
-    pub fn discard_for_recall(self: &Rc<Self>) {
+    /// See [`crate::boundary::FileContent::discard_for_recall`].
+    pub(super) fn discard_for_recall(self: &Rc<Self>) {
         self.discard_uncommitted("a recall of the range could not wait for the commit");
     }
 
-    /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the
-    /// size.
-    pub async fn zero_tail(self: &Rc<Self>) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::zero_tail`].
+    pub(super) async fn zero_tail(self: &Rc<Self>) -> Result<(), Fault> {
         loop {
             let size = {
                 let state = self.state.borrow();

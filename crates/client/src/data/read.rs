@@ -76,8 +76,8 @@ impl File {
         ZeroGuard { file: self.clone(), range: (from, to) }
     }
 
-    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
-    pub async fn read(self: &Rc<Self>, offset: u64, len: usize) -> Result<ReadData, Fault> {
+    /// See [`crate::boundary::FileContent::read`].
+    pub(super) async fn read(self: &Rc<Self>, offset: u64, len: usize) -> Result<ReadData, Fault> {
         let (parts, guard, end) = loop {
             let end = offset.saturating_add(len as u64).min(self.size());
             if offset >= end {
@@ -196,9 +196,8 @@ impl File {
         }
     }
 
-    /// The first data or hole at or after `offset`; the end of the file is a hole. Fails
-    /// `NoData` at or beyond the size, or if there is no more data.
-    pub async fn seek(self: &Rc<Self>, offset: u64, whence: Whence) -> Result<u64, Fault> {
+    /// See [`crate::boundary::FileContent::seek`].
+    pub(super) async fn seek(self: &Rc<Self>, offset: u64, whence: Whence) -> Result<u64, Fault> {
         self.ensure_loaded(self.size().div_ceil(BLOCK_U64)).await?;
         let state = self.state.borrow();
         if offset >= state.size {

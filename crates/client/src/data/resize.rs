@@ -36,9 +36,8 @@ const ALLOCATE_STEP: u64 = 65_536;
 const EDITS_MANY: usize = 4096;
 
 impl File {
-    /// Sets the size. Waits for devices only, not for the server, unless a block of a frozen file
-    /// has to be copied.
-    pub async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::set_size`].
+    pub(super) async fn set_size(self: &Rc<Self>, size: u64) -> Result<(), Fault> {
         if size > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
@@ -162,9 +161,13 @@ impl File {
         }
     }
 
-    /// fallocate(2): allocate, punch a hole, zero a range. A failed call may have done a part.
-    /// Fails with `NotSupported` for other modes, before it changes anything.
-    pub async fn fallocate(self: &Rc<Self>, mode: u32, offset: u64, len: u64) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::fallocate`].
+    pub(super) async fn fallocate(
+        self: &Rc<Self>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Fault> {
         let Some(end) = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX) else {
             return Err(Fault::FileTooBig);
         };

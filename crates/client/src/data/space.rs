@@ -207,23 +207,23 @@ impl DataContext {
         }
     }
 
-    /// Blocks given to this client that are neither in a file nor reserved for accepted bytes.
-    pub fn unused_blocks(&self) -> u64 {
+    /// See [`crate::boundary::DataHalf::unused_blocks`].
+    pub(super) fn unused_blocks(&self) -> u64 {
         self.pool.available() + self.pool.tainted()
     }
 
-    /// Is no transfer of blocks in progress?
-    pub fn is_pool_idle(&self) -> bool {
+    /// See [`crate::boundary::DataHalf::is_pool_idle`].
+    pub(super) fn is_pool_idle(&self) -> bool {
         self.space.transfers.get() == 0
     }
 
-    /// Rises whenever a transfer of blocks begins or ends.
-    pub fn pool_transfers(&self) -> u64 {
+    /// See [`crate::boundary::DataHalf::pool_transfers`].
+    pub(super) fn pool_transfers(&self) -> u64 {
         self.space.transfer_changes.get()
     }
 
-    /// Waits until no transfer of blocks is in progress.
-    pub async fn pool_idle(&self) {
+    /// See [`crate::boundary::DataHalf::pool_idle`].
+    pub(super) async fn pool_idle(&self) {
         loop {
             let notified = self.space.transfers_done.notified();
             if self.is_pool_idle() {
@@ -243,8 +243,8 @@ impl DataContext {
         self.space.granted.notify_all();
     }
 
-    /// Returns the pool (unmount, idle). Blocks reserved for accepted bytes stay.
-    pub async fn return_pool(&self) {
+    /// See [`crate::boundary::DataHalf::return_pool`].
+    pub(super) async fn return_pool(&self) {
         // A grant in progress would arrive in a pool that nobody returns.
         loop {
             let granted = self.space.granted.notified();
@@ -262,8 +262,8 @@ impl DataContext {
         }
     }
 
-    /// The server has no space for another client: returns what is neither reserved nor waited for.
-    pub async fn return_unused(&self) {
+    /// See [`crate::boundary::DataHalf::return_unused`].
+    pub(super) async fn return_unused(&self) {
         self.space.grant_size.set(1);
         self.space.quiet_until.set(self.env.now() + SCARCE);
         let mut runs = self.returnable_tainted();

@@ -59,13 +59,8 @@ pub(super) struct Syncs {
 }
 
 impl File {
-    /// Makes what was accepted before the call stable, and commits it. Unlike [`File::flush`] it
-    /// discards nothing: what the server cannot take now stays dirty.
-    ///
-    /// # Errors
-    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
-    /// room for it for 5 s.
-    pub async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
+    /// See [`crate::boundary::FileContent::commit_accepted`].
+    pub(super) async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
         if self.acknowledge_loss() {
             return Err(Fault::Io);
         }
@@ -83,9 +78,8 @@ impl File {
         Ok(())
     }
 
-    /// Makes everything accepted before the call durable. `true`: the server answered a synchronous
-    /// compound during the call.
-    pub async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {
+    /// See [`crate::boundary::FileContent::fsync`].
+    pub(super) async fn fsync(self: &Rc<Self>, _datasync: bool) -> Result<bool, Fault> {
         self.update_prediction();
         loop {
             self.claim_commit().await;

@@ -85,9 +85,8 @@ impl PreparedWrite {
 }
 
 impl File {
-    /// Writes the first `len` bytes of `data` at `offset`, or at the end of the file. Returns the
-    /// offset and the number of bytes. Fails with `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
-    pub async fn write(
+    /// See [`crate::boundary::FileContent::write`].
+    pub(super) async fn write(
         self: &Rc<Self>,
         offset: Option<u64>,
         data: IoBuf,

@@ -8,6 +8,7 @@ use types::limits::{BLOCK_U64, FILE_SIZE_MAX, IO_MAX};
 use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, LockOwner, LockRequest, OpenFlags, ReadData, Whence, WriteFlags};
+use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::core::Core;
 use crate::data_lease::{DataLease, IoGuard, Service};

@@ -11,6 +11,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 use super::lookup::{WANT_DIR, WANT_FOUND};
 use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, NodeSpec, Place};
+use crate::boundary::{DataHalf, FileContent};
 use crate::client::Client;
 use crate::core::{Core, Removing};
 use crate::inode::Inode;
@@ -222,9 +223,7 @@ impl Removal {
         } else if attr.nlink == 0
             && let Some(data_lease) = self.inode.data_lease()
         {
-            data_lease.forget();
-            data_lease.file.drop_all(false);
-            data_lease.file.rights_lost(Rights::empty());
+            data_lease.forget(false);
         }
     }
 }
@@ -415,7 +414,7 @@ impl Core {
                 && inode.server_attr().nlink == 1
                 && !self.may_be_opened_by_others(inode, place, pid)
                 // A recall that drains waits for what the removal holds back.
-                && inode.data_lease().is_none_or(|c| c.io_guards() == 0 && !c.is_draining())
+                && inode.data_lease().is_none_or(|c| !c.has_io() && !c.is_draining())
         };
         if !removable(&inode) || self.removing.borrow().contains_key(&inode.ino) {
             return None;
@@ -427,7 +426,7 @@ impl Core {
         if let Some(data_lease) = removal.inode.data_lease()
             && !data_lease.file.is_clean()
         {
-            if data_lease.shared.get() {
+            if data_lease.is_shared() {
                 // Another client may have it open, and continue reading.
                 data_lease.file.flush().await.ok()?;
             }

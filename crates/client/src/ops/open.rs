@@ -9,6 +9,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::setattr::ATTR_TTL_NONE;
 use crate::api::{Caller, Entry, Handle, LockOwner, LockRequest, OpenFlags, Opened, Place};
+use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::core::Core;
 use crate::data_lease::Service;
@@ -359,7 +360,7 @@ impl Core {
         }
         let gone = inode.server_attr().nlink == 0;
         if gone && let Some(data_lease) = inode.data_lease() {
-            if data_lease.shared.get() {
+            if data_lease.is_shared() {
                 // Another client may still have it open; the log reports what is lost.
                 let _ = data_lease.file.flush().await;
             }
@@ -370,9 +371,7 @@ impl Core {
                 inode.owe_open();
                 return Ok(None);
             }
-            data_lease.forget();
-            data_lease.file.drop_all(false);
-            data_lease.file.rights_lost(Rights::empty());
+            data_lease.forget(false);
             data_lease.file.resume();
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));

@@ -7,6 +7,7 @@ use types::limits::FILE_SIZE_MAX;
 use types::{Attr, Duration, Fault, FileKind, Ino};
 
 use crate::api::{Caller, SetAttrRequest, TimeSpec};
+use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::core::Core;
 use crate::data_lease::Service;

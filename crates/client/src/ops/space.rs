@@ -4,6 +4,7 @@ use proto::mds::{Op, OpReply, Reply};
 use types::{Duration, Fault};
 
 use crate::api::{Caller, Statfs};
+use crate::boundary::DataHalf;
 use crate::client::Client;
 use crate::core::Core;
 use crate::rpc::{Call, result};

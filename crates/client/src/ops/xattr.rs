@@ -9,6 +9,7 @@ use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
 
 use crate::api::Caller;
+use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::data_lease::Service;
 use crate::inode::{CAPABILITY, Inode, Xattrs};

@@ -13,7 +13,7 @@ fn check_after_cut(player: &mut Player) {
     for state in [&server.durable, &server.now] {
         let state = state.borrow();
         for (file, model) in &player.files {
-            let left = Server::content(&state, &disks, file.ino());
+            let left = Server::content(&state, &disks, file.ino);
             Model::check_crashed(model, &left);
         }
     }

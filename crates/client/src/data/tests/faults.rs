@@ -505,7 +505,7 @@ fn background_commit_does_not_wait_for_a_stalled_device_of_other_files() {
                 file.fsync(false).await.unwrap();
             }
             let lies_on = |file: &Rc<File>, pag| {
-                let extents = rig.server.now.borrow().files[&file.ino()].layout.to_extents();
+                let extents = rig.server.now.borrow().files[&file.ino].layout.to_extents();
                 extents.iter().all(|extent| extent.pag == PagId(pag))
             };
             let stuck: Vec<_> = files.iter().filter(|file| lies_on(file, 1)).collect();

@@ -467,8 +467,8 @@ impl Rig {
 
     pub fn acquire(&self, file: &Rc<File>) {
         let rights = Rights::DATA_X | Rights::DATA_S;
-        let part = self.server.part(file.ino(), FileBlock(0));
-        file.rights_acquired(rights, &self.server.attr(file.ino()), Some(part));
+        let part = self.server.part(file.ino, FileBlock(0));
+        file.rights_acquired(rights, &self.server.attr(file.ino), Some(part));
     }
 
     pub async fn write(&self, file: &Rc<File>, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {

@@ -162,10 +162,10 @@ impl Player {
                 file.flush().await.expect("flushes");
                 assert!(file.is_clean());
                 let size = self.files[at].1.bytes.len() as u64;
-                assert_eq!(self.rig.server.attr(file.ino()).size, size);
+                assert_eq!(self.rig.server.attr(file.ino).size, size);
                 {
                     let now = self.rig.server.now.borrow();
-                    let seen = Server::content(&now, &self.rig.server.disks, file.ino());
+                    let seen = Server::content(&now, &self.rig.server.disks, file.ino);
                     assert!(seen == self.files[at].1.bytes, "others see something else");
                 }
                 file.rights_lost(Rights::empty());
@@ -211,10 +211,10 @@ fn play(seed: u64, setup: Setup, steps: u64) {
         player.rig.finish(setup.blocks).await;
         for (file, model) in &player.files {
             let now = player.rig.server.now.borrow();
-            let seen = Server::content(&now, &player.rig.server.disks, file.ino());
+            let seen = Server::content(&now, &player.rig.server.disks, file.ino);
             assert!(seen == model.bytes, "the server has the content");
             drop(now);
-            let mut attr = player.rig.server.attr(file.ino());
+            let mut attr = player.rig.server.attr(file.ino);
             let known = attr.blocks;
             file.overlay(&mut attr);
             assert_eq!(attr.blocks, known);

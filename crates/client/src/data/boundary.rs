@@ -1,0 +1,271 @@
+//! What the metadata half may ask of this one: the only way from there into this module.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use env::{Env, IoBuf};
+use proto::mds::{DataAttr, LayoutSlice, PagInfo};
+use types::{Attr, BlockRange, ClientId, Duration, Extent, Fault, Ino, Rights, Uuid};
+
+use super::{DataConfig, DataContext, File};
+use crate::api::{ReadData, Whence};
+use crate::boundary::{DataHalf, FileContent, Rpc};
+
+impl DataHalf for DataContext {
+    type File = File;
+
+    fn open(
+        env: Env,
+        config: DataConfig,
+        client: ClientId,
+        fs: Uuid,
+        pags: &[PagInfo],
+        rpc: Rc<dyn Rpc>,
+    ) -> impl Future<Output = Result<Rc<Self>, String>> {
+        DataContext::open(env, config, client, fs, pags, rpc)
+    }
+
+    fn file(self: &Rc<Self>, ino: Ino, attr: &Attr) -> Rc<Self::File> {
+        File::new(self, ino, attr)
+    }
+
+    fn sync_all(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {
+        DataContext::sync_all(self)
+    }
+
+    fn commit_unmapped(self: &Rc<Self>, patience: Duration) -> impl Future<Output = ()> {
+        DataContext::commit_unmapped(self, patience)
+    }
+
+    fn evicted(self: &Rc<Self>, new_client: ClientId) {
+        DataContext::evicted(self, new_client)
+    }
+
+    fn release_files(&self) {
+        DataContext::release_files(self)
+    }
+
+    fn is_settled(&self) -> bool {
+        DataContext::is_settled(self)
+    }
+
+    fn has_unreported_loss(&self) -> bool {
+        DataContext::has_unreported_loss(self)
+    }
+
+    fn unsaved(&self) -> Vec<Ino> {
+        DataContext::unsaved(self)
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        DataContext::dirty_bytes(self)
+    }
+
+    fn writes_in_flight(&self) -> usize {
+        DataContext::writes_in_flight(self)
+    }
+
+    fn most_silent(&self) -> Option<(&str, Duration)> {
+        DataContext::most_silent(self)
+    }
+
+    fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()> {
+        DataContext::device_silent_for(self, patience)
+    }
+
+    fn pool_blocks(&self) -> (u64, u64) {
+        DataContext::pool_blocks(self)
+    }
+
+    fn unused_blocks(&self) -> u64 {
+        DataContext::unused_blocks(self)
+    }
+
+    fn is_pool_idle(&self) -> bool {
+        DataContext::is_pool_idle(self)
+    }
+
+    fn pool_transfers(&self) -> u64 {
+        DataContext::pool_transfers(self)
+    }
+
+    fn pool_idle(&self) -> impl Future<Output = ()> {
+        DataContext::pool_idle(self)
+    }
+
+    fn return_pool(&self) -> impl Future<Output = ()> {
+        DataContext::return_pool(self)
+    }
+
+    fn return_unused(&self) -> impl Future<Output = ()> {
+        DataContext::return_unused(self)
+    }
+}
+
+impl FileContent for File {
+    fn rights_acquired(&self, rights: Rights, attr: &Attr, layout: Option<LayoutSlice>) {
+        File::rights_acquired(self, rights, attr, layout)
+    }
+
+    fn range_acquired(&self, attr: &Attr, range: BlockRange, layout: Option<&LayoutSlice>) {
+        File::range_acquired(self, attr, range, layout)
+    }
+
+    fn rights_lost(&self, rights_left: Rights) {
+        File::rights_lost(self, rights_left)
+    }
+
+    fn range_lost(&self, range: BlockRange) {
+        File::range_lost(self, range)
+    }
+
+    fn holds(&self, rights: Rights) -> bool {
+        File::holds(self, rights)
+    }
+
+    fn holds_ranges(&self) -> bool {
+        File::holds_ranges(self)
+    }
+
+    fn read(
+        self: &Rc<Self>,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<ReadData, Fault>> {
+        File::read(self, offset, len)
+    }
+
+    fn write(
+        self: &Rc<Self>,
+        offset: Option<u64>,
+        data: IoBuf,
+        len: usize,
+    ) -> impl Future<Output = Result<(u64, u32), Fault>> {
+        File::write(self, offset, data, len)
+    }
+
+    fn set_size(self: &Rc<Self>, size: u64) -> impl Future<Output = Result<(), Fault>> {
+        File::set_size(self, size)
+    }
+
+    fn fallocate(
+        self: &Rc<Self>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<(), Fault>> {
+        File::fallocate(self, mode, offset, len)
+    }
+
+    fn seek(
+        self: &Rc<Self>,
+        offset: u64,
+        whence: Whence,
+    ) -> impl Future<Output = Result<u64, Fault>> {
+        File::seek(self, offset, whence)
+    }
+
+    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Extent>, Fault>> {
+        File::layout(self)
+    }
+
+    fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>> {
+        File::inline_len(self)
+    }
+
+    fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {
+        File::zero_tail(self)
+    }
+
+    fn size(&self) -> u64 {
+        File::size(self)
+    }
+
+    fn overlay(&self, attr: &mut Attr) {
+        File::overlay(self, attr)
+    }
+
+    fn data_attr(&self) -> DataAttr {
+        File::data_attr(self)
+    }
+
+    fn apply_server_attr(&self, attr: &Attr) {
+        File::apply_server_attr(self, attr)
+    }
+
+    fn before_times_set(&self) -> impl Future<Output = ()> {
+        File::before_times_set(self)
+    }
+
+    fn is_clean(&self) -> bool {
+        File::is_clean(self)
+    }
+
+    fn is_settled(&self) -> bool {
+        File::is_settled(self)
+    }
+
+    fn is_settled_in(&self, range: BlockRange) -> bool {
+        File::is_settled_in(self, range)
+    }
+
+    fn fsync(self: &Rc<Self>, datasync: bool) -> impl Future<Output = Result<bool, Fault>> {
+        File::fsync(self, datasync)
+    }
+
+    fn commit_accepted(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {
+        File::commit_accepted(self)
+    }
+
+    fn flush(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {
+        File::flush(self)
+    }
+
+    fn flush_range(self: &Rc<Self>, range: BlockRange) -> impl Future<Output = Result<(), Fault>> {
+        File::flush_range(self, range)
+    }
+
+    fn discard_for_recall(self: &Rc<Self>) {
+        File::discard_for_recall(self)
+    }
+
+    fn pause(self: &Rc<Self>) -> impl Future<Output = ()> {
+        File::pause(self)
+    }
+
+    fn resume(self: &Rc<Self>) {
+        File::resume(self)
+    }
+
+    fn last_handle_closed(self: &Rc<Self>) {
+        File::last_handle_closed(self)
+    }
+
+    fn drop_all(self: &Rc<Self>, lost: bool) {
+        File::drop_all(self, lost)
+    }
+
+    fn detach(self: &Rc<Self>) {
+        File::detach(self)
+    }
+
+    fn error_seq(&self) -> u64 {
+        File::error_seq(self)
+    }
+
+    fn has_unreported_loss(&self) -> bool {
+        File::has_unreported_loss(self)
+    }
+
+    fn acknowledge_loss(&self) -> bool {
+        File::acknowledge_loss(self)
+    }
+
+    fn report_lost_commit(&self) {
+        File::report_lost_commit(self)
+    }
+
+    fn report_lost_pages(&self) {
+        File::report_lost_pages(self)
+    }
+}
