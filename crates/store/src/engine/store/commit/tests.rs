@@ -1,0 +1,85 @@
+//! Group commit delays: many callers share groups, and a single caller does not wait.
+
+use env::DiskOptions;
+use env::sim::{DiskModel, HardDisk, SimWorld};
+use types::{FileKind, Ino, Name, Uuid};
+
+use super::*;
+use crate::engine::log::delay::DELAY_MAX;
+use crate::engine::store::Cost;
+use crate::engine::store::open::OpenOptions;
+use crate::mfs::mkfs::FormatOptions;
+use crate::mfs::testing::new_inode;
+
+#[test]
+fn commit_delay_is_an_eighth_of_the_last_group_or_until_all_wait() {
+    let (ms, now) = (Duration::from_millis, Instant(1_000_000_000));
+    let after = |took, waiting| CommitDelay::after(took, now, waiting);
+    assert_eq!(after(ms(4), 1), CommitDelay::NONE, "a single caller");
+    assert_eq!(after(Duration::from_micros(300), 40), CommitDelay::NONE, "a fast device");
+    let four = after(ms(4), 40);
+    let end = now + Duration::from_micros(500);
+    assert_eq!(four.wait_until(now, 20), Some(end));
+    assert_eq!(four.wait_until(now, 40), None, "all callers wait");
+    assert_eq!(four.wait_until(end, 20), None, "the time is over");
+    assert_eq!(after(ms(4000), 9).wait_until(now, 0), Some(now + DELAY_MAX));
+    assert_eq!(CommitDelay::NONE.wait_until(Instant(0), 0), None);
+}
+
+/// Processes create files on the modelled hard disk, each durable before the next, with short
+/// pauses. Returns the number of groups that the log took, and the time.
+fn durable(processes: u64, files: u64) -> (u64, Duration) {
+    let world = SimWorld::new(1);
+    let disk = world.disk("meta", 1 << 30);
+    disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
+    let outside = disk.clone();
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", DiskOptions { write: true, exclusive: false });
+        let disk = disk.await.unwrap();
+        let options = FormatOptions {
+            name: "home".to_owned(),
+            uuid: Uuid([9; 16]),
+            log_bytes: 16 << 20,
+            pags: Vec::new(),
+            features: crate::engine::format::features::Features::USUAL,
+            force: false,
+        };
+        Mfs::format(&env, &disk, &options).await.unwrap();
+        let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
+        mfs.sync().await.unwrap();
+        let (before, begin) = (outside.counts().flushes, env.now());
+        let work = |process: u64| {
+            let (env, mfs) = (env.clone(), mfs.clone());
+            async move {
+                // The processes do not begin together.
+                env.sleep(Duration::from_micros(process * 211)).await;
+                for n in 0..files {
+                    let text = format!("{process}.{n}");
+                    let name = Name::new(text.as_bytes()).unwrap();
+                    let made = mfs.run(Cost::SMALL, |txn| {
+                        txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)
+                    });
+                    let number = made.await.unwrap().1;
+                    mfs.wait_durable(number).await.unwrap();
+                    env.sleep(Duration::from_micros(100 + process * 37 % 200)).await;
+                }
+            }
+        };
+        let tasks: Vec<_> = (0..processes).map(|process| env.spawn_join(work(process))).collect();
+        for task in tasks {
+            task.await;
+        }
+        (outside.counts().flushes - before, env.now().since(begin))
+    })
+}
+
+#[test]
+fn group_commit_is_shared_by_many_callers_and_not_delayed_for_one() {
+    let (groups, _) = durable(40, 50);
+    // Without the delay each group would carry half of the callers.
+    assert!(groups < 2000 / 30, "{groups}");
+    let (groups, time) = durable(1, 50);
+    assert_eq!(groups, 50);
+    let turn = Duration::from_millis(4);
+    assert!(time < turn * 50 + Duration::from_millis(50), "{time:?}");
+}

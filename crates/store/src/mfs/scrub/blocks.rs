@@ -1,0 +1,316 @@
+//! Reads blocks at home, and rewrites damaged ones.
+
+use std::collections::BTreeSet;
+
+use types::limits::BLOCK;
+use types::{Lsn, MetaBlock};
+
+use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn};
+use crate::engine::format::blob::{BLOB_MAX, BlobOwner};
+use crate::engine::format::block::{self, Block, HEADER, lsn_of, type_of};
+use crate::engine::format::roots::ROOTS_BLOCK;
+use crate::engine::format::superblock::Superblock;
+use crate::engine::store::Cost;
+
+/// State of a block in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CacheState {
+    /// Not cached: the device should have the newest version.
+    NotCached,
+    /// Cached, and at home: the LSN of its last change.
+    Clean(Lsn),
+    /// Dirty, or in flight to its home.
+    Newer,
+}
+
+/// Result of rewriting a damaged block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rewrite {
+    /// It was rewritten.
+    Done,
+    /// It is not damaged any more: something else has written it.
+    NotNeeded,
+    /// Neither cache nor log has it, or it must not be written.
+    Impossible,
+}
+
+/// Detail of findings about blocks that the device fails to read.
+const UNREADABLE: &str = "cannot be read";
+
+/// Is a block still what it was read as?
+type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
+
+impl Scrub<'_> {
+    /// Reads `count` blocks of type `kind` from `first` on at home. Returns those that are sound
+    /// and of which the cache has nothing newer. Rewrites or reports damaged ones that are in use
+    /// `still`.
+    pub(super) async fn read(
+        &self,
+        first: MetaBlock,
+        count: usize,
+        kind: BlockType,
+        still: Still<'_>,
+    ) -> Result<Vec<Option<Box<Block>>>, StoreError> {
+        self.throttle(count as u64).await;
+        let inside =
+            first.0.checked_add(count as u64).is_some_and(|end| end <= self.device.blocks());
+        let read = if inside { self.device.read(first, count).await.ok() } else { None };
+        let mut out = Vec::with_capacity(count);
+        for at in 0..count {
+            let block = MetaBlock(first.0 + at as u64);
+            let bytes = read.as_ref().map(|read| &read[at * BLOCK..(at + 1) * BLOCK]);
+            let cached = self.cache_state(block);
+            let whole = bytes.filter(|bytes| self.fault(block, kind, bytes, cached).is_none());
+            out.push(whole.filter(|_| cached != CacheState::Newer).map(|bytes| {
+                let mut image = Box::new([0; BLOCK]);
+                image.copy_from_slice(bytes);
+                image
+            }));
+            let mut report = self.report.borrow_mut();
+            match cached {
+                CacheState::Newer => report.newer += 1,
+                _ if whole.is_some() => report.blocks += 1,
+                _ => {
+                    drop(report);
+                    self.examine(block, kind, still).await?;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Checks the blocks of the blob that begins at `first`, if it is still `named`; a blob of
+    /// another owner is a finding about `subject`.
+    pub(super) async fn blob(
+        &self,
+        (first, whose): (MetaBlock, BlobOwner),
+        subject: Subject,
+        named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
+    ) -> Result<(), StoreError> {
+        let read = self
+            .query(|txn| {
+                if !named(txn)? {
+                    return Ok(None);
+                }
+                let blocks = txn.blob_blocks(first, whose).and_then(|blocks| {
+                    txn.read_blob(first, BLOB_MAX, whose)?;
+                    Ok(blocks)
+                });
+                match blocks {
+                    Err(Stop::OwnerMismatch(block, mismatch)) => Ok(Some(Err((block, mismatch)))),
+                    blocks => blocks.map(|blocks| Some(Ok(blocks))),
+                }
+            })
+            .await?;
+        let blocks = match read {
+            Some(Some(Ok(blocks))) => blocks,
+            Some(Some(Err((block, mismatch)))) => {
+                let detail = format!("metadata block {block}: {mismatch}");
+                self.found(ProblemKind::WrongBlob, subject, detail);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let still = |txn: &mut Txn<'_>, block| {
+            Ok(named(txn)? && txn.blob_blocks(first, whose)?.contains(&block))
+        };
+        let kind = self.mfs.superblock().features.blobs().block_type();
+        for block in blocks {
+            self.read(block, 1, kind, &still).await?;
+        }
+        Ok(())
+    }
+
+    /// Is the block not cached?
+    pub(super) fn is_uncached(&self, block: MetaBlock) -> bool {
+        self.cache_state(block) == CacheState::NotCached
+    }
+
+    fn cache_state(&self, block: MetaBlock) -> CacheState {
+        let cache = &mut self.mfs.inner.state.borrow_mut().cache;
+        match cache.frame_mut(block) {
+            None => CacheState::NotCached,
+            Some(frame) if frame.dirty || frame.in_flight => CacheState::Newer,
+            Some(frame) => CacheState::Clean(lsn_of(&frame.data)),
+        }
+    }
+
+    /// The fault of a block's bytes, given its state in the cache.
+    fn fault(
+        &self,
+        block: MetaBlock,
+        kind: BlockType,
+        bytes: &[u8],
+        cached: CacheState,
+    ) -> Option<&'static str> {
+        let bytes: &Block = bytes.try_into().expect("one block");
+        match block::verify(bytes, block, self.mfs.inner.state.borrow().tag) {
+            Err(what) => Some(what),
+            Ok(found) if found != kind && !(found.is_content() && kind.is_content()) => {
+                Some("of another type than what leads to it")
+            }
+            Ok(_) => match cached {
+                CacheState::Clean(lsn) if lsn_of(bytes) < lsn => {
+                    Some("the device lost a write of it")
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// Examines a block that looks damaged: was it changing, is it in use at all?
+    async fn examine(
+        &self,
+        block: MetaBlock,
+        kind: BlockType,
+        still: Still<'_>,
+    ) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let before = self.cache_state(block);
+            if before == CacheState::Newer {
+                return Ok(());
+            }
+            let what = match self.device.read(block, 1).await {
+                Ok(bytes) => self.fault(block, kind, &bytes, before),
+                Err(_) => Some(UNREADABLE),
+            };
+            if self.cache_state(block) != before {
+                continue;
+            }
+            let Some(what) = what else {
+                self.report.borrow_mut().blocks += 1;
+                return Ok(());
+            };
+            // If damage prevents the answer, the block counts as in use.
+            let used = match self.mfs.run(Cost::READ, |txn| still(txn, block)).await {
+                Ok((used, _)) => used,
+                Err(StoreError::Corrupt { .. } | StoreError::Fault(_) | StoreError::Io { .. }) => {
+                    true
+                }
+                Err(error) => return Err(error),
+            };
+            if !used {
+                return Ok(());
+            }
+            if self.cache_state(block) == CacheState::Newer {
+                return Ok(());
+            }
+            let writable = what != UNREADABLE || self.options.unreadable;
+            if !writable
+                || self.is_other(block, kind)
+                || self.rewrite(block).await? == Rewrite::Impossible
+            {
+                self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Is the block cached, and of another type than what leads to it expects?
+    fn is_other(&self, block: MetaBlock, kind: BlockType) -> bool {
+        let state = self.mfs.inner.state.borrow();
+        let cached = state.cache.get(block).and_then(type_of);
+        cached.is_some_and(|cached| cached != kind && !(cached.is_content() && kind.is_content()))
+    }
+
+    /// Is it part of label, superblocks or log, which no transaction writes?
+    fn is_reserved(&self, block: MetaBlock) -> bool {
+        let superblock = self.mfs.superblock();
+        let last = Superblock::place(1, superblock.blocks);
+        block < ROOTS_BLOCK
+            || block >= last
+            || block > ROOTS_BLOCK && block < superblock.bitmap_first
+    }
+
+    /// Rewrites a block that is damaged at home, if cache or log have its newest version.
+    pub(super) async fn rewrite(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
+        if self.is_reserved(block) || self.unrepairable.borrow().contains(&block) {
+            return Ok(Rewrite::Impossible);
+        }
+        if self.cache_state(block) == CacheState::NotCached {
+            let fetched = self.fetch_from_log(block).await?;
+            if fetched == Rewrite::Impossible {
+                self.unrepairable.borrow_mut().insert(block);
+            }
+            if fetched != Rewrite::Done {
+                return Ok(fetched);
+            }
+        }
+        let put = self.mfs.run(Cost::STEP, |txn| {
+            let data = match txn.read(block) {
+                Ok(data) => Box::new(*data),
+                // It left the cache meanwhile: the next scrub tries again.
+                Err(Stop::Miss(..)) => return Ok(false),
+                Err(stop) => return Err(stop),
+            };
+            let Some(kind) = type_of(&data) else { return Ok(false) };
+            txn.init(block, kind)?[HEADER..].copy_from_slice(&data[HEADER..]);
+            Ok(true)
+        });
+        let (put, _) = put.await?;
+        if !put {
+            return Ok(Rewrite::NotNeeded);
+        }
+        self.mfs.sync().await?;
+        self.report.borrow_mut().rewritten.push(block);
+        Ok(Rewrite::Done)
+    }
+
+    /// Rewrites unreadable blocks that a body needs; those that neither cache nor log has become
+    /// findings. Returns whether the body may be tried again.
+    pub(super) async fn rewrite_unreadable<T>(
+        &self,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<bool, StoreError> {
+        let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
+            Err(
+                Stop::Miss(first, count)
+                | Stop::Scan(first, count)
+                | Stop::MissWithReadahead(first, count, _),
+            ) => (first.0, count.max(1)),
+            _ => return Ok(true),
+        };
+        let mut again = true;
+        for block in (first..first.saturating_add(count.into())).map(MetaBlock) {
+            let read = self.device.read(block, 1).await;
+            let writable = self.options.unreadable;
+            if read.is_err() && (!writable || self.rewrite(block).await? == Rewrite::Impossible) {
+                self.found(ProblemKind::DamagedBlock, Subject::Block(block), UNREADABLE);
+                again = false;
+            }
+        }
+        Ok(again)
+    }
+
+    /// Puts the log's newest version of a damaged block that is not cached into the cache. The
+    /// claim on the block shows if something initializes it meanwhile: the log's version is old
+    /// then.
+    async fn fetch_from_log(&self, block: MetaBlock) -> Result<Rewrite, StoreError> {
+        let Some(claim) = self.mfs.inner.claim_one(block) else { return Ok(Rewrite::NotNeeded) };
+        let mut found = match self.mfs.salvage(&BTreeSet::from([block])).await {
+            Ok(found) => found,
+            Err(StoreError::Io { .. }) => return Ok(Rewrite::Impossible),
+            Err(error) => return Err(error),
+        };
+        let Some(data) = found.remove(&block) else { return Ok(Rewrite::Impossible) };
+        let read = self.device.read(block, 1).await;
+        let mut state = self.mfs.inner.state.borrow_mut();
+        let tag = state.tag;
+        let whole = |bytes: &[u8]| {
+            bytes.try_into().is_ok_and(|bytes: &Block| block::verify(bytes, block, tag).is_ok())
+        };
+        if state.fetching.get(&block.0) != Some(&true)
+            || state.cache.contains(block)
+            || read.is_ok_and(|bytes| whole(&bytes))
+        {
+            drop(state);
+            drop(claim);
+            return Ok(Rewrite::NotNeeded);
+        }
+        state.cache.insert(block, data);
+        drop(state);
+        drop(claim);
+        Ok(Rewrite::Done)
+    }
+}
