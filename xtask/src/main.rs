@@ -57,7 +57,7 @@ fn golden() -> ExitCode {
     let arguments = [
         "test",
         "--package",
-        "redbud-store",
+        "redbud-mfs",
         "--lib",
         "--locked",
         "golden::release_makes_the_tree",

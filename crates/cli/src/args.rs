@@ -145,7 +145,7 @@ pub struct LocalArgs {
     pub metadata_size: Option<u64>,
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE", value_parser = parse_slots)]
-    pub slot: Option<store::SlotSize>,
+    pub slot: Option<mfs::SlotSize>,
     /// Store small files in their slots as inline data; set at the first start [default: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
@@ -203,7 +203,7 @@ pub struct MkfsArgs {
     /// Size of directory slots: 512, 1K, 2K or 4K. A larger slot holds more segments and
     /// extended attributes beside the inode
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = parse_slots)]
-    pub slot: store::SlotSize,
+    pub slot: mfs::SlotSize,
     /// Store a file that fits in its slot as inline data there, without a data block
     #[arg(
         long,
@@ -381,7 +381,7 @@ pub struct LayoutArgs {
 }
 
 /// Maximum of threads of a check.
-const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
+const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
 
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
@@ -665,9 +665,9 @@ pub struct BenchMemoryArgs {
 }
 
 /// Parses the size of directory slots.
-fn parse_slots(text: &str) -> Result<store::SlotSize, String> {
+fn parse_slots(text: &str) -> Result<mfs::SlotSize, String> {
     let bytes = parse_size(text)?;
-    let found = store::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
+    let found = mfs::SlotSize::ALL.into_iter().find(|size| size.share() as u64 == bytes);
     found.ok_or_else(|| "slots have 512, 1K, 2K or 4K bytes".to_owned())
 }
 

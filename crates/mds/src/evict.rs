@@ -16,8 +16,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use mfs::{ALL_FILES, Cost, StoreError};
 use proto::mds::{Message, Push};
-use store::{ALL_FILES, Cost, StoreError};
 use types::{Bug, ClientId, Duration, Ino, Instant, Rights, Transno, planted};
 
 use crate::devices::{flush_for, may_write_late};
@@ -387,9 +387,8 @@ async fn end_quarantine(server: &Server, client: ClientId) -> Result<(), StoreEr
             break;
         }
         for part in files.chunks(FREEZE) {
-            let thaw = |txn: &mut store::Txn<'_>| {
-                part.iter().try_for_each(|&ino| txn.unfreeze(client, ino))
-            };
+            let thaw =
+                |txn: &mut mfs::Txn<'_>| part.iter().try_for_each(|&ino| txn.unfreeze(client, ino));
             server.mfs.run(Cost::STEP, thaw).await?;
         }
     }

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use env::sync::Notify;
-use store::Cost;
+use mfs::Cost;
 use types::{Bug, ClientId, HashSet, Ino, Rights, planted};
 
 use crate::context::Need;

@@ -10,8 +10,8 @@ mod locks;
 
 use std::rc::Rc;
 
+use mfs::{Cost, Reserve, Stop, StoreError, Txn};
 use proto::mds::{HeldLease, Leased, Message, Op, OpReply, Reply, Request};
-use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 

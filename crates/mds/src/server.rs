@@ -11,10 +11,10 @@ use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::Notify;
+use mfs::{Cost, Mfs, StoreError};
 use proto::lease_server::{LeaseTable, Recall};
 use proto::lock_server::{LockFree, LockTable};
 use proto::mds::{Message, PagInfo, Push};
-use store::{Cost, Mfs, StoreError};
 use types::{ClientId, Duration, Instant, Lsn, Timestamp, Transno};
 
 use crate::config::Config;
@@ -80,7 +80,7 @@ pub struct Server {
     /// The configuration.
     pub config: Config,
     /// Name and UUID of the file system, and the epoch of this start.
-    pub identity: store::mfs::Identity,
+    pub identity: mfs::Identity,
     /// When the server started.
     pub started: Instant,
     /// The address it listens on.

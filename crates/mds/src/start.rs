@@ -5,8 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use env::{DiskOptions, Env, Listener};
+use mfs::{Cost, Mfs};
 use proto::mds::PagInfo;
-use store::{Cost, Mfs};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK;
 use types::{ClientId, Duration};

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use store::scrub::Scrubbed;
+use mfs::SlotFeatures;
+use mfs::scrub::Scrubbed;
 
 use crate::devices;
 use crate::ops::READ;

@@ -10,8 +10,8 @@
 
 use std::cell::RefCell;
 
+use mfs::{Stop, StoreError, Txn};
 use proto::lease_server::Recall;
-use store::{Stop, StoreError, Txn};
 use types::{ClientId, Ino, Rights, Transno};
 
 use crate::ops::READ;

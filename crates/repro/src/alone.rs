@@ -9,8 +9,9 @@
 use std::path::{Path, PathBuf};
 
 use env::{Disk, DiskOptions, DriverKind, Env};
+use mfs::SlotFeatures;
+use mfs::{Cost, Features, FormatOptions, Mfs, SlotSize, Stop, StoreError};
 use serde::Serialize;
-use store::{Cost, Features, FormatOptions, Mfs, SlotSize, Stop, StoreError};
 use types::{Attr, Fault, FileKind, Ino, Instant, Uuid};
 
 use crate::layouts::bed::broken;

@@ -16,10 +16,11 @@
 
 use env::sim::{DiskModel, DiskReport, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
-use serde::Serialize;
-use store::{
+use mfs::SlotFeatures;
+use mfs::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
+use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
     Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Transno,

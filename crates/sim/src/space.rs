@@ -23,7 +23,7 @@ use crate::fleet::Fleet;
 use crate::history::History;
 use crate::mount::{Mount, OpenFile};
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
-use store::reservation::BLOCKS_PER_CLIENT;
+use engine::alloc::reservation::BLOCKS_PER_CLIENT;
 
 /// Blocks that one operation may need, and as many for other clients between two samples.
 const LOW_DATA: u64 = 16;

@@ -1,7 +1,8 @@
 //! Inline data of small files, between clients and through crashes.
 
 use client::{Handle, NodeSpec, Place, SetAttrRequest};
-use store::{Feature, Features, SlotSize};
+use mfs::SlotFeatures;
+use mfs::{Feature, Features, SlotSize};
 use types::{Duration, Fault, FileKind, Ino};
 
 use crate::harness::{Cluster, Mount, RDWR, ROOT, check_with, logged, name};

@@ -19,8 +19,8 @@ pub mod repeat;
 pub mod space;
 mod xattr;
 
+use mfs::{Cost, Stop, Txn};
 use proto::mds::{LEAVE_WHITEOUT, Op, OpReply};
-use store::{Cost, Stop, Txn};
 use types::Fault;
 
 use crate::context::OpContext;

@@ -1,9 +1,0 @@
-//! The engine's structures on the device, one module each. All numbers are little-endian, except
-//! the keys of trees: these are big-endian, so that their bytes sort as numbers.
-
-pub mod blob;
-pub mod block;
-pub mod features;
-pub mod reply;
-pub mod roots;
-pub mod superblock;
