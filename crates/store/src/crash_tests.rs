@@ -55,7 +55,7 @@ fn formatted(log_bytes: u64) -> SimDisk {
             uuid,
             log_bytes,
             pags: Vec::new(),
-            features: crate::features::Features::USUAL,
+            features: crate::features::Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

@@ -405,6 +405,13 @@ async fn find_superblock(device: &Device) -> Result<(Superblock, usize), StoreEr
                 "both copies of the superblock are unusable ({what}); restore the device from a backup"
             )));
         }
+        CopyChoice::Version(0) => {
+            return Err(refused(
+                "its file system was made by a build from before format version 1, which no release \
+                 reads; make it anew with `redbud mkfs --force`"
+                    .into(),
+            ));
+        }
         CopyChoice::Version(version) => {
             return Err(refused(format!(
                 "has format version {version}, this release knows {FORMAT_VERSION}; \

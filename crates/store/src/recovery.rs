@@ -74,7 +74,7 @@ pub(crate) enum CopyChoice {
     Foreign,
     /// At least one is damaged and none is whole.
     Damaged(&'static str),
-    /// A newer release wrote here.
+    /// A newer release wrote here, or (0) a build from before version 1.
     Version(u32),
     /// Unknown features, by name.
     Features(String),

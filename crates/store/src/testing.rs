@@ -20,12 +20,12 @@ pub fn formatted() -> crate::mfs::Mfs {
 
 /// An empty file system in memory with slots of this size.
 pub fn formatted_with(size: crate::SlotSize) -> crate::mfs::Mfs {
-    new_store(200_000, crate::Features::USUAL.with_slots(size))
+    new_store(200_000, crate::Features::NONE.with_slots(size))
 }
 
 /// An empty file system in memory with inline data, in slots of this size.
 pub fn formatted_inline(size: crate::SlotSize) -> crate::mfs::Mfs {
-    new_store(200_000, crate::Features::USUAL.with(crate::Feature::INLINE_DATA).with_slots(size))
+    new_store(200_000, crate::Features::NONE.with(crate::Feature::INLINE_DATA).with_slots(size))
 }
 
 /// As [`formatted_inline`], with layout blocks.
@@ -36,7 +36,7 @@ pub fn formatted_inline_near(size: crate::SlotSize) -> crate::mfs::Mfs {
 /// As [`formatted_inline_near`], on `blocks` metadata blocks.
 pub fn formatted_inline_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
     use crate::{Feature, Features};
-    let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    let both = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
     new_store(blocks, both.with_slots(size))
 }
 
@@ -47,17 +47,12 @@ pub fn formatted_near(size: crate::SlotSize) -> crate::mfs::Mfs {
 
 /// As [`formatted_near`], on `blocks` metadata blocks.
 pub fn formatted_near_in(blocks: u64, size: crate::SlotSize) -> crate::mfs::Mfs {
-    new_store(blocks, crate::Features::USUAL.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
+    new_store(blocks, crate::Features::NONE.with(crate::Feature::LAYOUT_BLOCKS).with_slots(size))
 }
 
 /// As [`formatted`], on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::mfs::Mfs {
-    new_store(blocks, crate::Features::USUAL)
-}
-
-/// An empty file system in memory, with these features.
-pub fn formatted_in_memory(features: crate::Features) -> crate::mfs::Mfs {
-    new_store(200_000, features)
+    new_store(blocks, crate::Features::NONE)
 }
 
 fn new_store(blocks: u64, features: crate::Features) -> crate::mfs::Mfs {

@@ -31,7 +31,6 @@
 
 use crate::btree::Tree;
 use crate::error::Stop;
-use crate::features::Feature;
 use crate::format::{chunk, extent, namespace, reply, space};
 use crate::roots::RootId;
 use crate::txn::Txn;
@@ -91,9 +90,6 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;
     POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
-    if txn.has_feature(Feature::NAMESPACE_INDEX) {
-        let (key, value) = ([0; namespace::NAMESPACE_KEY], [0; namespace::NAMESPACE_VALUE]);
-        NAMESPACE.insert(txn, &key, &value)?;
-    }
+    NAMESPACE.insert(txn, &[0; namespace::NAMESPACE_KEY], &[0; namespace::NAMESPACE_VALUE])?;
     Ok(())
 }

@@ -10,7 +10,6 @@ use types::{DirNo, Epoch, HashMap, MetaBlock, Transno};
 
 use crate::block::{self, Block, BlockType};
 use crate::error::Stop;
-use crate::format::blob::BlobForm;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::SlotSize;
 use crate::metaspace::SpaceChange;
@@ -147,11 +146,6 @@ impl<'a> Txn<'a> {
         self.state.superblock.features.slots()
     }
 
-    /// Form of the blob blocks of this file system.
-    pub(crate) fn blobs(&self) -> BlobForm {
-        self.state.superblock.features.blobs()
-    }
-
     /// The type of the content blocks of a chunk.
     pub(crate) fn content_of(&self, chunk: DirNo) -> BlockType {
         if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
@@ -243,7 +237,7 @@ pub(crate) fn wrong_type(wanted: BlockType) -> &'static str {
         | BlockType::Directory1024
         | BlockType::Directory2048
         | BlockType::Directory4096 => "not a directory block",
-        BlockType::Blob | BlockType::OwnedBlob => "not a blob block",
+        BlockType::Blob => "not a blob block",
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",
         BlockType::NameMap => "not a block of a name map",

@@ -48,12 +48,12 @@ pub fn with_sizes<F: Future<Output = ()>>(
     sizes: (u64, u64),
     test: impl FnOnce(Bed) -> F,
 ) {
-    with_features(seed, sizes, store::Features::USUAL, test);
+    with_features(seed, sizes, store::Features::NONE, test);
 }
 
 /// As [`run`], on a file system with inline data.
 pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
-    let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
+    let features = store::Features::NONE.with(store::Feature::INLINE_DATA);
     with_features(7, (META, 1 << 20), features, test);
 }
 

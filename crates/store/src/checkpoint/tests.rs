@@ -45,7 +45,7 @@ async fn opened(env: &Env) -> Mfs {
         uuid,
         log_bytes: LOG,
         pags: Vec::new(),
-        features: crate::features::Features::USUAL,
+        features: crate::features::Features::NONE,
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();

@@ -40,7 +40,7 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
             uuid: Uuid([9; 16]),
             log_bytes: 16 << 20,
             pags: Vec::new(),
-            features: crate::features::Features::USUAL,
+            features: crate::features::Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

@@ -42,7 +42,7 @@
 //! | 20 | 4 | nlink | as a stat tells it; 0: an orphan |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
-//! | 32 | 4 | rdev | of a device, as Linux encodes it; of a directory: its stream (7.4), 0 without the feature `namespace-index`; with flag 16 the first layout block |
+//! | 32 | 4 | rdev | of a device, as Linux encodes it; of a directory: its stream (7.4); with flag 16 the first layout block |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
 //! | 52 | 4 | names | of a directory with a name map: names in it; with flag 16 the second layout block, 0 none; else 0 |
 //! | 56 | 8 | size | bytes; of a directory those of its content blocks |

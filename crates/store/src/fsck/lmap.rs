@@ -8,7 +8,6 @@ use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::block::BlockType;
 use crate::error::StoreError;
-use crate::features::Feature;
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, NameMapEntry, bucket_of};
 use crate::format::number::ORPHAN_DIR;
@@ -24,11 +23,6 @@ const CHAIN_MAX: usize = 1 << 16;
 impl Check {
     /// The chunks of a directory's map, as far as they fit together; marks each as reached.
     pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
-        if of.map.0 != 0 && !self.features.has(Feature::NAME_MAPS) {
-            self.features = self.features.with(Feature::NAME_MAPS);
-            self.found(ProblemKind::MissingFeature, Subject::Whole, "name-maps");
-            self.plan.add(Fix::AddFeature(Feature::NAME_MAPS));
-        }
         let mut out: Vec<Chunk> = Vec::new();
         let mut number = of.map;
         while number.0 != 0 {
@@ -70,8 +64,7 @@ impl Check {
         // A bucket holds the names of more than one block, so this is enough for any names.
         let room = free >= state.space.set_aside() + ROOM * of.blocks;
         drop(state);
-        let featured = self.features.has(Feature::NAME_MAPS);
-        if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {
+        if room && of.blocks >= least && of.ino != ORPHAN_DIR {
             self.without_map.push(of.ino);
         }
     }
@@ -179,7 +172,7 @@ pub(super) mod tests {
     use super::*;
     use crate::block::put_u64;
     use crate::error::Stop;
-    use crate::features::{Feature, Features};
+    use crate::features::Features;
     use crate::format::slot::SlotSize;
     use crate::fsck::jobs_tests::checked;
     use crate::fsck::repair::repair_open;
@@ -198,7 +191,7 @@ pub(super) mod tests {
 
     /// A file system whose root directory has a name map.
     fn mapped(size: SlotSize) -> Mfs {
-        let mfs = formatted_for_images(20_000, Features::USUAL.with_slots(size));
+        let mfs = formatted_for_images(20_000, Features::NONE.with_slots(size));
         fill(&mfs);
         mfs
     }
@@ -295,28 +288,6 @@ pub(super) mod tests {
     #[test]
     fn a_sound_name_map_is_clean() {
         let mfs = mapped(SlotSize::default());
-        assert_eq!(checked(&mfs).problems, []);
-    }
-
-    #[test]
-    fn a_map_that_the_superblock_does_not_tell_of_is_found() {
-        let mfs = mapped(SlotSize::default());
-        mfs.inner.state.borrow_mut().superblock.features =
-            Features::USUAL.without(Feature::NAME_MAPS);
-        let found = checked(&mfs).problems;
-        let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
-        assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
-        assert_eq!(now(repair_open(&mfs, FsckOptions::default())).unwrap().left.problems, []);
-        assert_eq!(mfs.superblock().features, Features::USUAL);
-    }
-
-    #[test]
-    fn without_the_feature_no_map_is_made() {
-        let mfs = formatted_for_images(20_000, Features::USUAL);
-        mfs.inner.state.borrow_mut().superblock.features =
-            Features::USUAL.without(Feature::NAME_MAPS);
-        fill(&mfs);
-        assert_eq!(now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0, None);
         assert_eq!(checked(&mfs).problems, []);
     }
 

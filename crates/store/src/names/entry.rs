@@ -5,7 +5,6 @@ use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name};
 use super::find::Spot;
 use super::inode::NewInode;
 use crate::error::Stop;
-use crate::features::Feature;
 use crate::format::blob::BlobKind;
 use crate::format::namespace::Stream;
 use crate::format::number::{ORPHAN_DIR, home_of};
@@ -83,9 +82,7 @@ impl Txn<'_> {
             self.put_target(&mut slot, target, spot.block)?;
         }
         if new.kind == FileKind::Directory {
-            if self.has_feature(Feature::NAMESPACE_INDEX) {
-                slot.set_stream(Stream::of(new.uid, new.client));
-            }
+            slot.set_stream(Stream::of(new.uid, new.client));
             self.pending.names.new_dir(ino);
             self.index_new_dir(dir, &slot, spot.block)?;
         }

@@ -18,7 +18,6 @@ use super::dir_content::RUN_MAX;
 use super::index::{Chunk, Position};
 use crate::block::BlockType;
 use crate::error::Stop;
-use crate::features::Feature;
 use crate::format::chunk::{Descriptor, MAP_CHUNK};
 use crate::format::lmap::{self, BUCKET_ENTRIES, NameMapEntry, bucket_of, hash_of, parent_of};
 use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, ORPHAN_DIR};
@@ -410,8 +409,7 @@ impl Txn<'_> {
         // Building the map reads all of the content and keeps it cached.
         let least = self.state.limits.blocks.min(self.state.cache.capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
-        let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
-        let may = featured && (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
+        let may = (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }
@@ -441,8 +439,7 @@ impl Txn<'_> {
     /// Is `dir`, which has no map, large enough for one?
     pub(crate) fn wants_map(&mut self, dir: Ino) -> Result<bool, Stop> {
         let (_, slot) = self.locate_live(dir)?;
-        let featured = self.state.superblock.features.has(Feature::NAME_MAPS);
-        Ok(featured && slot.map() == 0 && slot.blocks() >= self.state.limits.blocks)
+        Ok(slot.map() == 0 && slot.blocks() >= self.state.limits.blocks)
     }
 
     /// A step of building a map that [`Txn::finish_map`] enters into its directory at the end. Adds

@@ -126,7 +126,7 @@ mod tests {
                 uuid: Uuid([9; 16]),
                 log_bytes: 16 << 20,
                 pags: vec![],
-                features: Features::USUAL,
+                features: Features::NONE,
                 force: false,
             };
             Mfs::format(&env, &disk, &format).await.unwrap();

@@ -18,7 +18,7 @@ fn format_options() -> FormatOptions {
         uuid,
         log_bytes: 4 << 20,
         pags: Vec::new(),
-        features: crate::features::Features::USUAL,
+        features: crate::features::Features::NONE,
         force: false,
     }
 }

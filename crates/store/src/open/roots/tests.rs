@@ -149,7 +149,7 @@ async fn format(env: &Env) {
         uuid,
         log_bytes: LOG,
         pags: Vec::new(),
-        features: crate::features::Features::USUAL,
+        features: crate::features::Features::NONE,
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();
