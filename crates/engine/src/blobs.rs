@@ -1,14 +1,16 @@
 //! Reads, writes and frees chains of blob blocks.
 //!
-//! Invariants: where blobs name their owner, a block that names another owner or kind than the one
-//! that led to it is not read, written or freed.
+//! Invariant: a block that names another owner or kind than the one that led to it is not read,
+//! written or freed.
 
 use types::{Fault, MetaBlock};
 
 use crate::error::{OwnerMismatch, Stop};
-use crate::format::blob::{BlobForm, BlobOwner, LEN, NEXT, TOTAL, block_owner, put_block_owner};
+use crate::format::blob::{
+    BlobOwner, CAPACITY, DATA, LEN, NEXT, TOTAL, block_owner, put_block_owner,
+};
 use crate::format::block::{Block, BlockType, get_u32, get_u64, put_u32, put_u64};
-use crate::txn::{Txn, wrong_type};
+use crate::txn::Txn;
 
 /// The part of a blob in one block.
 pub struct BlobPiece {
@@ -27,7 +29,7 @@ impl Txn<'_> {
         owner: BlobOwner,
     ) -> Result<Vec<u8>, Stop> {
         let damaged = Stop::Corrupt(first, "a blob is invalid");
-        let total = get_u32(self.blob_block(first, owner, 0)?.0, TOTAL) as usize;
+        let total = get_u32(self.blob_block(first, owner, 0)?, TOTAL) as usize;
         if total > max {
             return Err(damaged);
         }
@@ -51,56 +53,39 @@ impl Txn<'_> {
         owner: BlobOwner,
         index: u32,
     ) -> Result<BlobPiece, Stop> {
-        let (block, form) = self.blob_block(at, owner, index)?;
+        let block = self.blob_block(at, owner, index)?;
         let len = get_u32(block, LEN) as usize;
-        if len > form.capacity() || len == 0 {
+        if len > CAPACITY || len == 0 {
             return Err(Stop::Corrupt(at, "a blob is invalid"));
         }
-        let bytes = block[form.data()..form.data() + len].to_vec();
+        let bytes = block[DATA..DATA + len].to_vec();
         Ok(BlobPiece { bytes, next: MetaBlock(get_u64(block, NEXT)) })
     }
 
     /// The block `at`, which must be block `index` of a blob.
-    fn blob_block(
-        &self,
-        at: MetaBlock,
-        owner: BlobOwner,
-        index: u32,
-    ) -> Result<(&Block, BlobForm), Stop> {
-        let block = self.read(at)?;
-        let form = BlobForm::of(block).ok_or(Stop::Corrupt(at, wrong_type(BlockType::Blob)))?;
-        match form {
-            BlobForm::Unowned if self.blobs() == BlobForm::Owned => {
-                return Err(Stop::Corrupt(at, "a block of a blob does not name its owner"));
-            }
-            BlobForm::Unowned => {}
-            BlobForm::Owned => {
-                let (found, place) = block_owner(block).map_err(|what| Stop::Corrupt(at, what))?;
-                if found != owner {
-                    return Err(Stop::OwnerMismatch(at, OwnerMismatch { expected: owner, found }));
-                }
-                if place != index {
-                    return Err(Stop::Corrupt(
-                        at,
-                        "a block of a blob has the index of another one",
-                    ));
-                }
-            }
+    fn blob_block(&self, at: MetaBlock, owner: BlobOwner, index: u32) -> Result<&Block, Stop> {
+        let block = self.read_as(at, BlockType::Blob)?;
+        let (found, place) = block_owner(block).map_err(|what| Stop::Corrupt(at, what))?;
+        if found != owner {
+            return Err(Stop::OwnerMismatch(at, OwnerMismatch { expected: owner, found }));
         }
-        Ok((block, form))
+        if place != index {
+            return Err(Stop::Corrupt(at, "a block of a blob has the index of another one"));
+        }
+        Ok(block)
     }
 
     /// Blocks of a blob, in order.
     pub fn blob_blocks(&self, first: MetaBlock, owner: BlobOwner) -> Result<Vec<MetaBlock>, Stop> {
-        let (block, form) = self.blob_block(first, owner, 0)?;
+        let block = self.blob_block(first, owner, 0)?;
         let total = get_u32(block, TOTAL) as usize;
         let mut out = vec![first];
         let mut at = MetaBlock(get_u64(block, NEXT));
         while at.0 != 0 {
-            if out.len() >= total.div_ceil(form.capacity()) {
+            if out.len() >= total.div_ceil(CAPACITY) {
                 return Err(Stop::Corrupt(at, "a blob's chain is too long"));
             }
-            let (block, _) = self.blob_block(at, owner, out.len() as u32)?;
+            let block = self.blob_block(at, owner, out.len() as u32)?;
             out.push(at);
             at = MetaBlock(get_u64(block, NEXT));
         }
@@ -116,8 +101,7 @@ impl Txn<'_> {
         owner: BlobOwner,
         near: MetaBlock,
     ) -> Result<MetaBlock, Stop> {
-        let form = self.blobs();
-        let wanted = bytes.len().div_ceil(form.capacity());
+        let wanted = bytes.len().div_ceil(CAPACITY);
         if wanted == 0 {
             return Err(Stop::Fault(Fault::Invalid));
         }
@@ -131,19 +115,17 @@ impl Txn<'_> {
         while blocks.len() < wanted {
             let goal = blocks.last().map_or(near, |last| MetaBlock(last.0 + 1));
             let block = self.alloc_meta(1, Some(goal))?;
-            self.init(block, form.block_type())?;
+            self.init(block, BlockType::Blob)?;
             blocks.push(block);
         }
-        for (n, piece) in bytes.chunks(form.capacity()).enumerate() {
+        for (n, piece) in bytes.chunks(CAPACITY).enumerate() {
             let next = blocks.get(n + 1).map_or(0, |block| block.0);
-            let block = self.write_as(blocks[n], form.block_type())?;
+            let block = self.write_as(blocks[n], BlockType::Blob)?;
             put_u64(block, NEXT, next);
             put_u32(block, TOTAL, if n == 0 { bytes.len() as u32 } else { 0 });
             put_u32(block, LEN, piece.len() as u32);
-            if form == BlobForm::Owned {
-                put_block_owner(block, owner, n as u32);
-            }
-            block[form.data()..form.data() + piece.len()].copy_from_slice(piece);
+            put_block_owner(block, owner, n as u32);
+            block[DATA..DATA + piece.len()].copy_from_slice(piece);
         }
         Ok(blocks[0])
     }

@@ -56,7 +56,7 @@ fn formatted(log_bytes: u64) -> SimDisk {
             uuid,
             log_bytes,
             pags: Vec::new(),
-            features: engine::format::features::Features::USUAL,
+            features: engine::format::features::Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn inspection_finds_block_owners_without_device_reads_or_caching() {
-        let mfs = formatted_for_images(4000, Features::USUAL);
+        let mfs = formatted_for_images(4000, Features::NONE);
         let client = run(&mfs, |txn| txn.new_client(b"c"));
         let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 4))[0];
         assert_eq!(len, 4);

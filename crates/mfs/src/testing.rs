@@ -10,14 +10,14 @@ pub fn formatted() -> crate::handle::Mfs {
 
 /// An empty file system in memory with slots of this size.
 pub fn formatted_with(size: crate::format::slot::SlotSize) -> crate::handle::Mfs {
-    new_store(200_000, engine::format::features::Features::USUAL.with_slots(size))
+    new_store(200_000, engine::format::features::Features::NONE.with_slots(size))
 }
 
 /// An empty file system in memory with inline data, in slots of this size.
 pub fn formatted_inline(size: crate::format::slot::SlotSize) -> crate::handle::Mfs {
     new_store(
         200_000,
-        engine::format::features::Features::USUAL
+        engine::format::features::Features::NONE
             .with(engine::format::features::Feature::INLINE_DATA)
             .with_slots(size),
     )
@@ -34,7 +34,7 @@ pub fn formatted_inline_near_in(
     size: crate::format::slot::SlotSize,
 ) -> crate::handle::Mfs {
     use engine::format::features::{Feature, Features};
-    let both = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    let both = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
     new_store(blocks, both.with_slots(size))
 }
 
@@ -47,7 +47,7 @@ pub fn formatted_near(size: crate::format::slot::SlotSize) -> crate::handle::Mfs
 pub fn formatted_near_in(blocks: u64, size: crate::format::slot::SlotSize) -> crate::handle::Mfs {
     new_store(
         blocks,
-        engine::format::features::Features::USUAL
+        engine::format::features::Features::NONE
             .with(engine::format::features::Feature::LAYOUT_BLOCKS)
             .with_slots(size),
     )
@@ -55,12 +55,7 @@ pub fn formatted_near_in(blocks: u64, size: crate::format::slot::SlotSize) -> cr
 
 /// As [`formatted`], on `blocks` metadata blocks.
 pub fn formatted_in(blocks: u64) -> crate::handle::Mfs {
-    new_store(blocks, engine::format::features::Features::USUAL)
-}
-
-/// An empty file system in memory, with these features.
-pub fn formatted_in_memory(features: engine::format::features::Features) -> crate::handle::Mfs {
-    new_store(200_000, features)
+    new_store(blocks, engine::format::features::Features::NONE)
 }
 
 fn new_store(blocks: u64, features: engine::format::features::Features) -> crate::handle::Mfs {

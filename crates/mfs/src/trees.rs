@@ -34,7 +34,6 @@ use crate::txn::Txn;
 use engine::btree::Tree;
 pub use engine::clients::{CLIENTS, NEXT_CLIENT, REPLIES, SETTINGS};
 use engine::error::Stop;
-use engine::format::features::Feature;
 use engine::format::roots::RootId;
 pub use engine::format::roots::{BITMAP_LOST, PARTIAL_TREE, SCRATCH, UNFINISHED};
 
@@ -74,9 +73,6 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;
     POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
-    if txn.has_feature(Feature::NAMESPACE_INDEX) {
-        let (key, value) = ([0; namespace::NAMESPACE_KEY], [0; namespace::NAMESPACE_VALUE]);
-        NAMESPACE.insert(txn, &key, &value)?;
-    }
+    NAMESPACE.insert(txn, &[0; namespace::NAMESPACE_KEY], &[0; namespace::NAMESPACE_VALUE])?;
     Ok(())
 }

@@ -82,7 +82,7 @@ impl Image {
             uuid: Uuid([0x4d; 16]),
             log_bytes: self.log_bytes,
             pags: Vec::new(),
-            features: Features::USUAL.with_slots(self.slots),
+            features: Features::NONE.with_slots(self.slots),
             force: true,
         }
     }

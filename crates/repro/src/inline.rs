@@ -166,7 +166,7 @@ impl Bench {
             disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
         }
         let bench = Bench { shape, slots, inline, world, meta, data };
-        let usual = Features::USUAL.with_slots(slots);
+        let usual = Features::NONE.with_slots(slots);
         let features = if inline { usual.with(Feature::INLINE_DATA) } else { usual };
         bench.world.run(|env| async move {
             let disk = device(&env, META).await?;

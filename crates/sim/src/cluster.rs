@@ -203,7 +203,7 @@ impl Format {
             (Feature::LAYOUT_BLOCKS, self.layout_blocks),
         ];
         let chosen = switches.into_iter().filter(|(_, on)| *on);
-        chosen.fold(Features::USUAL.with_slots(self.slots), |all, (feature, _)| all.with(feature))
+        chosen.fold(Features::NONE.with_slots(self.slots), |all, (feature, _)| all.with(feature))
     }
 }
 

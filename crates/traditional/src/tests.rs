@@ -41,7 +41,7 @@ fn options(log_bytes: u64) -> FormatOptions {
         uuid,
         log_bytes,
         pags: Vec::new(),
-        features: mfs::Features::USUAL,
+        features: mfs::Features::NONE,
         force: false,
     }
 }

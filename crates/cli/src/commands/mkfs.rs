@@ -80,7 +80,7 @@ fn describe(made: &Formatted) -> String {
 pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
     let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
     let chosen = switches.into_iter().filter(|(_, on)| *on);
-    chosen.fold(Features::USUAL.with_slots(slots), |all, (feature, _)| all.with(feature))
+    chosen.fold(Features::NONE.with_slots(slots), |all, (feature, _)| all.with(feature))
 }
 
 /// Formats the zones of `cluster`; overwrites content only with `force`.

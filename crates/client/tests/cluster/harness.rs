@@ -60,7 +60,7 @@ fn pag_uuid() -> Uuid {
 
 /// Runs `test` on a newly formatted cluster with a running server.
 pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
-    check_with(seed, mfs::Features::USUAL, test);
+    check_with(seed, mfs::Features::NONE, test);
 }
 
 /// Added to every seed, to run the tests with other orders of events: `REDBUD_COURSE` of the

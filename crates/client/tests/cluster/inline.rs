@@ -8,7 +8,7 @@ use types::{Duration, Fault, FileKind, Ino};
 use crate::harness::{Cluster, Mount, RDWR, ROOT, check_with, logged, name};
 
 fn features() -> Features {
-    Features::USUAL.with_slots(SlotSize::Bytes1024).with(Feature::INLINE_DATA)
+    Features::NONE.with_slots(SlotSize::Bytes1024).with(Feature::INLINE_DATA)
 }
 
 /// Reads, writes and flushes of the data device so far.

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::cost::Cost;
+use crate::format::block::HEADER;
 use crate::store::Store;
 use crate::testing::now;
 

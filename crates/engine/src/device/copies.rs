@@ -18,7 +18,7 @@ pub(crate) enum CopyChoice {
     Foreign,
     /// At least one is damaged and none is whole.
     Damaged(&'static str),
-    /// A newer release wrote here.
+    /// A newer release wrote here, or (0) a build from before version 1.
     Version(u32),
     /// Unknown features, by name.
     Features(String),
@@ -98,6 +98,13 @@ pub(crate) async fn find_superblock(device: &Device) -> Result<(Superblock, usiz
             return Err(refused(format!(
                 "both copies of the superblock are unusable ({what}); restore the device from a backup"
             )));
+        }
+        CopyChoice::Version(0) => {
+            return Err(refused(
+                "its file system was made by a build from before format version 1, which no release \
+                 reads; make it anew with `redbud mkfs --force`"
+                    .into(),
+            ));
         }
         CopyChoice::Version(version) => {
             return Err(refused(format!(

@@ -3,29 +3,27 @@
 //!
 //! Invariants:
 //! - a chain has no cycle, and its blocks are full except the last;
-//! - on a file system with the feature `blob-owners` each block names the owner of its blob and its
-//!   index in the chain. Only a reader that expects exactly these accepts it. Without the feature
-//!   no block names an owner.
+//! - each block names the owner of its blob and its index in the chain. Only a reader that expects
+//!   exactly these accepts it.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 32 | header | block header, type 6; with the feature `blob-owners` 14 |
+//! | 0 | 32 | header | block header, type blob |
 //! | 32 | 8 | next | next block of the chain, 0 none |
 //! | 40 | 4 | total | bytes of the whole blob (first block), 0 in the others |
 //! | 44 | 4 | len | bytes in this block |
-//! | 48 | 4048 | data | type 6 |
-//! | 48 | 8 | owner | type 14: number of the inode, or of the client |
-//! | 56 | 1 | what | type 14: what it is of the owner: 1 xattrs, 2 target, 3 content, of a client 4 description |
-//! | 57 | 3 | reserved | type 14: zero |
-//! | 60 | 4 | index | type 14: which block of the chain, the first is 0 |
-//! | 64 | 4032 | data | type 14 |
+//! | 48 | 8 | owner | number of the inode, or of the client |
+//! | 56 | 1 | what | what it is of the owner: 1 xattrs, 2 target, 3 content, of a client 4 description |
+//! | 57 | 3 | reserved | zero |
+//! | 60 | 4 | index | which block of the chain, the first is 0 |
+//! | 64 | 4032 | data | |
 
 use std::fmt;
 
 use types::limits::BLOCK;
 use types::{ClientId, Ino};
 
-use crate::format::block::{Block, BlockType, get_u32, get_u64, put_u32, put_u64, type_of};
+use crate::format::block::{Block, get_u32, get_u64, put_u32, put_u64};
 
 /// Offset of the link to the next block.
 pub const NEXT: usize = 32;
@@ -33,53 +31,16 @@ pub const NEXT: usize = 32;
 pub const TOTAL: usize = 40;
 /// Offset of the length in this block.
 pub const LEN: usize = 44;
-/// Offset of the owner's number; of the data in a block without owner.
+/// Offset of the data.
+pub const DATA: usize = 64;
+/// Bytes of data of one block.
+pub const CAPACITY: usize = BLOCK - DATA;
+
+/// Offset of the owner's number.
 const OWNER: usize = 48;
 const WHAT: usize = 56;
 const RESERVED: usize = 57;
 const INDEX: usize = 60;
-const DATA: usize = 64;
-
-/// The two forms of a blob's blocks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum BlobForm {
-    /// They do not name their owner.
-    Unowned,
-    /// They name their owner.
-    Owned,
-}
-
-impl BlobForm {
-    /// The form of a block; `None` if it belongs to no blob.
-    pub fn of(block: &Block) -> Option<BlobForm> {
-        match type_of(block)? {
-            BlockType::Blob => Some(BlobForm::Unowned),
-            BlockType::OwnedBlob => Some(BlobForm::Owned),
-            _ => None,
-        }
-    }
-
-    /// The type of its blocks.
-    pub const fn block_type(self) -> BlockType {
-        match self {
-            BlobForm::Unowned => BlockType::Blob,
-            BlobForm::Owned => BlockType::OwnedBlob,
-        }
-    }
-
-    /// Offset of the data.
-    pub const fn data(self) -> usize {
-        match self {
-            BlobForm::Unowned => OWNER,
-            BlobForm::Owned => DATA,
-        }
-    }
-
-    /// Bytes of data of one block.
-    pub const fn capacity(self) -> usize {
-        BLOCK - self.data()
-    }
-}
 
 /// What a blob holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -149,7 +110,7 @@ impl fmt::Display for BlobOwner {
     }
 }
 
-/// The owner in a block of the form `Owned`, and the block's index in the chain.
+/// The owner in a block, and the block's index in the chain.
 ///
 /// # Errors
 /// Says which field is invalid.
@@ -162,7 +123,7 @@ pub fn block_owner(block: &Block) -> Result<(BlobOwner, u32), &'static str> {
     Ok((BlobOwner { number: get_u64(block, OWNER), kind }, get_u32(block, INDEX)))
 }
 
-/// Writes owner and index into a block of the form `Owned`.
+/// Writes owner and index into a block.
 pub fn put_block_owner(block: &mut Block, owner: BlobOwner, index: u32) {
     put_u64(block, OWNER, owner.number);
     block[WHAT] = owner.kind as u8;
@@ -191,16 +152,5 @@ mod tests {
             bad[at] = value;
             assert!(block_owner(&bad).is_err(), "byte {at} is {value}");
         }
-    }
-
-    #[test]
-    fn blob_forms_fill_their_block() {
-        for (form, capacity) in [(BlobForm::Unowned, 4048), (BlobForm::Owned, 4032)] {
-            assert_eq!((form.capacity(), form.data() + form.capacity()), (capacity, BLOCK));
-            let mut block = [0; BLOCK];
-            block[4] = form.block_type() as u8;
-            assert_eq!(BlobForm::of(&block), Some(form));
-        }
-        assert_eq!(BlobForm::of(&[0; BLOCK]), None);
     }
 }

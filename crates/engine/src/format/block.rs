@@ -19,7 +19,7 @@
 //!
 //! Types: 1 superblock, 2 roots, 3 bitmap, 4 tree node, 5 directory content, 6 blob, 7 replies, 8 a
 //! table (of tests), 9 name map; 10, 11, 12 directory content with slots of 1024, 2048, 4096 bytes;
-//! 13 layout; 14 blob that names its owner.
+//! 13 layout.
 
 use types::limits::BLOCK;
 use types::{Bug, Epoch, Lsn, MetaBlock, Uuid, crc32c, planted};
@@ -73,7 +73,7 @@ block_types! {
     Tree = 4, "tree node";
     /// Eight directory slots.
     Directory = 5, "directory";
-    /// A piece of a long symlink or extended attribute.
+    /// A piece of a long symlink, extended attribute or content; it names its owner.
     Blob = 6, "blob";
     /// Replies kept for clients.
     Reply = 7, "replies";
@@ -89,8 +89,6 @@ block_types! {
     Directory4096 = 12, "directory";
     /// Segments of one file.
     Layout = 13, "layout";
-    /// A blob block that also holds the number of its owner.
-    OwnedBlob = 14, "blob";
 }
 
 impl BlockType {

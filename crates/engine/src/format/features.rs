@@ -1,4 +1,4 @@
-//! Features of a file system: additions to the first version of its format, as bits with names.
+//! Features of a file system: options and additions to version 1 of the format, as bits with names.
 //!
 //! Invariants:
 //! - the meaning of a bit and its name never change, and neither is ever reused;
@@ -9,18 +9,14 @@
 //!
 //! | set | bit | name | meaning |
 //! |---|---|---|---|
-//! | needed | 0 | `name-maps` | directories may have name maps (7.3); without it none has |
-//! | needed | 2, 3, 4 | `slots-1024`, `slots-2048`, `slots-4096` | size of directory slots (7.2), at most one of them; without any 512 bytes |
-//! | needed | 5 | `inline-data` | files may have their block 0 with the inode (7.2); without it none has |
-//! | needed | 6 | `namespace-index` | all directories are in the namespace index (7.4), and their slots name their creator (7.2) |
-//! | needed | 7 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
-//! | needed | 8 | `blob-owners` | blobs name their owner (9); without it none does |
-//! | needed | 1 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and no server serves it |
+//! | needed | 0 | `unfinished-load` | a `redbud load` began and has not ended: the tree is incomplete, and no server serves it |
+//! | needed | 1, 2, 3 | `slots-1024`, `slots-2048`, `slots-4096` | size of directory slots (7.2), at most one of them; without any 512 bytes |
+//! | needed | 4 | `inline-data` | files may have their block 0 with the inode (7.2); without it none has |
+//! | needed | 5 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
 
-use crate::format::blob::BlobForm;
 use crate::format::superblock::SuperError;
 
 /// Bytes of a feature's name at most.
@@ -33,29 +29,18 @@ const TO_WRITE: u32 = 64;
 pub struct Feature(u32);
 
 impl Feature {
-    /// Directories may have name maps.
-    pub const NAME_MAPS: Feature = Feature(0);
     /// A load has begun and not ended.
-    pub const UNFINISHED_LOAD: Feature = Feature(1);
-
+    pub const UNFINISHED_LOAD: Feature = Feature(0);
     /// Directory slots of a quarter of a block.
-    pub const SLOTS_1024: Feature = Feature(2);
+    pub const SLOTS_1024: Feature = Feature(1);
     /// Directory slots of half a block.
-    pub const SLOTS_2048: Feature = Feature(3);
+    pub const SLOTS_2048: Feature = Feature(2);
     /// Directory slots of a whole block.
-    pub const SLOTS_4096: Feature = Feature(4);
-
+    pub const SLOTS_4096: Feature = Feature(3);
     /// Files may have their block 0 with the inode.
-    pub const INLINE_DATA: Feature = Feature(5);
-
-    /// All directories are in the namespace index.
-    pub const NAMESPACE_INDEX: Feature = Feature(6);
-
+    pub const INLINE_DATA: Feature = Feature(4);
     /// Files may have layout blocks.
-    pub const LAYOUT_BLOCKS: Feature = Feature(7);
-
-    /// Blobs name their owner.
-    pub const BLOB_OWNERS: Feature = Feature(8);
+    pub const LAYOUT_BLOCKS: Feature = Feature(5);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -63,15 +48,12 @@ impl Feature {
 
     /// All features that this release knows, with their names.
     pub const KNOWN: &'static [(Feature, &'static str)] = &[
-        (Feature::NAME_MAPS, "name-maps"),
         (Feature::UNFINISHED_LOAD, "unfinished-load"),
         (Feature::SLOTS_1024, "slots-1024"),
         (Feature::SLOTS_2048, "slots-2048"),
         (Feature::SLOTS_4096, "slots-4096"),
         (Feature::INLINE_DATA, "inline-data"),
-        (Feature::NAMESPACE_INDEX, "namespace-index"),
         (Feature::LAYOUT_BLOCKS, "layout-blocks"),
-        (Feature::BLOB_OWNERS, "blob-owners"),
     ];
 
     /// Its name, if this release knows it.
@@ -90,13 +72,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// None: the first version of the format.
+    /// None: version 1 of the format, with slots of 512 bytes and no option.
     pub const NONE: Features = Features { needed: 0, to_write: 0 };
-    /// The default of a new file system; its creator may add and remove features.
-    pub const USUAL: Features = Features::NONE
-        .with(Feature::NAME_MAPS)
-        .with(Feature::NAMESPACE_INDEX)
-        .with(Feature::BLOB_OWNERS);
 
     /// Does the set have this feature?
     pub const fn has(&self, feature: Feature) -> bool {
@@ -122,11 +99,6 @@ impl Features {
             bit => self.to_write &= !(1 << (bit - TO_WRITE)),
         }
         self
-    }
-
-    /// The form of blob blocks.
-    pub const fn blobs(self) -> BlobForm {
-        if self.has(Feature::BLOB_OWNERS) { BlobForm::Owned } else { BlobForm::Unowned }
     }
 
     /// The names, separated by spaces; a feature that this release does not know by its number.

@@ -11,7 +11,7 @@
 //! | offset | size | field        | meaning                                           |
 //! |-------:|-----:|--------------|---------------------------------------------------|
 //! |      0 |   32 | header       | block header, type superblock                     |
-//! |     32 |    8 | magic        | "REDBUDMD"                                        |
+//! |     32 |    8 | magic        | "REDBUDM1"                                        |
 //! |     40 |    4 | version      | format version, 1                                 |
 //! |     44 |    4 | reserved     | zero                                              |
 //! |     48 |    8 | features     | bits that a reader must know                      |
@@ -37,7 +37,8 @@
 //!
 //! Of two whole copies, the one with the higher generation counts. If either whole copy has a
 //! version or a needed feature that the reader does not know, the reader refuses the device,
-//! whatever the other copy says.
+//! whatever the other copy says. Builds before version 1 wrote the magic "REDBUDMD": no release reads
+//! what they made.
 //!
 //! The tail is a multiple of 4096. An epoch begins at the position where its log continues after
 //! redo. From this a client learns whether results that it got in an older epoch survived. A reader
@@ -74,7 +75,9 @@ pub const LOG_BYTES_MAX: u64 = 1 << 40;
 /// Position of the first record of a new file system.
 pub const FIRST_LSN: Lsn = Lsn(BLOCK_U64);
 
-const MAGIC: [u8; 8] = *b"REDBUDMD";
+const MAGIC: [u8; 8] = *b"REDBUDM1";
+/// The magic of builds before version 1, whose forms no release reads.
+const UNRELEASED_MAGIC: [u8; 8] = *b"REDBUDMD";
 const NAME: usize = 136;
 const NAME_FIELD: usize = 64;
 const EPOCHS: usize = 224;
@@ -107,7 +110,7 @@ pub struct Superblock {
     pub generation: u64,
     /// Where redo starts.
     pub tail: Lsn,
-    /// Features of its format beyond the first version.
+    /// Features of its format.
     pub features: Features,
     /// Names of the features that a writer must know and this release does not; empty: none.
     pub unknown_to_write: String,
@@ -126,7 +129,7 @@ pub enum SuperError {
     Foreign,
     /// It was a superblock; the text says what is wrong with it.
     Damaged(&'static str),
-    /// A newer format.
+    /// Another version than [`FORMAT_VERSION`]; 0: a form of before version 1.
     Version(u32),
     /// Features this release does not know, by name.
     Features(String),
@@ -241,7 +244,8 @@ impl Superblock {
     /// Why the copy cannot be used.
     pub fn decode(bytes: &[u8], index: usize, blocks: u64) -> Result<Superblock, SuperError> {
         let block: &Block = bytes.try_into().map_err(|_| SuperError::Foreign)?;
-        if block[32..40] != MAGIC {
+        let unreleased = block[32..40] == UNRELEASED_MAGIC;
+        if block[32..40] != MAGIC && !unreleased {
             return Err(SuperError::Foreign);
         }
         let damaged = SuperError::Damaged;
@@ -251,8 +255,9 @@ impl Superblock {
         if types::crc32c(&block[4..]) != get_u32(block, 0) {
             return Err(damaged("wrong checksum"));
         }
-        if get_u32(block, 40) != FORMAT_VERSION {
-            return Err(SuperError::Version(get_u32(block, 40)));
+        let version = if unreleased { 0 } else { get_u32(block, 40) };
+        if version != FORMAT_VERSION {
+            return Err(SuperError::Version(version));
         }
         let features = Features { needed: get_u64(block, 48), to_write: get_u64(block, 200) };
         let unknown_to_write = features.check_known(feature_names(block))?;
@@ -321,13 +326,14 @@ fn decode_epochs(block: &Block) -> Option<Vec<(Epoch, Lsn)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::features::Feature;
 
     fn superblock() -> Superblock {
         let mut sb = Superblock::plan(Uuid([3; 16]), "home", 10_000, 4 << 20).unwrap();
         sb.begin_epoch(Epoch(1), Lsn(4096));
         sb.begin_epoch(Epoch(2), Lsn(8192));
         sb.generation = 7;
-        sb.features = Features::USUAL;
+        sb.features = Features::NONE.with(Feature::INLINE_DATA);
         sb.roots[5] = 77;
         sb.roots[63] = u64::MAX;
         sb
@@ -370,6 +376,10 @@ mod tests {
         newer[40] = 9;
         block::seal(&mut newer);
         assert_eq!(Superblock::decode(&newer, 0, 10_000), Err(SuperError::Version(9)));
+        let mut unreleased = block;
+        unreleased[32..40].copy_from_slice(&UNRELEASED_MAGIC);
+        block::seal(&mut unreleased);
+        assert_eq!(Superblock::decode(&unreleased, 0, 10_000), Err(SuperError::Version(0)));
         let mut featured = block;
         featured[52] = 5;
         block::seal(&mut featured);

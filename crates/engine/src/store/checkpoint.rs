@@ -1,8 +1,8 @@
 //! The checkpoint: writes dirty blocks home and moves the log's tail.
 //!
 //! Invariants:
-//! - the checkpoint writes blocks home in sweeps over the device ([`crate::cache::sweep`]), one batch at a
-//!   time. The copies of a batch are all the memory that it needs. A sweep that has begun runs to
+//! - the checkpoint writes blocks home in sweeps over the device ([`crate::cache::sweep`]), one
+//!   batch at a time. The copies of a batch are all the memory that it needs. A sweep that has begun runs to
 //!   its end;
 //! - the checkpoint writes copies. It makes a copy when the write begins, and writes it only when
 //!   the log is durable up to that version. From the copy on the block counts as clean:

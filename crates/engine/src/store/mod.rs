@@ -115,7 +115,7 @@ impl Store {
     /// device.
     pub fn in_memory(blocks: u64, log_blocks: u64) -> Store {
         let mut superblock = Superblock::new(Uuid([0x5b; 16]), "volatile", blocks, log_blocks);
-        superblock.features = Features::USUAL;
+        superblock.features = Features::NONE;
         superblock.begin_epoch(Epoch(1), FIRST_LSN);
         let mut log = Log::new(Epoch(1), FIRST_LSN, Lsn(0), 0);
         log.in_memory = true;

@@ -18,7 +18,6 @@ use types::{Epoch, HashMap, Lsn, MetaBlock, Transno};
 use crate::alloc::metaspace::SpaceChange;
 use crate::cost::Cost;
 use crate::error::Stop;
-use crate::format::blob::BlobForm;
 use crate::format::block::{self, Block, BlockType};
 use crate::format::features::{Feature, Features};
 use crate::state::State;
@@ -93,11 +92,6 @@ impl<'a> Txn<'a> {
     pub fn write_as(&mut self, block: MetaBlock, kind: BlockType) -> Result<&mut Block, Stop> {
         self.read_as(block, kind)?;
         self.write(block)
-    }
-
-    /// Form of the blob blocks of this file system.
-    pub fn blobs(&self) -> BlobForm {
-        self.state.superblock.features.blobs()
     }
 
     /// Makes `block` an empty block of type `kind`, whatever it was, without reading it.
@@ -215,7 +209,7 @@ pub fn wrong_type(wanted: BlockType) -> &'static str {
         | BlockType::Directory1024
         | BlockType::Directory2048
         | BlockType::Directory4096 => "not a directory block",
-        BlockType::Blob | BlockType::OwnedBlob => "not a blob block",
+        BlockType::Blob => "not a blob block",
         BlockType::Reply => "not a block of replies",
         BlockType::Table => "not a table block",
         BlockType::NameMap => "not a block of a name map",

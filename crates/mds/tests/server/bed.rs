@@ -48,12 +48,12 @@ pub fn with_sizes<F: Future<Output = ()>>(
     sizes: (u64, u64),
     test: impl FnOnce(Bed) -> F,
 ) {
-    with_features(seed, sizes, mfs::Features::USUAL, test);
+    with_features(seed, sizes, mfs::Features::NONE, test);
 }
 
 /// As [`run`], on a file system with inline data.
 pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
-    let features = mfs::Features::USUAL.with(mfs::Feature::INLINE_DATA);
+    let features = mfs::Features::NONE.with(mfs::Feature::INLINE_DATA);
     with_features(7, (META, 1 << 20), features, test);
 }
 

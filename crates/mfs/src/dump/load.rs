@@ -181,8 +181,8 @@ impl<'a> Load<'a> {
 
     async fn check_target(&self, head: &Head) -> Result<(), LoadError> {
         if head.content && !self.mfs.superblock().features.has(Feature::INLINE_DATA) {
-            let text = "the dump is of a file system with the feature `inline-data` (version 2), and this file system \
-                        lacks the feature: load it into one that was made with it; nothing was written";
+            let text = "the dump is of a file system with the feature `inline-data`, and this file system lacks the \
+                        feature: load it into one that was made with it; nothing was written";
             return Err(LoadError::Target(text.into()));
         }
         let (inodes, clients, empty, pags) = self

@@ -17,7 +17,7 @@
 //!
 //! | kind | name | body |
 //! |---|---|---|
-//! | 1 | head | `"REDBUDDUMP"` · version u32 (2 where the file system has the feature `inline-data`; else 1: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, blocks u64⟩ |
+//! | 1 | head | `"REDBUDDMP1"` · version u32 (1) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, blocks u64⟩ |
 //! | 2 | inode | number u64 · parent u64 (0: this is the root) · name, bytes · kind u8 · mode u16 · uid u32 · gid u32 · rdev u32 · size u64 · atime, mtime, ctime, btime, each ⟨seconds i64, nanos u32⟩ · version u64 · target of a symlink, bytes · xattrs u32, each ⟨name, bytes; value, bytes⟩ |
 //! | 3 | link | parent u64 · name, bytes · number of the inode u64 |
 //! | 4 | segments | number of the inode u64 · count u32 (1 to 1000), each a segment of 24 bytes as in a slot |
@@ -34,14 +34,14 @@ use crate::format::extent::{SEGMENT, decode_segment, encode_segment};
 use crate::format::xattr::{BLOB_MAX, Xattr};
 use engine::format::block::{get_u32, get_u64};
 
-/// The newest version of the stream.
-pub const STREAM_VERSION: u32 = 2;
+/// The version of the stream.
+pub const STREAM_VERSION: u32 = 1;
 /// Bytes of a record's body at most.
 pub const RECORD_MAX: usize = BLOB_MAX + SYMLINK_MAX + 4096;
 /// Segments of one record.
 pub const SEGMENTS_MAX: usize = 1000;
 
-const MAGIC: &[u8; 10] = b"REDBUDDUMP";
+const MAGIC: &[u8; 10] = b"REDBUDDMP1";
 const PREFIX: usize = 9;
 /// Nanoseconds of a second.
 const NANOS: u32 = 1_000_000_000;
@@ -78,7 +78,7 @@ pub struct Inode {
 pub enum Record {
     /// The first.
     Head {
-        /// May there be records of inline data? The stream has version 2 then, else version 1.
+        /// May there be records of inline data?
         content: bool,
         /// Name of the file system.
         name: Vec<u8>,
@@ -139,7 +139,9 @@ pub enum StreamError {
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StreamError::Foreign => f.write_str("this is no dump of Redbud"),
+            StreamError::Foreign => {
+                f.write_str("this is no dump of Redbud, or one from before version 1")
+            }
             StreamError::Version(version) => write!(
                 f,
                 "the dump has version {version}, this release knows {STREAM_VERSION}; use a newer \
@@ -180,8 +182,8 @@ impl Record {
         match self {
             Record::Head { content, name, zones } => {
                 out.extend_from_slice(MAGIC);
-                let version = if *content { STREAM_VERSION } else { 1 };
-                out.extend_from_slice(&version.to_le_bytes());
+                out.extend_from_slice(&STREAM_VERSION.to_le_bytes());
+                out.push(u8::from(*content));
                 put_bytes(&mut out, name);
                 out.extend_from_slice(&(zones.len() as u32).to_le_bytes());
                 for zone in zones {
@@ -218,7 +220,8 @@ impl Record {
         let mut body = Body(body);
         let record = match kind {
             1 => {
-                let content = get_u32(body.take(MAGIC.len() + 4)?, MAGIC.len()) > 1;
+                body.take(MAGIC.len() + 4)?;
+                let content = body.flag()?;
                 let name = body.bytes()?.to_vec();
                 let mut zones = Vec::new();
                 for _ in 0..body.u32()? {
@@ -325,6 +328,14 @@ impl<'a> Body<'a> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.take(1)?[0] {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
     }
 
     fn u16(&mut self) -> Option<u16> {
@@ -446,7 +457,7 @@ impl<'a> Reader<'a> {
             return Err(damaged("wrong checksum"));
         }
         // The version decides whether the remainder can be understood.
-        if number == 0 && !(1..=STREAM_VERSION).contains(&get_u32(&body, MAGIC.len())) {
+        if number == 0 && get_u32(&body, MAGIC.len()) != STREAM_VERSION {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }
         self.number += 1;
@@ -454,7 +465,7 @@ impl<'a> Reader<'a> {
         match record {
             Record::Head { content, .. } if number == 0 => self.content = content,
             Record::Content { .. } if !self.content => {
-                return Err(damaged("content in a dump of version 1"));
+                return Err(damaged("content, though the head says that there is none"));
             }
             _ => {}
         }

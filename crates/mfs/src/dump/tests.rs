@@ -1,7 +1,5 @@
 //! What is dumped, loaded and dumped again is the same; damaged streams are refused.
 
-use std::collections::BTreeSet;
-
 use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
 use types::limits::CONTENT_MAX;
@@ -20,11 +18,9 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::NewInode;
 use crate::open::OpenOptions;
 use crate::testing::{
-    formatted, formatted_in_memory, formatted_inline, formatted_near, formatted_with, new_inode,
-    now, run,
+    formatted, formatted_inline, formatted_near, formatted_with, new_inode, now, run,
 };
-use engine::format::blob::BlobForm;
-use engine::format::features::{Feature, Features};
+use engine::format::features::Features;
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
     let mut out = Vec::new();
@@ -47,10 +43,7 @@ fn random_tree(seed: u64) -> Mfs {
 
 fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     let near = seed.is_multiple_of(2);
-    random_tree_on(seed, if near { formatted_near(size) } else { formatted_with(size) })
-}
-
-fn random_tree_on(seed: u64, mfs: Mfs) -> Mfs {
+    let mfs = if near { formatted_near(size) } else { formatted_with(size) };
     let mut rng = SimRng::new(seed);
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     run(&mfs, |txn| txn.grant(client, None, 3000));
@@ -268,7 +261,7 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
         uuid: Uuid([7; 16]),
         log_bytes: 4 << 20,
         pags: vec![zone(0), zone(1)],
-        features: Features::USUAL,
+        features: Features::NONE,
         force: true,
     };
     let world = SimWorld::new(1);
@@ -303,7 +296,7 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
         assert!(refused.to_string().contains("inline-data"), "{refused}");
         load_onto(&env, &disk, options, &mut &bytes[..]).await.unwrap();
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
-        assert_eq!(mfs.superblock().features, Features::USUAL);
+        assert_eq!(mfs.superblock().features, Features::NONE);
         let mut out = Vec::new();
         dump(&mfs, &[], &mut out).await.unwrap();
         assert!(out == bytes);
@@ -346,39 +339,6 @@ fn illegal_names_are_reported_and_nothing_else_is_omitted() {
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
-}
-
-/// Types of the blocks of all blobs of inodes.
-fn forms(mfs: &Mfs) -> BTreeSet<Option<BlobForm>> {
-    run(mfs, |txn| {
-        let (mut out, mut dirs) = (BTreeSet::new(), vec![Ino::ROOT]);
-        while let Some(dir) = dirs.pop() {
-            for entry in txn.readdir(dir, 0, 10_000)? {
-                for (first, _) in txn.locate_live(entry.ino)?.1.blobs() {
-                    out.insert(BlobForm::of(txn.read(first)?));
-                }
-                dirs.extend((entry.kind == FileKind::Directory).then_some(entry.ino));
-            }
-        }
-        Ok(out)
-    })
-}
-
-#[test]
-fn dump_converts_blobs_with_and_without_owners() {
-    let silent = || formatted_in_memory(Features::USUAL.without(Feature::BLOB_OWNERS));
-    let owned = || formatted_in_memory(Features::USUAL);
-    let old = random_tree_on(9, silent());
-    let bytes = dumped(&old);
-    let new = loaded_into(owned(), &bytes).unwrap();
-    let back = loaded_into(silent(), &dumped(&new)).unwrap();
-    for (mfs, form) in [(old, BlobForm::Unowned), (new, BlobForm::Owned), (back, BlobForm::Unowned)]
-    {
-        assert!(dumped(&mfs) == bytes, "{form:?}");
-        assert_eq!(forms(&mfs), BTreeSet::from([Some(form)]));
-        mfs.forget_indexes();
-        assert_eq!(now(check(&mfs)).unwrap().problems, []);
-    }
 }
 
 #[test]
@@ -429,15 +389,15 @@ fn senseless_slot_costs_no_other_name_of_its_block() {
 }
 
 #[test]
-fn only_a_file_system_with_inline_data_uses_dumps_of_version_2() {
-    let version = |bytes: &[u8]| u32::from_le_bytes(bytes[19..23].try_into().unwrap());
-    let old = dumped(&random_tree(2));
-    assert_eq!(version(&old), 1);
+fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
+    let content = |bytes: &[u8]| bytes[23];
+    let without = dumped(&random_tree(2));
+    assert_eq!(content(&without), 0);
     let mfs = formatted_inline(SlotSize::Bytes512);
-    now(load(&mfs, &mut &old[..])).unwrap();
-    let new = dumped(&mfs);
-    assert_eq!(version(&new), 2);
-    assert!(matches!(loaded(&new), Err(LoadError::Target(_))));
+    now(load(&mfs, &mut &without[..])).unwrap();
+    let with = dumped(&mfs);
+    assert_eq!(content(&with), 1);
+    assert!(matches!(loaded(&with), Err(LoadError::Target(_))));
     let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10 };
     // A file with content after these segments.
     let stream = |content: bool, segments: &[Extent]| {

@@ -47,7 +47,7 @@ async fn opened(env: &Env) -> Mfs {
         uuid,
         log_bytes: LOG,
         pags: Vec::new(),
-        features: engine::format::features::Features::USUAL,
+        features: engine::format::features::Features::NONE,
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();

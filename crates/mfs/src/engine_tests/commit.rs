@@ -25,7 +25,7 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
             uuid: Uuid([9; 16]),
             log_bytes: 16 << 20,
             pags: Vec::new(),
-            features: engine::format::features::Features::USUAL,
+            features: engine::format::features::Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

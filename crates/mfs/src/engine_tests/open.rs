@@ -23,7 +23,7 @@ fn format_options() -> FormatOptions {
         uuid,
         log_bytes: 4 << 20,
         pags: Vec::new(),
-        features: engine::format::features::Features::USUAL,
+        features: engine::format::features::Features::NONE,
         force: false,
     }
 }

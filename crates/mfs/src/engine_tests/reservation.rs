@@ -163,7 +163,7 @@ fn reservation_is_unchanged_by_a_failed_transaction() {
 
 #[test]
 fn reservation_is_the_same_after_reopening() {
-    let mfs = formatted_for_images(4000, Features::USUAL);
+    let mfs = formatted_for_images(4000, Features::NONE);
     // More than an opening counts in one transaction.
     let clients: Vec<ClientId> = (0..30).map(|_| register(&mfs).unwrap()).collect();
     for slot in 0..REPLY_SLOTS {

@@ -127,7 +127,7 @@ async fn format(env: &Env) {
         uuid,
         log_bytes: LOG,
         pags: Vec::new(),
-        features: engine::format::features::Features::USUAL,
+        features: engine::format::features::Features::NONE,
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();

@@ -1,6 +1,6 @@
 //! The namespace index: one tree of all directories, siblings beside each other (002 §3.2).
 //!
-//! Invariants, on a file system with the feature `namespace-index`:
+//! Invariants:
 //! - every directory whose slot lies in a directory other than the orphan directory has exactly one
 //!   entry. The root has none, nor has a directory in the orphan directory, and there are no
 //!   others;

@@ -33,7 +33,7 @@
 //! | 0 | 1 | state | 0 empty, 1 inode, 2 link (a further name of `ino`) |
 //! | 1 | 1 | kind | of the inode: 1 regular file, 2 directory, 3 symlink, 4 character device, 5 block device, 6 named pipe, 7 socket |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
-//! | 4 | 1 | name_len | 0: an inode without a name here (attic) |
+//! | 4 | 1 | name_len | 0: an inode without a name here (in the orphan directory) |
 //! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
@@ -42,7 +42,7 @@
 //! | 20 | 4 | nlink | as a stat tells it; 0: an orphan |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
-//! | 32 | 4 | rdev | of a device, as Linux encodes it; of a directory: its stream (7.4), 0 without the feature `namespace-index`; with flag 16 the first layout block |
+//! | 32 | 4 | rdev | of a device, as Linux encodes it; of a directory: its stream (7.4); with flag 16 the first layout block |
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
 //! | 52 | 4 | names | of a directory with a name map: names in it; with flag 16 the second layout block, 0 none; else 0 |
 //! | 56 | 8 | size | bytes; of a directory those of its content blocks |

@@ -5,13 +5,13 @@
 
 use types::limits::{CONTENT_MAX, XATTR_LENGTHS, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 
-use engine::format::blob::BlobForm;
+use engine::format::blob::CAPACITY;
 use engine::format::block::get_u32;
 
 /// Bytes of the longest blob: every name and value, with their lengths.
 pub const BLOB_MAX: usize = XATTR_TOTAL_MAX * 6;
 
-const _: () = assert!(CONTENT_MAX <= BlobForm::Owned.capacity(), "content is one block");
+const _: () = assert!(CONTENT_MAX <= CAPACITY, "content is one block");
 
 /// Name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);

@@ -1,7 +1,7 @@
 //! Blobs: their owners, and the search for one that an inode or a client is missing.
 //!
 //! Invariants:
-//! - a blob that records its owner belongs to that owner only, whatever leads to it;
+//! - a blob belongs to the owner that it records only, whatever leads to it;
 //! - an owner whose blob is missing gets one that records it as owner, if that is whole, allocated,
 //!   and nothing leads to it: of several, the one changed last. A blob that no owner is missing is
 //!   not reattached: its owner may have released it;
@@ -20,9 +20,8 @@ use crate::txn::Txn;
 use engine::alloc::metaspace::BITS;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
-use engine::format::blob::{BlobForm, BlobKind, BlobOwner, block_owner};
-use engine::format::block::lsn_of;
-use engine::format::features::Feature;
+use engine::format::blob::{BlobKind, BlobOwner, block_owner};
+use engine::format::block::{BlockType, lsn_of, type_of};
 
 /// What the check finds at a reference to a blob.
 pub(super) enum Blob {
@@ -57,7 +56,7 @@ impl Check {
             Err(Stop::OwnerMismatch(block, mismatch)) => Ok(Err((block, mismatch))),
             read => read.map(Ok),
         };
-        let (blocks, bytes, form) = match self.read(read).await? {
+        let (blocks, bytes) = match self.read(read).await? {
             None => return Ok(Blob::Damaged),
             Some(Err((block, mismatch))) => {
                 let detail = format!("metadata block {block}: {mismatch}");
@@ -67,11 +66,6 @@ impl Check {
             }
             Some(Ok(read)) => read,
         };
-        if form == BlobForm::Owned && !self.features.has(Feature::BLOB_OWNERS) {
-            self.features = self.features.with(Feature::BLOB_OWNERS);
-            self.found(ProblemKind::MissingFeature, Subject::Whole, "blob-owners");
-            self.plan.add(Fix::AddFeature(Feature::BLOB_OWNERS));
-        }
         let mut alone = true;
         for block in blocks {
             alone &= self.claim(block, 1, what);
@@ -152,13 +146,13 @@ impl Check {
     ) -> Result<Option<(BlobOwner, (Lsn, Vec<MetaBlock>))>, StoreError> {
         let body = |txn: &mut Txn<'_>| {
             let data = txn.read(first)?;
-            if BlobForm::of(data) != Some(BlobForm::Owned) {
+            if type_of(data) != Some(BlockType::Blob) {
                 return Ok(None);
             }
             let lsn = lsn_of(data);
             match block_owner(data) {
                 Ok((whose, 0)) if self.missing_blobs.contains_key(&whose) => {
-                    let (blocks, ..) = whole(txn, first, whose)?;
+                    let (blocks, _) = whole(txn, first, whose)?;
                     Ok(Some((whose, (lsn, blocks))))
                 }
                 _ => Ok(None),
@@ -172,14 +166,13 @@ impl Check {
     }
 }
 
-/// Blocks, bytes and form of a blob.
+/// Blocks and bytes of a blob.
 fn whole(
     txn: &Txn<'_>,
     first: MetaBlock,
     whose: BlobOwner,
-) -> Result<(Vec<MetaBlock>, Vec<u8>, BlobForm), Stop> {
-    let (blocks, bytes) = (txn.blob_blocks(first, whose)?, txn.read_blob(first, BLOB_MAX, whose)?);
-    Ok((blocks, bytes, BlobForm::of(txn.read(first)?).unwrap_or(BlobForm::Unowned)))
+) -> Result<(Vec<MetaBlock>, Vec<u8>), Stop> {
+    Ok((txn.blob_blocks(first, whose)?, txn.read_blob(first, BLOB_MAX, whose)?))
 }
 
 /// The subject of findings about a blob of this owner.

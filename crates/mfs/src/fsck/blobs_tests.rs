@@ -16,9 +16,8 @@ use super::repair::{Repaired, repair_open};
 use super::tests::{Outcome, name, numbers, settled};
 use super::{FsckOptions, Problem, ProblemKind, Subject};
 use crate::dump::dump;
-use crate::format::slot::{Slot, SlotSize};
+use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
-use crate::format::xattr::BLOB_MAX;
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
 use crate::scrub::{ScrubOptions, Scrubbed};
@@ -28,7 +27,7 @@ use crate::txn::Txn;
 use engine::clients::CLIENT_INFO_MAX;
 use engine::cost::Cost;
 use engine::error::{OwnerMismatch, Stop, StoreError};
-use engine::format::blob::{BlobForm, BlobKind, BlobOwner, NEXT};
+use engine::format::blob::{BlobKind, BlobOwner, NEXT};
 use engine::format::block::{HEADER, put_u64, seal};
 use engine::format::features::{Feature, Features};
 
@@ -48,8 +47,9 @@ fn bytes(len: usize, n: usize) -> Vec<u8> {
     numbers(len + n).split_off(n)
 }
 
-fn world_with(features: Features) -> World {
-    let mfs = formatted_for_images(20_000, features.with(Feature::INLINE_DATA));
+fn world(size: SlotSize) -> World {
+    let features = Features::NONE.with(Feature::INLINE_DATA).with_slots(size);
+    let mfs = formatted_for_images(20_000, features);
     let files = [0, 1].map(|n| {
         run(&mfs, |txn| {
             let new = NewInode { size: CONTENT_MAX as u64, ..new_inode(FileKind::Regular) };
@@ -71,10 +71,6 @@ fn world_with(features: Features) -> World {
     });
     let clients = [0, 1].map(|n| run(&mfs, |txn| txn.new_client(&bytes(CLIENT_INFO_MAX - n, n))));
     World { mfs, files, symlinks, clients }
-}
-
-fn world(size: SlotSize) -> World {
-    world_with(Features::USUAL.with_slots(size))
 }
 
 impl World {
@@ -475,7 +471,7 @@ fn foreign_reference_neither_changes_nor_frees_a_blob() {
 /// A closed device, and the attributes of one file and the content of another on it, with where
 /// their blobs begin.
 fn device() -> (SimDisk, [(MetaBlock, BlobOwner); 2]) {
-    let features = Features::USUAL.with(Feature::INLINE_DATA);
+    let features = Features::NONE.with(Feature::INLINE_DATA);
     let disk = populated_as(Shape { features, maps: MapLimits::USUAL, dirs: 3 });
     let blobs = in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
@@ -551,52 +547,4 @@ fn interrupted_repair_reattaches_the_same_blobs() {
         sound(run_repair(point.disk()), point.disk(), &point.description);
     }
     assert!(images > 5, "{images}");
-}
-
-#[test]
-fn superblock_without_the_feature_of_owned_blobs_gets_it() {
-    let world = world(SlotSize::Bytes512);
-    let (features, before) = (world.mfs.superblock().features, world.all());
-    world.mfs.set_features(features.without(Feature::BLOB_OWNERS));
-    let found = world.check();
-    assert_eq!(kinds(&found), [(ProblemKind::MissingFeature, Subject::Whole)], "{found:?}");
-    assert_eq!(world.repaired().lost, []);
-    assert_eq!((world.mfs.superblock().features, world.all()), (features, before));
-}
-
-#[test]
-fn unowned_blobs_are_read_written_and_freed_without_the_feature() {
-    let world = world_with(Features::USUAL.without(Feature::BLOB_OWNERS));
-    let before = world.all();
-    assert_eq!(world.check(), []);
-    let [a, b] = [0, 1].map(|n| world.whose(BlobKind::Content, n));
-    run(&world.mfs, |txn| {
-        let (of_a, of_b) = (first(txn, a)?, first(txn, b)?);
-        for at in [of_a, of_b] {
-            assert_eq!(BlobForm::of(txn.read(at)?), Some(BlobForm::Unowned));
-        }
-        assert_eq!(txn.read_blob(of_a, BLOB_MAX, b)?, before[&a], "nothing says whose it is");
-        lead(txn, a, of_b)?;
-        lead(txn, b, of_a)
-    });
-    assert_eq!(world.check(), []);
-    run(&world.mfs, |txn| {
-        let (of_a, of_b) = (first(txn, a)?, first(txn, b)?);
-        lead(txn, a, of_b)?;
-        lead(txn, b, of_a)?;
-        txn.set_content(world.files[0], b"shorter")?;
-        txn.set_xattr(world.files[0], LONG, &[3; 60_000])?;
-        txn.set_xattr(world.files[0], LONG, &[3; 5000])?;
-        let ino = txn.remove_name(Ino::ROOT, &name("file1"))?;
-        let attr = txn.attr(ino)?.unwrap();
-        txn.set_attr(&types::Attr { nlink: 0, ..attr })?;
-        while !txn.free_inode_step(ino, 8)? {}
-        Ok(())
-    });
-    assert_eq!(world.check(), []);
-    // One that says whose it is has no place there: its feature would be missing.
-    assert_eq!(run(&world.mfs, |txn| txn.content(world.files[0])), b"shorter");
-    let slot = run(&world.mfs, |txn| Ok(txn.locate_live(world.files[0])?.1));
-    let (_, whose) = Slot::blobs(&slot)[0];
-    assert_eq!(whose, BlobOwner::inode(world.files[0], BlobKind::Xattrs));
 }

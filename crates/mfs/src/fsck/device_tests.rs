@@ -139,7 +139,7 @@ pub(crate) struct Shape {
 
 /// A closed device with something in every tree, most of them of several nodes.
 pub(crate) fn populated() -> SimDisk {
-    let features = Features::USUAL.with(Feature::LAYOUT_BLOCKS);
+    let features = Features::NONE.with(Feature::LAYOUT_BLOCKS);
     populated_as(Shape { features, maps: MapLimits::USUAL, dirs: 90 })
 }
 
@@ -368,7 +368,7 @@ fn flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
         BlockType::Directory,
         BlockType::Reply,
         BlockType::Layout,
-        BlockType::OwnedBlob,
+        BlockType::Blob,
     ];
     assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), all, "{kinds:?}");
     assert!(kinds[&BlockType::Tree] > 20 && kinds[&BlockType::Directory] > 100, "{kinds:?}");
@@ -441,7 +441,7 @@ fn damage_without_the_log_costs_only_what_the_block_held() {
             // A leaf of the extent tree, or a layout block, held segments of the one file that has
             // many; its second name or attributes may have been in the block, too. The target of a
             // symlink was in its blob, and nowhere else.
-            let target = kind == BlockType::OwnedBlob && path.ends_with("/symlink");
+            let target = kind == BlockType::Blob && path.ends_with("/symlink");
             let big = now.is_some() && (path.ends_with("/big") || path.ends_with("/hard"));
             assert!(
                 now == Some(text) || big || target,
@@ -452,8 +452,8 @@ fn damage_without_the_log_costs_only_what_the_block_held() {
         *mended.entry(kind).or_insert(0) += 1;
     }
     assert!(mended[&BlockType::Tree] > 20 && mended[&BlockType::Directory] > 100, "{mended:?}");
-    use BlockType::{Bitmap, Layout, OwnedBlob, Reply, Roots};
-    for kind in [Roots, Bitmap, Reply, OwnedBlob, Layout] {
+    use BlockType::{Bitmap, Blob, Layout, Reply, Roots};
+    for kind in [Roots, Bitmap, Reply, Blob, Layout] {
         assert!(mended.contains_key(&kind), "{mended:?}");
     }
 }
@@ -465,8 +465,8 @@ fn interrupted_repair_is_finished_by_the_next() {
     let mut rng = SimRng::new(8);
     let all = blocks_in_use(&disk);
     let mut images = 0;
-    use BlockType::{Bitmap, Directory, Layout, OwnedBlob, Tree};
-    for kind in [Bitmap, Tree, Directory, OwnedBlob, Layout] {
+    use BlockType::{Bitmap, Blob, Directory, Layout, Tree};
+    for kind in [Bitmap, Tree, Directory, Blob, Layout] {
         let of: Vec<u64> = all.iter().filter(|(_, of)| *of == kind).map(|(at, _)| *at).collect();
         let mut picks = vec![of[of.len() / 3], of[of.len() / 2], of[of.len() - 1]];
         picks.extend((kind == Tree).then(|| table_of_zones(&disk)));
@@ -592,7 +592,7 @@ std::thread_local! {
 fn losses_are_reported_before_they_are_durable() {
     let disk = populated();
     wipe_log(&disk);
-    let kinds = [BlockType::Directory, BlockType::OwnedBlob, BlockType::Layout, BlockType::Tree];
+    let kinds = [BlockType::Directory, BlockType::Blob, BlockType::Layout, BlockType::Tree];
     let mut told_in_all = 0;
     for kind in kinds {
         let of: Vec<_> = blocks_in_use(&disk).into_iter().filter(|(_, of)| *of == kind).collect();
@@ -1056,7 +1056,7 @@ fn dump_of_a_damaged_tree_has_all_readable_and_reports_the_others() {
     for (at, kind) in blocks_in_use(&disk).into_iter().step_by(3) {
         if !matches!(
             kind,
-            BlockType::Directory | BlockType::OwnedBlob | BlockType::Layout | BlockType::Tree
+            BlockType::Directory | BlockType::Blob | BlockType::Layout | BlockType::Tree
         ) {
             continue;
         }
@@ -1095,11 +1095,9 @@ fn dump_of_a_damaged_tree_has_all_readable_and_reports_the_others() {
             assert!(explained, "{kind:?} {at}: {path} is gone or another: {told:?}");
         }
     }
-    use BlockType::{Directory, Layout, OwnedBlob, Tree};
+    use BlockType::{Blob, Directory, Layout, Tree};
     assert!(
-        [OwnedBlob, Directory, Layout, Tree]
-            .iter()
-            .all(|kind| tried.get(kind).is_some_and(|&n| n > 0)),
+        [Blob, Directory, Layout, Tree].iter().all(|kind| tried.get(kind).is_some_and(|&n| n > 0)),
         "{tried:?}"
     );
 }

@@ -24,7 +24,6 @@ use super::device_tests::{
 };
 use super::{ProblemKind, Subject};
 use crate::format::slot::SlotSize;
-use crate::format::slot_size::SlotFeatures;
 use crate::golden::lasting;
 use crate::handle::Mfs;
 use crate::names::MapLimits;
@@ -32,7 +31,7 @@ use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::block::BlockType;
-use engine::format::features::{Feature, Features};
+use engine::format::features::Features;
 
 /// Blocks of each kind among which those to be damaged are chosen.
 const SAMPLE: usize = 16;
@@ -216,19 +215,12 @@ fn are_all(kinds: &BTreeSet<BlockType>) {
     assert_eq!(*kinds, all.collect());
 }
 
-/// The features of the devices of these tests: all that last with slots of each size, and one whose
-/// blobs do not say whose they are.
-fn formats() -> Vec<Features> {
-    let silent = lasting(SlotSize::Bytes512).without(Feature::BLOB_OWNERS);
-    SlotSize::ALL.map(lasting).into_iter().chain([silent]).collect()
-}
-
 /// Does what `each` says with a device of each format, for each kind of block; the blocks are those
 /// to be damaged.
 fn on_each(mut each: impl FnMut(&Device, BlockType, &[u64], &str)) {
     let mut met = BTreeSet::new();
-    for features in formats() {
-        let (device, size) = (Device::new(features), features.slots());
+    for size in SlotSize::ALL {
+        let device = Device::new(lasting(size));
         for (&kind, blocks) in device.kinds.iter().filter(|(_, blocks)| !blocks.is_empty()) {
             met.insert(kind);
             each(&device, kind, blocks, &format!("{size:?}, {kind:?}"));
@@ -298,20 +290,20 @@ enum Old {
 
 fn expected_when_stale(kind: BlockType) -> Old {
     use BlockType::{Bitmap, Blob, Directory, Directory1024, Directory2048, Directory4096};
-    use BlockType::{Layout, NameMap, OwnedBlob, Reply, Roots, Super, Table, Tree};
+    use BlockType::{Layout, NameMap, Reply, Roots, Super, Table, Tree};
     match kind {
         Super => Old::Heals,
         Roots | Bitmap | NameMap | Layout => Old::Told,
         Tree | Directory | Directory1024 | Directory2048 | Directory4096 => Old::Partly,
-        Blob | OwnedBlob | Reply | Table => Old::Silent,
+        Blob | Reply | Table => Old::Silent,
     }
 }
 
 #[test]
 fn stale_block_is_found_or_heals_where_the_format_can_detect_it() {
     let (mut met, mut told) = (BTreeSet::new(), BTreeSet::new());
-    for features in formats() {
-        let (device, size) = (Device::new(features), features.slots());
+    for size in SlotSize::ALL {
+        let device = Device::new(lasting(size));
         let same = |at: u64, disk: &SimDisk| disk.peek(at * BLOCK as u64, BLOCK);
         let before: BTreeMap<u64, BlockType> = blocks_in_use(&device.once).into_iter().collect();
         for (at, kind) in blocks_in_use(&device.now) {

@@ -64,7 +64,7 @@ pub(super) fn checked(mfs: &Mfs) -> Report {
 /// both, renamed, with two names, orphans; and what is no file.
 fn mixed(slots: SlotSize) -> Mfs {
     const DIRS: u64 = 40;
-    let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
+    let features = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
     let mfs = formatted_for_images(20_000, features.with_slots(slots));
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), 6000))[0];
@@ -145,7 +145,7 @@ fn files_of_every_sort_are_sound_with_any_number_of_threads() {
 /// A directory of ordinary files, the even ones with content, the odd ones with a segment; in a
 /// file system of them alone.
 fn ordinary() -> (Mfs, Vec<Ino>) {
-    let mfs = formatted_for_images(20_000, Features::USUAL.with(Feature::INLINE_DATA));
+    let mfs = formatted_for_images(20_000, Features::NONE.with(Feature::INLINE_DATA));
     let client = run(&mfs, |txn| txn.new_client(b"client"));
     let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), 100))[0];
     let dir = run(&mfs, |txn| {
@@ -248,7 +248,7 @@ fn changed_byte_gives_the_same_report_with_any_number_of_threads() {
 #[test]
 fn directories_of_one_block_are_read_concurrently() {
     const DIRS: u32 = 300;
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     for n in 0..DIRS {
         run(&mfs, |txn| {
             links(txn, Ino::ROOT, 1)?;

@@ -12,7 +12,6 @@ use crate::format::number::ORPHAN_DIR;
 use crate::names::index::Chunk;
 use engine::error::StoreError;
 use engine::format::block::BlockType;
-use engine::format::features::Feature;
 
 /// Buckets read together.
 const BATCH: u32 = 64;
@@ -24,11 +23,6 @@ const CHAIN_MAX: usize = 1 << 16;
 impl Check {
     /// The chunks of a directory's map, as far as they fit together; marks each as reached.
     pub(super) fn map_chunks(&mut self, of: &Directory) -> Vec<Chunk> {
-        if of.map.0 != 0 && !self.features.has(Feature::NAME_MAPS) {
-            self.features = self.features.with(Feature::NAME_MAPS);
-            self.found(ProblemKind::MissingFeature, Subject::Whole, "name-maps");
-            self.plan.add(Fix::AddFeature(Feature::NAME_MAPS));
-        }
         let mut out: Vec<Chunk> = Vec::new();
         let mut number = of.map;
         while number.0 != 0 {
@@ -68,8 +62,7 @@ impl Check {
         let usage = self.mfs.usage();
         // A bucket holds the names of more than one block, so this is enough for any names.
         let room = usage.blocks_free >= usage.blocks_set_aside + ROOM * of.blocks;
-        let featured = self.features.has(Feature::NAME_MAPS);
-        if featured && room && of.blocks >= least && of.ino != ORPHAN_DIR {
+        if room && of.blocks >= least && of.ino != ORPHAN_DIR {
             self.without_map.push(of.ino);
         }
     }
@@ -188,7 +181,7 @@ pub(super) mod tests {
     use engine::cost::Cost;
     use engine::error::Stop;
     use engine::format::block::put_u64;
-    use engine::format::features::{Feature, Features};
+    use engine::format::features::Features;
 
     const NAMES: u32 = 200;
 
@@ -198,7 +191,7 @@ pub(super) mod tests {
 
     /// A file system whose root directory has a name map.
     fn mapped(size: SlotSize) -> Mfs {
-        let mfs = formatted_for_images(20_000, Features::USUAL.with_slots(size));
+        let mfs = formatted_for_images(20_000, Features::NONE.with_slots(size));
         fill(&mfs);
         mfs
     }
@@ -295,26 +288,6 @@ pub(super) mod tests {
     #[test]
     fn a_sound_name_map_is_clean() {
         let mfs = mapped(SlotSize::default());
-        assert_eq!(checked(&mfs).problems, []);
-    }
-
-    #[test]
-    fn a_map_that_the_superblock_does_not_tell_of_is_found() {
-        let mfs = mapped(SlotSize::default());
-        mfs.set_features(Features::USUAL.without(Feature::NAME_MAPS));
-        let found = checked(&mfs).problems;
-        let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
-        assert_eq!(kinds, [ProblemKind::MissingFeature], "once: {found:?}");
-        assert_eq!(now(repair_open(&mfs, FsckOptions::default())).unwrap().left.problems, []);
-        assert_eq!(mfs.superblock().features, Features::USUAL);
-    }
-
-    #[test]
-    fn without_the_feature_no_map_is_made() {
-        let mfs = formatted_for_images(20_000, Features::USUAL);
-        mfs.set_features(Features::USUAL.without(Feature::NAME_MAPS));
-        fill(&mfs);
-        assert_eq!(now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0, None);
         assert_eq!(checked(&mfs).problems, []);
     }
 

@@ -12,7 +12,6 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::namespace::{NAMESPACE_KEY, NamespaceEntry, decode_start};
 use crate::trees::NAMESPACE;
 use engine::error::StoreError;
-use engine::format::features::Feature;
 
 /// A directory that the check met: its expected entry, and where its content begins.
 pub(super) type MetDirectory = (NamespaceEntry, Option<MetaBlock>);
@@ -20,14 +19,6 @@ pub(super) type MetDirectory = (NamespaceEntry, Option<MetaBlock>);
 impl Check {
     pub(super) async fn namespace(&mut self) -> Result<(), StoreError> {
         let met = std::mem::take(&mut self.tree.directories);
-        if !self.features.has(Feature::NAMESPACE_INDEX) {
-            if self.read(|txn| NAMESPACE.is_empty(txn)).await? != Some(false) {
-                return Ok(());
-            }
-            self.features = self.features.with(Feature::NAMESPACE_INDEX);
-            self.found(ProblemKind::MissingFeature, Subject::Whole, "namespace-index");
-            self.plan.add(Fix::AddFeature(Feature::NAMESPACE_INDEX));
-        }
         let mut entries = BTreeMap::new();
         self.walk((NAMESPACE, TreeName::Namespace, "namespace index"), |_, key, value| {
             entries.insert(*key, decode_start(value));

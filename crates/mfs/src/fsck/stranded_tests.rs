@@ -82,7 +82,7 @@ fn names(mfs: &Mfs, dir: Ino) -> Vec<(Name, Ino)> {
 #[test]
 fn directory_keeps_its_files_after_several_chunks_were_lost() {
     for lost in [1..3, 0..2, 0..3, 2..3] {
-        let mfs = formatted_for_images(20_000, Features::USUAL);
+        let mfs = formatted_for_images(20_000, Features::NONE);
         let (dir, chunks) = long_directory(&mfs, "dir");
         let before = names(&mfs, dir);
         assert_eq!(before.len(), 30);
@@ -95,7 +95,7 @@ fn directory_keeps_its_files_after_several_chunks_were_lost() {
 
 #[test]
 fn content_of_unknown_directories_goes_to_lost_and_found() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let (other, more) = long_directory(&mfs, "other");
     let before = [names(&mfs, dir), names(&mfs, other)].concat();
@@ -137,7 +137,7 @@ fn with_names(mfs: &Mfs, dir: Ino, text: &str) -> DirNo {
 
 #[test]
 fn block_of_further_names_returns_to_its_directory_or_lost_and_found() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (dir, _) = long_directory(&mfs, "dir");
     let chunk = with_names(&mfs, dir, "f");
     let before = names(&mfs, dir);
@@ -164,7 +164,7 @@ fn block_of_further_names_returns_to_its_directory_or_lost_and_found() {
 
 #[test]
 fn block_missing_in_its_chunk_returns_to_its_place() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let before = names(&mfs, dir);
     run(&mfs, |txn| {
@@ -205,7 +205,7 @@ fn contradiction(mfs: &Mfs, missing: u64) -> (MetaBlock, [Ino; 2]) {
 
 #[test]
 fn content_with_contradicting_inodes_goes_to_lost_and_found() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (home, inodes) = contradiction(&mfs, 2);
     let out = repaired(&mfs);
     let said = |it: &super::Problem| it.subject == Subject::Block(home);
@@ -221,7 +221,7 @@ fn content_with_contradicting_inodes_goes_to_lost_and_found() {
 
 #[test]
 fn content_of_a_removed_directory_is_freed_if_no_inode_is_missing() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (home, inodes) = contradiction(&mfs, 0);
     let out = repaired(&mfs);
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
@@ -233,7 +233,7 @@ fn content_of_a_removed_directory_is_freed_if_no_inode_is_missing() {
 
 #[test]
 fn block_whose_place_is_taken_goes_to_lost_and_found() {
-    let mfs = formatted_for_images(20_000, Features::USUAL);
+    let mfs = formatted_for_images(20_000, Features::NONE);
     let (dir, chunks) = long_directory(&mfs, "dir");
     let before = names(&mfs, dir);
     // Its inodes say that they are in the first block of the directory, which is there.

@@ -29,7 +29,7 @@ use crate::trees::{
 };
 use crate::txn::Txn;
 use engine::error::Stop;
-use engine::format::blob::{BlobKind, BlobOwner};
+use engine::format::blob::{BlobKind, BlobOwner, DATA};
 use engine::format::block::{BlockType, put_u64};
 use engine::format::features::{Feature, Features};
 
@@ -70,8 +70,6 @@ std::thread_local! {
     static SLOTS: Cell<SlotSize> = const { Cell::new(SlotSize::Bytes512) };
     /// How many metadata blocks they have.
     static BLOCKS: Cell<u64> = const { Cell::new(WORLDS[0]) };
-    /// Whether their blobs say whose they are.
-    static OWNERS: Cell<bool> = const { Cell::new(true) };
 }
 
 /// Segments of the file, which fill its slot and part of a layout block.
@@ -83,8 +81,7 @@ fn segments() -> u64 {
 }
 
 fn world() -> World {
-    let features = Features::USUAL.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    let features = if OWNERS.get() { features } else { features.without(Feature::BLOB_OWNERS) };
+    let features = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
     let mfs = formatted_for_images(BLOCKS.get(), features.with_slots(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
@@ -557,8 +554,8 @@ fn senseless_inline_data_is_found() {
     use ProblemKind::{WrongBlob, WrongBlockCount};
     let of_orphan = |world: &World| Subject::Inode(world.orphan);
     let of_file = |world: &World| Subject::Inode(world.file);
-    let blob_of_file = |world: &World| {
-        let blob = run(&world.mfs, |txn| Ok(txn.locate_live(world.file)?.1.content_blob()));
+    let blob_of_orphan = |world: &World| {
+        let blob = run(&world.mfs, |txn| Ok(txn.locate_live(world.orphan)?.1.content_blob()));
         Subject::Block(MetaBlock(blob.unwrap()))
     };
     let content = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
@@ -623,31 +620,25 @@ fn senseless_inline_data_is_found() {
     let (before, after) = planted_with(&kinds, of_orphan, |world, txn| stray(txn, world, 1));
     assert_eq!((after.orphan, after.file), (numbers(100), before.file));
     assert_eq!(after.mapped, []);
-    // Two files in one blob: it is the one's, or where it does not say whose it is, each has one of
-    // its own then.
-    let two = |world: &World, txn: &mut Txn<'_>| {
-        let (spot, _) = txn.locate_live(world.file)?;
+    // Two files in one blob: it belongs to the one that it names.
+    let (_, after) = planted_with(&[WrongBlob], of_orphan, |world, txn| {
         txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
-        let whose = BlobOwner::inode(world.file, BlobKind::Content);
-        let blob = txn.write_blob(None, &numbers(3000), whose, spot.block)?;
-        for ino in [world.file, world.orphan] {
-            slot(txn, ino, |slot| {
-                slot.set_content_blob(blob.0);
-                slot.set_size(1 << 20);
-            })?;
-        }
-        Ok(())
-    };
-    let kept = if OWNERS.get() {
-        let (_, after) = planted_with(&[WrongBlob], of_orphan, two);
-        assert_eq!(after.orphan, []);
-        after.file.0
-    } else {
-        let (_, after) = planted_with(&[SharedMetaBlock], blob_of_file, two);
-        assert_eq!(after.orphan, numbers(3000));
-        after.file.0
-    };
-    assert_eq!(kept, numbers(3000));
+        blob(txn, world.file, 3000, 1 << 20)?;
+        let (_, file) = txn.locate_live(world.file)?;
+        slot(txn, world.orphan, |slot| {
+            slot.set_content_blob(file.content_blob().unwrap_or_default());
+            slot.set_size(1 << 20);
+        })
+    });
+    assert_eq!((after.orphan, after.file.0), (vec![], numbers(3000)));
+    // A blob in the unused layout block of a file that the check meets first: it gets a copy.
+    let (_, after) = planted_with(&[SharedMetaBlock], blob_of_orphan, |world, txn| {
+        blob(txn, world.orphan, 3000, 1 << 20)?;
+        let (_, orphan) = txn.locate_live(world.orphan)?;
+        let block = MetaBlock(orphan.content_blob().unwrap_or_default());
+        slot(txn, world.small, |slot| slot.set_layout_blocks(&[block]))
+    });
+    assert_eq!(after.orphan, numbers(3000));
 }
 
 /// A world whose file system has no content beside inodes.
@@ -766,8 +757,7 @@ fn damaged_xattrs_and_targets_are_found() {
     planted_on(&["file"], ProblemKind::BadXattrs, 1, |world, txn| {
         let (_, slot) = txn.locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
-        let at = txn.blobs().data();
-        txn.write(block)?[at] = 0;
+        txn.write(block)?[DATA] = 0;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::BadTarget, 1, |world, txn| {
@@ -906,6 +896,7 @@ fn layout_blocks_without_their_feature_are_found() {
     assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
     assert_eq!(world.mfs.superblock().features, features);
     assert_eq!(contents(&world), before);
+    settled(ProblemKind::MissingFeature, Outcome::Repaired);
 }
 
 #[test]
@@ -1191,16 +1182,6 @@ fn namespace_index_that_disagrees_with_the_directories_is_found() {
         txn.init(node.block, BlockType::Blob)?;
         Ok(Subject::Block(node.block))
     });
-    // The superblock does not say that there is one.
-    let world = world();
-    let features = world.mfs.superblock().features;
-    let without = features.without(Feature::NAMESPACE_INDEX);
-    world.mfs.set_features(without);
-    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
-    assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
-    assert_eq!(world.mfs.superblock().features, features);
-    settled(ProblemKind::MissingFeature, Outcome::Repaired);
 }
 
 /// Those that plant in the worlds of this module.
@@ -1249,9 +1230,6 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_documented() {
     }
     BLOCKS.set(WORLDS[0]);
     SLOTS.set(SlotSize::Bytes512);
-    OWNERS.set(false);
-    HERE.iter().for_each(|plant| plant());
-    OWNERS.set(true);
     ELSEWHERE.iter().for_each(|plant| plant());
     use ProblemKind::{DamagedLog, OtherSlots};
     for &kind in ProblemKind::ALL {

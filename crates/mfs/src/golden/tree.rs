@@ -20,10 +20,10 @@ use engine::format::features::{Feature, Features};
 
 /// Bytes of the device.
 const SIZE: u64 = 64 << 20;
-/// Names that the long directory has for a while, and of how many it keeps one. The names are in
-/// several chunks, which are nearly all freed, or in one chunk with a name map, which shrinks.
+/// Names that the long directory has for a while, and of how many it keeps one. It has a name map,
+/// which shrinks. The names are in several chunks, which are nearly all freed, or in one.
 const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
-const MAPPED: (u32, u32) = (1000, 59);
+const SHORT: (u32, u32) = (1000, 59);
 
 pub(super) fn new(kind: FileKind, n: u64) -> NewInode<'static> {
     let time = |n: u64| Timestamp { seconds: n as i64 - 5, nanos: 999_999_000 + n as u32 % 1000 };
@@ -83,8 +83,7 @@ pub(super) fn make(features: Features) -> SimDisk {
         };
         Mfs::format(&env, &device, &format).await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
-        let mapped = features.has(Feature::NAME_MAPS);
-        long_directory(&mfs, if mapped { MAPPED } else { LONG }).await;
+        long_directory(&mfs, if features == Features::NONE { LONG } else { SHORT }).await;
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         directories(&mfs).await;

@@ -31,7 +31,7 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
 use crate::space::LayoutLimits;
 use crate::testing::new_inode;
-use crate::trees::{NAMESPACE, NEXT_CHUNK};
+use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
 use engine::cost::{Cost, Reserve};
 use engine::error::{Stop, StoreError};
@@ -72,58 +72,54 @@ fn layouts(seed: u64) -> LayoutLimits {
     if seed.is_multiple_of(5) { LayoutLimits::USUAL } else { LayoutLimits::TINY }
 }
 
-/// Features of which a sweep found something on the device, by the size of slots.
+/// Structures that every file system may have, by their names in [`Swept`].
+const NAME_MAP: &str = "name map";
+const BLOB: &str = "blob";
+
+/// Features and structures of which a sweep found something on the device, by the size of slots.
 #[derive(Default)]
 struct Swept(BTreeSet<(SlotSize, &'static str)>);
 
 impl Swept {
-    /// Notes the features in use now.
+    /// Notes what is in use now.
     async fn look(&mut self, mfs: &Mfs) {
         let size = mfs.superblock().features.slots();
-        for &(feature, name) in Feature::KNOWN {
-            let used = mfs.run(Cost::READ, |txn| is_in_use(txn, feature)).await.unwrap().0;
-            self.0.extend(used.then_some((size, name)));
-        }
+        let used = mfs.run(Cost::READ, in_use).await.unwrap().0;
+        self.0.extend(used.into_iter().map(|name| (size, name)));
     }
 
-    /// Checks that each lasting feature was met with slots of each size. A new feature that no
-    /// operation uses fails this.
+    /// Checks that each lasting feature and structure was met with slots of each size. A new feature
+    /// that no operation uses fails this.
     fn met_all(&self) {
         for size in SlotSize::ALL {
-            for name in lasting(size).iter().filter_map(Feature::name) {
+            let features = lasting(size).iter().filter_map(Feature::name);
+            for name in features.chain([NAME_MAP, BLOB]) {
                 assert!(self.0.contains(&(size, name)), "no operation met {name} with {size:?}");
             }
         }
     }
 }
 
-/// Is something of this feature on the device? A new feature needs its own answer here.
-fn is_in_use(txn: &mut Txn<'_>, feature: Feature) -> Result<bool, Stop> {
-    match feature {
-        Feature::NAMESPACE_INDEX => return Ok(NAMESPACE.root_node(txn)?.is_some()),
-        Feature::SLOTS_1024 | Feature::SLOTS_2048 | Feature::SLOTS_4096 => {
-            return Ok(txn.has_feature(feature));
-        }
-        _ => {}
-    }
+/// The features and structures of which something is on the device. A new feature needs its own
+/// answer here.
+fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
+    let sizes = [Feature::SLOTS_1024, Feature::SLOTS_2048, Feature::SLOTS_4096];
+    let sizes = sizes.into_iter().filter(|&size| txn.has_feature(size));
+    let mut out: BTreeSet<_> = sizes.filter_map(Feature::name).collect();
     for dir in directories(txn)? {
-        if feature == Feature::NAME_MAPS && txn.locate_live(dir)?.1.map() != 0 {
-            return Ok(true);
-        }
+        let mapped = txn.locate_live(dir)?.1.map() != 0;
+        out.extend(mapped.then_some(NAME_MAP));
         for entry in txn.readdir(dir, 0, 1000)? {
             let slot = txn.locate_live(entry.ino)?.1;
-            let used = match feature {
-                Feature::BLOB_OWNERS => !slot.blobs().is_empty(),
-                Feature::INLINE_DATA => slot.has_content(),
-                Feature::LAYOUT_BLOCKS => !slot.layout_blocks().is_empty() && slot.body() > 0,
-                _ => false,
-            };
-            if used && (entry.kind == FileKind::Regular || feature == Feature::BLOB_OWNERS) {
-                return Ok(true);
-            }
+            let regular = entry.kind == FileKind::Regular;
+            let layout = regular && !slot.layout_blocks().is_empty() && slot.body() > 0;
+            let content = regular && slot.has_content();
+            out.extend((!slot.blobs().is_empty()).then_some(BLOB));
+            out.extend(Feature::INLINE_DATA.name().filter(|_| content));
+            out.extend(Feature::LAYOUT_BLOCKS.name().filter(|_| layout));
         }
     }
-    Ok(false)
+    Ok(out)
 }
 
 /// Seeds use the sizes of slots in turn.
@@ -581,7 +577,7 @@ fn directory_larger_than_the_cache_is_looked_up_listed_and_checked() {
             uuid: Uuid([9; 16]),
             log_bytes: 4 << 20,
             pags: vec![],
-            features: Features::USUAL,
+            features: Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &options).await.unwrap();

@@ -11,7 +11,6 @@ use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
-use engine::format::features::Feature;
 
 impl Txn<'_> {
     /// The inode that `name` leads to.
@@ -83,9 +82,7 @@ impl Txn<'_> {
             self.put_target(&mut slot, target, spot.block)?;
         }
         if new.kind == FileKind::Directory {
-            if self.has_feature(Feature::NAMESPACE_INDEX) {
-                slot.set_stream(Stream::of(new.uid, new.client));
-            }
+            slot.set_stream(Stream::of(new.uid, new.client));
             self.pending.names.new_dir(ino);
             self.index_new_dir(dir, &slot, spot.block)?;
         }

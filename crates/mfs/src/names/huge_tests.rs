@@ -81,7 +81,7 @@ fn directory_for_a_hundred_million_files_works_to_its_last_slot() {
             uuid: Uuid([9; 16]),
             log_bytes: 16 << 20,
             pags: Vec::new(),
-            features: Features::USUAL,
+            features: Features::NONE,
             force: false,
         };
         Mfs::format(&env, &disk, &format).await.unwrap();

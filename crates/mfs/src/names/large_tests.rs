@@ -58,7 +58,7 @@ async fn format_with(env: &Env, size: SlotSize) {
         uuid,
         log_bytes,
         pags: vec![],
-        features: Features::USUAL.with_slots(size),
+        features: Features::NONE.with_slots(size),
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();

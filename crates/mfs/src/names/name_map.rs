@@ -24,7 +24,6 @@ use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::block::BlockType;
-use engine::format::features::Feature;
 
 /// The last bucket is removed when buckets have this many times fewer names than
 /// [`MapLimits::load`].
@@ -383,8 +382,7 @@ impl Txn<'_> {
         // Building the map reads all of the content and keeps it cached.
         let least = self.volatile().limits.blocks.min(self.cache_capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
-        let featured = self.has_feature(Feature::NAME_MAPS);
-        let may = featured && (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
+        let may = (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }
@@ -414,8 +412,7 @@ impl Txn<'_> {
     /// Is `dir`, which has no map, large enough for one?
     pub(crate) fn wants_map(&mut self, dir: Ino) -> Result<bool, Stop> {
         let (_, slot) = self.locate_live(dir)?;
-        let featured = self.has_feature(Feature::NAME_MAPS);
-        Ok(featured && slot.map() == 0 && slot.blocks() >= self.volatile().limits.blocks)
+        Ok(slot.map() == 0 && slot.blocks() >= self.volatile().limits.blocks)
     }
 
     /// A step of building a map that [`Txn::finish_map`] enters into its directory at the end. Adds

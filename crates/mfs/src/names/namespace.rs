@@ -20,7 +20,6 @@ use crate::trees::NAMESPACE;
 use crate::txn::Txn;
 use engine::btree::Finger;
 use engine::error::Stop;
-use engine::format::features::Feature;
 
 /// An entry as the tree stores it.
 type RawEntry = ([u8; NAMESPACE_KEY], [u8; NAMESPACE_VALUE]);
@@ -41,8 +40,8 @@ pub struct Subdirectory {
 pub struct SubdirCursor(Stream, Ino);
 
 impl Txn<'_> {
-    /// At most `max` subdirectories of `dir` after `after`, those of one stream together; `None`
-    /// without the feature `namespace-index`. This does not read the content of `dir`.
+    /// At most `max` subdirectories of `dir` after `after`, those of one stream together. This does
+    /// not read the content of `dir`.
     ///
     /// # Errors
     /// `Stale` if there is no such directory.
@@ -51,15 +50,12 @@ impl Txn<'_> {
         dir: Ino,
         after: Option<SubdirCursor>,
         max: usize,
-    ) -> Result<Option<Vec<Subdirectory>>, Stop> {
-        if !self.has_feature(Feature::NAMESPACE_INDEX) {
-            return Ok(None);
-        }
+    ) -> Result<Vec<Subdirectory>, Stop> {
         let parent = DirNo(self.locate_live(dir)?.1.body());
         let SubdirCursor(stream, ino) = after.unwrap_or(SubdirCursor(Stream::default(), Ino::NONE));
         let mut out = Vec::new();
         if parent.0 == 0 {
-            return Ok(Some(out));
+            return Ok(out);
         }
         // The number after the last one. No directory has the greatest number: its reuse number
         // would be that of a retired slot.
@@ -69,7 +65,7 @@ impl Txn<'_> {
             for (key, value) in NAMESPACE.leaf_range(self, self.finger(), &from, max - out.len())? {
                 let NamespaceEntry { parent: of, stream, dir: ino } = NamespaceEntry::of(&key);
                 if of != parent {
-                    return Ok(Some(out));
+                    return Ok(out);
                 }
                 let cursor = SubdirCursor(stream, ino);
                 out.push(Subdirectory { ino, start: decode_start(&value), cursor });
@@ -79,7 +75,7 @@ impl Txn<'_> {
                 None => break,
             }
         }
-        Ok(Some(out))
+        Ok(out)
     }
 
     fn finger(&self) -> &Finger<NAMESPACE_KEY> {
@@ -152,8 +148,7 @@ impl Txn<'_> {
 
     /// The entry of the directory in `slot`, which lies in `parent`; `None` if it has none.
     fn entry_in(&mut self, parent: Ino, slot: &Slot) -> Result<Option<NamespaceEntry>, Stop> {
-        let indexed = self.has_feature(Feature::NAMESPACE_INDEX)
-            && slot.state() == SlotState::Inode
+        let indexed = slot.state() == SlotState::Inode
             && slot.kind() == FileKind::Directory
             && parent != ORPHAN_DIR
             && parent != Ino::NONE;

@@ -2,7 +2,8 @@
 //! them.
 //!
 //! Invariant: a directory that is read alone costs only its content. More is read only if another
-//! directory of the region was read recently, and at most [`crate::volatile::regions::WINDOW_MAX`] blocks.
+//! directory of the region was read recently, and at most
+//! [`crate::volatile::regions::WINDOW_MAX`] blocks.
 //!
 //! A directory lies near its siblings and near what was created with it ([`super::placement`]), but
 //! programs walk a tree in their own order. The kernel's ext4 always reads 32 inode blocks
@@ -75,7 +76,7 @@ mod tests {
                 uuid: Uuid([9; 16]),
                 log_bytes: 16 << 20,
                 pags: vec![],
-                features: Features::USUAL,
+                features: Features::NONE,
                 force: false,
             };
             Mfs::format(&env, &disk, &format).await.unwrap();

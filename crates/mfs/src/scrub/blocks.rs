@@ -90,9 +90,8 @@ impl Scrub<'_> {
         let still = |txn: &mut Txn<'_>, block| {
             Ok(named(txn)? && txn.blob_blocks(first, whose)?.contains(&block))
         };
-        let kind = self.mfs.superblock().features.blobs().block_type();
         for block in blocks {
-            self.read(block, 1, kind, &still).await?;
+            self.read(block, 1, BlockType::Blob, &still).await?;
         }
         Ok(())
     }

@@ -199,7 +199,7 @@ fn damaged_block_is_rewritten_from_log_or_cache_or_else_reported() {
         assert!(flipped[&kind][0] > 20, "{flipped:?}");
         assert!(unlogged[&kind][1] > 10, "{unlogged:?}");
     }
-    for kind in [BlockType::Roots, BlockType::Bitmap, BlockType::OwnedBlob, BlockType::Reply] {
+    for kind in [BlockType::Roots, BlockType::Bitmap, BlockType::Blob, BlockType::Reply] {
         assert!(flipped.contains_key(&kind) && unlogged.contains_key(&kind), "{flipped:?}");
     }
     // Copies of the superblock are written anew when the log's tail moves.

@@ -38,8 +38,8 @@ impl Way {
 
     fn features(self) -> Features {
         match self {
-            Way::Tree => Features::USUAL,
-            _ => Features::USUAL.with(Feature::LAYOUT_BLOCKS),
+            Way::Tree => Features::NONE,
+            _ => Features::NONE.with(Feature::LAYOUT_BLOCKS),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::device::BLOCK;
 use crate::directory::{ORPHAN_DIRECTORY, ROOT};
 use crate::image::{Image, NamedInode};
 use crate::inode::{INODE, Inode, Kind, Slot};
-use crate::superblock::{LAYOUT_BLOCKS, NAMESPACE_INDEX};
+use crate::superblock::LAYOUT_BLOCKS;
 
 /// Panics where two parts of the file system contradict each other.
 pub fn check(image: &Image) {
@@ -110,7 +110,7 @@ fn namespace_index(image: &Image, found: &[NamedInode]) {
         .collect();
     expected.sort_unstable();
     let index = image.namespace_index().unwrap();
-    assert_eq!(index, if image.superblock.has(NAMESPACE_INDEX) { expected } else { Vec::new() });
+    assert_eq!(index, expected);
 }
 
 /// Every data block except the label has exactly one user (10).

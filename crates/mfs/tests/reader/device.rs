@@ -25,7 +25,6 @@ pub const CONTENT_1024: u8 = 10;
 pub const CONTENT_2048: u8 = 11;
 pub const CONTENT_4096: u8 = 12;
 pub const LAYOUT: u8 = 13;
-pub const OWNED_BLOB: u8 = 14;
 
 /// Reserved bytes, by block type.
 const RESERVED: [(u8, Range<usize>); 6] = [
@@ -34,7 +33,7 @@ const RESERVED: [(u8, Range<usize>); 6] = [
     (NAME_MAP, 34..40),
     (NAME_MAP, 4092..BLOCK),
     (LAYOUT, 42..64),
-    (OWNED_BLOB, 57..60),
+    (BLOB, 57..60),
 ];
 
 pub type Block = [u8; BLOCK];

@@ -32,8 +32,6 @@ pub struct Plan {
     pub slots: SlotSize,
     pub inline: bool,
     pub near: bool,
-    /// Blobs name their owner.
-    pub owners: bool,
     /// After a power cut, with a log that must be redone; otherwise closed.
     pub cut: bool,
     /// Names in the large directory, and number of random operations.
@@ -55,12 +53,10 @@ pub struct Contents {
 
 impl Plan {
     fn features(self) -> Features {
-        let mut features = Features::USUAL.with_slots(self.slots);
-        for (wanted, feature) in [
-            (self.inline, Feature::INLINE_DATA),
-            (self.near, Feature::LAYOUT_BLOCKS),
-            (self.owners, Feature::BLOB_OWNERS),
-        ] {
+        let mut features = Features::NONE.with_slots(self.slots);
+        for (wanted, feature) in
+            [(self.inline, Feature::INLINE_DATA), (self.near, Feature::LAYOUT_BLOCKS)]
+        {
             features = if wanted { features.with(feature) } else { features.without(feature) };
         }
         features

@@ -1,8 +1,8 @@
 //! Slots and their inodes, including parts outside the slot: FORMAT.md 7.2, 8, 8.1 and 9.
 
 use crate::Image;
-use crate::device::{BLOB, Error, LAYOUT, OWNED_BLOB, big, damaged, u16_at, u32_at, u64_at};
-use crate::superblock::{BLOB_OWNERS, INLINE_DATA, LAYOUT_BLOCKS};
+use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
+use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS};
 use crate::tree::EXTENTS;
 
 /// States of a slot in use.
@@ -240,13 +240,12 @@ impl Image {
     /// The bytes of a blob (9), which must have this owner and kind.
     pub fn blob(&self, first: u64, owner: u64, what: u8) -> Result<Vec<u8>, Error> {
         let (mut out, mut block, mut total) = (Vec::new(), first, 0);
-        let owned = self.superblock.has(BLOB_OWNERS);
-        let (kind, begin) = if owned { (OWNED_BLOB, 64) } else { (BLOB, 48) };
+        let begin = 64;
         let mut index = 0;
         while block != 0 {
-            let data = self.device.read(block, kind)?;
+            let data = self.device.read(block, BLOB)?;
             let said = (u64_at(&data[..], 48), data[56], u32_at(&data[..], 60));
-            if owned && said != (owner, what, index) {
+            if said != (owner, what, index) {
                 return damaged(block, "of another blob");
             }
             index += 1;

@@ -33,7 +33,7 @@ use redbud_mfs::SlotSize;
 
 use device::{
     BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
-    OWNED_BLOB, REPLIES, ROOTS, TREE,
+    REPLIES, ROOTS, TREE,
 };
 use generate::{Contents, LOG, Plan, make, make_cutting, store_contents};
 use image::Image;
@@ -64,7 +64,7 @@ fn golden(name: &str, ending: &str) -> Vec<u8> {
 fn reader_finds_in_golden_images_what_their_text_describes() {
     let files = std::fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
     let images: Vec<_> = files.filter(|path| path.extension().unwrap() == "img").collect();
-    assert!(images.len() >= 8);
+    assert!(images.len() >= 6);
     for path in images {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let (size, blocks) = golden::blocks(&golden(name, "img"));
@@ -156,7 +156,6 @@ const USUAL: Plan = Plan {
     slots: SlotSize::Bytes512,
     inline: true,
     near: true,
-    owners: true,
     cut: true,
     names: 300,
     operations: 900,
@@ -168,15 +167,13 @@ fn reader_agrees_with_the_store_on_images_of_each_kind() {
     for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
         for kind in 0..8 {
             let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
-            // In two of these images blobs do not name their owner.
-            let owners = ![3, 6].contains(&kind);
-            let plan = Plan { slots, inline, near, owners, cut, ..USUAL };
+            let plan = Plan { slots, inline, near, cut, ..USUAL };
             let image = check(&format!("{slots:?}-{kind}"), &make(plan));
             assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
             // The reader must have read blocks of every type.
-            let mut expected = BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, REPLIES, NAME_MAP]);
+            let mut expected =
+                BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, BLOB, REPLIES, NAME_MAP]);
             expected.insert(content);
-            expected.insert(if owners { OWNED_BLOB } else { BLOB });
             expected.extend(near.then_some(LAYOUT));
             assert_eq!(
                 image.device.visited.borrow().values().copied().collect::<BTreeSet<_>>(),

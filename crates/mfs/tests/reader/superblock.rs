@@ -8,13 +8,11 @@ use crate::device::{
 };
 
 /// Needed features, by bit (3.3).
-const UNFINISHED_LOAD: u8 = 1;
-const SLOTS: [(u8, u8); 3] = [(2, CONTENT_1024), (3, CONTENT_2048), (4, CONTENT_4096)];
-pub const INLINE_DATA: u8 = 5;
-pub const NAMESPACE_INDEX: u8 = 6;
-pub const LAYOUT_BLOCKS: u8 = 7;
-pub const BLOB_OWNERS: u8 = 8;
-const KNOWN: u64 = 0x1ff;
+const UNFINISHED_LOAD: u8 = 0;
+const SLOTS: [(u8, u8); 3] = [(1, CONTENT_1024), (2, CONTENT_2048), (3, CONTENT_4096)];
+pub const INLINE_DATA: u8 = 4;
+pub const LAYOUT_BLOCKS: u8 = 5;
+const KNOWN: u64 = 0x3f;
 
 #[derive(Debug)]
 pub struct Superblock {
@@ -94,7 +92,7 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
     check(data, place, SUPERBLOCK, crc32c::crc32c(&uuid))?;
     let needed = u64_at(data, 48);
     match () {
-        () if &data[32..40] != b"REDBUDMD" || data[56..72] != uuid => {
+        () if &data[32..40] != b"REDBUDM1" || data[56..72] != uuid => {
             return damaged(place, "not the superblock of this file system");
         }
         () if u32_at(data, 40) != 1 => return Err(Error::Refused("another version".to_owned())),

@@ -74,7 +74,7 @@ impl Bed {
             uuid: Uuid([0x4d; 16]),
             log_bytes: self.settings.log_bytes,
             pags: if pag.blocks > 0 { vec![pag] } else { Vec::new() },
-            features: mfs::Features::USUAL.with_slots(self.settings.slots),
+            features: mfs::Features::NONE.with_slots(self.settings.slots),
             force: true,
         };
         let wrong = |error: StoreError| broken("formatting", &error);

@@ -196,7 +196,7 @@ async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
         uuid: Uuid([9; 16]),
         log_bytes: 8 << 20,
         pags: vec![],
-        features: Features::USUAL,
+        features: Features::NONE,
         force: false,
     };
     Mfs::format(env, &disk, &options).await.unwrap();
