@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has the store's tests write the images that are not there; those that are stay as they are.
+/// Has the tests of `mfs` write the images that are not there; those that are stay as they are.
 fn golden() -> ExitCode {
     let arguments = [
         "test",

@@ -12,6 +12,7 @@ pub mod alloc;
 pub mod blobs;
 pub mod btree;
 pub mod cache;
+pub mod claims;
 pub mod clients;
 pub mod cost;
 pub mod device;

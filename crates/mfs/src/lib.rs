@@ -1,5 +1,5 @@
 //! MFS, the metadata file system: the namespace, the layouts and the space of Redbud, in the
-//! blocks of a [`engine`].
+//! blocks of a store of the [`engine`].
 
 mod clients;
 #[cfg(test)]

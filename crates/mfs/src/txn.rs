@@ -133,3 +133,40 @@ impl<'a> Txn<'a> {
         if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use engine::cost::Cost;
+    use engine::error::Stop;
+    use engine::format::block::BlockType;
+    use types::{Fault, Transno};
+
+    use crate::handle::Mfs;
+    use crate::testing::now;
+
+    #[test]
+    fn hooks_run_only_when_their_transaction_succeeds() {
+        let mfs = Mfs::volatile(1000);
+        let ran = Rc::new(Cell::new(0));
+        let failed = now(mfs.run(Cost::SMALL, |txn| {
+            let ran = ran.clone();
+            txn.on_commit(move |_, _| ran.set(ran.get() + 1));
+            let block = txn.alloc_meta(1, None)?;
+            txn.init(block, BlockType::Table)?;
+            Err::<(), _>(Stop::Fault(Fault::Exists))
+        }));
+        assert_eq!(failed.map(|_| ()).unwrap_err().fault(), Fault::Exists);
+        let unchanged = now(mfs.run(Cost::SMALL, |txn| {
+            let ran = ran.clone();
+            txn.on_commit(move |_, number| {
+                assert_eq!(number, Transno::ZERO);
+                ran.set(ran.get() + 10);
+            });
+            Ok(())
+        }));
+        assert_eq!((ran.get(), unchanged.unwrap().1), (10, Transno::ZERO));
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - the checkpoint writes blocks home in sweeps over the device ([`crate::cache::sweep`]), one
-//!   batch at a time. The copies of a batch are all the memory that it needs. A sweep that has begun runs to
-//!   its end;
+//!   batch at a time. The copies of a batch are all the memory that it needs. A sweep that has
+//!   begun runs to its end;
 //! - the checkpoint writes copies. It makes a copy when the write begins, and writes it only when
 //!   the log is durable up to that version. From the copy on the block counts as clean:
 //!   its next change logs an image, so redo can always repair a torn home write;

@@ -1,4 +1,4 @@
-//! Claims: which metadata blocks are in use; and reads of blocks and trees.
+//! Claims metadata blocks for what owns them; and reads of blocks and trees.
 
 use types::{Fault, MetaBlock};
 
@@ -7,38 +7,9 @@ use super::{Check, ProblemKind, Subject};
 use crate::txn::Txn;
 use engine::alloc::metaspace::BITS;
 use engine::btree::{NodeContent, Tree};
+use engine::claims::{ClaimFault, Mismatch};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
-use engine::format::superblock::Superblock;
-
-/// One bit per metadata block.
-pub(super) struct Claims {
-    bits: Vec<u64>,
-    pub(super) blocks: u64,
-}
-
-impl Claims {
-    /// New claims, with superblocks, roots, log and bitmap.
-    pub(super) fn new(superblock: &Superblock) -> Claims {
-        let blocks = superblock.blocks;
-        let mut out = Claims { bits: vec![0; blocks.div_ceil(64) as usize], blocks };
-        (0..superblock.reserved().min(blocks)).for_each(|block| out.set(block));
-        out.set(Superblock::place(1, blocks).0);
-        out
-    }
-
-    pub(super) fn set(&mut self, block: u64) {
-        self.bits[(block / 64) as usize] |= 1 << (block % 64);
-    }
-
-    fn get(&self, block: u64) -> bool {
-        self.bits[(block / 64) as usize] & (1 << (block % 64)) != 0
-    }
-
-    fn count(&self) -> u64 {
-        self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
-    }
-}
 
 impl Check {
     /// Runs a body that only reads; damage becomes a finding and `None`.
@@ -72,18 +43,19 @@ impl Check {
     /// Claims `len` blocks from `first` on; `false` if they are outside the device or claimed
     /// already.
     pub(super) fn claim(&mut self, first: MetaBlock, len: u64, what: &str) -> bool {
-        let end = first.0.saturating_add(len);
-        if first.0 == 0 || end > self.blocks.blocks {
-            self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
-            return false;
+        match self.blocks.claim(first, len) {
+            Ok(()) => true,
+            Err(ClaimFault::Outside) => {
+                self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
+                false
+            }
+            Err(ClaimFault::Shared(taken)) => {
+                let one = taken.first().copied().unwrap_or(first);
+                self.found(ProblemKind::SharedMetaBlock, Subject::Block(one), what);
+                self.shared.extend(taken);
+                false
+            }
         }
-        let taken = (first.0..end).find(|&block| self.blocks.get(block));
-        if let Some(block) = taken {
-            self.found(ProblemKind::SharedMetaBlock, Subject::Block(MetaBlock(block)), what);
-            self.shared.extend((first.0..end).filter(|&at| self.blocks.get(at)).map(MetaBlock));
-        }
-        (first.0..end).for_each(|block| self.blocks.set(block));
-        taken.is_none()
     }
 
     /// Visits every entry of a tree, and checks and claims its nodes.
@@ -125,19 +97,11 @@ impl Check {
                 self.plan.add(Fix::LostBitmap(index));
                 continue;
             };
-            let mut at = from;
-            while at < to {
-                let state = (bits[(at - from) as usize], self.blocks.get(at));
-                let end = (at..to).find(|&block| {
-                    (bits[(block - from) as usize], self.blocks.get(block)) != state
-                });
-                let end = end.unwrap_or(to);
-                match state {
-                    (true, false) => self.lost_blocks(at, end).await?,
-                    (false, true) => self.used_run(at, end - at),
-                    _ => {}
+            for mismatch in self.blocks.mismatches(from, &bits) {
+                match mismatch {
+                    Mismatch::Lost(first, end) => self.lost_blocks(first, end).await?,
+                    Mismatch::MarkedFree(first, end) => self.used_run(first, end - first),
                 }
-                at = end;
             }
         }
         self.report.counts.meta_blocks = self.blocks.count();

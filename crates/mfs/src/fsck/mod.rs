@@ -69,6 +69,7 @@ pub use repair::{Repaired, repair};
 use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use crate::zones::{ZoneDevice, ZoneLabels};
+use engine::claims::Claims;
 use engine::device::Device;
 use engine::device::label::{self, LabelCondition};
 use engine::error::StoreError;
@@ -274,7 +275,7 @@ async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, Store
 struct Check {
     mfs: Mfs,
     report: Report,
-    blocks: blocks::Claims,
+    blocks: Claims,
     /// Features of the superblock, and those in use that it does not name.
     features: Features,
     clients: BTreeSet<ClientId>,
@@ -312,7 +313,7 @@ impl Check {
         Check {
             mfs: mfs.clone(),
             report: Report { features: Some(mfs.superblock().features), ..Report::default() },
-            blocks: blocks::Claims::new(&mfs.superblock()),
+            blocks: Claims::new(&mfs.superblock()),
             features: mfs.superblock().features,
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),
