@@ -15,6 +15,8 @@ pub mod cache;
 pub mod claims;
 pub mod clients;
 pub mod cost;
+#[cfg(test)]
+mod crash_tests;
 pub mod device;
 pub mod error;
 pub mod format;

@@ -2,8 +2,6 @@
 //! blocks of a store of the [`engine`].
 
 mod clients;
-#[cfg(test)]
-mod crash_tests;
 pub mod dump;
 #[cfg(test)]
 mod engine_tests;

@@ -42,7 +42,7 @@ impl PagFormat {
 /// Properties of a new file system.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Its name, which must satisfy [`check_fs_name`].
+    /// Its name, which must satisfy [`types::label::check_fs_name`].
     pub name: String,
     /// Its UUID.
     pub uuid: Uuid,

@@ -93,7 +93,7 @@ impl<'a> Txn<'a> {
         &mut self.volatile
     }
 
-    /// As [`Txn::read`], of a block of directory slots.
+    /// As [`engine::txn::Txn::read`], of a block of directory slots.
     ///
     /// # Errors
     /// `Stop::Corrupt` if it is of another type.
@@ -105,7 +105,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// As [`Txn::write`], of a block of directory slots.
+    /// As [`engine::txn::Txn::write`], of a block of directory slots.
     ///
     /// # Errors
     /// `Stop::Corrupt` if it is of another type.
@@ -117,7 +117,7 @@ impl<'a> Txn<'a> {
     /// Makes `block` an empty block of directory slots.
     ///
     /// # Errors
-    /// As [`Txn::init`].
+    /// As [`engine::txn::Txn::init`].
     pub(crate) fn init_slots(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
         let kind = self.slots().kind();
         self.init(block, kind)

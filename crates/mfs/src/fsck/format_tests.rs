@@ -7,7 +7,7 @@
 //! | what belongs to another block is written there | all | the same |
 //! | the block is as it once was, and valid | all | as [`expected_when_stale`] says |
 //!
-//! Groups of the log are damaged the same ways in `crash_tests`.
+//! Groups of the log are damaged the same ways in the engine's `crash_tests`.
 //!
 //! Invariant of these tests: a kind of block, a size of slots or a feature that is new and of which
 //! these devices have nothing fails them.

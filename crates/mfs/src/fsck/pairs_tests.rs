@@ -1,7 +1,7 @@
 //! Damage to one or two blocks of those that everything is found through, on devices with one
 //! bitmap block.
 //!
-//! In the gate a part of the pairs is tried; `REDBUD_PAIRS=all cargo test -p redbud-store
+//! In the gate a part of the pairs is tried; `REDBUD_PAIRS=all cargo test -p redbud-mfs
 //! fsck::pairs` tries all of them, with slots of each size, each pair damaged in every way.
 //!
 //! Invariants:

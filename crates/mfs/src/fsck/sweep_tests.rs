@@ -1,6 +1,6 @@
 //! Whatever block is lost, the report says of everything that it costs.
 //!
-//! In the gate some blocks of each kind are tried; `REDBUD_SWEEP=all cargo test -p redbud-store
+//! In the gate some blocks of each kind are tried; `REDBUD_SWEEP=all cargo test -p redbud-mfs
 //! fsck::sweep` tries all of them.
 //!
 //! Invariants, for a device with something of every kind, of which one block is zeros and the log

@@ -1,7 +1,7 @@
 //! Counts disk accesses of lookups, changes and listings in a large directory that is not in
 //! memory.
 //!
-//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-store names::large -- --nocapture` uses a
+//! `REDBUD_LARGE=1000000 cargo test --release -p redbud-mfs names::large -- --nocapture` uses a
 //! directory of so many names.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};

@@ -2,13 +2,13 @@
 //! scan of the content.
 //!
 //! Invariants:
-//! - a directory gets its map when its content reaches [`MapLimits::blocks`], in the transaction
-//!   that lets it grow to this size. From then on a name and its entry change in the same
-//!   transaction;
+//! - a directory gets its map when its content reaches [`super::MapLimits::blocks`], in the
+//!   transaction that lets it grow to this size. From then on a name and its entry change in the
+//!   same transaction;
 //! - the map grows and shrinks by linear hashing, one bucket at a time. It has a bucket for each
-//!   [`MapLimits::load`] names. While not all buckets are split, they are filled unevenly, and this
-//!   load leaves room for that. So practically no bucket has a chained block, and a lookup reads
-//!   one bucket and one content block;
+//!   [`super::MapLimits::load`] names. While not all buckets are split, they are filled unevenly,
+//!   and this load leaves room for that. So practically no bucket has a chained block, and a lookup
+//!   reads one bucket and one content block;
 //! - the directory's slot counts the names of its map; in memory a directory with a map has its
 //!   chunks and some free slots, never its names.
 
@@ -26,7 +26,7 @@ use engine::error::Stop;
 use engine::format::block::BlockType;
 
 /// The last bucket is removed when buckets have this many times fewer names than
-/// [`MapLimits::load`].
+/// [`super::MapLimits::load`].
 const SHRINK: u64 = 4;
 /// Most bytes of the log for an entry and for a bucket when a map is built.
 const ENTRY_LOGGED: u64 = 12;

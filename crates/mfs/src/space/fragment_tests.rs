@@ -1,7 +1,7 @@
 //! What it costs to read the mapping of fragmented files from a disk, with layout blocks and
 //! without; and what it costs to create them.
 //!
-//! `cargo test --release -p redbud-store -- --ignored --nocapture mapping_of_fragmented_files`
+//! `cargo test --release -p redbud-mfs -- --ignored --nocapture mapping_of_fragmented_files`
 //! prints the tables of docs/BENCHMARKS.md; the other tests check the same with fewer files.
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};

@@ -7,7 +7,7 @@
 //!
 //! The test visits all crashes of the first level. In the recovery of some of them it visits all
 //! crashes of the second and third level. `REDBUD_CRASH_STATES=1000000 cargo test --release -p
-//! redbud-store depth -- --nocapture` visits that many states.
+//! redbud-engine depth -- --nocapture` visits that many states.
 
 use env::sim::{CrashOptions, SimDisk, SimRng, crash_images};
 
