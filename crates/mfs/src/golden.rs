@@ -10,7 +10,7 @@
 //!
 //! An image `NAME.img` in `crates/mfs/golden` is `"REDBUDGOLD1\n"`, then, compressed
 //! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A
-//! block that is not in the image is zero. Images omit free blocks and the log before its tail.
+//! block that is not in the image is zero. Images omit free blocks and what the log does not redo.
 //! `NAME.txt` describes the tree.
 
 mod compression;
@@ -96,16 +96,17 @@ fn decode(image: &[u8]) -> SimDisk {
     disk
 }
 
-/// Encodes a device without its meaningless blocks: free blocks, and the log before its tail.
+/// Encodes a device without its meaningless blocks: free blocks, and the log except from its tail to
+/// its end.
 fn stripped(disk: &SimDisk) -> Vec<u8> {
-    let free = on(&disk.fork(), |mfs| async move {
+    let (free, end): (Vec<bool>, u64) = on(&disk.fork(), |mfs| async move {
         let blocks = mfs.superblock().blocks;
         let all = |txn: &mut crate::Txn<'_>| {
             (0..blocks).map(|block| Ok(!txn.meta_allocated(MetaBlock(block))?)).collect()
         };
-        mfs.run(Cost::READ, all).await.unwrap().0
+        let free = mfs.run(Cost::READ, all).await.unwrap().0;
+        (free, mfs.last_committed().lsn.0)
     });
-    let free: Vec<bool> = free;
     let blocks = disk.size() / BLOCK as u64;
     let copy = |index| {
         let place = Superblock::place(index, blocks).0 * BLOCK as u64;
@@ -116,16 +117,13 @@ fn stripped(disk: &SimDisk) -> Vec<u8> {
     let first = log.log_first.0;
     let redone = |block: u64| {
         let place = (log.log_offset(types::Lsn(tail)) / BLOCK as u64, log.log_blocks);
-        (block + place.1 - place.0) % place.1 < REDONE_MAX
+        (block + place.1 - place.0) % place.1 < (end - tail).div_ceil(BLOCK as u64)
     };
     encode(disk, |block| match block {
         _ if (first..first + log.log_blocks).contains(&block) => redone(block),
         _ => !free[block as usize],
     })
 }
-
-/// Blocks of the log, from its tail on, that an image includes.
-const REDONE_MAX: u64 = 256;
 
 /// Runs `body` with the store on `disk`, open read-only.
 fn on<T: 'static, F: Future<Output = T>>(disk: &SimDisk, body: impl FnOnce(Mfs) -> F) -> T {

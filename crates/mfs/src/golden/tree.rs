@@ -11,7 +11,8 @@ use super::{WRITE, options};
 use crate::format::number::CHUNK_SLOTS;
 use crate::handle::Mfs;
 use crate::mkfs::{FormatOptions, PagFormat};
-use crate::names::NewInode;
+use crate::names::{MapLimits, NewInode};
+use crate::open::OpenOptions;
 use crate::space::LayoutAhead;
 use crate::txn::Txn;
 use engine::cost::Cost;
@@ -20,8 +21,8 @@ use engine::format::features::{Feature, Features};
 
 /// Bytes of the device.
 const SIZE: u64 = 64 << 20;
-/// Names that the long directory has for a while, and of how many it keeps one. It has a name map,
-/// which shrinks. The names are in several chunks, which are nearly all freed, or in one.
+/// Names that the long directory has for a while, and of how many it keeps one. The names are in
+/// several chunks, which are nearly all freed, or in one chunk with a name map, which shrinks.
 const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
 const SHORT: (u32, u32) = (1000, 59);
 
@@ -82,8 +83,13 @@ pub(super) fn make(features: Features) -> SimDisk {
             force: false,
         };
         Mfs::format(&env, &device, &format).await.unwrap();
-        let mfs = Mfs::open(&env, &device, options()).await.unwrap();
-        long_directory(&mfs, if features == Features::NONE { LONG } else { SHORT }).await;
+        let (maps, long) = match features {
+            Features::NONE => (MapLimits::USUAL, LONG),
+            _ => (MapLimits::TINY, SHORT),
+        };
+        let first = OpenOptions { maps, ..options() };
+        let mfs = Mfs::open(&env, &device, first).await.unwrap();
+        long_directory(&mfs, long).await;
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &device, options()).await.unwrap();
         directories(&mfs).await;
