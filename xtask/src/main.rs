@@ -52,16 +52,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has the store's tests write the images that are not there; those that are stay as they are.
+/// Has the tests of `mfs` write the images that are not there; those that are stay as they are.
 fn golden() -> ExitCode {
-    let arguments = [
-        "test",
-        "--package",
-        "redbud-store",
-        "--lib",
-        "--locked",
-        "golden::release_makes_the_tree",
-    ];
+    let arguments =
+        ["test", "--package", "redbud-mfs", "--lib", "--locked", "golden::release_makes_the_tree"];
     let outcome = step::cargo(&arguments, &[("REDBUD_GOLDEN", "write")], ci::LIMIT, |_| None);
     done(if outcome.passed { Ok(()) } else { Err(outcome.failures.join("; ")) })
 }

@@ -145,7 +145,7 @@ pub struct LocalArgs {
     pub metadata_size: Option<u64>,
     /// Size of directory slots at the first start: 512, 1K, 2K or 4K [default: 512]
     #[arg(long, value_name = "SIZE")]
-    pub slot: Option<store::SlotSize>,
+    pub slot: Option<mfs::SlotSize>,
     /// Store small files in their slots as inline data; set at the first start [default: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
     pub inline_data: Option<bool>,
@@ -205,7 +205,7 @@ pub struct MkfsArgs {
     /// Size of directory slots: 512, 1K, 2K or 4K. A larger slot holds more segments and
     /// extended attributes beside the inode
     #[arg(long, value_name = "SIZE", default_value = "512")]
-    pub slot: store::SlotSize,
+    pub slot: mfs::SlotSize,
     /// Store a file that fits in its slot as inline data there, without a data block
     #[arg(
         long,
@@ -383,7 +383,7 @@ pub struct LayoutArgs {
 }
 
 /// Maximum of threads of a check.
-const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
+const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
 
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]

@@ -11,8 +11,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use mfs::LayoutAhead;
 use serde::Deserialize;
-use store::LayoutAhead;
 use toml::Spanned;
 use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, check_fs_name};

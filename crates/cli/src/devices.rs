@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use env::{Disk, DiskOptions, Env};
-use store::{StoreError, ZoneDevice};
+use mfs::{StoreError, ZoneDevice};
 use types::PagId;
 
 /// How long to retry a device that is in use: a killed process releases its devices only when

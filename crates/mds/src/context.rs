@@ -9,8 +9,8 @@
 
 use std::cell::RefCell;
 
+use mfs::{Stop, Txn};
 use proto::mds::{Leased, OpReply, Principal};
-use store::{Stop, Txn};
 use types::limits::{RANGE_BLOCKS_MAX, RANGES_TOTAL_MAX};
 use types::{
     Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, HeldRange, Ino, Rights, Timestamp,

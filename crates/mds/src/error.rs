@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use store::StoreError;
+use mfs::StoreError;
 
 /// Why the server ended.
 #[derive(Clone, Debug)]

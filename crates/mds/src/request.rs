@@ -10,9 +10,9 @@ mod locks;
 
 use std::rc::Rc;
 
+use mfs::{Cost, Reserve, Stop, StoreError, Txn};
 use proto::mds::{Message, Op, OpReply, Reply, Request};
 use proto::operation::{Class, Grace, Repeat};
-use store::{Cost, Reserve, Stop, StoreError, Txn};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 

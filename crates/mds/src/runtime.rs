@@ -10,7 +10,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 
 use env::Env;
 use env::sync::{Notified, Notify};
-use store::{Mfs, StoreError};
+use mfs::{Mfs, StoreError};
 use types::{Instant, Lsn, Timestamp, Transno};
 
 use crate::config::Config;
@@ -24,7 +24,7 @@ pub struct Runtime {
     /// The configuration.
     pub config: Config,
     /// Name and UUID of the file system, and the epoch of this start.
-    pub identity: store::mfs::Identity,
+    pub identity: mfs::Identity,
     /// When the server started.
     pub started: Instant,
     /// Notified when the server has to end.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::sync::Notify;
-use store::StoreError;
-use store::scrub::{ScrubOptions, Scrubbed};
+use mfs::StoreError;
+use mfs::scrub::{ScrubOptions, Scrubbed};
 use types::{Duration, Instant};
 
 use crate::runtime::Runtime;

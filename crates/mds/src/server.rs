@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::Env;
-use store::Mfs;
+use mfs::Mfs;
 
 use crate::config::Config;
 use crate::eviction::Evictions;

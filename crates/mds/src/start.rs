@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use env::{Env, Listener};
-use store::Mfs;
+use mfs::Mfs;
 use types::Duration;
 
 use crate::config::Config;

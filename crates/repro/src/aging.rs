@@ -16,8 +16,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use env::sim::SimRng;
+use mfs::StoreError;
 use serde::Serialize;
-use store::StoreError;
 use types::Ino;
 
 use crate::layouts::bed::{dir_name, file_name};

@@ -9,8 +9,9 @@
 use std::path::{Path, PathBuf};
 
 use env::{Disk, DiskOptions, DriverKind, Env};
+use mfs::SlotFeatures;
+use mfs::{Cost, Features, FormatOptions, Mfs, SlotSize, Stop, StoreError};
 use serde::Serialize;
-use store::{Cost, Features, FormatOptions, Mfs, SlotSize, Stop, StoreError};
 use types::{Attr, Fault, FileKind, Ino, Instant, Uuid};
 
 use crate::layouts::bed::broken;
@@ -81,7 +82,7 @@ impl Image {
             uuid: Uuid([0x4d; 16]),
             log_bytes: self.log_bytes,
             pags: Vec::new(),
-            features: Features::USUAL.with_slots(self.slots),
+            features: Features::NONE.with_slots(self.slots),
             force: true,
         }
     }

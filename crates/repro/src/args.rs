@@ -8,7 +8,7 @@ use repro::layouts::{Contender, Settings};
 use types::units::{parse_duration, parse_size};
 
 /// Most threads of a check.
-const JOBS_MAX: i64 = store::fsck::JOBS_MAX as i64;
+const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
 
 /// The papers' figures, and what else shows where Redbud's time and accesses go.
 #[derive(Parser, Debug)]
@@ -155,7 +155,7 @@ pub struct MetaratesArgs {
     pub batch: u32,
     /// Size of directory slots of the embedded layout: 512, 1K, 2K or 4K
     #[arg(long, value_name = "SIZE", default_value = "512")]
-    pub slot: store::SlotSize,
+    pub slot: mfs::SlotSize,
     /// Log of the store, and journal of ext4
     #[arg(long, default_value = "128M", value_parser = parse_size)]
     pub log: u64,
@@ -262,7 +262,7 @@ pub struct MfsArgs {
     pub jobs: Vec<u16>,
     /// Size of directory slots
     #[arg(long, default_value = "512")]
-    pub slot: store::SlotSize,
+    pub slot: mfs::SlotSize,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -298,7 +298,7 @@ pub struct MdsArgs {
     pub cache: u64,
     /// Size of directory slots
     #[arg(long, default_value = "512")]
-    pub slot: store::SlotSize,
+    pub slot: mfs::SlotSize,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

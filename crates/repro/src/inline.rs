@@ -16,10 +16,11 @@
 
 use env::sim::{DiskModel, DiskReport, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
-use serde::Serialize;
-use store::{
+use mfs::SlotFeatures;
+use mfs::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
+use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
     Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Transno,
@@ -165,7 +166,7 @@ impl Bench {
             disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
         }
         let bench = Bench { shape, slots, inline, world, meta, data };
-        let usual = Features::USUAL.with_slots(slots);
+        let usual = Features::NONE.with_slots(slots);
         let features = if inline { usual.with(Feature::INLINE_DATA) } else { usual };
         bench.world.run(|env| async move {
             let disk = device(&env, META).await?;

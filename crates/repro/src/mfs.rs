@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use env::{Disk, Env};
+use mfs::fsck::{FsckOptions, Report, fsck};
+use mfs::{Cost, FormatOptions, Mfs, OpenOptions, SlotSize, StoreError, Txn};
 use serde::Serialize;
-use store::fsck::{FsckOptions, Report, fsck};
-use store::{Cost, FormatOptions, Mfs, OpenOptions, SlotSize, StoreError, Txn};
 use types::{Duration, FileKind, Ino, Instant, Transno};
 
 use crate::alone::{Clocks, Image, Took, directories};

@@ -11,8 +11,8 @@
 
 use std::future::Future;
 
+use mfs::{DirPlacement, StoreError};
 use serde::Serialize;
-use store::{DirPlacement, StoreError};
 use types::Ino;
 
 use crate::layouts::bed::{dir_name, file_name};

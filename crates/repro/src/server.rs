@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use env::sync::oneshot;
 use env::{Disk, Env, Stream};
 use mds::{Config, Mds};
+use mfs::{FormatOptions, Mfs, OpenOptions, SlotSize, StoreError};
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{
     Hello, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, VERSION, Welcome,
 };
 use proto::wire::Bytes;
 use serde::Serialize;
-use store::{FormatOptions, Mfs, OpenOptions, SlotSize, StoreError};
 use types::{ClientId, FileKind, Ino, Rights, Transno};
 
 use crate::alone::{Clocks, Image, NAME, Took, directories};

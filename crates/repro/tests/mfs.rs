@@ -14,7 +14,7 @@ fn plan(files: u64, in_flight: u64) -> Plan {
         log_bytes: 16 << 20,
         cache_bytes: 32 << 20,
         jobs: vec![1, 2, 4],
-        slots: store::SlotSize::default(),
+        slots: mfs::SlotSize::default(),
     }
 }
 

@@ -15,7 +15,7 @@ fn server_creates_files_for_clients_in_its_process() {
             durable,
             log_bytes: 16 << 20,
             cache_bytes: 32 << 20,
-            slots: store::SlotSize::default(),
+            slots: mfs::SlotSize::default(),
         };
         let found = measure(&plan).unwrap();
         assert!(found.log_bytes_each > 100.0 && found.log_bytes_each <= 600.0, "{found:?}");

@@ -13,12 +13,13 @@ use env::sim::{
 };
 use env::{Disk, DiskOptions, Env};
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
-use proto::mds::Reply;
-use store::fsck::FsckOptions;
-use store::{
+use mfs::SlotFeatures;
+use mfs::fsck::FsckOptions;
+use mfs::{
     Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
     SlotSize, Stop, StoreError, Txn,
 };
+use proto::mds::Reply;
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
@@ -172,7 +173,7 @@ impl Format {
             (Feature::LAYOUT_BLOCKS, self.layout_blocks),
         ];
         let chosen = switches.into_iter().filter(|(_, on)| *on);
-        chosen.fold(Features::USUAL.with_slots(self.slots), |all, (feature, _)| all.with(feature))
+        chosen.fold(Features::NONE.with_slots(self.slots), |all, (feature, _)| all.with(feature))
     }
 }
 
@@ -496,7 +497,7 @@ impl Cluster {
             // Freed blocks of files that an evicted client could write stay unusable until its
             // quarantine ends.
             let held = !txn.quarantines()?.is_empty();
-            let freed = |zone: &store::PagState| if held { 0 } else { zone.freed };
+            let freed = |zone: &mfs::PagState| if held { 0 } else { zone.freed };
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
         }));
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -631,13 +632,13 @@ pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
             .map_err(|error| error.to_string())?;
         let options = FsckOptions { cache_bytes: CACHE_BYTES, jobs: 2, ..FsckOptions::default() };
         let report =
-            store::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
+            mfs::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
         if report.is_clean() { Ok(()) } else { Err(findings(&report)) }
     })
 }
 
 /// The first findings, a line each.
-pub(crate) fn findings(report: &store::fsck::Report) -> String {
+pub(crate) fn findings(report: &mfs::fsck::Report) -> String {
     let lines: Vec<String> =
         report.problems.iter().take(8).map(|problem| format!("{problem:?}")).collect();
     lines.join("\n  ")

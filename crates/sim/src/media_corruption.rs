@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use store::{Cost, Mfs, OpenOptions, Stop, StoreError, Txn};
+use mfs::{Cost, Mfs, OpenOptions, Stop, StoreError, Txn};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{FileBlock, FileKind, Ino};
 

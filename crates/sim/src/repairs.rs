@@ -14,8 +14,8 @@
 
 use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
-use store::fsck::{FsckOptions, Repaired, repair};
-use store::{StoreError, ZoneDevice};
+use mfs::fsck::{FsckOptions, Repaired, repair};
+use mfs::{StoreError, ZoneDevice};
 
 use crate::cluster;
 use crate::media_corruption::{self, Contents, NAME};
@@ -122,7 +122,7 @@ fn repaired(bad: &SimDisk, data: &SimDisk, seed: u64) -> Result<Repaired, StoreE
 
 #[cfg(test)]
 mod tests {
-    use store::{Cost, Mfs, NewInode, OpenOptions};
+    use mfs::{Cost, Mfs, NewInode, OpenOptions};
     use types::{ClientId, FileKind, Ino, Name, Timestamp};
 
     use super::*;

@@ -24,7 +24,7 @@ use crate::history::History;
 use crate::low_space::LowSpace;
 use crate::mount::{Mount, OpenFile};
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
-use store::reservation::BLOCKS_PER_CLIENT;
+use engine::alloc::reservation::BLOCKS_PER_CLIENT;
 
 /// Blocks that one operation may need, and as many for other clients between two samples.
 const LOW_DATA: u64 = 16;

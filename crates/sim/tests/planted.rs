@@ -138,7 +138,7 @@ const NOT_SHOWN: [Bug; 2] = [Bug::RepeatedAnswerLost, Bug::AttrVersionIgnored];
 /// Seeds tried if the recorded one no longer shows the bug.
 const TRIES: u64 = 1000;
 
-/// Bugs that only a crash at every write of the store shows (`crates/store/src/crash_tests`).
+/// Bugs that only a crash at every write of the store shows (`crates/engine/src/crash_tests`).
 const OF_THE_STORE: [Bug; 3] = [Bug::TornGroupAccepted, Bug::TailBeforeFlush, Bug::HomeBeforeLog];
 
 /// Bugs that the walk of a small world of leases shows (`crates/proto/tests/leases.rs`).

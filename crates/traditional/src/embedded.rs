@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is decided here: each operation is what `mds::ops` does to the store.
 
-use store::{DirEntry, NewInode, Stop, Txn};
+use mfs::{DirEntry, NewInode, Stop, Txn};
 use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name, Timestamp};
 
 use crate::layout::{Layout, Listing, touched, unlinked};

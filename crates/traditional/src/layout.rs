@@ -6,7 +6,7 @@
 //! - what a metadata server adds to a change (times of the directory, links of its parent) is done
 //!   here, so that a transaction writes what the server's would.
 
-use store::{DirEntry, NewInode, Stop, Txn};
+use mfs::{DirEntry, NewInode, Stop, Txn};
 use types::{Attr, ClientId, Extent, FileKind, Ino, Name, Timestamp};
 
 /// How a directory is listed.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
 use env::{DiskOptions, Env};
-use store::{
+use mfs::{
     Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, RootId, Stop, StoreError,
     Txn,
 };
@@ -41,7 +41,7 @@ fn options(log_bytes: u64) -> FormatOptions {
         uuid,
         log_bytes,
         pags: Vec::new(),
-        features: store::Features::USUAL,
+        features: mfs::Features::NONE,
         force: false,
     }
 }
@@ -53,7 +53,7 @@ fn small_groups(mfs: &Mfs) -> Geometry {
 
 fn volatile() -> Mfs {
     let mfs = Mfs::volatile(20_000);
-    run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options(0))).unwrap();
+    run(&mfs, |txn| mfs::mkfs::write_initial_content(txn, &options(0))).unwrap();
     mfs
 }
 
@@ -266,7 +266,7 @@ fn directory_beyond_every_index_level_keeps_names_and_frees_blocks() {
     const FILES: u64 = 14_000;
     for hashed in [false, true] {
         let mfs = Mfs::volatile(60_000);
-        run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options(0))).unwrap();
+        run(&mfs, |txn| mfs::mkfs::write_initial_content(txn, &options(0))).unwrap();
         let first = types::MetaBlock(mfs.superblock().reserved());
         let geometry = Geometry { first, groups: 4, group_blocks: 4000, group_inodes: 4096 };
         run(&mfs, |txn| Traditional::format(txn, geometry, hashed)).unwrap();
@@ -342,7 +342,7 @@ fn check_finds_planted_damage() {
     run(&mfs, |txn| txn.alloc_meta(1, None).map(drop)).unwrap_or(());
     let lost = run(&mfs, |txn| {
         let block = txn.alloc_meta(1, None)?;
-        txn.init(block, store::BlockType::Table).map(drop)
+        txn.init(block, mfs::BlockType::Table).map(drop)
     });
     lost.unwrap();
     let problems = run(&mfs, |txn| layout.check(txn)).unwrap();
@@ -502,7 +502,7 @@ fn layouts_map_and_free_the_same_segments() {
     for hashed in [None, Some(false), Some(true)] {
         let mfs = Mfs::volatile(20_000);
         let options = FormatOptions { pags: vec![pag], ..options(0) };
-        run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options)).unwrap();
+        run(&mfs, |txn| mfs::mkfs::write_initial_content(txn, &options)).unwrap();
         let layout: Box<dyn Layout> = match hashed {
             None => Box::new(Embedded),
             Some(hashed) => {
@@ -528,7 +528,7 @@ fn only_files_map_granted_blocks_beyond_their_end() {
     let mfs = Mfs::volatile(20_000);
     let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
     let options = FormatOptions { pags: vec![pag], ..options(0) };
-    run(&mfs, |txn| store::volatile_state::write_initial_content(txn, &options)).unwrap();
+    run(&mfs, |txn| mfs::mkfs::write_initial_content(txn, &options)).unwrap();
     let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };
     run(&mfs, |txn| Traditional::format(txn, geometry, false)).unwrap();
     let layout = run(&mfs, Traditional::open).unwrap();

@@ -25,7 +25,7 @@ macro_rules! id {
 
 id! {
     /// Inode number: `DirNo` 40 bits, reuse 8 bits, slot 16 bits. Stable for the
-    /// file's life, never reused. Only `store` interprets it. 0 means none.
+    /// file's life, never reused. Only `mfs` interprets it. 0 means none.
     Ino(u64)
 }
 id! {

@@ -15,7 +15,7 @@ pub struct Rust {
 }
 
 impl Rust {
-    /// The crate's folder, as `crates/store`.
+    /// The crate's folder, as `crates/mfs`.
     pub fn package(&self) -> &str {
         let depth = if self.path.starts_with("crates/") { 2 } else { 1 };
         let end = self.path.match_indices('/').nth(depth - 1).map_or(self.path.len(), |(at, _)| at);

@@ -4,8 +4,8 @@
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 
 use env::{Disk, DriverKind, Env};
-use store::dump::Dumped;
-use store::{Mfs, OpenOptions};
+use mfs::dump::Dumped;
+use mfs::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
@@ -30,7 +30,7 @@ pub fn dump(args: &DumpArgs) -> Ended {
         let mfs = open(&env, &cluster).await?;
         let mut out = BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
         let paths = cluster.zone_paths();
-        let dumped = store::dump::dump(&mfs, &zone_devices(&paths), &mut out).await;
+        let dumped = mfs::dump::dump(&mfs, &zone_devices(&paths), &mut out).await;
         let dumped = dumped.map_err(|error| failed(error.to_string()))?;
         out.flush().map_err(|error| failed(format!("cannot write the dump: {error}")))?;
         drop(mfs.close().await);
@@ -90,7 +90,7 @@ pub fn load(args: &LoadArgs) -> Ended {
         let disk = disk(&env, &cluster, true).await?;
         let options = OpenOptions { cache_bytes: cluster.cache as usize, ..OpenOptions::default() };
         let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
-        let loaded = store::dump::load_onto(&env, &disk, options, &mut input).await;
+        let loaded = mfs::dump::load_onto(&env, &disk, options, &mut input).await;
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
         output::eprint_line(&format!(
             "{}: {} inodes, {} further names, {} segments",

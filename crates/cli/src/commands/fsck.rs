@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{DriverKind, Env};
-use serde::Serialize;
-use store::fsck::{
+use mfs::SlotFeatures;
+use mfs::fsck::{
     Counts, FsckOptions, JOBS_MAX, Lost, ProblemKind, Repaired, Report as Findings, Severity,
 };
+use serde::Serialize;
 use types::PagId;
 
 use crate::args::{Format, FsckArgs};
@@ -226,11 +227,11 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
     let on_loss = repair.then_some(print_loss as fn(&Lost));
     let options =
         FsckOptions { cache_bytes, progress, on_loss, jobs, zones, name, relabel: &relabel };
-    let error = |error: store::StoreError| failed(error.to_string());
+    let error = |error: mfs::StoreError| failed(error.to_string());
     if repair {
-        return store::fsck::repair(env, &disk, options).await.map_err(error);
+        return mfs::fsck::repair(env, &disk, options).await.map_err(error);
     }
-    let left = store::fsck::fsck(env, &disk, options).await.map_err(error)?;
+    let left = mfs::fsck::fsck(env, &disk, options).await.map_err(error)?;
     Ok(Repaired { left, ..Repaired::default() })
 }
 
@@ -261,7 +262,7 @@ fn progress_end() {
     }
 }
 
-fn problem(found: &store::fsck::Problem) -> Problem {
+fn problem(found: &mfs::fsck::Problem) -> Problem {
     Problem {
         kind: found.kind.name(),
         severity: severity(found.kind),
@@ -309,8 +310,8 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
 /// Devices of another file system. Without a readable label of the metadata device none are found.
 async fn foreign_zones(env: &Env, cluster: &Cluster) -> Vec<String> {
     let path = cluster.metadata.path.display().to_string();
-    let Some(label) = store::label_on(env, &path).await else { return Vec::new() };
-    store::foreign_devices(env, label.fs_uuid, &zone_devices(&cluster.zone_paths())).await
+    let Some(label) = mfs::label_on(env, &path).await else { return Vec::new() };
+    mfs::foreign_devices(env, label.fs_uuid, &zone_devices(&cluster.zone_paths())).await
 }
 
 fn missing_zones(cluster: &Cluster) -> Vec<String> {

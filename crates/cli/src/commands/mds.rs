@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use env::{DriverKind, Env};
 use mds::{Config, Mds, PagPlace};
+use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
-use store::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use types::PagId;
 use types::limits::BLOCK_U64;
 use types::units::human_size;

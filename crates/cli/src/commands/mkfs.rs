@@ -8,11 +8,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use env::{Disk, DriverKind, Env, IoBuf};
-use serde::Serialize;
-use store::superblock::Superblock;
-use store::{
+use mfs::SlotFeatures;
+use mfs::superblock::Superblock;
+use mfs::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
+use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::units::human_size;
 use types::{Attr, Fault, Ino, Label, PagId, Uuid};
@@ -79,7 +80,7 @@ fn describe(made: &Formatted) -> String {
 pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Features {
     let switches = [(Feature::INLINE_DATA, inline_data), (Feature::LAYOUT_BLOCKS, layout_blocks)];
     let chosen = switches.into_iter().filter(|(_, on)| *on);
-    chosen.fold(Features::USUAL.with_slots(slots), |all, (feature, _)| all.with(feature))
+    chosen.fold(Features::NONE.with_slots(slots), |all, (feature, _)| all.with(feature))
 }
 
 /// Formats the zones of `cluster`; overwrites content only with `force`.
@@ -259,7 +260,7 @@ async fn label(
     let (uuid, blocks) = (env.random_uuid(), zone.disk.size() / BLOCK_U64);
     let format = PagFormat { id: zone.pag, uuid, blocks };
     let mut block = IoBuf::zeroed(BLOCK);
-    block.copy_from_slice(&store::data_label(fs_uuid, &cluster.name, &format).encode());
+    block.copy_from_slice(&mfs::data_label(fs_uuid, &cluster.name, &format).encode());
     let (written, _) = zone.disk.write(0, block).await;
     written.map_err(|error| failed(error.to_string()))?;
     zone.disk.flush().await.map_err(|error| failed(error.to_string()))?;

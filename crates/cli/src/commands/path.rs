@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use env::{DriverKind, Env};
+use mfs::{Cost, Mfs, OpenOptions, Paths, StoreError};
 use serde::Serialize;
-use store::{Cost, Mfs, OpenOptions, Paths, StoreError};
 use types::Ino;
 
 use crate::args::PathArgs;

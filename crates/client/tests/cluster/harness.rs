@@ -11,7 +11,7 @@ use client::{
 use env::sim::{SimDisk, SimOptions, SimWorld};
 use env::sync::AsyncMutex;
 use env::{DiskOptions, Env};
-use store::{FormatOptions, Mfs, OpenOptions, PagFormat};
+use mfs::{FormatOptions, Mfs, OpenOptions, PagFormat};
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
 use types::{Duration, Epoch, Fault, Ino, Name, PagId, Uuid};
@@ -60,7 +60,7 @@ fn pag_uuid() -> Uuid {
 
 /// Runs `test` on a newly formatted cluster with a running server.
 pub fn check<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Cluster) -> F) {
-    check_with(seed, store::Features::USUAL, test);
+    check_with(seed, mfs::Features::NONE, test);
 }
 
 /// Added to every seed, to run the tests with other orders of events: `REDBUD_COURSE` of the
@@ -73,7 +73,7 @@ fn other_courses() -> u64 {
 /// As [`check`], on a file system with these features.
 pub fn check_with<F: Future<Output = ()>>(
     seed: u64,
-    features: store::Features,
+    features: mfs::Features,
     test: impl FnOnce(Cluster) -> F,
 ) {
     LOG.with(|log| log.borrow_mut().clear());
@@ -112,7 +112,7 @@ pub fn check_with<F: Future<Output = ()>>(
 }
 
 impl Cluster {
-    async fn format(&self, features: store::Features) {
+    async fn format(&self, features: mfs::Features) {
         let options = DiskOptions { write: true, exclusive: true };
         let disk = self.env.open_disk("meta", options).await.expect("the disk is there");
         let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };

@@ -1,13 +1,14 @@
 //! Inline data of small files, between clients and through crashes.
 
 use client::{Handle, NodeSpec, Place, SetAttrRequest};
-use store::{Feature, Features, SlotSize};
+use mfs::SlotFeatures;
+use mfs::{Feature, Features, SlotSize};
 use types::{Duration, Fault, FileKind, Ino};
 
 use crate::harness::{Cluster, Mount, RDWR, ROOT, check_with, logged, name};
 
 fn features() -> Features {
-    Features::USUAL.with_slots(SlotSize::Bytes1024).with(Feature::INLINE_DATA)
+    Features::NONE.with_slots(SlotSize::Bytes1024).with(Feature::INLINE_DATA)
 }
 
 /// Reads, writes and flushes of the data device so far.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use store::Cost;
+use mfs::Cost;
 use types::{ClientId, Duration};
 
 use super::Evictions;

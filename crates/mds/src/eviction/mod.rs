@@ -13,8 +13,8 @@ mod quarantine;
 
 use std::rc::Rc;
 
+use mfs::{ALL_FILES, Cost, StoreError};
 use proto::mds::{Message, Push};
-use store::{ALL_FILES, Cost, StoreError};
 use types::{Bug, ClientId, Ino, Rights, Transno, planted};
 
 use self::quarantine::Quarantine;

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use store::{ALL_FILES, Cost, StoreError, Txn};
+use mfs::{ALL_FILES, Cost, StoreError, Txn};
 use types::{Bug, ClientId, Duration, Ino, Instant, planted};
 
 use super::{Evictions, FREEZE};

@@ -1,7 +1,7 @@
 //! Explicit changes of attributes.
 
+use mfs::{Stop, Txn};
 use proto::mds::{OpReply, SetAttr, SetTime};
-use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
 use super::acl::{self, Acl};

@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
+use mfs::{Stop, Txn};
 use proto::mds::{Edit, OpReply};
-use store::{Stop, Txn};
 use types::limits::{COMMIT_EDITS_MAX, CONTENTS_MAX, FILE_SIZE_MAX};
 use types::{
     BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, HeldRange, Ino, Rights, Timestamp,

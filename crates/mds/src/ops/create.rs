@@ -1,8 +1,8 @@
 //! Creates inodes, with a name or as orphans.
 
+use mfs::{NewInode, Stop, Txn};
 use proto::mds::{NewNode, OpReply};
 use proto::wire::Bytes;
-use store::{NewInode, Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
 use super::acl::{self, Acl};

@@ -1,8 +1,8 @@
 //! Rights on content, and layouts.
 
+use mfs::{Stop, Txn};
 use proto::mds::{LayoutSlice, OpReply};
 use proto::wire::Bytes;
-use store::{Stop, Txn};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
 

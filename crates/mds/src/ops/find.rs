@@ -1,8 +1,8 @@
 //! Reading the namespace: lookup, getattr, readdir, readlink.
 
+use mfs::{Stop, Txn};
 use proto::mds::{DirEntry, OpReply};
 use proto::wire::Bytes;
-use store::{Stop, Txn};
 use types::limits::READDIR_MAX;
 use types::{Fault, FileKind, Ino, Name, Rights};
 

@@ -1,7 +1,7 @@
 //! Further names of an inode.
 
+use mfs::{Stop, Txn};
 use proto::mds::OpReply;
-use store::{Stop, Txn};
 use types::limits::LINK_MAX;
 use types::{Fault, FileKind, Ino, Name, Rights};
 

@@ -19,9 +19,9 @@ pub mod repeat;
 pub mod space;
 mod xattr;
 
+use mfs::{Cost, Stop, Txn};
 use proto::mds::{Op, OpReply};
 use proto::operation::{Class, CostClass};
-use store::{Cost, Stop, Txn};
 use types::Fault;
 
 use crate::context::OpContext;

@@ -1,7 +1,7 @@
 //! Removes names: unlink, rmdir, and what both share with a rename over a name.
 
+use mfs::{Stop, Txn};
 use proto::mds::OpReply;
-use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use crate::context::OpContext;

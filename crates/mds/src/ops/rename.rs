@@ -6,9 +6,9 @@
 //! - no other client writes a file that takes another inode's name: its content is committed;
 //! - the checks come in the order of the kernel and ext4.
 
+use mfs::{Stop, Txn};
 use proto::mds::{LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
-use store::{Stop, Txn};
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
 use super::remove::{need_target, remove_entry};

@@ -1,10 +1,10 @@
 //! The reply to an operation that was executed before a restart of the server, rebuilt from its
 //! kept outcome and the current state.
 
+use mfs::{Stop, Txn};
 use proto::mds::{Op, OpReply};
 use proto::operation::Class;
 use proto::wire::Appended;
-use store::{Stop, Txn};
 use types::{Attr, Fault, FileKind, Ino, Timestamp};
 
 use crate::context::OpContext;

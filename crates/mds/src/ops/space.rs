@@ -1,7 +1,7 @@
 //! Data space: free blocks, grants, returns.
 
+use mfs::{Stop, Txn};
 use proto::mds::{OpReply, PagRun, Statfs};
-use store::{Stop, Txn};
 use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
 

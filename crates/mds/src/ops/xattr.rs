@@ -1,8 +1,8 @@
 //! Extended attributes, POSIX ACLs among them.
 
+use mfs::{Stop, Txn};
 use proto::mds::OpReply;
 use proto::wire::Bytes;
-use store::{Stop, Txn};
 use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Attr, Fault, FileKind, Ino, Rights};
 

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use store::Cost;
+use mfs::Cost;
 use types::{ClientId, Duration, Instant};
 
 use super::Recovery;

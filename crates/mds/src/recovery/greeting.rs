@@ -6,9 +6,9 @@
 
 use std::rc::Rc;
 
+use mfs::{Cost, StoreError};
 use proto::frame::{Decoder, Received};
 use proto::mds::{self, Hello, Message, Refused, Welcome};
-use store::{Cost, StoreError};
 use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
 use types::{Bug, ClientId, Duration, Fault, Transno, planted};
 
@@ -166,7 +166,7 @@ impl Recovery {
             let text = format!(
                 "the metadata zone has no room for another client, whose replies may take {} KiB; \
                  remove files by those that are there, or evict some",
-                (store::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
+                (engine::alloc::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
             );
             return Err(refusal(Fault::NoSpace, text));
         }

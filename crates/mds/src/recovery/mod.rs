@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sync::Notify;
-use store::{Cost, StoreError};
+use mfs::{Cost, StoreError};
 use types::{ClientId, Ino};
 
 use self::decision::ServerKnowledge;

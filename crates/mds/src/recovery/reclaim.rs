@@ -9,7 +9,7 @@ use types::Ino;
 
 use super::Recovery;
 use crate::sessions::Session;
-use store::StoreError;
+use mfs::StoreError;
 
 impl Recovery {
     /// The client reclaims leases and locks.

@@ -8,7 +8,7 @@
 //!   it. So the inode is not freed before the client has said whether it has it open;
 //! - the server asks the client as soon as it can answer, and nobody waits for that answer.
 
-use store::{Cost, Stop, StoreError, Txn};
+use mfs::{Cost, Stop, StoreError, Txn};
 use types::{ClientId, Ino, Transno};
 
 use super::Recovery;

@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use env::sync::Notify;
+use mfs::Cost;
 use proto::mds::PagInfo;
-use store::Cost;
 use types::{ClientId, PagId};
 
 use self::devices::DataDevices;

@@ -6,7 +6,7 @@
 //! - the client answers in a reserved slot and waits for nobody for more than a moment; the
 //!   server's wait for answers is bounded: it goes on without clients that do not answer in time.
 
-use store::Cost;
+use mfs::Cost;
 use types::{ClientId, Duration};
 
 use super::Space;

@@ -1,8 +1,8 @@
 //! Finds the data zones at the start: the store's table, the configured paths, the labels.
 
 use env::DiskOptions;
+use mfs::Cost;
 use proto::mds::PagInfo;
-use store::Cost;
 use types::label::{Label, LabelKind};
 use types::limits::BLOCK;
 

@@ -2,7 +2,8 @@
 
 mod json;
 
-use store::scrub::Scrubbed;
+use mfs::SlotFeatures;
+use mfs::scrub::Scrubbed;
 
 use crate::ops::READ;
 use crate::server::Server;

@@ -8,12 +8,12 @@ use std::rc::Rc;
 use env::sim::SimWorld;
 use env::sync::{Notify, OneSender, oneshot};
 use env::{DiskOptions, Env, Stream};
+use mfs::mkfs::{FormatOptions, PagFormat};
+use mfs::open::OpenOptions;
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
 use proto::wire::Bytes;
 use redbud_mds::{Config, Mds};
-use store::mkfs::{FormatOptions, PagFormat};
-use store::open::OpenOptions;
 use types::*;
 
 pub const ADDRESS: &str = "mds:1";
@@ -48,12 +48,12 @@ pub fn with_sizes<F: Future<Output = ()>>(
     sizes: (u64, u64),
     test: impl FnOnce(Bed) -> F,
 ) {
-    with_features(seed, sizes, store::Features::USUAL, test);
+    with_features(seed, sizes, mfs::Features::NONE, test);
 }
 
 /// As [`run`], on a file system with inline data.
 pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
-    let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
+    let features = mfs::Features::NONE.with(mfs::Feature::INLINE_DATA);
     with_features(7, (META, 1 << 20), features, test);
 }
 
@@ -61,7 +61,7 @@ pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
 pub fn with_features<F: Future<Output = ()>>(
     seed: u64,
     (bytes, blocks): (u64, u64),
-    features: store::Features,
+    features: mfs::Features,
     test: impl FnOnce(Bed) -> F,
 ) {
     let world = SimWorld::new(seed);
@@ -78,7 +78,7 @@ pub fn with_features<F: Future<Output = ()>>(
             features,
             force: false,
         };
-        store::Mfs::format(&env, &disk, &options).await.unwrap();
+        mfs::Mfs::format(&env, &disk, &options).await.unwrap();
         drop(disk);
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
@@ -108,7 +108,7 @@ impl Bed {
             let disk = open_meta(&env).await;
             let options =
                 OpenOptions { cache_bytes: 16 << 20, read_only: false, ..OpenOptions::default() };
-            let mfs = store::Mfs::open(&env, &disk, options).await.unwrap();
+            let mfs = mfs::Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", ADDRESS);
             config.lease = LEASE;
             config.leases_max = leases_max;
@@ -164,7 +164,7 @@ impl Bed {
         self.world.kill("mds");
         self.sleep(Duration::from_secs(1)).await;
         let disk = open_meta(&self.env).await;
-        let report = store::fsck::fsck(&self.env, &disk, Default::default()).await.unwrap();
+        let report = mfs::fsck::fsck(&self.env, &disk, Default::default()).await.unwrap();
         assert!(report.is_clean(), "{:#?}", report.problems);
     }
 

@@ -164,7 +164,7 @@ fn rename_to_a_longer_name_recalls_nothing_from_the_writer() {
 /// PROTOCOLS 6a.2.
 #[test]
 fn inline_data_is_refused_and_a_mapping_taken_if_metadata_is_full() {
-    let features = store::Features::USUAL.with(store::Feature::INLINE_DATA);
+    let features = mfs::Features::NONE.with(mfs::Feature::INLINE_DATA);
     with_features(7, (10 << 20, 2000), features, |bed| async move {
         let c = bed.client("c").await;
         let mut files = Vec::new();

@@ -220,8 +220,7 @@ fn block_of(disk: &env::sim::SimDisk, ino: Ino) -> u64 {
     let number = ino.0.to_le_bytes();
     let holds = |block: &u64| {
         let data = disk.peek(block * BLOCK, BLOCK as usize);
-        let home =
-            data[4] == store::BlockType::Directory as u8 && data[8..16] == block.to_le_bytes();
+        let home = data[4] == mfs::BlockType::Directory as u8 && data[8..16] == block.to_le_bytes();
         // FORMAT.md 7.2: eight slots of 508 bytes behind the header, the number at offset 8.
         home && (0..8).any(|slot| data[32 + 508 * slot + 8..][..8] == number)
     };

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use env::sim::Processors;
 use env::{DiskOptions, Env};
-use store::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, StoreError};
+use mfs::SlotFeatures;
+use mfs::{Cost, FormatOptions, Mfs, NewInode, OpenOptions, PagFormat, Reserve, StoreError};
 use traditional::{Embedded, Geometry, Layout, Traditional};
 use types::{Duration, FileKind, Ino, PagId, Uuid};
 
@@ -73,7 +74,7 @@ impl Bed {
             uuid: Uuid([0x4d; 16]),
             log_bytes: self.settings.log_bytes,
             pags: if pag.blocks > 0 { vec![pag] } else { Vec::new() },
-            features: store::Features::USUAL.with_slots(self.settings.slots),
+            features: mfs::Features::NONE.with_slots(self.settings.slots),
             force: true,
         };
         let wrong = |error: StoreError| broken("formatting", &error);
@@ -89,7 +90,7 @@ impl Bed {
         for number in 0..dirs {
             let new = new_inode(FileKind::Directory, env.wall());
             let new = NewInode { uid: user(number), ..new };
-            let make = |txn: &mut store::Txn<'_>| {
+            let make = |txn: &mut mfs::Txn<'_>| {
                 layout.mkdir(txn, Ino::ROOT, &name(&dir_name(number))?, &new)
             };
             mfs.run(Cost::SMALL, make).await.map_err(wrong)?;
@@ -103,7 +104,7 @@ impl Bed {
         let superblock = mfs.superblock();
         let usual = Geometry::usual(&superblock);
         let wanted = usual.group_inodes * USUAL_RATIO / self.settings.inode_ratio.max(1);
-        let inodes = wanted.min(store::metaspace::BITS) / INODES_OF_BLOCK * INODES_OF_BLOCK;
+        let inodes = wanted.min(engine::format::bitmap::BITS) / INODES_OF_BLOCK * INODES_OF_BLOCK;
         let group_blocks = usual.group_blocks * inodes / wanted.max(inodes);
         let groups = ((superblock.blocks - usual.first.0) / group_blocks).max(1);
         Geometry { groups, group_blocks, group_inodes: inodes.max(INODES_OF_BLOCK), ..usual }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use env::Env;
 use env::sim::{Price, Processors};
-use store::{Cost, DirEntry, Mfs, NewInode, Stop, StoreError, Txn};
+use mfs::{Cost, DirEntry, Mfs, NewInode, Stop, StoreError, Txn};
 use traditional::{Layout, Listing};
 use types::{
     Attr, ClientId, Duration, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock,

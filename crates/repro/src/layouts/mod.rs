@@ -19,8 +19,8 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use env::sim::Price;
+use mfs::{DirPlacement, SlotSize, StoreError};
 use serde::Serialize;
-use store::{DirPlacement, SlotSize, StoreError};
 use types::Duration;
 
 use bench::worker::Job;

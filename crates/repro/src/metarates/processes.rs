@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 
-use store::StoreError;
+use mfs::StoreError;
 use types::Ino;
 
 use super::{Shape, Work};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bench::scripts::polygraph::{Deed, script};
 use bench::worker::Job;
-use store::StoreError;
+use mfs::StoreError;
 use types::Ino;
 
 use crate::layouts::bed::dir_name;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bench::scripts::postmark::{Deed, Script, name};
 use bench::worker::Job;
-use store::StoreError;
+use mfs::StoreError;
 use types::Ino;
 
 use super::Shape;

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use mds::{CommittedBlocks, Introspection, SessionStanding};
-use store::{ALL_FILES, BlockOwner, Stop, Txn};
+use mfs::{ALL_FILES, BlockOwner, Stop, Txn};
 use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
 
 use super::{ClientPlace, runs_at};

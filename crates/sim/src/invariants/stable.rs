@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use mds::CommittedBlocks;
-use store::BlockOwner;
+use mfs::BlockOwner;
 use types::limits::BLOCK_U64;
 use types::{ExtentState, Ino};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use store::{BlockType, Stop, Txn};
+use mfs::{BlockType, Stop, Txn};
 use types::{FileKind, Ino, MetaBlock};
 
 use super::dirent::Entries;

@@ -13,8 +13,8 @@
 //! |      7 |    1 | kind     | `FileKind`                                 |
 //! |      8 |      | name     |                                            |
 
-use store::Block;
-use store::block::{HEADER, get_u16, get_u32, put_u16, put_u32};
+use mfs::Block;
+use mfs::block::{HEADER, get_u16, get_u32, put_u16, put_u32};
 use types::limits::BLOCK;
 use types::{FileKind, Ino};
 

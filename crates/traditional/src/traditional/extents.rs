@@ -8,8 +8,8 @@
 //! An extent has 24 bytes: first block of the file, length, and ⟨PAG 16, address 48⟩, 8 bytes each.
 //! Blocks past 168 extents are not made: nothing that is measured has so many.
 
-use store::block::{HEADER, get_u64, put_u64};
-use store::{BlockType, Stop, Txn};
+use mfs::block::{HEADER, get_u64, put_u64};
+use mfs::{BlockType, Stop, Txn};
 use types::limits::BLOCK;
 use types::{ClientId, Extent, ExtentState, Fault, FileBlock, Ino, MetaBlock, PagBlock, PagId};
 

@@ -9,8 +9,8 @@
 //! A descriptor has 32 bytes: address of the bitmap u64, free inodes u32, directories u32,
 //! initialised blocks of the table u32, reserved.
 
-use store::block::{HEADER, get_u32, get_u64, put_u32, put_u64};
-use store::{BlockType, Stop, Txn};
+use mfs::block::{HEADER, get_u32, get_u64, put_u32, put_u64};
+use mfs::{BlockType, Stop, Txn};
 use types::limits::BLOCK;
 use types::{Fault, Ino, MetaBlock};
 

@@ -17,8 +17,8 @@
 //! | node | 8 | 2 | number of entries |
 //! | node | 16 | 8 each | the same |
 
-use store::block::{HEADER, get_u16, get_u32, put_u16, put_u32};
-use store::{Block, BlockType, DirEntry, Stop, Txn};
+use mfs::block::{HEADER, get_u16, get_u32, put_u16, put_u32};
+use mfs::{Block, BlockType, DirEntry, Stop, Txn};
 use types::limits::BLOCK;
 use types::{Fault, Ino, MetaBlock};
 

@@ -20,8 +20,8 @@
 //! |     96 |  112 | pointers    | 12 blocks, one indirect, one doubly indirect  |
 //! |    208 |   46 | reserved    |                                               |
 
-use store::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use store::{BlockType, Stop, Txn};
+use mfs::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use mfs::{BlockType, Stop, Txn};
 use types::limits::BLOCK;
 use types::{Attr, Fault, FileKind, Ino, MetaBlock, Timestamp};
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::hash::Hasher;
 
-use store::{BlockType, DirEntry, Stop, Txn};
+use mfs::{BlockType, DirEntry, Stop, Txn};
 use types::limits::BLOCK_U64;
 use types::map::FixedHasher;
 use types::{Fault, Ino, MetaBlock, Name};
@@ -142,7 +142,7 @@ impl Traditional {
             }
         }
         let (at, block) = self.append_block(txn, dir, record)?;
-        dirent::clear(txn.write(block)?, store::block::HEADER);
+        dirent::clear(txn.write(block)?, mfs::block::HEADER);
         match self.try_insert(txn, dir, (at, block), name, entry)? {
             true => Ok(()),
             false => Err(Stop::Corrupt(block, "a name does not fit into an empty block")),

@@ -3,8 +3,8 @@
 //! Invariants: a directory has no holes; its size is the number of its blocks times the block size;
 //! `blocks` counts blocks of pointers, too.
 
-use store::block::{HEADER, get_u64, put_u64};
-use store::{BlockType, Stop, Txn};
+use mfs::block::{HEADER, get_u64, put_u64};
+use mfs::{BlockType, Stop, Txn};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Fault, Ino, MetaBlock};
 

@@ -30,8 +30,8 @@ mod ops;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use store::superblock::Superblock;
-use store::{RootId, Stop, Txn};
+use mfs::superblock::Superblock;
+use mfs::{RootId, Stop, Txn};
 use types::{Fault, FileKind, HashMap, Ino, MetaBlock, Timestamp};
 
 use inode::{FLAG_HASHED, Record};
@@ -70,7 +70,7 @@ pub struct Geometry {
 impl Geometry {
     /// As mke2fs chooses by default: groups of 128 MiB with an inode for each 16 KiB.
     pub fn usual(superblock: &Superblock) -> Geometry {
-        let (group_blocks, group_inodes) = (store::metaspace::BITS, 8192);
+        let (group_blocks, group_inodes) = (engine::format::bitmap::BITS, 8192);
         let first = superblock.reserved();
         let groups = ((superblock.blocks - first) / group_blocks).max(1);
         Geometry { first: MetaBlock(first), groups, group_blocks, group_inodes }
@@ -170,7 +170,7 @@ impl Traditional {
         }
         let (_, first) = self.append_block(txn, ino, &mut record)?;
         let data = txn.write(first)?;
-        dirent::clear(data, store::block::HEADER);
+        dirent::clear(data, mfs::block::HEADER);
         for (name, of) in [(&b"."[..], ino), (b"..", parent)] {
             dirent::insert(data, name, of, FileKind::Directory as u8)
                 .map_err(|what| Stop::Corrupt(first, what))?;

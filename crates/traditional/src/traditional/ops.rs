@@ -1,6 +1,6 @@
 //! The operations of [`Layout`].
 
-use store::{DirEntry, NewInode, Stop, Txn};
+use mfs::{DirEntry, NewInode, Stop, Txn};
 use types::{Attr, ClientId, Extent, Fault, FileKind, Ino, Name, Timestamp};
 
 use super::group::Wish;
@@ -160,7 +160,7 @@ impl Traditional {
     pub(super) fn parent(&self, txn: &mut Txn<'_>, dir: Ino) -> Result<Ino, Stop> {
         let record = self.live_dir(txn, dir)?;
         let block = self.block_at(txn, &record, 0)?;
-        let data = txn.read_as(block, store::BlockType::Table)?;
+        let data = txn.read_as(block, mfs::BlockType::Table)?;
         let wrong = |what| Stop::Corrupt(block, what);
         let found = dirent::find(data, b"..").map_err(wrong)?;
         Ok(found.ok_or(wrong("a directory has no parent"))?.ino)
@@ -169,7 +169,7 @@ impl Traditional {
     fn set_parent(&self, txn: &mut Txn<'_>, dir: Ino, parent: Ino) -> Result<(), Stop> {
         let record = self.live_dir(txn, dir)?;
         let block = self.block_at(txn, &record, 0)?;
-        let data = txn.write_as(block, store::BlockType::Table)?;
+        let data = txn.write_as(block, mfs::BlockType::Table)?;
         dirent::redirect(data, b"..", parent).map_err(|what| Stop::Corrupt(block, what))
     }
 

@@ -1,0 +1,364 @@
+//! Building a tree from a dump.
+//!
+//! Invariant: each record is checked against the earlier ones; a stream that contradicts itself is
+//! refused with the number of the record. What was loaded until then stays on the new file system.
+//! Its superblock marks it as incomplete from before the first record until after the last
+//! ([`load_onto`]): nothing opens it, and it has to be formatted again.
+
+use std::fmt;
+use std::io::Read;
+
+use env::{Disk, Env};
+use types::limits::CONTENT_MAX;
+use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name};
+
+use super::stream::{Inode, Reader, Record, StreamError, Zone};
+use crate::format::space::run_key;
+use crate::handle::Mfs;
+use crate::names::NewInode;
+use crate::open::OpenOptions;
+use crate::trees::{FREE, INODES};
+use crate::txn::Txn;
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+use engine::format::features::Feature;
+use engine::store::open::set_feature;
+
+/// Why a load ended.
+#[derive(Clone, Debug)]
+pub enum LoadError {
+    /// The stream cannot be read.
+    Stream(StreamError),
+    /// A record contradicts those before it, or the zone: its number, and how.
+    Contradiction(u64, String),
+    /// The target is not a new file system that can take the dump.
+    Target(String),
+    /// The store failed in a record.
+    Store(u64, StoreError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Stream(error) => write!(f, "{error}"),
+            LoadError::Contradiction(number, text) => {
+                write!(f, "record {number} of the dump cannot be: {text}")
+            }
+            LoadError::Target(text) => f.write_str(text),
+            LoadError::Store(number, error) => write!(f, "loading record {number}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<StreamError> for LoadError {
+    fn from(error: StreamError) -> LoadError {
+        LoadError::Stream(error)
+    }
+}
+
+/// How much was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Loaded {
+    /// Inodes, the root included.
+    pub inodes: u64,
+    /// Further names.
+    pub links: u64,
+    /// Segments.
+    pub segments: u64,
+}
+
+/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. The file
+/// system cannot be opened from before the first record until all of it is at home.
+///
+/// # Errors
+/// As [`load`]; a head that does not fit is refused before anything is written.
+pub async fn load_onto(
+    env: &Env,
+    disk: &Disk,
+    options: OpenOptions,
+    input: &mut dyn Read,
+) -> Result<Loaded, LoadError> {
+    let store = |error| LoadError::Store(0, error);
+    let mut reader = Reader::new(input);
+    let head = head(&mut reader)?;
+    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let fits = Load::new(&mfs).check_target(&head).await;
+    mfs.close().await.map_err(store)?;
+    fits?;
+    set_feature(env, disk, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
+    let options = OpenOptions { loading: true, ..options };
+    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let loaded = Load::new(&mfs).records(&mut reader).await;
+    let closed = mfs.close().await;
+    let loaded = loaded?;
+    closed.map_err(store)?;
+    set_feature(env, disk, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+    Ok(loaded)
+}
+
+/// Loads a dump into a new, empty file system that is open. It is not durable before the store is
+/// closed.
+///
+/// # Errors
+/// The stream, the store, or the target; nothing is undone then: format the target again.
+pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
+    let mut reader = Reader::new(input);
+    let head = head(&mut reader)?;
+    let load = Load::new(mfs);
+    load.check_target(&head).await?;
+    load.records(&mut reader).await
+}
+
+/// Requirements of the target: data zones, and whether files may have inline data.
+struct Head {
+    zones: Vec<Zone>,
+    content: bool,
+}
+
+fn head(reader: &mut Reader<'_>) -> Result<Head, LoadError> {
+    match reader.take()? {
+        Record::Head { zones, content, .. } => Ok(Head { zones, content }),
+        _ => Err(StreamError::Foreign.into()),
+    }
+}
+
+/// A running load.
+struct Load<'a> {
+    mfs: &'a Mfs,
+    /// Number of the record.
+    at: u64,
+    /// New numbers and kinds, by the dump's numbers.
+    inodes: Vec<(Ino, FileKind)>,
+    done: Loaded,
+}
+
+impl<'a> Load<'a> {
+    fn new(mfs: &'a Mfs) -> Load<'a> {
+        Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() }
+    }
+
+    /// Loads all records behind the head.
+    async fn records(mut self, reader: &mut Reader<'_>) -> Result<Loaded, LoadError> {
+        loop {
+            self.at = reader.number();
+            match reader.take()? {
+                Record::Head { .. } => return Err(self.contradiction("a second head")),
+                Record::Inode(inode) => self.inode(&inode).await?,
+                Record::Link { parent, name, number } => self.link(parent, &name, number).await?,
+                Record::Content { number, bytes } => self.content(number, &bytes).await?,
+                Record::Segments { number, list } => self.segments(number, &list).await?,
+                Record::End { inodes, links, segments } => {
+                    let wanted = Loaded { inodes, links, segments };
+                    if self.done != wanted || self.inodes.is_empty() {
+                        return Err(self.contradiction("it counts other numbers than there were"));
+                    }
+                    reader.end()?;
+                    return Ok(self.done);
+                }
+            }
+        }
+    }
+
+    fn contradiction(&self, text: &str) -> LoadError {
+        LoadError::Contradiction(self.at, text.to_owned())
+    }
+
+    async fn run<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<T, LoadError> {
+        match self.mfs.run(Cost::STEP, body).await {
+            Ok((value, _)) => Ok(value),
+            Err(StoreError::Fault(Fault::Exists)) => Err(self.contradiction("the name is there")),
+            Err(StoreError::Fault(Fault::Invalid)) => {
+                Err(self.contradiction("it makes no sense in this place"))
+            }
+            Err(error) => Err(LoadError::Store(self.at, error)),
+        }
+    }
+
+    async fn check_target(&self, head: &Head) -> Result<(), LoadError> {
+        if head.content && !self.mfs.superblock().features.has(Feature::INLINE_DATA) {
+            let text = "the dump is of a file system with the feature `inline-data`, and this file system lacks the \
+                        feature: load it into one that was made with it; nothing was written";
+            return Err(LoadError::Target(text.into()));
+        }
+        let (inodes, clients, empty, pags) = self
+            .run(|txn| {
+                let root = txn.is_empty(Ino::ROOT)?;
+                Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.pags()?))
+            })
+            .await?;
+        if inodes != 2 || clients != 0 || !empty {
+            let text = "the file system was used already: load needs one fresh from `redbud mkfs`";
+            return Err(LoadError::Target(text.into()));
+        }
+        for zone in &head.zones {
+            let blocks = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.total + 1);
+            if blocks.is_none_or(|blocks| blocks < zone.blocks) {
+                let text = format!(
+                    "the dump has a data zone {} of {} blocks, the file system {}",
+                    zone.id,
+                    zone.blocks,
+                    blocks.map_or("none of that number".into(), |n| format!("one of {n}"))
+                );
+                return Err(LoadError::Target(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The inode with this number in the dump.
+    fn known(&self, number: u64) -> Result<(Ino, FileKind), LoadError> {
+        let at = number.checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let found = at.and_then(|at| self.inodes.get(at)).copied();
+        found.ok_or_else(|| self.contradiction("it names an inode that was not there"))
+    }
+
+    fn directory(&self, number: u64) -> Result<Ino, LoadError> {
+        match self.known(number)? {
+            (ino, FileKind::Directory) => Ok(ino),
+            _ => Err(self.contradiction("its parent is no directory")),
+        }
+    }
+
+    fn name(&self, bytes: &[u8]) -> Result<Name, LoadError> {
+        Name::new(bytes).map_err(|_| self.contradiction("its name is not legal"))
+    }
+
+    async fn inode(&mut self, inode: &Inode) -> Result<(), LoadError> {
+        let attr = &inode.attr;
+        if attr.ino.0 != self.inodes.len() as u64 + 1 {
+            return Err(self.contradiction("its number is not the next"));
+        }
+        let ino = if self.inodes.is_empty() {
+            if inode.parent != 0 || !inode.name.is_empty() || attr.kind != FileKind::Directory {
+                return Err(self.contradiction("the first inode is not the root"));
+            }
+            let root = Ino::ROOT;
+            self.run(|txn| txn.finish(root, inode)).await?;
+            root
+        } else {
+            let (dir, name) = (self.directory(inode.parent)?, self.name(&inode.name)?);
+            if (attr.kind == FileKind::Symlink) == inode.target.is_empty() {
+                return Err(self.contradiction("only a symlink has a target, and needs one"));
+            }
+            self.run(|txn| {
+                let ino = txn.create(dir, &name, &new(inode), None)?;
+                if attr.kind == FileKind::Directory {
+                    txn.add_link(dir)?;
+                }
+                txn.finish(ino, inode)?;
+                Ok(ino)
+            })
+            .await?
+        };
+        self.inodes.push((ino, attr.kind));
+        self.done.inodes += 1;
+        Ok(())
+    }
+
+    async fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<(), LoadError> {
+        let (dir, name) = (self.directory(parent)?, self.name(name)?);
+        let (ino, kind) = self.known(number)?;
+        if kind == FileKind::Directory {
+            return Err(self.contradiction("a further name of a directory"));
+        }
+        self.run(|txn| {
+            txn.link(dir, &name, ino)?;
+            txn.add_link(ino)
+        })
+        .await?;
+        self.done.links += 1;
+        Ok(())
+    }
+
+    async fn content(&mut self, number: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        let (ino, kind) = self.known(number)?;
+        if kind != FileKind::Regular || bytes.is_empty() || bytes.len() > CONTENT_MAX {
+            return Err(self.contradiction("content that no file can have"));
+        }
+        let fits = self.run(|txn| {
+            let size = txn.attr(ino)?.map_or(0, |attr| attr.size);
+            let mapped = txn.layout(ino, FileBlock(0), 1)?.first().is_some_and(|e| e.file.0 == 0);
+            let fits = bytes.len() as u64 <= size && !mapped && txn.content(ino)?.is_empty();
+            if fits {
+                txn.set_content(ino, bytes)?;
+            }
+            Ok(fits)
+        });
+        match fits.await? {
+            true => Ok(()),
+            false => Err(self.contradiction(
+                "content beyond the end of its file, or of a block that was there already",
+            )),
+        }
+    }
+
+    async fn segments(&mut self, number: u64, list: &[Extent]) -> Result<(), LoadError> {
+        let (ino, kind) = self.known(number)?;
+        if kind != FileKind::Regular {
+            return Err(self.contradiction("segments of what is no regular file"));
+        }
+        for part in list.chunks(PART) {
+            self.run(|txn| part.iter().try_for_each(|extent| txn.take_extent(ino, extent))).await?;
+        }
+        self.done.segments += list.len() as u64;
+        Ok(())
+    }
+}
+
+/// Segments loaded by one transaction.
+const PART: usize = 32;
+
+fn new(inode: &Inode) -> NewInode<'_> {
+    let attr = &inode.attr;
+    NewInode {
+        kind: attr.kind,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
+        client: ClientId::NONE,
+        symlink: (attr.kind == FileKind::Symlink).then_some(&inode.target),
+    }
+}
+
+impl Txn<'_> {
+    /// Gives a new inode what it gets only now.
+    fn finish(&mut self, ino: Ino, inode: &Inode) -> Result<(), Stop> {
+        for (name, value) in &inode.xattrs {
+            self.set_xattr(ino, name, value)?;
+        }
+        let now = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { ino, nlink: now.nlink, ..inode.attr })
+    }
+
+    fn add_link(&mut self, ino: Ino) -> Result<(), Stop> {
+        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+        self.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
+    }
+
+    /// Takes blocks that are free and maps them into a file that has nothing there.
+    fn take_extent(&mut self, ino: Ino, extent: &Extent) -> Result<(), Stop> {
+        let (pag, start, len) = (extent.pag, extent.addr.0, extent.len);
+        let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
+        let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
+        let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
+        FREE.remove(self, &run_key(pag, from))?;
+        for (a, b) in [(from, start), (end, from + n)] {
+            if a < b {
+                FREE.insert(self, &run_key(pag, a), &(b - a).to_le_bytes())?;
+            }
+        }
+        self.count(pag, -(len as i64), 0)?;
+        self.map_taken(ino, *extent)
+    }
+}

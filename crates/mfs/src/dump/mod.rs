@@ -1,0 +1,468 @@
+//! Dump and load: namespace and layouts as a portable stream ([`stream`]).
+//!
+//! Invariants:
+//! - a dump holds every inode that a name leads to, with its names, attributes, extended
+//!   attributes, target, inline data, and segments. It does not hold transient state: orphans,
+//!   clients, their pools and replies, and settings;
+//! - a dump is a function of the tree, not of numbers or places: the dump of a loaded tree is the
+//!   same, byte for byte, except the head, which describes the file system;
+//! - an illegal name (damage, which `fsck` finds) cannot be in it: the dump omits it, with
+//!   everything below it, and reports it;
+//! - the dump omits what cannot be read and reports what it belongs to. It also reports a file of
+//!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
+//!   stream is sound;
+//! - a dump of any store ends: a directory with two names is damage, and an error;
+//! - a dump of a file system with the feature `inline-data` has version 2, with inline data, and
+//!   loads only into a file system with the feature; every other has version 1;
+//! - inode numbers are new after a load. They lead to places, and a load is there to drop the old
+//!   places (chunks with gaps of removed and moved inodes). Nothing that knows the numbers outlives
+//!   an unmount;
+//! - a load needs a new file system with the data zones of the dump, by number, and not smaller:
+//!   segments keep their addresses, so the data stays where it is.
+
+mod load;
+pub mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use types::{Attr, Extent, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock};
+
+pub use load::{LoadError, Loaded, load, load_onto};
+use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
+
+use crate::format::extent::{decode_extent, extent_key};
+use crate::format::slot_size::SlotFeatures;
+use crate::handle::Mfs;
+use crate::names::DirEntry;
+use crate::names::readdir::SkippedEntry;
+use crate::space::PagState;
+use crate::trees::EXTENTS;
+use crate::txn::Txn;
+use crate::zones::{ZoneDevice, ZoneLabels};
+use engine::btree::NodeContent;
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+use engine::format::features::Feature;
+use engine::log::recovery::Remedy;
+
+/// Omitted names, and unreadable things, that are reported one by one.
+pub const LEFT_OUT_MAX: usize = 1000;
+/// Entries of a directory listed together.
+const PAGE: usize = 256;
+
+/// Why a dump ended.
+#[derive(Clone, Debug)]
+pub enum DumpError {
+    /// The store failed.
+    Store(StoreError),
+    /// The stream failed.
+    Stream(StreamError),
+    /// The tree is damaged: how, and what to do.
+    Damaged(String),
+}
+
+impl From<StoreError> for DumpError {
+    fn from(error: StoreError) -> DumpError {
+        DumpError::Store(error)
+    }
+}
+
+impl From<StreamError> for DumpError {
+    fn from(error: StreamError) -> DumpError {
+        DumpError::Stream(error)
+    }
+}
+
+impl std::fmt::Display for DumpError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DumpError::Store(error) => write!(f, "{error}"),
+            DumpError::Stream(error) => write!(f, "{error}"),
+            DumpError::Damaged(text) => {
+                write!(f, "{text}: repair with `redbud fsck --repair`, then dump again")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DumpError {}
+
+/// How much a dump holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Dumped {
+    /// Inodes.
+    pub inodes: u64,
+    /// Further names.
+    pub links: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Illegal names, omitted with everything below them: a line for each, at most
+    /// [`LEFT_OUT_MAX`].
+    pub left_out: Vec<String>,
+    /// How many these are.
+    pub left_out_count: u64,
+    /// What could not be read, or does not have as many data blocks as it counts: a line for each,
+    /// at most [`LEFT_OUT_MAX`].
+    pub damaged: Vec<String>,
+    /// How many these are.
+    pub damaged_count: u64,
+    /// Only if the table of data zones is damaged: why labels of zones could not replace it. The
+    /// head lacks these zones, so a load cannot check in advance whether its target has them.
+    pub zones_unknown: Vec<String>,
+}
+
+/// Writes everything that names lead to. Nothing may change the store meanwhile. If the table of
+/// data zones is damaged, the labels of `zones` replace it.
+///
+/// # Errors
+/// The store or `out` failed, or a directory has two names.
+pub async fn dump(
+    mfs: &Mfs,
+    zones: &[ZoneDevice<'_>],
+    out: &mut dyn Write,
+) -> Result<Dumped, DumpError> {
+    let mut dump = Dump {
+        mfs,
+        content: mfs.superblock().features.has(Feature::INLINE_DATA),
+        out: Writer::new(out),
+        linked: HashMap::default(),
+        directories: HashSet::default(),
+        queue: std::collections::VecDeque::new(),
+        counts: Dumped::default(),
+    };
+    for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
+        let text = "what changed last, or more";
+        dump.report_damage(format!(
+            "{text}, of metadata block {}: {}",
+            damaged.block, damaged.what
+        ));
+    }
+    dump.head(zones).await?;
+    dump.inode(0, Vec::new(), Ino::ROOT).await?;
+    while let Some((dir, number)) = dump.queue.pop_front() {
+        dump.directory(dir, number).await?;
+    }
+    let Dumped { inodes, links, segments, .. } = dump.counts;
+    dump.out.put(&Record::End { inodes, links, segments })?;
+    Ok(dump.counts)
+}
+
+/// A running dump.
+struct Dump<'a> {
+    mfs: &'a Mfs,
+    /// Files may have content.
+    content: bool,
+    out: Writer<'a>,
+    /// Inodes with several links that were written, and their numbers in the dump.
+    linked: HashMap<Ino, u64>,
+    /// Directories met so far.
+    directories: HashSet<Ino>,
+    /// Directories whose content is still to be written.
+    queue: std::collections::VecDeque<(Ino, u64)>,
+    counts: Dumped,
+}
+
+impl Dump<'_> {
+    async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
+        let zones = match self.mfs.run(Cost::READ, |txn| txn.pags()).await {
+            Ok((pags, _)) => {
+                let zone =
+                    |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
+                pags.iter().map(zone).collect()
+            }
+            Err(StoreError::Corrupt { .. }) => self.zones_from_labels(places).await,
+            Err(error) => return Err(error.into()),
+        };
+        let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
+        Ok(self.out.put(&Record::Head { content, name, zones })?)
+    }
+
+    /// The data zones, from their labels.
+    async fn zones_from_labels(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
+        let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
+            self.counts.zones_unknown.push("no data zone was named".into());
+            return Vec::new();
+        };
+        let labels = ZoneLabels::read(&device.env, self.mfs.identity().uuid, places).await;
+        self.counts.zones_unknown.extend(labels.missing().cloned());
+        labels
+            .found()
+            .map(|zone| Zone { id: zone.id, uuid: zone.uuid, blocks: zone.blocks })
+            .collect()
+    }
+
+    async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
+        let (mut after, mut without) = (0, BTreeSet::new());
+        loop {
+            let (mut illegal, mut unread) = (Vec::new(), BTreeSet::new());
+            let read = self.mfs.run(Cost::READ, |txn| {
+                illegal.clear();
+                unread.clear();
+                txn.readdir_reporting(dir, after, PAGE, &without, |left| match left {
+                    SkippedEntry::Name(name, ino) => illegal.push((name.to_vec(), ino)),
+                    SkippedEntry::Slot(block, slot) => drop(unread.insert((block, Some(slot)))),
+                    SkippedEntry::Block(block) => drop(unread.insert((block, None))),
+                })
+            });
+            let (entries, _): (Vec<DirEntry>, _) = match read.await {
+                Err(StoreError::Corrupt { block, .. }) if without.insert(block) => continue,
+                Err(error) => {
+                    let damage = Damage::new(error)?;
+                    let what = self.subject(dir).await?;
+                    self.report_damage(format!("from some name on, what is in {what}: {damage}"));
+                    return Ok(());
+                }
+                Ok(read) => read,
+            };
+            self.leave_out(dir, &illegal);
+            self.report_unread(dir, &unread).await?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            after = last.cookie;
+            let end = entries.len() < PAGE;
+            for entry in entries {
+                let name = entry.name.as_bytes().to_vec();
+                match self.linked.get(&entry.ino).copied() {
+                    Some(of) => {
+                        self.counts.links += 1;
+                        self.out.put(&Record::Link { parent: number, name, number: of })?;
+                    }
+                    None => self.inode(number, name, entry.ino).await?,
+                }
+            }
+            // What is omitted behind the last entry has been reported: do not read it again.
+            if end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn leave_out(&mut self, dir: Ino, illegal: &[(Vec<u8>, Ino)]) {
+        for (name, ino) in illegal {
+            self.counts.left_out_count += 1;
+            if self.counts.left_out.len() < LEFT_OUT_MAX {
+                let name = String::from_utf8_lossy(name);
+                let line = format!("{name:?} of inode {ino} in directory {dir} is no legal name");
+                self.counts.left_out.push(line);
+            }
+        }
+    }
+
+    /// Reports slots, and whole blocks, of a directory that cannot be read.
+    async fn report_unread(
+        &mut self,
+        dir: Ino,
+        unread: &BTreeSet<(MetaBlock, Option<u32>)>,
+    ) -> Result<(), DumpError> {
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let what = self.subject(dir).await?;
+        let names = self.mfs.superblock().features.slots().per_block();
+        for (block, slot) in unread {
+            self.report_damage(match slot {
+                Some(slot) => format!("a name of {what}: slot {slot}, in metadata block {block}"),
+                None => format!("up to {names} names of {what}: metadata block {block}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Notes what is not in the dump.
+    fn report_damage(&mut self, line: String) {
+        self.counts.damaged_count += 1;
+        if self.counts.damaged.len() < LEFT_OUT_MAX {
+            self.counts.damaged.push(line);
+        }
+    }
+
+    /// An inode in words: by its path, if that can be read.
+    async fn subject(&self, ino: Ino) -> Result<String, DumpError> {
+        let path = self.read(|txn| txn.path(ino)).await?.ok().flatten();
+        Ok(match path {
+            Some(path) => format!("{:?} (inode {ino})", String::from_utf8_lossy(&path)),
+            None => format!("inode {ino}"),
+        })
+    }
+
+    /// The result of `body`, or the damage that it met.
+    async fn read<T>(
+        &self,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<T, Damage>, DumpError> {
+        match self.mfs.run(Cost::READ, body).await {
+            Ok((value, _)) => Ok(Ok(value)),
+            Err(error) => Damage::new(error).map(Err),
+        }
+    }
+
+    /// As [`Dump::read`]; what cannot be read is reported as `part` of the inode, and empty.
+    async fn read_part<T: Default>(
+        &mut self,
+        ino: Ino,
+        part: &str,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<T, DumpError> {
+        match self.read(body).await? {
+            Ok(value) => Ok(value),
+            Err(damage) => {
+                let what = self.subject(ino).await?;
+                self.report_damage(format!("the {part} of {what}: {damage}"));
+                Ok(T::default())
+            }
+        }
+    }
+
+    async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
+        let body = |txn: &mut Txn<'_>| {
+            let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+            // Attributes count inline data as a block, which it is not.
+            Ok((attr, txn.locate_live(ino)?.1.blocks()))
+        };
+        let (attr, blocks) = match self.read(body).await? {
+            Ok(said) => said,
+            // Without the root there is nothing to dump.
+            Err(damage) if parent == 0 => {
+                return Err(DumpError::Damaged(format!("the root directory: {damage}")));
+            }
+            Err(damage) => {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                self.report_damage(format!(
+                    "{name:?}, a name of inode {ino}, with all below it: {damage}"
+                ));
+                return Ok(());
+            }
+        };
+        let (kind, nlink) = (attr.kind, attr.nlink);
+        if kind == FileKind::Directory && !self.directories.insert(ino) {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let text = format!("a second name, {name:?}, leads to directory {ino}");
+            return Err(DumpError::Damaged(text));
+        }
+        let mut target = Vec::new();
+        if kind == FileKind::Symlink {
+            let part = "target (so the symbolic link)";
+            target = self.read_part(ino, part, |txn| txn.symlink(ino)).await?;
+            if target.is_empty() {
+                return Ok(());
+            }
+        }
+        let part = "extended attributes";
+        let xattrs = self.read_part(ino, part, |txn| Ok(txn.load_xattrs(ino)?.2)).await?;
+        self.counts.inodes += 1;
+        let number = self.counts.inodes;
+        let mut attr = Attr { ino: Ino(number), nlink: 0, blocks: 0, ..attr };
+        if kind == FileKind::Directory {
+            attr.size = 0;
+            self.queue.push_back((ino, number));
+        } else if nlink > 1 {
+            self.linked.insert(ino, number);
+        }
+        self.out.put(&Record::Inode(Box::new(Inode { parent, name, attr, target, xattrs })))?;
+        if kind == FileKind::Regular {
+            if self.content {
+                let part = "content that lies with it";
+                let bytes = self.read_part(ino, part, |txn| txn.content(ino)).await?;
+                if !bytes.is_empty() {
+                    self.out.put(&Record::Content { number, bytes })?;
+                }
+            }
+            self.segments(ino, number, blocks).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the segments of a file, which counts `counted` data blocks.
+    async fn segments(&mut self, ino: Ino, number: u64, counted: u64) -> Result<(), DumpError> {
+        let (mut from, mut mapped, mut without) = (FileBlock(0), 0u64, BTreeSet::new());
+        let damage = loop {
+            let read = self.mfs.run(Cost::READ, |txn| match without.is_empty() {
+                true => txn.layout(ino, from, SEGMENTS_MAX),
+                false => txn.layout_without(ino, from, SEGMENTS_MAX, &without),
+            });
+            let list = match read.await {
+                Ok((list, _)) => list,
+                Err(StoreError::Corrupt { block, .. }) if without.insert(block) => continue,
+                Err(error) => break Some(Damage::new(error)?),
+            };
+            let Some(last) = list.last() else { break None };
+            from = FileBlock(last.end());
+            self.counts.segments += list.len() as u64;
+            mapped = list.iter().fold(mapped, |sum, extent| sum.saturating_add(extent.len));
+            self.out.put(&Record::Segments { number, list })?;
+        };
+        if mapped != counted || damage.is_some() || !without.is_empty() {
+            let what = self.subject(ino).await?;
+            let blocks: Vec<_> =
+                without.iter().map(|block| format!("; metadata block {block}")).collect();
+            self.report_damage(format!(
+                "segments of {what}: it counts {counted} blocks of data, those in the dump have {mapped}{}",
+                blocks.concat()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Why something cannot be read.
+struct Damage(String);
+
+impl Damage {
+    /// The damage that an error shows; an error of the device ends the dump.
+    fn new(error: StoreError) -> Result<Damage, DumpError> {
+        match error {
+            StoreError::Corrupt { block, what } => {
+                Ok(Damage(format!("metadata block {block}: {what}")))
+            }
+            StoreError::Fault(_) => Ok(Damage("there is no such inode".into())),
+            error => Err(error.into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Txn<'_> {
+    /// Segments of a file from block `from` on, at most `max`, without those in some damaged
+    /// blocks.
+    fn layout_without(
+        &mut self,
+        ino: Ino,
+        from: FileBlock,
+        max: usize,
+        without: &BTreeSet<MetaBlock>,
+    ) -> Result<Vec<Extent>, Stop> {
+        let (spot, slot) = self.locate_live(ino)?;
+        let wanted = |extent: &Extent| extent.end() > from.0;
+        let mut out = slot.segments();
+        let blocks = if slot.body() > 0 { slot.layout_blocks() } else { Vec::new() };
+        for block in blocks.into_iter().filter(|block| !without.contains(block)) {
+            out.extend(self.layout_block_of(spot.block, block, ino)?);
+        }
+        out.retain(wanted);
+        let (first, end) = (extent_key(ino, from.0), extent_key(ino, u64::MAX));
+        let mut stack: Vec<_> = EXTENTS.root_node(self)?.into_iter().collect();
+        while let Some(node) = stack.pop().filter(|_| out.len() < max) {
+            let before = node.high.is_some_and(|high| high <= first);
+            let behind = node.low.is_some_and(|low| low > end);
+            if before || behind || without.contains(&node.block) {
+                continue;
+            }
+            match EXTENTS.inspect(self, &node)? {
+                NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
+                NodeContent::Leaf(entries) => {
+                    let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
+                    out.extend(mine.filter_map(|(key, value)| Some(decode_extent(key, value)?.1)));
+                }
+            }
+        }
+        out.truncate(max);
+        Ok(out)
+    }
+}

@@ -1,0 +1,181 @@
+//! The trees of data space.
+//!
+//! Invariants:
+//! - a data block above its PAG's label is in exactly one of: the free tree, one client's pool, a
+//!   file's layout, the freed tree;
+//! - a quarantined client's pool *is* its quarantine: the state is one item, so that quarantining
+//!   costs the same for any pool;
+//! - adjacent runs of the free tree, and of one client's pool, are joined.
+//!
+//! | tree | key (big-endian) | value (little-endian) |
+//! |---|---|---|
+//! | pags | pag 2 | uuid 16 · blocks 8, the label included · free 8 · freed 8 · reserved 8 |
+//! | free | pag 2 · start 8 | length 8 |
+//! | pools | client 8 · pag 2 · start 8 | length 8 |
+//! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
+//! | quarantines | client 8 | reserved 8 |
+//! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
+
+use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
+
+use engine::format::block::{get_u64, put_u64};
+
+/// Bytes of a key ⟨pag, start⟩.
+pub const RUN_KEY: usize = 10;
+/// Bytes of a key of the pools.
+pub const POOL_KEY: usize = 18;
+/// Bytes of a key of the frozen tree.
+pub const FROZEN_KEY: usize = 17;
+/// Bytes of a value of the PAG table.
+pub const PAG_VALUE: usize = 48;
+/// Bytes of a value of the freed tree.
+pub const FREED_VALUE: usize = 24;
+
+/// A PAG's record in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagRecord {
+    /// UUID of its label.
+    pub uuid: Uuid,
+    /// Blocks, the label included.
+    pub blocks: u64,
+    /// Blocks in the free tree.
+    pub free: u64,
+    /// Blocks in the freed tree.
+    pub freed: u64,
+}
+
+impl PagRecord {
+    /// Its encoded value.
+    pub fn encode(&self) -> [u8; PAG_VALUE] {
+        let mut out = [0; PAG_VALUE];
+        out[..16].copy_from_slice(&self.uuid.0);
+        put_u64(&mut out, 16, self.blocks);
+        put_u64(&mut out, 24, self.free);
+        put_u64(&mut out, 32, self.freed);
+        out
+    }
+
+    /// Decodes a value.
+    pub fn decode(value: &[u8; PAG_VALUE]) -> PagRecord {
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&value[..16]);
+        PagRecord {
+            uuid: Uuid(uuid),
+            blocks: get_u64(value, 16),
+            free: get_u64(value, 24),
+            freed: get_u64(value, 32),
+        }
+    }
+}
+
+/// A run in the freed tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreedRun {
+    /// Length in blocks.
+    pub len: u64,
+    /// The file that mapped it.
+    pub ino: Ino,
+    /// End of the log before the record that freed it: if the log is durable beyond this, so is
+    /// that record.
+    pub stamp: Lsn,
+}
+
+impl FreedRun {
+    /// Its encoded value.
+    pub fn encode(&self) -> [u8; FREED_VALUE] {
+        let mut out = [0; FREED_VALUE];
+        put_u64(&mut out, 0, self.len);
+        put_u64(&mut out, 8, self.ino.0);
+        put_u64(&mut out, 16, self.stamp.0);
+        out
+    }
+
+    /// Decodes a value.
+    pub fn decode(value: &[u8; FREED_VALUE]) -> FreedRun {
+        FreedRun {
+            len: get_u64(value, 0),
+            ino: Ino(get_u64(value, 8)),
+            stamp: Lsn(get_u64(value, 16)),
+        }
+    }
+}
+
+/// Key of a PAG.
+pub fn pag_key(pag: PagId) -> [u8; 2] {
+    pag.0.to_be_bytes()
+}
+
+/// Key ⟨pag, start⟩.
+pub fn run_key(pag: PagId, start: u64) -> [u8; RUN_KEY] {
+    let mut out = [0; RUN_KEY];
+    out[..2].copy_from_slice(&pag.0.to_be_bytes());
+    out[2..].copy_from_slice(&start.to_be_bytes());
+    out
+}
+
+/// The inverse of [`run_key`].
+pub fn decode_run_key(key: &[u8; RUN_KEY]) -> (PagId, PagBlock) {
+    (PagId(u16::from_be_bytes([key[0], key[1]])), PagBlock(big(&key[2..])))
+}
+
+/// Key ⟨client, pag, start⟩.
+pub fn pool_key(client: ClientId, pag: PagId, start: u64) -> [u8; POOL_KEY] {
+    let mut out = [0; POOL_KEY];
+    out[..8].copy_from_slice(&client.0.to_be_bytes());
+    out[8..].copy_from_slice(&run_key(pag, start));
+    out
+}
+
+/// The inverse of [`pool_key`].
+pub fn decode_pool_key(key: &[u8; POOL_KEY]) -> (ClientId, PagId, PagBlock) {
+    let pag = PagId(u16::from_be_bytes([key[8], key[9]]));
+    (ClientId(big(&key[..8])), pag, PagBlock(big(&key[10..])))
+}
+
+/// The two keys under which ⟨client, ino⟩ is frozen: by inode, by client.
+pub fn frozen_keys(client: ClientId, ino: Ino) -> [[u8; FROZEN_KEY]; 2] {
+    [frozen_key(0, ino.0, client.0), frozen_key(1, client.0, ino.0)]
+}
+
+/// A key of the frozen tree.
+pub fn frozen_key(order: u8, first: u64, second: u64) -> [u8; FROZEN_KEY] {
+    let mut out = [order; FROZEN_KEY];
+    out[1..9].copy_from_slice(&first.to_be_bytes());
+    out[9..].copy_from_slice(&second.to_be_bytes());
+    out
+}
+
+/// The inverse of [`frozen_key`].
+pub fn decode_frozen_key(key: &[u8; FROZEN_KEY]) -> (u8, u64, u64) {
+    (key[0], big(&key[1..9]), big(&key[9..]))
+}
+
+fn big(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_keys_round_trip_and_sort_by_address() {
+        let key = run_key(PagId(0x1234), 0x0102_0304_0506_0708);
+        assert_eq!(decode_run_key(&key), (PagId(0x1234), PagBlock(0x0102_0304_0506_0708)));
+        assert!(run_key(PagId(1), u64::MAX) < run_key(PagId(2), 0));
+        assert!(run_key(PagId(1), 255) < run_key(PagId(1), 256));
+        let key = pool_key(ClientId(u64::MAX), PagId(7), 9);
+        assert_eq!(decode_pool_key(&key), (ClientId(u64::MAX), PagId(7), PagBlock(9)));
+        let [by_ino, by_client] = frozen_keys(ClientId(3), Ino(4));
+        assert_eq!(decode_frozen_key(&by_ino), (0, 4, 3));
+        assert_eq!(decode_frozen_key(&by_client), (1, 3, 4));
+    }
+
+    #[test]
+    fn space_records_round_trip() {
+        let pag = PagRecord { uuid: Uuid([7; 16]), blocks: 1 << 40, free: 5, freed: 6 };
+        assert_eq!(PagRecord::decode(&pag.encode()), pag);
+        let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
+        assert_eq!(FreedRun::decode(&freed.encode()), freed);
+    }
+}

@@ -1,0 +1,253 @@
+//! The tree of the golden images: a directory of each kind, a file of each kind, and state of
+//! clients.
+
+use env::sim::{SimDisk, SimRng, SimWorld};
+use types::{
+    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Uuid,
+};
+
+use super::{WRITE, options};
+use crate::format::number::CHUNK_SLOTS;
+use crate::handle::Mfs;
+use crate::mkfs::{FormatOptions, PagFormat};
+use crate::names::{MapLimits, NewInode};
+use crate::open::OpenOptions;
+use crate::space::LayoutAhead;
+use crate::txn::Txn;
+use engine::cost::Cost;
+use engine::error::Stop;
+use engine::format::features::{Feature, Features};
+
+/// Bytes of the device.
+const SIZE: u64 = 64 << 20;
+/// Names that the long directory has for a while, and of how many it keeps one. The names are in
+/// several chunks, which are nearly all freed, or in one chunk with a name map, which shrinks.
+const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
+const SHORT: (u32, u32) = (1000, 59);
+
+pub(super) fn new(kind: FileKind, n: u64) -> NewInode<'static> {
+    let time = |n: u64| Timestamp { seconds: n as i64 - 5, nanos: 999_999_000 + n as u32 % 1000 };
+    NewInode {
+        kind,
+        mode: 0o640,
+        uid: 1000 + n as u32,
+        gid: 100,
+        rdev: if kind == FileKind::CharDevice { 0x103 } else { 0 },
+        size: 0,
+        atime: time(n),
+        mtime: time(n + 1),
+        ctime: time(n + 2),
+        btime: time(n + 3),
+        client: ClientId::NONE,
+        symlink: None,
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    mfs.run(Cost::STEP, body).await.unwrap().0
+}
+
+fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
+    let attr = txn.attr(ino)?.unwrap();
+    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
+}
+
+fn mkdir(txn: &mut Txn<'_>, parent: Ino, text: &str) -> Result<Ino, Stop> {
+    let dir = txn.create(parent, &name(text), &new(FileKind::Directory, 7), None)?;
+    links(txn, parent, 1)?;
+    Ok(dir)
+}
+
+fn file(txn: &mut Txn<'_>, dir: Ino, text: &str, n: u64) -> Result<Ino, Stop> {
+    txn.create(dir, &name(text), &new(FileKind::Regular, n), None)
+}
+
+/// A device with the tree, after a power cut while the log had changes that were not yet home.
+pub(super) fn make(features: Features) -> SimDisk {
+    let world = SimWorld::new(1);
+    let disk = world.disk("meta", SIZE);
+    world.run(|env| async move {
+        let device = env.open_disk("meta", WRITE).await.unwrap();
+        let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 5000 };
+        let format = FormatOptions {
+            name: "golden".to_owned(),
+            uuid: Uuid([0x60; 16]),
+            log_bytes: 4 << 20,
+            pags: vec![pag(3), pag(4)],
+            features,
+            force: false,
+        };
+        Mfs::format(&env, &device, &format).await.unwrap();
+        let (maps, long) = match features {
+            Features::NONE => (MapLimits::USUAL, LONG),
+            _ => (MapLimits::TINY, SHORT),
+        };
+        let first = OpenOptions { maps, ..options() };
+        let mfs = Mfs::open(&env, &device, first).await.unwrap();
+        long_directory(&mfs, long).await;
+        mfs.close().await.unwrap();
+        let mfs = Mfs::open(&env, &device, options()).await.unwrap();
+        directories(&mfs).await;
+        files(&mfs).await;
+        mfs.close().await.unwrap();
+        let mfs = Mfs::open(&env, &device, options()).await.unwrap();
+        afterwards(&mfs).await;
+        mfs.sync().await.unwrap();
+    });
+    disk.after_power_cut(&mut SimRng::new(1))
+}
+
+/// Makes a directory with many names, and removes nearly all of them.
+async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
+    let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "long")).await;
+    for first in (0..names).step_by(8) {
+        run(mfs, |txn| {
+            (first..names.min(first + 8))
+                .try_for_each(|n| file(txn, dir, &format!("l{n}"), 1).map(drop))
+        })
+        .await;
+    }
+    for first in (0..names).step_by(8) {
+        run(mfs, |txn| {
+            for n in (first..names.min(first + 8)).filter(|n| n % kept != 0) {
+                let ino = txn.remove_name(dir, &name(&format!("l{n}")))?;
+                links(txn, ino, -1)?;
+                txn.free_inode_step(ino, 9)?;
+            }
+            Ok(())
+        })
+        .await;
+    }
+}
+
+async fn directories(mfs: &Mfs) {
+    let many = run(mfs, |txn| mkdir(txn, Ino::ROOT, "many")).await;
+    for n in 0..90 {
+        run(mfs, |txn| file(txn, many, &format!("m{n}"), n)).await;
+    }
+    let mut deep = run(mfs, |txn| mkdir(txn, Ino::ROOT, "deep")).await;
+    for n in 0..5 {
+        deep = run(mfs, |txn| mkdir(txn, deep, &format!("d{n}"))).await;
+    }
+    run(mfs, |txn| {
+        file(txn, deep, &"n".repeat(255), 2)?;
+        mkdir(txn, Ino::ROOT, "empty").map(drop)
+    })
+    .await;
+}
+
+async fn files(mfs: &Mfs) {
+    let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "small")).await;
+    let client = run(mfs, |txn| txn.new_client(b"a client that is there")).await;
+    let (pag, mut next, _) = run(mfs, |txn| txn.grant(client, None, 300)).await[0];
+    let kinds = [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice];
+    run(mfs, |txn| {
+        for (n, kind) in (0..).zip(kinds) {
+            txn.create(dir, &name(&format!("{kind:?}")), &new(kind, n), None)?;
+        }
+        for (text, len) in [("short", 20), ("symlink", 2000)] {
+            let target = vec![b't'; len];
+            let new = NewInode {
+                symlink: Some(&target),
+                size: len as u64,
+                ..new(FileKind::Symlink, len as u64)
+            };
+            txn.create(dir, &name(text), &new, None)?;
+        }
+        for (text, len) in [("few", 30), ("attributes", 6000)] {
+            let ino = file(txn, dir, text, len)?;
+            txn.set_xattr(ino, b"user.one", &vec![b'x'; len as usize])?;
+            txn.set_xattr(ino, b"user.two", b"2")?;
+        }
+        Ok(())
+    })
+    .await;
+    for (text, segments) in [("one", 1), ("fragments", 40)] {
+        let ino = run(mfs, |txn| file(txn, dir, text, segments)).await;
+        for n in 0..segments {
+            let state = if n % 3 == 0 { ExtentState::Unwritten } else { ExtentState::Written };
+            let extent = Extent { file: FileBlock(3 * n), len: 1, pag, addr: next, state };
+            next = PagBlock(next.0 + 2);
+            run(mfs, |txn| txn.map(ino, client, extent)).await;
+        }
+        run(mfs, |txn| {
+            let attr = txn.attr(ino)?.unwrap();
+            txn.set_attr(&Attr { size: segments * 3 * 4096, ..attr })
+        })
+        .await;
+    }
+    if mfs.superblock().features.has(Feature::LAYOUT_BLOCKS) {
+        layouts(mfs, dir, client).await;
+    }
+    if mfs.superblock().features.has(Feature::INLINE_DATA) {
+        run(mfs, |txn| {
+            for (text, len) in [("in the slot", 200), ("in a blob", 3000)] {
+                let ino = file(txn, dir, text, 3)?;
+                txn.set_content(ino, &vec![b'c'; len])?;
+            }
+            Ok(())
+        })
+        .await;
+    }
+    let evicted = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
+    run(mfs, |txn| {
+        txn.grant(evicted, None, 50)?;
+        txn.set_reply(client, 4, 9, b"a reply")?;
+        txn.set_setting(3, b"a setting")?;
+        let ino = txn.lookup(dir, &name("one"))?.unwrap();
+        txn.freeze(evicted, ino)?;
+        txn.quarantine(evicted)
+    })
+    .await;
+}
+
+/// Makes a file with segments in both layout blocks and in the segment tree, and a file with an
+/// unused layout block.
+async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
+    let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
+    let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];
+    for n in (0..400).map(|n| n * 171 % 400) {
+        let (addr, state) = (PagBlock(first.0 + n), ExtentState::Written);
+        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(mfs, |txn| txn.map(ino, client, extent)).await;
+    }
+    run(mfs, |txn| {
+        let attr = txn.attr(ino)?.unwrap();
+        txn.set_attr(&Attr { size: 800 * 4096, ..attr })
+    })
+    .await;
+    mfs.volatile_state_mut().layouts.ahead = LayoutAhead::Above(1);
+    let ino = run(mfs, |txn| file(txn, dir, "not fragmented", 9)).await;
+    mfs.volatile_state_mut().layouts.ahead = LayoutAhead::Usual;
+    let blocks = run(mfs, |txn| Ok(txn.locate_live(ino)?.1.layout_blocks().len())).await;
+    assert_eq!(blocks, 1);
+}
+
+/// Makes changes that are only in the log.
+async fn afterwards(mfs: &Mfs) {
+    run(mfs, |txn| {
+        let find = |txn: &mut Txn<'_>, text: &str| {
+            Ok::<_, Stop>(txn.lookup(Ino::ROOT, &name(text))?.unwrap())
+        };
+        let (small, many, deep) = (find(txn, "small")?, find(txn, "many")?, find(txn, "deep")?);
+        let fragments = txn.lookup(small, &name("fragments"))?.unwrap();
+        txn.link(deep, &name("hard"), fragments)?;
+        links(txn, fragments, 1)?;
+        txn.unmap(fragments, FileBlock(30), FileBlock(60))?;
+        for n in 0..12 {
+            txn.rename(many, &name(&format!("m{n}")), deep, &name(&format!("moved{n}")))?;
+        }
+        for n in 80..85 {
+            let ino = txn.remove_name(many, &name(&format!("m{n}")))?;
+            links(txn, ino, -1)?;
+        }
+        txn.create_orphan(&new(FileKind::Regular, 5), None)?;
+        mkdir(txn, deep, "late").map(drop)
+    })
+    .await;
+}

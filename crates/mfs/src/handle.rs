@@ -1,0 +1,111 @@
+//! [`Mfs`], the handle of an open metadata file system; it is cheap to clone.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::ops::Deref;
+use std::rc::Rc;
+
+use types::Transno;
+
+use crate::names::index::NameIndexes;
+use crate::txn::Txn;
+use crate::volatile::VolatileState;
+use crate::volatile::searches::SearchCounts;
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+use engine::store::Store;
+
+/// An open metadata file system: a store, and what the namespace and the space allocator keep in
+/// memory.
+#[derive(Clone)]
+pub struct Mfs {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    volatile: RefCell<VolatileState>,
+}
+
+impl Deref for Mfs {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.inner.store
+    }
+}
+
+/// Counters for administrators and tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Those of the store.
+    pub store: engine::store::Usage,
+    /// Searches in the namespace index since the opening.
+    pub index: SearchCounts,
+}
+
+impl Deref for Usage {
+    type Target = engine::store::Usage;
+
+    fn deref(&self) -> &engine::store::Usage {
+        &self.store
+    }
+}
+
+impl Mfs {
+    /// The file system in an open store.
+    pub(crate) fn over(store: Store) -> Mfs {
+        Mfs { inner: Rc::new(Inner { store, volatile: RefCell::default() }) }
+    }
+
+    /// An empty store of `blocks` blocks in memory, without a device: no call waits, everything
+    /// counts as durable, nothing outlives the store. For tests of higher layers.
+    pub fn volatile(blocks: u64) -> Mfs {
+        Mfs::over(Store::volatile(blocks))
+    }
+
+    /// What is kept in memory besides the blocks.
+    pub(crate) fn volatile_state(&self) -> Ref<'_, VolatileState> {
+        self.inner.volatile.borrow()
+    }
+
+    /// The same, for changes that depend on no transaction.
+    pub(crate) fn volatile_state_mut(&self) -> RefMut<'_, VolatileState> {
+        self.inner.volatile.borrow_mut()
+    }
+
+    /// Runs `body` once, until it needs a block that is not cached.
+    pub(crate) fn attempt<T>(
+        &self,
+        cost: Cost,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut txn = Txn::new(self.begin(cost)?, self.volatile_state_mut());
+        match body(&mut txn) {
+            Ok(value) => Ok(Ok((value, txn.commit(self)?))),
+            Err(stop) => {
+                txn.abort();
+                Ok(Err(stop))
+            }
+        }
+    }
+
+    /// Begins a transaction that looks at the committed state; `None` if another one runs or the
+    /// store has failed.
+    pub(crate) fn try_look(&self) -> Option<Txn<'_>> {
+        let volatile = self.inner.volatile.try_borrow_mut().ok()?;
+        Some(Txn::new(self.try_begin(Cost::READ)?, volatile))
+    }
+
+    /// How full log, cache and device are.
+    pub fn usage(&self) -> Usage {
+        Usage { store: self.inner.store.usage(), index: self.volatile_state().namespace.counts }
+    }
+
+    /// Drops every name index and chunk map, because the blocks changed without them or memory is
+    /// short.
+    pub(crate) fn forget_indexes(&self) {
+        let mut volatile = self.volatile_state_mut();
+        volatile.names = NameIndexes::default();
+        volatile.namespace.forget();
+    }
+}

@@ -1,0 +1,48 @@
+//! MFS, the metadata file system: the namespace, the layouts and the space of Redbud, in the
+//! blocks of a store of the [`engine`].
+
+mod clients;
+pub mod dump;
+#[cfg(test)]
+mod engine_tests;
+pub mod format;
+pub mod fsck;
+#[cfg(test)]
+mod golden;
+pub mod handle;
+pub mod inspect;
+pub mod mkfs;
+pub mod names;
+pub mod open;
+mod run;
+pub mod scrub;
+pub mod space;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod trees;
+pub mod txn;
+pub mod volatile;
+pub(crate) mod zones;
+
+pub use engine::btree::{self, RootLocation, Tree};
+pub use engine::cost::{Cost, Reserve};
+pub use engine::error::{Stop, StoreError};
+pub use engine::format::block::{self, Block, BlockType};
+pub use engine::format::features::{Feature, Features};
+pub use engine::format::roots::RootId;
+pub use engine::format::superblock;
+pub use engine::store::Identity;
+pub use format::slot::SlotSize;
+pub use format::slot_size::SlotFeatures;
+pub use handle::{Mfs, Usage};
+pub use inspect::BlockOwner;
+pub use mkfs::{FormatOptions, PagFormat};
+pub use names::{
+    AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths, SearchCounts,
+    SubdirCursor, Subdirectory,
+};
+pub use open::OpenOptions;
+pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
+pub use txn::Txn;
+pub use volatile::VolatileState;
+pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

@@ -1,0 +1,123 @@
+//! Makes a new metadata file system on a device.
+//!
+//! Invariants:
+//! - mkfs changes a device that carries a Redbud label or superblock only with `force`;
+//! - mkfs erases label and superblocks first and writes the label last: a
+//!   device has no label, or carries a whole file system;
+//! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
+
+use env::{Disk, Env};
+use types::{Attr, FileKind, Ino, PagId, Timestamp, Uuid};
+
+use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
+use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
+use crate::format::slot::Slot;
+use crate::handle::Mfs;
+use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
+use crate::txn::Txn;
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+use engine::format::block::BlockType;
+use engine::format::features::Features;
+use engine::store::Store;
+
+/// One data zone, as in its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagFormat {
+    /// Its number.
+    pub id: PagId,
+    /// The UUID in the label of its device.
+    pub uuid: Uuid,
+    /// Its blocks, the label's included.
+    pub blocks: u64,
+}
+
+impl PagFormat {
+    /// Does the zone have a block besides the label, and can a segment address all its blocks?
+    pub(crate) fn is_possible(&self) -> bool {
+        self.blocks >= 2 && self.blocks >> 46 == 0
+    }
+}
+
+/// Properties of a new file system.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Its name, which must satisfy [`types::label::check_fs_name`].
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Capacity of the log in bytes, rounded down to blocks.
+    pub log_bytes: u64,
+    /// Its data zones.
+    pub pags: Vec<PagFormat>,
+    /// Features of its format beyond the first version; normally [`Features::NONE`].
+    pub features: Features,
+    /// Overwrite a device that carries a Redbud label.
+    pub force: bool,
+}
+
+impl Mfs {
+    /// Makes a new, empty file system on `disk`, and leaves it closed.
+    ///
+    /// # Errors
+    /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
+    /// option is invalid; `Io`.
+    pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
+        let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
+        let empty = engine::store::mkfs::FormatOptions {
+            name,
+            uuid: *uuid,
+            log_bytes: *log_bytes,
+            features: *features,
+            force: *force,
+        };
+        let mfs = Mfs::over(Store::begin_format(env, disk, &empty).await?);
+        mfs.run(Cost::STEP, |txn| write_initial_content(txn, options)).await?;
+        mfs.end_format().await
+    }
+}
+
+/// Writes the initial content of a new file system, in one transaction.
+///
+/// # Errors
+/// `Stop` as any body of a transaction; `Invalid` for impossible PAGs.
+pub fn write_initial_content(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
+    let start = txn.alloc_meta(1, None)?;
+    let block = txn.init(start, BlockType::Directory)?;
+    for ino in [Ino::ROOT, ORPHAN_DIR] {
+        let place = home_of(ino);
+        let mut slot = Slot::default();
+        slot.set_next_reuse(1);
+        slot.set_inode(b"", &first_attr(ino));
+        slot.store(block, place.index());
+    }
+    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let run = ContentRun::present(0, start, 1);
+    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
+    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
+    insert_zero_entries(txn)?;
+    txn.set_root(NEXT_CHUNK, 1)?;
+    txn.set_root(NEXT_CLIENT, 1)?;
+    txn.set_root(INODES, 2)?;
+    txn.format_pags(&options.pags)
+}
+
+pub(crate) fn first_attr(ino: Ino) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        ino,
+        kind: FileKind::Directory,
+        mode: if ino == Ino::ROOT { 0o755 } else { 0 },
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: 1,
+    }
+}

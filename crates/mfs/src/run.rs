@@ -1,0 +1,55 @@
+//! Runs transactions; one that lacks metadata space takes back what was allocated ahead.
+
+use types::{Fault, Transno};
+
+use crate::handle::Mfs;
+use crate::names::placement;
+use crate::space::layout_ahead;
+use crate::txn::Txn;
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+
+impl Mfs {
+    /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it
+    /// changed nothing). `body` may be called several times; only its last call counts. It must not
+    /// call this store.
+    ///
+    /// # Errors
+    /// The body's fault, damage or failure of the device, `Poisoned`, `ReadOnly`. Then nothing has
+    /// changed.
+    pub async fn run<T>(
+        &self,
+        cost: Cost,
+        mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<(T, Transno), StoreError> {
+        let mut attempts = self.attempts(cost);
+        loop {
+            attempts.admit().await?;
+            let stop = match self.attempt(cost, &mut body)? {
+                Ok(done) => return Ok(done),
+                Err(stop) => stop,
+            };
+            match stop {
+                Stop::WaitDurable(_) if self.is_metadata_short(cost) => {
+                    if self.reclaim_preallocated().await? == 0 {
+                        attempts.resolve(stop).await?;
+                    }
+                }
+                Stop::Fault(Fault::NoSpace) if self.is_metadata_short(cost) => {
+                    let freed = self.reclaim_preallocated().await?;
+                    // Another transaction may have reclaimed the preallocated blocks meanwhile and
+                    // not used all of them.
+                    if freed == 0 && self.is_metadata_short(cost) {
+                        return Err(StoreError::Fault(Fault::NoSpace));
+                    }
+                }
+                stop => attempts.resolve(stop).await?,
+            }
+        }
+    }
+
+    /// Frees preallocated blocks; returns how many.
+    async fn reclaim_preallocated(&self) -> Result<u64, StoreError> {
+        Ok(layout_ahead::trim(self).await? + placement::trim(self).await?)
+    }
+}

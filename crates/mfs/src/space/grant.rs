@@ -1,0 +1,125 @@
+//! Grants of data space to clients.
+//!
+//! Each PAG is searched from the end of its last grant, so a client's grants follow each other.
+//! Clients begin at different PAGs, so their streams lie apart. A run with room for the whole grant
+//! is preferred; if none of the examined runs has it, the largest are taken.
+
+use types::{ClientId, Fault, PagBlock, PagId};
+
+use super::pags::PagState;
+use super::runs::FreeRun;
+use crate::txn::Txn;
+use engine::error::Stop;
+
+/// Free runs that are examined for one grant.
+const LOOK: usize = 64;
+/// Most pieces of one grant.
+const PIECES: usize = 16;
+
+impl Txn<'_> {
+    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
+    /// `hint` if it has any.
+    ///
+    /// # Errors
+    /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
+    /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
+    pub fn grant(
+        &mut self,
+        client: ClientId,
+        hint: Option<PagId>,
+        blocks: u64,
+    ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
+        if blocks == 0 {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
+        let pags = self.pags()?;
+        let pag = choose(&pags, client, hint, blocks).ok_or(Stop::Fault(Fault::NoSpace))?;
+        let cursor = self.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
+        let pieces = pick(self.look(pag, cursor)?, blocks);
+        let mut out = Vec::with_capacity(pieces.len());
+        let mut end = cursor;
+        for (start, run, len) in pieces {
+            self.take_free(pag, start, run, len)?;
+            self.pool_add(client, pag, start, len)?;
+            end = start + len;
+            out.push((pag, PagBlock(start), len));
+        }
+        self.on_commit(move |volatile, _| {
+            volatile.space.cursors.insert(pag, end);
+        });
+        if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }
+    }
+
+    /// Free runs at and after `cursor`, then from the beginning.
+    fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<FreeRun>, Stop> {
+        let mut out: Vec<FreeRun> = Vec::new();
+        for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
+            let mut at = from;
+            while out.len() < LOOK
+                && let Some((start, len)) = self.free_run_from(pag, at)?.filter(|run| run.0 < to)
+            {
+                out.push((start, len));
+                at = start + len;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// The PAG for a grant: the hint; else the first, from the client's own on, with room for all of
+/// it; else the first with any free blocks.
+fn choose(pags: &[PagState], client: ClientId, hint: Option<PagId>, blocks: u64) -> Option<PagId> {
+    let hinted = pags.iter().find(|pag| Some(pag.id) == hint && pag.free > 0);
+    let first = (client.0 % pags.len().max(1) as u64) as usize;
+    let round = || pags[first..].iter().chain(&pags[..first]);
+    let roomy = || round().find(|pag| pag.free >= blocks);
+    let any = || round().find(|pag| pag.free > 0);
+    hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
+}
+
+/// The pieces ⟨start, run, taken⟩ of a grant, from runs ⟨start, length⟩.
+fn pick(runs: Vec<FreeRun>, blocks: u64) -> Vec<(u64, u64, u64)> {
+    if let Some(&(start, run)) = runs.iter().find(|run| run.1 >= blocks) {
+        return vec![(start, run, blocks)];
+    }
+    let mut runs = runs;
+    runs.sort_by_key(|&(start, len)| (u64::MAX - len, start));
+    let (mut left, mut out) = (blocks, Vec::new());
+    for (start, run) in runs.into_iter().take(PIECES) {
+        let len = run.min(left);
+        if len == 0 {
+            break;
+        }
+        out.push((start, run, len));
+        left -= len;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Uuid;
+
+    #[test]
+    fn grant_prefers_one_run_and_large_runs() {
+        assert_eq!(pick(vec![(1, 3), (10, 8), (30, 9)], 8), [(10, 8, 8)]);
+        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9), [(10, 7, 7), (30, 5, 2)]);
+        assert_eq!(pick(vec![], 9), []);
+    }
+
+    #[test]
+    fn grant_begins_at_the_hint_or_the_clients_own_pag() {
+        let pag =
+            |id, free| PagState { id: PagId(id), uuid: Uuid::default(), total: 9, free, freed: 0 };
+        let pags = [pag(0, 5), pag(1, 9), pag(2, 0)];
+        assert_eq!(choose(&pags, ClientId(3), None, 5), Some(PagId(0)));
+        assert_eq!(choose(&pags, ClientId(4), None, 5), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(5), None, 5), Some(PagId(0)), "2 is full");
+        assert_eq!(choose(&pags, ClientId(3), None, 6), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(3), None, 10), Some(PagId(0)), "none has room for all");
+        assert_eq!(choose(&pags, ClientId(3), Some(PagId(1)), 1), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(3), Some(PagId(2)), 1), Some(PagId(0)));
+        assert_eq!(choose(&[], ClientId(3), None, 1), None);
+    }
+}

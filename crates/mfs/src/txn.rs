@@ -1,0 +1,172 @@
+//! Transactions of the metadata file system: those of the engine, with the volatile state.
+//!
+//! Invariants:
+//! - changes that depend on the transaction wait in [`Pending`] and in hooks until it has
+//!   succeeded, and then take effect with it, without an await in between;
+//! - pure caches of committed state may be filled at any time.
+
+use std::cell::RefMut;
+use std::ops::{Deref, DerefMut};
+
+use types::{DirNo, MetaBlock, Transno};
+
+use crate::format::number::SYSTEM_CHUNK;
+use crate::format::slot::SlotSize;
+use crate::format::slot_size::SlotFeatures;
+use crate::volatile::{Hook, Pending, VolatileState};
+use engine::error::{Stop, StoreError};
+use engine::format::block::{self, Block, BlockType};
+use engine::store::Store;
+use engine::txn::wrong_type;
+
+/// A running transaction.
+pub struct Txn<'a> {
+    engine: engine::txn::Txn<'a>,
+    pub(crate) volatile: RefMut<'a, VolatileState>,
+    hooks: Vec<Hook>,
+    pub(crate) pending: Pending,
+}
+
+impl<'a> Deref for Txn<'a> {
+    type Target = engine::txn::Txn<'a>;
+
+    fn deref(&self) -> &engine::txn::Txn<'a> {
+        &self.engine
+    }
+}
+
+impl<'a> DerefMut for Txn<'a> {
+    fn deref_mut(&mut self) -> &mut engine::txn::Txn<'a> {
+        &mut self.engine
+    }
+}
+
+impl<'a> Txn<'a> {
+    pub(crate) fn new(
+        engine: engine::txn::Txn<'a>,
+        mut volatile: RefMut<'a, VolatileState>,
+    ) -> Txn<'a> {
+        let hooks = std::mem::take(&mut volatile.hooks);
+        Txn { engine, volatile, hooks, pending: Pending::default() }
+    }
+
+    /// Ends the transaction without any effect.
+    pub(crate) fn abort(mut self) {
+        self.engine.abort();
+        self.hooks.clear();
+        self.volatile.hooks = self.hooks;
+    }
+
+    /// Applies the transaction to `store`, then to the volatile state. Returns `Transno::ZERO` if
+    /// it changed no block.
+    ///
+    /// # Errors
+    /// `ReadOnly`; then nothing has changed.
+    pub(crate) fn commit(self, store: &Store) -> Result<Transno, StoreError> {
+        let Txn { engine, mut volatile, mut hooks, pending } = self;
+        let committed = store.commit(engine);
+        if let Ok(number) = committed {
+            volatile.apply(pending, number);
+            for hook in hooks.drain(..) {
+                hook(&mut volatile, number);
+            }
+        }
+        hooks.clear();
+        volatile.hooks = hooks;
+        committed
+    }
+
+    /// Registers `hook`, which runs on the volatile state when this transaction has succeeded,
+    /// with the transaction's number (`Transno::ZERO` if it changed no block).
+    pub fn on_commit(&mut self, hook: impl FnOnce(&mut VolatileState, Transno) + 'static) {
+        self.hooks.push(Box::new(hook));
+    }
+
+    /// The volatile state, as of the committed transactions.
+    pub fn volatile(&self) -> &VolatileState {
+        &self.volatile
+    }
+
+    /// The volatile state, for filling pure caches of committed state: such a change
+    /// remains if the transaction fails.
+    pub fn volatile_mut(&mut self) -> &mut VolatileState {
+        &mut self.volatile
+    }
+
+    /// As [`engine::txn::Txn::read`], of a block of directory slots.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub(crate) fn read_slots(&self, block: MetaBlock) -> Result<&Block, Stop> {
+        let data = self.read(block)?;
+        match block::type_of(data).is_some_and(BlockType::is_content) {
+            true => Ok(data),
+            false => Err(Stop::Corrupt(block, wrong_type(BlockType::Directory))),
+        }
+    }
+
+    /// As [`engine::txn::Txn::write`], of a block of directory slots.
+    ///
+    /// # Errors
+    /// `Stop::Corrupt` if it is of another type.
+    pub(crate) fn write_slots(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
+        self.read_slots(block)?;
+        self.write(block)
+    }
+
+    /// Makes `block` an empty block of directory slots.
+    ///
+    /// # Errors
+    /// As [`engine::txn::Txn::init`].
+    pub(crate) fn init_slots(&mut self, block: MetaBlock) -> Result<&mut Block, Stop> {
+        let kind = self.slots().kind();
+        self.init(block, kind)
+    }
+
+    /// Size of the directory slots of this file system.
+    pub(crate) fn slots(&self) -> SlotSize {
+        self.features().slots()
+    }
+
+    /// The type of the content blocks of a chunk.
+    pub(crate) fn content_of(&self, chunk: DirNo) -> BlockType {
+        if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use engine::cost::Cost;
+    use engine::error::Stop;
+    use engine::format::block::BlockType;
+    use types::{Fault, Transno};
+
+    use crate::handle::Mfs;
+    use crate::testing::now;
+
+    #[test]
+    fn hooks_run_only_when_their_transaction_succeeds() {
+        let mfs = Mfs::volatile(1000);
+        let ran = Rc::new(Cell::new(0));
+        let failed = now(mfs.run(Cost::SMALL, |txn| {
+            let ran = ran.clone();
+            txn.on_commit(move |_, _| ran.set(ran.get() + 1));
+            let block = txn.alloc_meta(1, None)?;
+            txn.init(block, BlockType::Table)?;
+            Err::<(), _>(Stop::Fault(Fault::Exists))
+        }));
+        assert_eq!(failed.map(|_| ()).unwrap_err().fault(), Fault::Exists);
+        let unchanged = now(mfs.run(Cost::SMALL, |txn| {
+            let ran = ran.clone();
+            txn.on_commit(move |_, number| {
+                assert_eq!(number, Transno::ZERO);
+                ran.set(ran.get() + 10);
+            });
+            Ok(())
+        }));
+        assert_eq!((ran.get(), unchanged.unwrap().1), (10, Transno::ZERO));
+    }
+}

@@ -1,0 +1,62 @@
+//! The volatile state: what the namespace and the space allocator keep in memory besides the
+//! blocks, such as name indexes, chunk maps and hints.
+//!
+//! Invariants:
+//! - the store can rebuild all of it from the blocks, except the holds on freed space,
+//!   which belong to leases and end with this process;
+//! - changes that depend on a transaction are in [`Pending`] until the transaction has
+//!   succeeded; pure caches of committed state may be filled at any time.
+
+pub mod layouts;
+pub(crate) mod listing;
+pub mod maps;
+pub mod placement;
+pub(crate) mod regions;
+pub mod searches;
+pub(crate) mod space;
+
+use types::Transno;
+
+use crate::names::index::{self, NameIndexes};
+use layouts::LayoutLimits;
+use listing::ListingReadahead;
+use maps::MapLimits;
+use placement::Placement;
+use regions::RegionReads;
+use searches::{PendingSearches, Searches};
+use space::SpaceHints;
+
+/// The volatile state of a store.
+#[derive(Default)]
+pub struct VolatileState {
+    pub(crate) names: NameIndexes,
+    pub(crate) space: SpaceHints,
+    pub(crate) placement: Placement,
+    pub(crate) namespace: Searches,
+    pub(crate) listed: ListingReadahead,
+    pub(crate) nearby: RegionReads,
+    /// The sizes from which on directories have name maps.
+    pub(crate) limits: MapLimits,
+    /// How layout blocks are used.
+    pub(crate) layouts: LayoutLimits,
+    /// Memory that one transaction leaves to the next.
+    pub(crate) hooks: Vec<Hook>,
+}
+
+/// Runs when a transaction has succeeded, with its number.
+pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
+
+/// Changes of the running transaction to the volatile state.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) names: index::PendingNames,
+    pub(crate) namespace: PendingSearches,
+}
+
+impl VolatileState {
+    /// Applies the changes of a transaction that succeeded.
+    pub(crate) fn apply(&mut self, pending: Pending, number: Transno) {
+        self.names.apply(pending.names, number);
+        self.namespace.apply(pending.namespace);
+    }
+}

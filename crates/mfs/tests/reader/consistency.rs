@@ -1,0 +1,135 @@
+//! Checks the consistency rules of FORMAT.md with the reader: sums, indices and the bitmap.
+
+use std::collections::BTreeMap;
+
+use crate::device::BLOCK;
+use crate::directory::{ORPHAN_DIRECTORY, ROOT};
+use crate::image::{Image, NamedInode};
+use crate::inode::{INODE, Inode, Kind, Slot};
+use crate::superblock::LAYOUT_BLOCKS;
+
+/// Panics where two parts of the file system contradict each other.
+pub fn check(image: &Image) {
+    let found = image.walk().unwrap();
+    let orphans: Vec<Inode> =
+        image.orphans().unwrap().iter().map(|&ino| by_number(image, ino)).collect();
+    assert!(orphans.iter().all(|inode| inode.nlink == 0));
+    let named: BTreeMap<u64, &Inode> =
+        found.iter().map(|found| (found.inode.ino, &found.inode)).collect();
+    let inodes: Vec<&Inode> = named.values().copied().chain(&orphans).collect();
+    // Root 16 also counts the orphan directory.
+    assert_eq!(image.roots[16], inodes.len() as u64 + 1);
+    for inode in &inodes {
+        sizes(inode);
+        if inode.kind == Kind::Directory {
+            counts(image, &image.locate(inode.ino).unwrap());
+        }
+    }
+    orphan_directory(image, &orphans, &named);
+    names(image, &found);
+    namespace_index(image, &found);
+    data_space(image, &inodes);
+    let visited: Vec<u64> = image.device.visited.borrow().keys().copied().collect();
+    for block in visited {
+        assert!(image.is_allocated(block).unwrap(), "block {block} is in use and free");
+    }
+    assert!((0..image.device.blocks).any(|block| !image.is_allocated(block).unwrap()));
+}
+
+fn by_number(image: &Image, ino: u64) -> Inode {
+    image.inode(&image.locate(ino).unwrap()).unwrap()
+}
+
+/// Checks the sums in a slot (7.2).
+fn sizes(inode: &Inode) {
+    match inode.kind {
+        Kind::Directory => assert_eq!(inode.size, inode.blocks * BLOCK as u64),
+        Kind::Symlink => assert_eq!(inode.size, inode.target.len() as u64),
+        Kind::Regular => {
+            assert_eq!(inode.blocks, inode.segments.iter().map(|segment| segment.len).sum::<u64>());
+            assert!(inode.content.len() as u64 <= inode.size);
+        }
+        _ => assert_eq!((inode.blocks, inode.size), (0, 0)),
+    }
+    assert!(inode.xattrs.is_sorted_by(|a, b| a.0 < b.0), "attributes out of order");
+}
+
+/// Checks the counts in a directory's slot: the fragmentation count, and the names if the directory
+/// has a name map (7.2).
+fn counts(image: &Image, dir: &Slot) {
+    let (mut names, mut fragments) = (0, 0);
+    let mut count = |slot: Slot| {
+        names += 1;
+        if slot.state == INODE && slot.kind() == Kind::Regular {
+            fragments += image.inode(&slot)?.segments.len() as u32 / 16;
+        }
+        Ok(())
+    };
+    image.list(dir, &mut count).unwrap();
+    let counted = image.superblock.has(LAYOUT_BLOCKS);
+    assert_eq!(dir.fragments, if counted { fragments } else { 0 });
+    assert_eq!(dir.words[1], if dir.map != 0 { names } else { 0 });
+}
+
+/// The orphan directory has the orphans, and the inodes whose names are all links.
+fn orphan_directory(image: &Image, orphans: &[Inode], named: &BTreeMap<u64, &Inode>) {
+    let mut found_orphans = 0;
+    let mut one = |slot: Slot| {
+        assert!(slot.name.is_empty() && slot.state == INODE);
+        let is_orphan = orphans.iter().any(|orphan| orphan.ino == slot.ino);
+        found_orphans += usize::from(is_orphan);
+        assert!(is_orphan != named.contains_key(&slot.ino));
+        Ok(())
+    };
+    image.list(&image.locate(ORPHAN_DIRECTORY).unwrap(), &mut one).unwrap();
+    assert_eq!(found_orphans, orphans.len());
+}
+
+/// A lookup finds every name, and finds no other name.
+fn names(image: &Image, found: &[NamedInode]) {
+    for NamedInode { path, parent, inode } in &found[1..] {
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap();
+        let dir = image.locate(*parent).unwrap();
+        let slot = image.lookup(&dir, name).unwrap().expect("a name that is listed");
+        assert_eq!(slot.ino, inode.ino);
+        assert!(image.lookup(&dir, &[name, b"!"].concat()).unwrap().is_none());
+    }
+}
+
+/// The index has every directory except the root and orphans, with its parent's first chunk and its
+/// own creator (7.4).
+fn namespace_index(image: &Image, found: &[NamedInode]) {
+    let dirs =
+        found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != ROOT);
+    let mut expected: Vec<_> = dirs
+        .map(|found| {
+            let (parent, dir) =
+                (image.locate(found.parent).unwrap(), image.locate(found.inode.ino).unwrap());
+            (parent.body, u64::from(dir.words[0]), found.inode.ino)
+        })
+        .collect();
+    expected.sort_unstable();
+    let index = image.namespace_index().unwrap();
+    assert_eq!(index, expected);
+}
+
+/// Every data block except the label has exactly one user (10).
+fn data_space(image: &Image, inodes: &[&Inode]) {
+    let (free, freed, pools) =
+        (image.free().unwrap(), image.freed().unwrap(), image.pools().unwrap());
+    for pag in image.pags().unwrap() {
+        let runs = [&free, &freed, &pools].map(|runs| runs.iter().filter(|run| run.pag == pag.id));
+        let [free, freed, _] = runs.clone().map(|runs| runs.map(|run| run.len).sum::<u64>());
+        assert_eq!((pag.free, pag.freed), (free, freed));
+        let mut all: Vec<(u64, u64)> =
+            runs.into_iter().flatten().map(|run| (run.start, run.len)).collect();
+        let segments = inodes.iter().flat_map(|inode| &inode.segments);
+        all.extend(segments.filter(|segment| segment.pag == pag.id).map(|s| (s.addr, s.len)));
+        all.sort_unstable();
+        let end = all.iter().fold(1, |at, &(start, len)| {
+            assert_eq!(start, at, "zone {}: a block has two users, or none", pag.id);
+            start + len
+        });
+        assert_eq!(end, pag.blocks);
+    }
+}

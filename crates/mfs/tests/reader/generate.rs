@@ -1,0 +1,455 @@
+//! Images made by the store, and their content as the store reads it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use env::sim::{SimDisk, SimRng, SimWorld};
+use env::{DiskOptions, Env};
+use redbud_mfs::SlotFeatures;
+use redbud_mfs::{
+    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, OpenOptions, PagFormat,
+    SlotSize, Stop, Txn,
+};
+use types::{
+    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Timestamp, Uuid,
+};
+
+use crate::image::NamedInode;
+use crate::inode::{Inode, Kind, Segment};
+use crate::space::{Pag, Run};
+
+const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
+const SIZE: u64 = 64 << 20;
+/// Bytes of the log.
+pub const LOG: u64 = 4 << 20;
+/// Blocks of each data zone.
+const PAG_BLOCKS: u64 = 6000;
+
+/// The properties of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub slots: SlotSize,
+    pub inline: bool,
+    pub near: bool,
+    /// After a power cut, with a log that must be redone; otherwise closed.
+    pub cut: bool,
+    /// Names in the large directory, and number of random operations.
+    pub names: u32,
+    pub operations: u64,
+}
+
+/// The content of a file system.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Contents {
+    pub found: Vec<NamedInode>,
+    pub orphans: Vec<u64>,
+    pub pags: Vec<Pag>,
+    pub pools: Vec<Run>,
+    pub clients: Vec<(u64, Vec<u8>)>,
+    pub reply: Option<(u32, Vec<u8>)>,
+    pub setting: Option<Vec<u8>>,
+}
+
+impl Plan {
+    fn features(self) -> Features {
+        let mut features = Features::NONE.with_slots(self.slots);
+        for (wanted, feature) in
+            [(self.inline, Feature::INLINE_DATA), (self.near, Feature::LAYOUT_BLOCKS)]
+        {
+            features = if wanted { features.with(feature) } else { features.without(feature) };
+        }
+        features
+    }
+}
+
+/// Options by which small directories have all structures of large ones.
+fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 0, home_batch: 1, maps: MapLimits::TINY, ..OpenOptions::default() }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+async fn open(env: &Env, read_only: bool) -> Mfs {
+    let device = env.open_disk("meta", WRITE).await.unwrap();
+    Mfs::open(env, &device, OpenOptions { read_only, ..options() }).await.unwrap()
+}
+
+async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    mfs.run(Cost::STEP, body).await.unwrap().0
+}
+
+fn new(kind: FileKind, n: u64) -> NewInode<'static> {
+    let time =
+        |n: u64| Timestamp { seconds: 7 * n as i64 - 50, nanos: 999_999_000 + n as u32 % 1000 };
+    NewInode {
+        kind,
+        mode: 0o1000 | n as u16 & 0o777,
+        uid: 70_000 + n as u32,
+        gid: 100 + n as u32 % 3,
+        rdev: if kind == FileKind::CharDevice { 0x103 } else { 0 },
+        size: 0,
+        atime: time(n),
+        mtime: time(n + 1),
+        ctime: time(n + 2),
+        btime: time(n + 3),
+        client: ClientId(n % 5),
+        symlink: None,
+    }
+}
+
+/// The device of a file system that has every structure, after a power cut.
+pub fn make(plan: Plan) -> SimDisk {
+    make_cutting(plan, u64::MAX).pop().unwrap()
+}
+
+/// The same, preceded by states that a power cut would have left. These are the states after every
+/// `each` operations, and when a group reached from the end of the log to its beginning.
+pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
+    let world = SimWorld::new(1);
+    let disk = world.disk("meta", SIZE);
+    let device = disk.clone();
+    let mut rng = SimRng::new(1);
+    let cuts = world.run(move |env| async move {
+        format(&env, plan).await;
+        let mfs = open(&env, false).await;
+        large_directory(&mfs, plan.names).await;
+        mfs.close().await.unwrap();
+        let mfs = open(&env, false).await;
+        let client = run(&mfs, |txn| txn.new_client(&[b'c'; 4000])).await;
+        run(&mfs, |txn| txn.new_client(b"")).await;
+        one_of_each_kind(&mfs, client).await;
+        fragmented(&mfs, client).await;
+        let mut cuts = Vec::new();
+        let mut random = RandomOperations::new(client);
+        for n in 0..plan.operations {
+            random.operation(&mfs, n).await;
+            // Log commits and checkpoints run meanwhile.
+            env.sleep(Duration::from_micros(100)).await;
+            let before_end = LOG - mfs.last_committed().lsn.0 % LOG;
+            if before_end < LARGE_TRANSACTION / 2 {
+                large_transaction(&mfs, n).await;
+            }
+            if each < u64::MAX && (n % each == each - 1 || before_end < LARGE_TRANSACTION / 2) {
+                cuts.push(device.after_power_cut(&mut rng));
+            }
+        }
+        match plan.cut {
+            true => mfs.sync().await.unwrap(),
+            false => mfs.close().await.unwrap(),
+        }
+        cuts
+    });
+    cuts.into_iter().chain([disk.after_power_cut(&mut SimRng::new(1))]).collect()
+}
+
+async fn format(env: &Env, plan: Plan) {
+    let device = env.open_disk("meta", WRITE).await.unwrap();
+    let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: PAG_BLOCKS };
+    let format = FormatOptions {
+        name: "made".to_owned(),
+        uuid: Uuid([0x51; 16]),
+        log_bytes: LOG,
+        pags: vec![pag(0), pag(7)],
+        features: plan.features(),
+        force: false,
+    };
+    Mfs::format(env, &device, &format).await.unwrap();
+}
+
+/// Makes a directory that is large enough for a name map, and removes every third name.
+async fn large_directory(mfs: &Mfs, names: u32) {
+    let dir =
+        run(mfs, |txn| txn.create(Ino::ROOT, &name("large"), &new(FileKind::Directory, 1), None))
+            .await;
+    for first in (0..names).step_by(20) {
+        run(mfs, |txn| {
+            (first..names.min(first + 20)).try_for_each(|n| {
+                let new = new(FileKind::Regular, u64::from(n));
+                txn.create(dir, &name(&format!("{n}")), &new, None).map(drop)
+            })
+        })
+        .await;
+    }
+    for n in (0..names).step_by(3) {
+        run(mfs, |txn| txn.free_with_name(dir, &name(&format!("{n}")))).await;
+    }
+}
+
+/// Makes an inode of each kind, with everything that may belong to it.
+async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
+    let dir =
+        run(mfs, |txn| txn.create(Ino::ROOT, &name("special"), &new(FileKind::Directory, 2), None))
+            .await;
+    run(mfs, |txn| {
+        for kind in [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice]
+        {
+            txn.create(dir, &name(&format!("{kind:?}")), &new(kind, 3), None)?;
+        }
+        for len in [1, 100, 300, 900, 4095] {
+            let target = vec![b't'; len];
+            let new =
+                NewInode { symlink: Some(&target), size: len as u64, ..new(FileKind::Symlink, 4) };
+            txn.create(dir, &name(&format!("to {len}")), &new, None)?;
+        }
+        for (n, len) in [0, 10, 150, 9000].into_iter().enumerate() {
+            let ino = txn.create(
+                dir,
+                &name(&"n".repeat(255 - 80 * n)),
+                &new(FileKind::Regular, 5),
+                None,
+            )?;
+            txn.set_xattr(ino, b"user.long", &vec![b'x'; len])?;
+            txn.set_xattr(ino, b"security.short", b"")?;
+        }
+        txn.set_reply(client, 4, 9, b"an answer")?;
+        txn.set_setting(3, b"a setting")
+    })
+    .await;
+}
+
+/// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
+async fn fragmented(mfs: &Mfs, client: ClientId) {
+    let new_dir = new(FileKind::Directory, 3);
+    let dir = run(mfs, |txn| txn.create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
+    for count in [1, 14, 40, 200, 400, 900] {
+        let text = name(&format!("{count}"));
+        let ino = run(mfs, |txn| txn.create(dir, &text, &new(FileKind::Regular, 8), None)).await;
+        let mut left = Vec::new();
+        for n in (0..count).map(|n| n * 7_919 % count) {
+            if left.is_empty() {
+                left = run(mfs, |txn| txn.grant(client, None, 100)).await;
+            }
+            let (pag, addr, len) = left.pop().unwrap();
+            let state = if n % 3 == 0 { ExtentState::Unwritten } else { ExtentState::Written };
+            let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
+            run(mfs, |txn| txn.map(ino, client, extent)).await;
+            if len > 1 {
+                left.push((pag, PagBlock(addr.0 + 1), len - 1));
+            }
+        }
+        let middle = (FileBlock(count), FileBlock(count + count / 10));
+        while !run(mfs, |txn| txn.unmap(ino, middle.0, middle.1)).await {}
+    }
+}
+
+/// Least bytes of the log that [`large_transaction`] takes.
+const LARGE_TRANSACTION: u64 = 60_000;
+
+/// Runs a large transaction and waits until it is durable.
+async fn large_transaction(mfs: &Mfs, n: u64) {
+    run(mfs, |txn| {
+        let ino = match txn.lookup(Ino::ROOT, &name("wide"))? {
+            Some(ino) => ino,
+            None => txn.create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?,
+        };
+        txn.set_xattr(ino, b"user.wide", &vec![n as u8 | 1; LARGE_TRANSACTION as usize])
+    })
+    .await;
+    mfs.sync().await.unwrap();
+}
+
+/// Random operations on the files of a few directories.
+struct RandomOperations {
+    rng: SimRng,
+    client: ClientId,
+    dirs: Vec<Ino>,
+    /// The unused remainder of the client's last grant.
+    pool: Vec<(PagId, PagBlock, u64)>,
+}
+
+impl RandomOperations {
+    fn new(client: ClientId) -> RandomOperations {
+        RandomOperations { rng: SimRng::new(7), client, dirs: vec![Ino::ROOT], pool: Vec::new() }
+    }
+
+    async fn operation(&mut self, mfs: &Mfs, n: u64) {
+        let mut below = |limit: u64| self.rng.next_u64() % limit;
+        let mut dir = || self.dirs[below(self.dirs.len() as u64) as usize];
+        let (dir, to) = (dir(), dir());
+        let mut file = || name(&format!("f{}", below(20)));
+        let (text, other) = (file(), file());
+        let (what, at, amount) = (below(12), below(60), below(30));
+        if self.pool.is_empty() {
+            self.pool = run(mfs, |txn| txn.grant(self.client, None, 200)).await;
+        }
+        let (client, (pag, addr, len)) = (self.client, self.pool[0]);
+        let done = mfs.run(Cost::STEP, |txn| {
+            let made = match txn.lookup(dir, &text)? {
+                Some(ino) => ino,
+                None if n.is_multiple_of(70) => {
+                    let made = txn.create(dir, &text, &new(FileKind::Directory, n), None)?;
+                    return Ok(Done::Directory(made));
+                }
+                None => txn.create(dir, &text, &new(FileKind::Regular, n), None)?,
+            };
+            if attr(txn, made)?.kind == FileKind::Directory {
+                if !txn.is_within(to, made)? {
+                    txn.rename(dir, &text, to, &other)?;
+                }
+                return Ok(Done::Other);
+            }
+            match what {
+                0..6 => {
+                    let state =
+                        if what == 0 { ExtentState::Unwritten } else { ExtentState::Written };
+                    let extent = Extent { file: FileBlock(at * 3), len: 1, pag, addr, state };
+                    txn.map(made, client, extent)?;
+                    let old = attr(txn, made)?;
+                    let size = old.size.max((at * 3 + 1) << 12);
+                    txn.set_attr(&Attr { size, version: old.version + 1, ..old })?;
+                    return Ok(Done::Mapped);
+                }
+                6 => txn.set_content(made, &vec![n as u8; (at * 60 + 1) as usize])?,
+                7 => drop(txn.unmap(made, FileBlock(at), FileBlock(at + amount))?),
+                8 => txn.rename(dir, &text, to, &other)?,
+                9 => {
+                    txn.link(to, &other, made)?;
+                    links(txn, made, 1)?;
+                }
+                10 => {
+                    txn.remove_name(dir, &text)?;
+                    links(txn, made, -1)?;
+                }
+                _ => txn.set_xattr(made, b"user.some", &vec![b'y'; (at * 9) as usize])?,
+            }
+            Ok(Done::Other)
+        });
+        match done.await.map(|(done, _)| done) {
+            Ok(Done::Directory(made)) => self.dirs.push(made),
+            Ok(Done::Mapped) => {
+                self.pool[0] = (pag, PagBlock(addr.0 + 1), len - 1);
+                self.pool.retain(|run| run.2 > 0);
+            }
+            // If a name exists already, or there is no inline data, nothing happens.
+            Ok(Done::Other) | Err(_) => {}
+        }
+    }
+}
+
+enum Done {
+    Directory(Ino),
+    Mapped,
+    Other,
+}
+
+fn attr(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+}
+
+fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
+    let attr = attr(txn, ino)?;
+    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
+}
+
+/// The content of a device as the store reads it, without changing the device.
+pub fn store_contents(disk: &SimDisk) -> Contents {
+    let world = SimWorld::new(1);
+    world.attach("meta", disk);
+    world.run(|env| async move {
+        let mfs = open(&env, true).await;
+        let found = walk(&mfs).await;
+        run(&mfs, |txn| {
+            let clients = txn.clients()?;
+            let mut pools = Vec::new();
+            for (client, _) in &clients {
+                let run = |(pag, start, len): (PagId, PagBlock, u64)| Run {
+                    pag: pag.0,
+                    start: start.0,
+                    len,
+                    client: client.0,
+                };
+                pools.extend(txn.pool(*client)?.into_iter().map(run));
+            }
+            let pag = |pag: redbud_mfs::PagState| Pag {
+                id: pag.id.0,
+                uuid: pag.uuid.0,
+                blocks: pag.total + 1,
+                free: pag.free,
+                freed: pag.freed,
+            };
+            Ok(Contents {
+                found: Vec::new(),
+                orphans: txn.orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
+                pags: txn.pags()?.into_iter().map(pag).collect(),
+                reply: txn.reply(clients[0].0, 4)?,
+                setting: txn.setting(3)?,
+                clients: clients.into_iter().map(|(client, info)| (client.0, info)).collect(),
+                pools,
+            })
+        })
+        .await
+        .with(found)
+    })
+}
+
+impl Contents {
+    fn with(self, found: Vec<NamedInode>) -> Contents {
+        Contents { found, ..self }
+    }
+}
+
+async fn walk(mfs: &Mfs) -> Vec<NamedInode> {
+    let root = run(mfs, |txn| inode(txn, Ino::ROOT)).await;
+    let mut found = vec![NamedInode { path: Vec::new(), parent: Ino::ROOT.0, inode: root }];
+    let mut queue = VecDeque::from([(Vec::new(), Ino::ROOT)]);
+    while let Some((above, dir)) = queue.pop_front() {
+        for entry in run(mfs, |txn| txn.readdir(dir, 0, 1_000_000)).await {
+            let path = [&above[..], b"/", entry.name.as_bytes()].concat();
+            if entry.kind == FileKind::Directory {
+                queue.push_back((path.clone(), entry.ino));
+            }
+            let inode = run(mfs, |txn| inode(txn, entry.ino)).await;
+            found.push(NamedInode { path, parent: dir.0, inode });
+        }
+    }
+    found
+}
+
+fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
+    let attr = attr(txn, ino)?;
+    let is_file = attr.kind == FileKind::Regular;
+    let mut xattrs = Vec::new();
+    for (name, _) in txn.xattrs(ino)? {
+        let value = txn.xattr(ino, &name)?.ok_or(Stop::Fault(Fault::Stale))?;
+        xattrs.push((name, value));
+    }
+    let time = |time: Timestamp| (time.seconds, time.nanos);
+    let segment = |extent: Extent| Segment {
+        file: extent.file.0,
+        len: extent.len,
+        written: extent.state == ExtentState::Written,
+        pag: extent.pag.0,
+        addr: extent.addr.0,
+    };
+    let content = if is_file { txn.content(ino)? } else { Vec::new() };
+    let layout = if is_file { txn.layout(ino, FileBlock(0), 100_000)? } else { Vec::new() };
+    Ok(Inode {
+        ino: ino.0,
+        kind: match attr.kind {
+            FileKind::Regular => Kind::Regular,
+            FileKind::Directory => Kind::Directory,
+            FileKind::Symlink => Kind::Symlink,
+            FileKind::CharDevice => Kind::CharDevice,
+            FileKind::BlockDevice => Kind::BlockDevice,
+            FileKind::Fifo => Kind::Fifo,
+            FileKind::Socket => Kind::Socket,
+        },
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        // For inline data the store reports a block more than the slot has.
+        blocks: attr.blocks - u64::from(!content.is_empty()),
+        times: [attr.atime, attr.mtime, attr.ctime, attr.btime].map(time),
+        version: attr.version,
+        xattrs,
+        target: if attr.kind == FileKind::Symlink { txn.symlink(ino)? } else { Vec::new() },
+        content,
+        segments: layout.into_iter().map(segment).collect(),
+    })
+}

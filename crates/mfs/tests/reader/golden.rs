@@ -1,0 +1,101 @@
+//! The content of a golden image, in the form of its text file.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::Image;
+use crate::device::{u16_at, u32_at, u64_at};
+use crate::image::NamedInode;
+use crate::inode::{Inode, Kind};
+
+/// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
+pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while !bytes.is_empty() {
+        let (literals, rest) = bytes[2..].split_at(usize::from(u16_at(bytes, 0)));
+        out.extend_from_slice(literals);
+        for _ in 0..u16_at(rest, 0) {
+            out.push(out[out.len() - u32_at(rest, 2) as usize]);
+        }
+        bytes = &rest[6..];
+    }
+    out
+}
+
+/// The size of the device in a golden image, and its blocks with their numbers.
+pub fn blocks(image: &[u8]) -> (u64, Vec<(u64, Vec<u8>)>) {
+    let raw = expand(image.strip_prefix(b"REDBUDGOLD1\n").expect("a golden image"));
+    let block = |piece: &[u8]| (u64_at(piece, 0), piece[8..].to_vec());
+    (u64_at(&raw, 0), raw[8..].chunks_exact(8 + 4096).map(block).collect())
+}
+
+/// Describes what the reader finds, in the form of the text file.
+pub fn text(image: &Image) -> String {
+    let mut out = String::new();
+    writeln!(out, "file system {}", shown(image.superblock.name.as_bytes())).unwrap();
+    for pag in image.pags().unwrap() {
+        let mut uuid: String = pag.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        [20, 16, 12, 8].into_iter().for_each(|at| uuid.insert(at, '-'));
+        writeln!(out, "zone {} {uuid} {}", pag.id, pag.blocks).unwrap();
+    }
+    let found = image.walk().unwrap();
+    let mut numbers = BTreeMap::new();
+    let (mut links, mut segments) = (0, 0);
+    for NamedInode { path, parent, inode } in &found {
+        let name = shown(path.rsplit(|&byte| byte == b'/').next().unwrap());
+        if let Some(number) = numbers.get(&inode.ino) {
+            writeln!(out, "{number} also {name} in {}", numbers[parent]).unwrap();
+            links += 1;
+            continue;
+        }
+        let parent = numbers.get(parent).copied().unwrap_or(0);
+        let number = numbers.len() + 1;
+        numbers.insert(inode.ino, number);
+        describe(&mut out, number, &name, parent, inode);
+        segments += inode.segments.len();
+    }
+    writeln!(out, "{} inodes, {links} further names, {segments} segments", numbers.len()).unwrap();
+    let (names, orphans) = (found.len() - 1, image.orphans().unwrap().len());
+    writeln!(out, "{names} names, {segments} segments, {orphans} orphans").unwrap();
+    let sum = |runs: Vec<crate::space::Run>| runs.iter().map(|run| run.len).sum::<u64>();
+    let (pooled, freed) = (sum(image.pools().unwrap()), sum(image.freed().unwrap()));
+    let clients = image.clients().unwrap().len();
+    writeln!(out, "{clients} clients, {pooled} blocks in pools, {freed} given up").unwrap();
+    out
+}
+
+fn describe(out: &mut String, number: usize, name: &str, parent: usize, inode: &Inode) {
+    let Inode { kind, mode, uid, gid, rdev, size, version, .. } = inode;
+    // The text describes a dump, which does not have the size of directories.
+    let size = if *kind == Kind::Directory { &0 } else { size };
+    writeln!(
+        out,
+        "{number} {kind:?} {name} in {parent} mode {mode:o} uid {uid} gid {gid} rdev {rdev} size {size} \
+         version {version}"
+    )
+    .unwrap();
+    let [a, m, c, b] = inode.times.map(|(seconds, nanos)| format!("{seconds}.{nanos:09}"));
+    writeln!(out, "  times {a} {m} {c} {b}").unwrap();
+    if !inode.target.is_empty() {
+        writeln!(out, "  to {}", shown(&inode.target)).unwrap();
+    }
+    for (name, value) in &inode.xattrs {
+        writeln!(out, "  xattr {} = {}", shown(name), shown(value)).unwrap();
+    }
+    if !inode.content.is_empty() {
+        let sum = crc32c::crc32c(&inode.content);
+        writeln!(out, "content {number} {} bytes {sum:08x}", inode.content.len()).unwrap();
+    }
+    for e in &inode.segments {
+        let state = if e.written { "Written" } else { "Unwritten" };
+        writeln!(out, "{number} at {} {} of {}:{} {state}", e.file, e.len, e.pag, e.addr).unwrap();
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match text.len() {
+        0..=80 => format!("{text:?}"),
+        len => format!("{len} bytes with crc {:08x}", crc32c::crc32c(bytes)),
+    }
+}

@@ -1,0 +1,198 @@
+//! A reader of metadata devices, written from FORMAT.md alone, without any code of the store.
+//!
+//! Invariants:
+//! - the modules of the reader use the standard library and CRC32C, nothing of Redbud. Only the
+//!   tests use the store: it makes images and gives their expected content;
+//! - FORMAT.md has everything that the reader needs to know; the modules cite its sections;
+//! - reading is total: any bytes give a tree or an [`Error`].
+//!
+//! The reader is [`device`], [`superblock`], [`log`], [`tree`], [`directory`], [`inode`], [`space`]
+//! and, on top of them, [`image`]. [`generate`] makes images, [`golden`] expands those of the
+//! repository, [`consistency`] checks that the parts of an image agree, and [`damage`] damages
+//! images.
+
+mod consistency;
+mod damage;
+mod device;
+mod directory;
+mod generate;
+mod golden;
+mod image;
+mod inode;
+mod log;
+mod space;
+mod superblock;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+use env::sim::SimDisk;
+use redbud_mfs::SlotSize;
+
+use device::{
+    BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
+    REPLIES, ROOTS, TREE,
+};
+use generate::{Contents, LOG, Plan, make, make_cutting, store_contents};
+use image::Image;
+
+/// Makes a new file with these blocks of a device.
+fn file(name: &str, size: u64, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) -> PathBuf {
+    let path = format!("reader-{}-{name}.img", std::process::id());
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(path);
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.set_len(size).unwrap();
+    for (block, data) in blocks {
+        file.seek(SeekFrom::Start(block * 4096)).unwrap();
+        file.write_all(&data).unwrap();
+    }
+    path
+}
+
+fn goldens() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+#[expect(clippy::disallowed_methods, reason = "golden images are files of the repository")]
+fn golden(name: &str, ending: &str) -> Vec<u8> {
+    std::fs::read(goldens().join(format!("{name}.{ending}"))).unwrap()
+}
+
+#[test]
+fn reader_finds_in_golden_images_what_their_text_describes() {
+    let files = std::fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
+    let images: Vec<_> = files.filter(|path| path.extension().unwrap() == "img").collect();
+    assert!(images.len() >= 6);
+    for path in images {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let (size, blocks) = golden::blocks(&golden(name, "img"));
+        let path = file(name, size, blocks);
+        let image = Image::open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert!(image.device.redone.groups > 0, "{name}: nothing to redo");
+        let expected = String::from_utf8(golden(name, "txt")).unwrap();
+        for (found, expected) in golden::text(&image).lines().zip(expected.lines()) {
+            assert_eq!(found, expected, "{name}");
+        }
+        assert_eq!(golden::text(&image), expected);
+        consistency::check(&image);
+    }
+}
+
+#[test]
+fn reader_uses_no_code_of_redbud() {
+    let modules = [
+        include_str!("device.rs"),
+        include_str!("directory.rs"),
+        include_str!("image.rs"),
+        include_str!("inode.rs"),
+        include_str!("log.rs"),
+        include_str!("space.rs"),
+        include_str!("superblock.rs"),
+        include_str!("tree.rs"),
+    ];
+    let theirs =
+        ["std::", "crate::Image;", "crate::device::", "crate::directory::", "crate::image::"];
+    let others = ["crate::inode::", "crate::log::", "crate::superblock::", "crate::tree::"];
+    let allowed: Vec<_> = theirs.into_iter().chain(others).collect();
+    for line in modules.iter().flat_map(|module| module.lines()) {
+        let used = line.strip_prefix("use ").unwrap_or("std::");
+        assert!(allowed.iter().any(|start| used.starts_with(start)), "{line}");
+        assert!(
+            !["redbud_mfs::", "types::", "env::"].iter().any(|name| line.contains(name)),
+            "{line}"
+        );
+    }
+}
+
+/// Writes a simulated device to a file.
+fn written(name: &str, disk: &SimDisk) -> PathBuf {
+    let block = |block: u64| (block, disk.peek(block * 4096, 4096));
+    let blocks = (0..disk.size() / 4096).map(block);
+    file(name, disk.size(), blocks.filter(|(_, data)| !device::is_zero(data)))
+}
+
+/// Everything that the reader finds in an image.
+fn read(image: &Image) -> Result<Contents, Error> {
+    let clients = image.clients()?;
+    let first = clients.first().map_or(0, |client| client.0);
+    let replies = image.replies()?.into_iter();
+    let mut kept = replies.filter(|reply| (reply.client, reply.slot) == (first, 4));
+    let mut settings = image.settings()?.into_iter().filter(|&(key, _)| key == 3);
+    Ok(Contents {
+        found: image.walk()?,
+        orphans: image.orphans()?,
+        pags: image.pags()?,
+        pools: image.pools()?,
+        clients,
+        reply: kept.next().map(|reply| (reply.sequence, reply.answer)),
+        setting: settings.next().map(|(_, value)| value),
+    })
+}
+
+/// Compares the reader with the store, and checks the consistency of the image.
+fn check(name: &str, disk: &SimDisk) -> Image {
+    let path = written(name, disk);
+    let image = Image::open(&path).unwrap();
+    // The image stays open, so it can be read without its name.
+    std::fs::remove_file(path).unwrap();
+    let (read, expected) = (read(&image).unwrap(), store_contents(disk));
+    for (read, expected) in read.found.iter().zip(&expected.found) {
+        assert_eq!(read, expected, "{name}");
+    }
+    assert_eq!(read.found.len(), expected.found.len(), "{name}");
+    assert_eq!(
+        Contents { found: Vec::new(), ..read },
+        Contents { found: Vec::new(), ..expected },
+        "{name}"
+    );
+    consistency::check(&image);
+    image
+}
+
+const USUAL: Plan = Plan {
+    slots: SlotSize::Bytes512,
+    inline: true,
+    near: true,
+    cut: true,
+    names: 300,
+    operations: 900,
+};
+
+#[test]
+fn reader_agrees_with_the_store_on_images_of_each_kind() {
+    let sizes = [CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096];
+    for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
+        for kind in 0..8 {
+            let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
+            let plan = Plan { slots, inline, near, cut, ..USUAL };
+            let image = check(&format!("{slots:?}-{kind}"), &make(plan));
+            assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
+            // The reader must have read blocks of every type.
+            let mut expected =
+                BTreeSet::from([ROOTS, BITMAP, TREE, CONTENT, BLOB, REPLIES, NAME_MAP]);
+            expected.insert(content);
+            expected.extend(near.then_some(LAYOUT));
+            assert_eq!(
+                image.device.visited.borrow().values().copied().collect::<BTreeSet<_>>(),
+                expected
+            );
+        }
+    }
+}
+
+#[test]
+fn reader_redoes_the_log_after_power_cuts_at_any_moment() {
+    let (mut cut_in_two, mut at_home) = (0, 0);
+    for (n, disk) in make_cutting(Plan { operations: 4500, ..USUAL }, 211).iter().enumerate() {
+        let image = check(&format!("cut-{n}"), disk);
+        let redone = &image.device.redone;
+        cut_in_two +=
+            usize::from(!redone.end.is_multiple_of(LOG) && redone.end / LOG > redone.last / LOG);
+        at_home += redone.at_home.len();
+    }
+    assert!(cut_in_two > 0, "no group continued at the beginning of the log");
+    assert!(at_home > 0, "no block had changes without an image");
+}

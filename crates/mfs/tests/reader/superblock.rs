@@ -1,0 +1,143 @@
+//! The label and the superblock: FORMAT.md 1, 3.2 and 3.3.
+
+use std::fs::File;
+
+use crate::device::{
+    BLOCK, Block, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, SUPERBLOCK, check,
+    damaged, is_zero, raw, u16_at, u32_at, u64_at,
+};
+
+/// Needed features, by bit (3.3).
+const UNFINISHED_LOAD: u8 = 0;
+const SLOTS: [(u8, u8); 3] = [(1, CONTENT_1024), (2, CONTENT_2048), (3, CONTENT_4096)];
+pub const INLINE_DATA: u8 = 4;
+pub const LAYOUT_BLOCKS: u8 = 5;
+const KNOWN: u64 = 0x3f;
+
+#[derive(Debug)]
+pub struct Superblock {
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub blocks: u64,
+    pub log_first: u64,
+    pub log_bytes: u64,
+    pub bitmap_first: u64,
+    pub roots: u64,
+    pub tail: u64,
+    pub epoch: u32,
+    /// The copy of the roots; all zero: none.
+    pub roots_copy: [u64; 64],
+    generation: u64,
+    needed: u64,
+}
+
+impl Superblock {
+    /// The superblock of the file system on `file`: the newer of two whole copies, or the only
+    /// whole one.
+    pub fn find(file: &File) -> Result<Superblock, Error> {
+        let label = raw(file, 0)?;
+        let (uuid, blocks) = label_of(&label)?;
+        let first = decode(&*raw(file, 1)?, 1, uuid);
+        let second = raw(file, blocks - 1).and_then(|data| decode(&data, blocks - 1, uuid));
+        let chosen = match (first, second) {
+            // The meaning of a newer format is unknown, whatever the other copy says.
+            (Err(Error::Refused(why)), _) | (_, Err(Error::Refused(why))) => {
+                return Err(Error::Refused(why));
+            }
+            (Ok(a), Ok(b)) => {
+                if b.generation > a.generation {
+                    b
+                } else {
+                    a
+                }
+            }
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
+            (Err(error), Err(_)) => return Err(error),
+        };
+        if chosen.has(UNFINISHED_LOAD) {
+            return Err(Error::Refused("a load has not ended".to_owned()));
+        }
+        Ok(chosen)
+    }
+
+    pub fn has(&self, feature: u8) -> bool {
+        self.needed & 1 << feature != 0
+    }
+
+    /// Type of the blocks of directory content, which gives the slot size (7.2).
+    pub fn content_type(&self) -> u8 {
+        SLOTS.iter().find(|(bit, _)| self.has(*bit)).map_or(CONTENT, |&(_, kind)| kind)
+    }
+}
+
+/// UUID and number of blocks in a label (1).
+fn label_of(label: &Block) -> Result<([u8; 16], u64), Error> {
+    let mut summed = *label;
+    summed[8..12].fill(0);
+    match () {
+        () if &label[..8] != b"REDBUDLB" => Err(Error::Refused("not a Redbud device".to_owned())),
+        () if crc32c::crc32c(&summed) != u32_at(label, 8) => damaged(0, "wrong checksum"),
+        () if u16_at(label, 12) != 1 => Err(Error::Refused("another version".to_owned())),
+        () if label[14] != 2 => Err(Error::Refused("not a metadata device".to_owned())),
+        () if label[15] != 0 || u16_at(label, 50) != 0 || !is_zero(&label[128..]) => {
+            damaged(0, "reserved bytes are not zero")
+        }
+        () if u64_at(label, 56) < 4 => damaged(0, "an impossible size"),
+        () => Ok((label[16..32].try_into().expect("16 bytes"), u64_at(label, 56))),
+    }
+}
+
+/// Decodes the copy in block `place`.
+fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error> {
+    check(data, place, SUPERBLOCK, crc32c::crc32c(&uuid))?;
+    let needed = u64_at(data, 48);
+    match () {
+        () if &data[32..40] != b"REDBUDM1" || data[56..72] != uuid => {
+            return damaged(place, "not the superblock of this file system");
+        }
+        () if u32_at(data, 40) != 1 => return Err(Error::Refused("another version".to_owned())),
+        () if needed & !KNOWN != 0 => return Err(Error::Refused(unknown(data))),
+        () => {}
+    }
+    let name_len = usize::from(u16_at(data, 132)).min(64);
+    let reserved = [44..48, 136 + name_len..200, 208..224, 3296..BLOCK];
+    if reserved.into_iter().any(|range| !is_zero(&data[range])) {
+        return damaged(place, "reserved bytes are not zero");
+    }
+    let superblock = Superblock {
+        name: String::from_utf8_lossy(&data[136..136 + name_len]).into_owned(),
+        uuid,
+        blocks: u64_at(data, 72),
+        log_first: u64_at(data, 80),
+        log_bytes: u64_at(data, 88).saturating_mul(BLOCK as u64),
+        bitmap_first: u64_at(data, 96),
+        roots: u64_at(data, 104),
+        tail: u64_at(data, 120),
+        epoch: u32_at(data, 128),
+        roots_copy: std::array::from_fn(|n| u64_at(data, 1760 + 8 * n)),
+        generation: u64_at(data, 112),
+        needed,
+    };
+    let log_end = superblock.log_first.saturating_add(u64_at(data, 88));
+    let tail = superblock.tail;
+    let possible = tail.is_multiple_of(BLOCK as u64) && tail < u64::MAX - superblock.log_bytes;
+    if superblock.log_bytes == 0 || log_end >= superblock.blocks || !possible {
+        return damaged(place, "an impossible log");
+    }
+    Ok(superblock)
+}
+
+/// The features that this reader does not know, by their names in the superblock (3.3).
+fn unknown(data: &Block) -> String {
+    let mut names = &data[2274..2274 + usize::from(u16_at(data, 2272)).min(1022)];
+    let mut out = "features".to_owned();
+    while let &[bit, len, ref rest @ ..] = names {
+        let (name, after) = rest.split_at(rest.len().min(usize::from(len)));
+        if bit < 64 && 1u64 << bit & !KNOWN != 0 {
+            out += " ";
+            out += &String::from_utf8_lossy(name);
+        }
+        names = after;
+    }
+    out
+}
