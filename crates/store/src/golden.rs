@@ -94,8 +94,8 @@ fn decode(image: &[u8]) -> SimDisk {
     disk
 }
 
-/// Encodes a device without its meaningless blocks: free blocks, and the log except from its tail to
-/// its end.
+/// Encodes a device without its meaningless blocks: free blocks, and the log except from its tail
+/// to its end.
 fn stripped(disk: &SimDisk) -> Vec<u8> {
     let (free, end): (Vec<bool>, u64) = on(&disk.fork(), |mfs| async move {
         let blocks = mfs.superblock().blocks;

@@ -37,8 +37,8 @@
 //!
 //! Of two whole copies, the one with the higher generation counts. If either whole copy has a
 //! version or a needed feature that the reader does not know, the reader refuses the device,
-//! whatever the other copy says. Builds before version 1 wrote the magic "REDBUDMD": no release reads
-//! what they made.
+//! whatever the other copy says. Builds before version 1 wrote the magic "REDBUDMD": no release
+//! reads what they made.
 //!
 //! The tail is a multiple of 4096. An epoch begins at the position where its log continues after
 //! redo. From this a client learns whether results that it got in an older epoch survived. A reader

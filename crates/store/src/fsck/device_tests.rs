@@ -365,9 +365,9 @@ fn flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
         BlockType::Bitmap,
         BlockType::Tree,
         BlockType::Directory,
+        BlockType::Blob,
         BlockType::Reply,
         BlockType::Layout,
-        BlockType::Blob,
     ];
     assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), all, "{kinds:?}");
     assert!(kinds[&BlockType::Tree] > 20 && kinds[&BlockType::Directory] > 100, "{kinds:?}");

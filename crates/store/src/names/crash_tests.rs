@@ -86,8 +86,8 @@ impl Swept {
         self.0.extend(used.into_iter().map(|name| (size, name)));
     }
 
-    /// Checks that each lasting feature and structure was met with slots of each size. A new feature
-    /// that no operation uses fails this.
+    /// Checks that each lasting feature and structure was met with slots of each size. A new
+    /// feature that no operation uses fails this.
     fn met_all(&self) {
         for size in SlotSize::ALL {
             let features = lasting(size).iter().filter_map(Feature::name);
