@@ -11,7 +11,7 @@ mod locks;
 use std::rc::Rc;
 
 use mfs::{Cost, Reserve, Stop, StoreError, Txn};
-use proto::mds::{Message, Op, OpReply, Reply, Request};
+use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Reply, Request};
 use proto::operation::{Class, Grace, Repeat};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -313,13 +313,7 @@ impl Execution {
                 self.give_back((*ino, *seq), *give, *still_open, *part);
                 Ok(unknown.map_or(OpReply::Done {}, |seq| OpReply::StaleReturn { seq }))
             }
-            Op::Reclaim { leases, locks } => {
-                if self.session.state() != SessionState::Recovering {
-                    return Err(Fault::Protocol);
-                }
-                self.server.recovery.reclaim(&self.session, leases, locks);
-                Ok(OpReply::Done {})
-            }
+            Op::Reclaim { leases, locks } => self.reclaim(leases, locks),
             Op::ReclaimDone {} => {
                 let finished = self.server.recovery.finish(&self.session).await;
                 self.store(finished)?;
@@ -466,6 +460,14 @@ impl Execution {
         if full && !planted(Bug::HoarderKept) {
             self.server.evictions.evict_hoarders().await;
         }
+    }
+
+    fn reclaim(&self, leases: &[HeldLease], locks: &[(Ino, Lock)]) -> Result<OpReply, Fault> {
+        if self.session.state() != SessionState::Recovering {
+            return Err(Fault::Protocol);
+        }
+        self.server.recovery.reclaim(&self.session, leases, locks);
+        Ok(OpReply::Done {})
     }
 
     fn give_back(
