@@ -11,7 +11,7 @@ use std::rc::Rc;
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun};
 use types::{
-    Attr, BlockRange, ClientId, Duration, Extent, Fault, FileBlock, Ino, Instant, PagId, Rights,
+    Attr, BlockRange, ClientId, Duration, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment,
     Timestamp, Uuid,
 };
 
@@ -208,7 +208,7 @@ pub trait FileContent {
         whence: Whence,
     ) -> impl Future<Output = Result<u64, Fault>>;
     /// The whole layout.
-    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Extent>, Fault>>;
+    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>>;
     /// Length of the file's inline data in bytes. Fails as [`FileContent::layout`].
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>>;
     /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the

@@ -4,7 +4,7 @@
 //! and changes nothing. A server without an observer does nothing for it.
 
 use proto::mds::{Op, Reply};
-use types::{ClientId, Extent, Ino, Transno};
+use types::{ClientId, Ino, Segment, Transno};
 
 /// Blocks that a commit makes part of a file.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub struct CommittedBlocks<'a> {
     /// The file.
     pub ino: Ino,
     /// Blocks that the commit maps, or that hold the file's data from now on.
-    pub extents: &'a [Extent],
+    pub segments: &'a [Segment],
     /// It is a replay of a commit that a server executed before it died.
     pub replay: bool,
 }

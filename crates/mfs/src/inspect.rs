@@ -103,7 +103,7 @@ mod tests {
     use env::DiskOptions;
     use env::sim::SimWorld;
     use types::limits::BLOCK_U64;
-    use types::{Extent, ExtentState, FileBlock, FileKind, Name};
+    use types::{FileBlock, FileKind, Name, Segment, SegmentState};
 
     use super::*;
     use crate::open::OpenOptions;
@@ -119,15 +119,15 @@ mod tests {
         let name = Name::new(b"file").expect("a name");
         let ino =
             run(&mfs, |txn| txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None));
-        let extent = |nth: u64| Extent {
+        let segment = |nth: u64| Segment {
             file: FileBlock(nth),
             len: 1,
             pag,
             addr: PagBlock(addr.0 + nth),
-            state: ExtentState::Written,
+            state: SegmentState::Written,
         };
-        run(&mfs, |txn| txn.map(ino, client, extent(0)));
-        run(&mfs, |txn| txn.map(ino, client, extent(1)));
+        run(&mfs, |txn| txn.map(ino, client, segment(0)));
+        run(&mfs, |txn| txn.map(ino, client, segment(1)));
         run(&mfs, |txn| txn.unmap(ino, FileBlock(1), FileBlock(2)));
         let disk = image_of(&mfs);
         let world = SimWorld::new(1);

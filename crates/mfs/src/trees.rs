@@ -29,7 +29,7 @@
 //! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The
 //! other roots are 0.
 
-use crate::format::{chunk, extent, namespace, space};
+use crate::format::{chunk, namespace, segment, space};
 use crate::txn::Txn;
 use engine::btree::Tree;
 pub use engine::clients::{CLIENTS, NEXT_CLIENT, REPLIES, SETTINGS};
@@ -44,7 +44,8 @@ pub const MOVED: Tree<8, 8> = Tree::at(RootId(2));
 /// Inodes without links.
 pub const ORPHANS: Tree<8, 8> = Tree::at(RootId(3));
 /// Segments that do not fit in the slot of their file.
-pub const EXTENTS: Tree<{ extent::EXTENT_KEY }, { extent::EXTENT_VALUE }> = Tree::at(RootId(4));
+pub const SEGMENTS: Tree<{ segment::SEGMENT_KEY }, { segment::SEGMENT_VALUE }> =
+    Tree::at(RootId(4));
 /// The data zones.
 pub const PAGS: Tree<2, { space::PAG_VALUE }> = Tree::at(RootId(5));
 /// Free data space.
@@ -70,7 +71,7 @@ pub const NAMESPACE: Tree<{ namespace::NAMESPACE_KEY }, { namespace::NAMESPACE_V
 pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     MOVED.insert(txn, &[0; 8], &[0; 8])?;
     ORPHANS.insert(txn, &[0; 8], &[0; 8])?;
-    EXTENTS.insert(txn, &[0; extent::EXTENT_KEY], &[0; extent::EXTENT_VALUE])?;
+    SEGMENTS.insert(txn, &[0; segment::SEGMENT_KEY], &[0; segment::SEGMENT_VALUE])?;
     POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
     NAMESPACE.insert(txn, &[0; namespace::NAMESPACE_KEY], &[0; namespace::NAMESPACE_VALUE])?;

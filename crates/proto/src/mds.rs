@@ -8,8 +8,8 @@
 //! declares.
 
 use types::{
-    Ahead, Attr, BlockRange, ClientId, Epoch, Extent, Fault, FileBlock, FileKind, HeldRange, Ino,
-    LockOwner, Name, PagBlock, PagId, Rights, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
+    LockOwner, Name, PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
 };
 
 use crate::wire::{Appended, Bytes, Tagged, ThenZero};
@@ -162,7 +162,7 @@ wire_struct! {
         /// One past the last block of the range (`u64::MAX`: to the end of the file and beyond).
         pub to: u64,
         /// The segments there, sorted; everything else is a hole.
-        pub extents: Vec<Extent>,
+        pub segments: Vec<Segment>,
         /// An evicted client may still write blocks of this file: new writes go to fresh blocks.
         pub frozen: bool,
         /// Inline data of block 0, if the range includes it; zeros follow. Empty: there is none.
@@ -313,7 +313,7 @@ wire_enum! {
     /// mapped blocks is stable before the commit is sent.
     pub enum Edit {
         /// Blocks of the client's pool become the file's, replacing what was mapped there.
-        Map = 1 { extent: Extent, },
+        Map = 1 { segment: Segment, },
         /// The blocks `from..to` of the file become a hole.
         Unmap = 2 { from: FileBlock, to: u64, },
         /// Unwritten blocks of the file now hold data.

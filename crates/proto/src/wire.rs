@@ -2,9 +2,8 @@
 //! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
 
 use types::{
-    Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Extent, ExtentState, Fault, FileBlock,
-    FileKind, HeldRange, Ino, LockOwner, Lsn, Name, PagBlock, PagId, Rights, Timestamp, Transno,
-    Uuid,
+    Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
+    LockOwner, Lsn, Name, PagBlock, PagId, Rights, Segment, SegmentState, Timestamp, Transno, Uuid,
 };
 
 /// Bytes that are not a message, with the reason.
@@ -307,14 +306,14 @@ impl Wire for FileKind {
     }
 }
 
-impl Wire for ExtentState {
+impl Wire for SegmentState {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         match u8::get(reader)? {
-            0 => Ok(ExtentState::Written),
-            1 => Ok(ExtentState::Unwritten),
+            0 => Ok(SegmentState::Written),
+            1 => Ok(SegmentState::Unwritten),
             _ => Err(Malformed("unknown state of a segment")),
         }
     }
@@ -334,7 +333,7 @@ impl Wire for Timestamp {
     }
 }
 
-impl Wire for Extent {
+impl Wire for Segment {
     fn put(&self, out: &mut Vec<u8>) {
         self.file.put(out);
         self.len.put(out);
@@ -343,18 +342,18 @@ impl Wire for Extent {
         self.state.put(out);
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let extent = Extent {
+        let segment = Segment {
             file: Wire::get(reader)?,
             len: Wire::get(reader)?,
             pag: Wire::get(reader)?,
             addr: Wire::get(reader)?,
             state: Wire::get(reader)?,
         };
-        let bounded = extent.len >= 1
-            && extent.len < 1 << 46
-            && extent.file.0 < 1 << 52
-            && extent.addr.0 < 1 << 52;
-        if bounded { Ok(extent) } else { Err(Malformed("a segment is out of range")) }
+        let bounded = segment.len >= 1
+            && segment.len < 1 << 46
+            && segment.file.0 < 1 << 52
+            && segment.addr.0 < 1 << 52;
+        if bounded { Ok(segment) } else { Err(Malformed("a segment is out of range")) }
     }
 }
 

@@ -23,8 +23,8 @@ use mfs::{
 use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Transno,
-    Uuid,
+    Attr, ClientId, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment, SegmentState,
+    Transno, Uuid,
 };
 
 use crate::layouts::bed::broken;
@@ -350,8 +350,8 @@ impl Files {
                 let made = self.mfs.run(Cost::SMALL, |txn| {
                     match place {
                         Some((pag, addr)) => {
-                            let (file, state) = (FileBlock(0), ExtentState::Written);
-                            txn.map(ino, CLIENT, Extent { file, len: 1, pag, addr, state })?;
+                            let (file, state) = (FileBlock(0), SegmentState::Written);
+                            txn.map(ino, CLIENT, Segment { file, len: 1, pag, addr, state })?;
                         }
                         None => txn.set_content(ino, &bytes)?,
                     }
@@ -390,8 +390,8 @@ impl Files {
             });
             let (ino, mut bytes, layout) = found.await?.0;
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
-            if let Some(extent) = layout.first() {
-                self.put(extent.addr, pace).await?;
+            if let Some(segment) = layout.first() {
+                self.put(segment.addr, pace).await?;
             }
             let now = self.env.wall();
             let made = self.mfs.run(Cost::SMALL, |txn| {
@@ -433,9 +433,9 @@ impl Files {
                 txn.content(ino)?;
                 txn.layout(ino, FileBlock(0), 1)
             });
-            if let Some(extent) = found.await?.0.first() {
+            if let Some(segment) = found.await?.0.first() {
                 let (read, _) =
-                    self.data.read(extent.addr.0 * BLOCK_U64, self.env.buffer(BLOCK)).await;
+                    self.data.read(segment.addr.0 * BLOCK_U64, self.env.buffer(BLOCK)).await;
                 read.map_err(|_| StoreError::Fault(Fault::Io))?;
             }
         }

@@ -30,7 +30,7 @@ const TRIES: u64 = 200;
 const USED: u64 = 400;
 /// Blocks before the log's end that stay intact: its last group, and more.
 const LAST_GROUP: u64 = 64;
-/// Directory entries, or extents of a file, that one call reads.
+/// Directory entries, or segments of a file, that one call reads.
 const MANY: usize = 1000;
 pub(crate) const NAME: &str = "corrupt";
 

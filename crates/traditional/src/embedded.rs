@@ -3,7 +3,7 @@
 //! Invariant: nothing is decided here: each operation is what `mds::ops` does to the store.
 
 use mfs::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment, Timestamp};
 
 use crate::layout::{Layout, Listing, touched, unlinked};
 
@@ -97,12 +97,12 @@ impl Layout for Embedded {
         txn: &mut Txn<'_>,
         ino: Ino,
         client: ClientId,
-        extent: Extent,
+        segment: Segment,
     ) -> Result<(), Stop> {
-        txn.map(ino, client, extent)
+        txn.map(ino, client, segment)
     }
 
-    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop> {
+    fn segments(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Segment>, Stop> {
         txn.layout(ino, FileBlock(0), usize::MAX)
     }
 

@@ -7,7 +7,7 @@
 //!   here, so that a transaction writes what the server's would.
 
 use mfs::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, ClientId, Extent, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, FileKind, Ino, Name, Segment, Timestamp};
 
 /// How a directory is listed.
 #[derive(Clone, Copy, Debug)]
@@ -67,23 +67,23 @@ pub trait Layout {
     /// `Stale` if there is no such inode.
     fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop>;
 
-    /// Maps `extent`, whose blocks are in the pool of `client`, behind the end of what a file maps.
+    /// Maps `segment`, whose blocks are in the pool of `client`, behind the end of what a file maps.
     ///
-    /// # Errors `Stale`; `Invalid` if the blocks are not in the pool or the extent does not lie
+    /// # Errors `Stale`; `Invalid` if the blocks are not in the pool or the segment does not lie
     /// behind the end; `NoSpace`.
     fn map(
         &self,
         txn: &mut Txn<'_>,
         ino: Ino,
         client: ClientId,
-        extent: Extent,
+        segment: Segment,
     ) -> Result<(), Stop>;
 
     /// What a file maps, sorted.
     ///
     /// # Errors
     /// `Stale`.
-    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop>;
+    fn segments(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Segment>, Stop>;
 
     /// Takes away a name that leads to no directory; gives the inode. If that was its last name it
     /// is an orphan now, or, if it is small, it has gone with it.

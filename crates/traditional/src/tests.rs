@@ -12,7 +12,7 @@ use mfs::{
     Txn,
 };
 use types::{
-    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
     Timestamp, Uuid,
 };
 
@@ -459,7 +459,7 @@ const CLIENT: ClientId = ClientId(1);
 
 /// Thirty files, file n with n appended pieces, of which each second one continues the one before
 /// it. Gives what they map and how many blocks they count, and takes all of it away again.
-fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Extent>>, u64) {
+fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Segment>>, u64) {
     let pieces = run(mfs, |txn| txn.grant(CLIENT, None, 2000)).unwrap();
     let (pag, PagBlock(start), _) = pieces[0];
     let (mut files, mut maps, mut blocks) = (Vec::new(), Vec::new(), 0);
@@ -470,12 +470,12 @@ fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Extent>>, u64) {
             let (pair, second) = (piece / 2, piece % 2);
             let addr = PagBlock(start + 64 * number + 4 * pair + second);
             let (file, len) = (FileBlock(3 * pair + second), 1 + second);
-            let extent = Extent { file, len, pag, addr, state: ExtentState::Written };
-            run(mfs, |txn| layout.map(txn, ino, CLIENT, extent)).unwrap();
+            let segment = Segment { file, len, pag, addr, state: SegmentState::Written };
+            run(mfs, |txn| layout.map(txn, ino, CLIENT, segment)).unwrap();
         }
-        let map = run(mfs, |txn| layout.extents(txn, ino)).unwrap();
+        let map = run(mfs, |txn| layout.segments(txn, ino)).unwrap();
         assert_eq!(map.len() as u64, number.div_ceil(2), "pieces that continue each other are one");
-        maps.push(map.iter().map(|extent| from(extent, start)).collect());
+        maps.push(map.iter().map(|segment| from(segment, start)).collect());
         blocks += run(mfs, |txn| layout.attr(txn, ino)).unwrap().unwrap().blocks;
         files.push(file);
     }
@@ -490,9 +490,9 @@ fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Extent>>, u64) {
     (maps, blocks)
 }
 
-/// The extent with its address counted from `start`.
-fn from(extent: &Extent, start: u64) -> Extent {
-    Extent { addr: PagBlock(extent.addr.0 - start), ..*extent }
+/// The segment with its address counted from `start`.
+fn from(segment: &Segment, start: u64) -> Segment {
+    Segment { addr: PagBlock(segment.addr.0 - start), ..*segment }
 }
 
 #[test]
@@ -535,14 +535,14 @@ fn only_files_map_granted_blocks_beyond_their_end() {
     let (pag, addr, _) = run(&mfs, |txn| txn.grant(CLIENT, None, 10)).unwrap()[0];
     let make = new(FileKind::Regular, 1);
     let ino = run(&mfs, |txn| layout.create(txn, Ino::ROOT, &name("file"), &make)).unwrap();
-    let state = ExtentState::Written;
-    let first = Extent { file: FileBlock(5), len: 2, pag, addr, state };
-    let map = |ino, extent| run(&mfs, |txn| layout.map(txn, ino, CLIENT, extent));
+    let state = SegmentState::Written;
+    let first = Segment { file: FileBlock(5), len: 2, pag, addr, state };
+    let map = |ino, segment| run(&mfs, |txn| layout.map(txn, ino, CLIENT, segment));
     assert_eq!(map(Ino::ROOT, first), Err(Fault::Invalid));
-    assert_eq!(map(ino, Extent { len: 0, ..first }), Err(Fault::Invalid));
-    assert_eq!(map(ino, Extent { len: 100, ..first }), Err(Fault::Invalid), "not granted");
+    assert_eq!(map(ino, Segment { len: 0, ..first }), Err(Fault::Invalid));
+    assert_eq!(map(ino, Segment { len: 100, ..first }), Err(Fault::Invalid), "not granted");
     assert_eq!(map(ino, first), Ok(()));
     let addr = PagBlock(addr.0 + 2);
-    assert_eq!(map(ino, Extent { addr, ..first }), Err(Fault::Invalid), "not behind the end");
-    assert_eq!(run(&mfs, |txn| layout.extents(txn, ino)), Ok(vec![first]));
+    assert_eq!(map(ino, Segment { addr, ..first }), Err(Fault::Invalid), "not behind the end");
+    assert_eq!(run(&mfs, |txn| layout.segments(txn, ino)), Ok(vec![first]));
 }

@@ -7,7 +7,6 @@
 //! - limits that depend on each other are tied by const assertions ([`limits`]).
 
 pub mod attr;
-pub mod extent;
 pub mod fault;
 pub mod ids;
 pub mod label;
@@ -17,11 +16,11 @@ pub mod name;
 pub mod plant;
 pub mod range;
 pub mod rights;
+pub mod segment;
 pub mod time;
 pub mod units;
 
 pub use attr::{Attr, FileKind};
-pub use extent::{Extent, ExtentState};
 pub use fault::Fault;
 pub use ids::*;
 pub use label::{Label, LabelError, LabelKind, check_fs_name};
@@ -30,6 +29,7 @@ pub use name::Name;
 pub use plant::{Bug, planted};
 pub use range::{Ahead, BlockRange, HeldRange};
 pub use rights::Rights;
+pub use segment::{Segment, SegmentState};
 pub use time::{Duration, Instant, Timestamp};
 
 /// CRC32C (Castagnoli) of `bytes`, as every block, slot and frame carries it.

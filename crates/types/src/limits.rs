@@ -42,8 +42,8 @@ pub const SLOTS: u16 = 64;
 pub const RESERVED_SLOTS: u16 = 64;
 /// Edits of layouts in one commit of one inode.
 pub const COMMIT_EDITS_MAX: usize = 512;
-/// Extents in one reply.
-pub const REPLY_EXTENTS_MAX: usize = 4096;
+/// Segments in one reply.
+pub const REPLY_SEGMENTS_MAX: usize = 4096;
 /// Entries in one readdir reply.
 pub const READDIR_MAX: usize = 4096;
 /// Supplementary groups of a principal.
@@ -90,6 +90,7 @@ const _: () = assert!(
     "half of the list holds the content in flight while the other half becomes durable"
 );
 const _: () = assert!(RANGES_MAX <= RECLAIM_RANGES_MAX && RECLAIM_RANGES_MAX * 2 * 17 <= FRAME_MAX);
-const _: () = assert!(RANGE_BLOCKS_MAX < REPLY_EXTENTS_MAX as u64, "a range's layout fits a reply");
+const _: () =
+    assert!(RANGE_BLOCKS_MAX < REPLY_SEGMENTS_MAX as u64, "a range's layout fits a reply");
 const _: () = assert!(IO_MAX as u64 / BLOCK_U64 < RANGE_BLOCKS_MAX);
-const _: () = assert!(REPLY_EXTENTS_MAX * 48 <= FRAME_MAX);
+const _: () = assert!(REPLY_SEGMENTS_MAX * 48 <= FRAME_MAX);

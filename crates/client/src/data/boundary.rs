@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo};
-use types::{Attr, BlockRange, ClientId, Duration, Extent, Fault, Ino, Rights, Uuid};
+use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Rights, Segment, Uuid};
 
 use super::{DataConfig, DataContext, File};
 use crate::api::{ReadData, Whence};
@@ -165,7 +165,7 @@ impl FileContent for File {
         File::seek(self, offset, whence)
     }
 
-    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Extent>, Fault>> {
+    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>> {
         File::layout(self)
     }
 

@@ -21,7 +21,7 @@ use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
 use types::{
-    Bug, ClientId, Duration, ExtentState, Fault, Ino, Instant, PagId, Timestamp, Uuid, planted,
+    Bug, ClientId, Duration, Fault, Ino, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
 };
 
 use super::budget::Budget;
@@ -614,7 +614,7 @@ fn fail_evicted(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Re
 
 fn refers_to_data(edit: &Edit) -> bool {
     match edit {
-        Edit::Map { extent } => extent.state == ExtentState::Written,
+        Edit::Map { segment } => segment.state == SegmentState::Written,
         Edit::Written { .. } => true,
         Edit::Unmap { .. } | Edit::Content { .. } => false,
     }

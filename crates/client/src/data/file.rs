@@ -20,13 +20,15 @@ use env::sync::{AsyncMutex, Notify};
 use proto::mds::{DataAttr, Edit, LayoutSlice};
 use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Attr, Extent, ExtentState, Fault, FileBlock, Ino, Instant, PagId, Rights, Timestamp};
+use types::{
+    Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, SegmentState, Timestamp,
+};
 
 use super::budget::Claim;
 use super::commit::DataContext;
 use super::inline::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
-use super::segments::{SegmentMap, from_wire_extent};
+use super::segments::{SegmentMap, from_wire_segment};
 
 /// Accepted bytes that no device has been given yet: whole blocks.
 pub(super) struct DirtyRun {
@@ -310,7 +312,7 @@ impl FileState {
 /// Extends `last` to express `next` as well, if one edit can.
 fn join_edits(last: &mut Edit, next: &Edit) -> bool {
     match (last, next) {
-        (Edit::Map { extent: last }, Edit::Map { extent: next }) if last.joins(next) => {
+        (Edit::Map { segment: last }, Edit::Map { segment: next }) if last.joins(next) => {
             last.len += next.len;
             true
         }
@@ -585,8 +587,8 @@ impl File {
     pub(super) fn reclaim_unsent(&self, state: &FileState, edits: impl Iterator<Item = Edit>) {
         let idle = state.writing.is_empty();
         for edit in edits {
-            let Edit::Map { extent } = edit else { continue };
-            let run = PoolRun { pag: extent.pag, addr: extent.addr.0, len: extent.len };
+            let Edit::Map { segment } = edit else { continue };
+            let run = PoolRun { pag: segment.pag, addr: segment.addr.0, len: segment.len };
             if idle {
                 self.ctx.pool.give_back(run);
             } else {
@@ -601,9 +603,9 @@ impl File {
     }
 
     /// See [`crate::boundary::FileContent::layout`].
-    pub(super) async fn layout(self: &Rc<Self>) -> Result<Vec<Extent>, Fault> {
+    pub(super) async fn layout(self: &Rc<Self>) -> Result<Vec<Segment>, Fault> {
         self.ensure_loaded(u64::MAX).await?;
-        Ok(self.state.borrow().layout.to_extents())
+        Ok(self.state.borrow().layout.to_segments())
     }
 
     /// Loads the layout of the blocks below `to`.
@@ -659,15 +661,15 @@ impl File {
         let edits = std::mem::take(&mut state.edits);
         for PendingEdit { seq, edit } in edits {
             match edit {
-                Edit::Map { extent } if extent.state == ExtentState::Written => {
-                    for (a, b) in [(extent.file.0, from), (to, extent.end())] {
-                        if let Some(kept) = extent.slice(a, b) {
+                Edit::Map { segment } if segment.state == SegmentState::Written => {
+                    for (a, b) in [(segment.file.0, from), (to, segment.end())] {
+                        if let Some(kept) = segment.slice(a, b) {
                             state
                                 .edits
-                                .push_back(PendingEdit { seq, edit: Edit::Map { extent: kept } });
+                                .push_back(PendingEdit { seq, edit: Edit::Map { segment: kept } });
                         }
                     }
-                    if let Some(gone) = extent.slice(from, to) {
+                    if let Some(gone) = segment.slice(from, to) {
                         self.unmap_failed(state, &gone);
                     }
                 }
@@ -717,7 +719,7 @@ impl File {
         }
     }
 
-    fn unmap_failed(&self, state: &mut FileState, gone: &Extent) {
+    fn unmap_failed(&self, state: &mut FileState, gone: &Segment) {
         self.ctx.pool.add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
         for piece in state.layout.pieces(gone.file.0, gone.end()) {
             let addr = gone.addr.0 + (piece.from - gone.file.0);
@@ -779,9 +781,9 @@ impl FileState {
             // Inline data has no bytes behind it on a device.
             self.tail_zero |= self.is_inline(0) && self.size <= BLOCK_U64;
         }
-        for extent in &part.extents {
-            if let Some(extent) = extent.slice(self.loaded_to.max(part.from.0), part.to) {
-                self.layout.insert(extent.file.0, from_wire_extent(&extent, part.frozen));
+        for segment in &part.segments {
+            if let Some(segment) = segment.slice(self.loaded_to.max(part.from.0), part.to) {
+                self.layout.insert(segment.file.0, from_wire_segment(&segment, part.frozen));
             }
         }
         if part.from.0 <= self.loaded_to {

@@ -120,7 +120,7 @@ impl Inline {
 /// Does this edit, which is not inline data itself, make the server drop inline data?
 fn drops_inline(edit: &Edit) -> bool {
     match edit {
-        Edit::Map { extent } => extent.file.0 == 0,
+        Edit::Map { segment } => segment.file.0 == 0,
         Edit::Unmap { from, to } => from.0 == 0 && *to > 0,
         Edit::Written { .. } | Edit::Content { .. } => false,
     }
@@ -138,7 +138,7 @@ pub(super) fn drop_superseded_sealed(edits: &mut VecDeque<PendingEdit>) {
     drop_superseded_where(
         edits,
         0,
-        |edit| matches!(edit, Edit::Map { extent } if extent.file.0 == 0),
+        |edit| matches!(edit, Edit::Map { segment } if segment.file.0 == 0),
     );
 }
 

@@ -14,7 +14,7 @@ use types::{Fault, FileBlock, Instant, PagId};
 use super::budget::Claim;
 use super::commit::DataContext;
 use super::file::{DirtyRun, File, FileState};
-use super::segments::{Mapped, Piece, to_wire_extent};
+use super::segments::{Mapped, Piece, to_wire_segment};
 
 /// A run of at least so many blocks is launched without waiting for more.
 pub(super) const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_U64;
@@ -168,7 +168,7 @@ impl File {
                         };
                         state.layout.insert(at, mapped);
                         state.replaced.remove(at, at + new.len);
-                        state.push_edit(Edit::Map { extent: to_wire_extent(at, &mapped) });
+                        state.push_edit(Edit::Map { segment: to_wire_segment(at, &mapped) });
                         at += new.len;
                     }
                     match before {

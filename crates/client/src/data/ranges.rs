@@ -17,7 +17,7 @@ use types::{Attr, BlockRange, Fault, HeldRange, Rights};
 
 use super::commit::{RETRY, is_transient};
 use super::file::{File, FileState};
-use super::segments::from_wire_extent;
+use super::segments::from_wire_segment;
 
 impl FileState {
     /// Does the client hold ranges?
@@ -36,9 +36,9 @@ impl FileState {
     fn load_range(&mut self, part: &LayoutSlice, range: BlockRange) {
         let covered = BlockRange::new(part.from.0, part.to).common(range);
         for new in self.loaded.missing(covered) {
-            for extent in &part.extents {
-                if let Some(extent) = extent.slice(new.from.0, new.to.0) {
-                    self.layout.insert(extent.file.0, from_wire_extent(&extent, part.frozen));
+            for segment in &part.segments {
+                if let Some(segment) = segment.slice(new.from.0, new.to.0) {
+                    self.layout.insert(segment.file.0, from_wire_segment(&segment, part.frozen));
                 }
             }
             if new.from.0 == 0 {

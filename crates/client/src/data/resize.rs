@@ -20,7 +20,7 @@ use types::{Bug, Fault, FileBlock, planted};
 
 use super::file::{File, FileState};
 use super::pool::Reservation;
-use super::segments::{Mapped, to_wire_extent};
+use super::segments::{Mapped, to_wire_segment};
 use super::write::Missing;
 use crate::api::Edited;
 
@@ -300,7 +300,7 @@ impl File {
                 frozen: false,
             };
             state.layout.insert(at, mapped);
-            state.push_edit(Edit::Map { extent: to_wire_extent(at, &mapped) });
+            state.push_edit(Edit::Map { segment: to_wire_segment(at, &mapped) });
             at += run.len;
         }
         state.blocks += to - from;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{Extent, ExtentState, FileBlock, PagBlock, PagId};
+use types::{FileBlock, PagBlock, PagId, Segment, SegmentState};
 
 /// The place of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,29 +186,29 @@ impl SegmentMap {
     }
 
     /// All segments, as the wire has them.
-    pub fn to_extents(&self) -> Vec<Extent> {
-        self.map.iter().map(|(&start, mapped)| to_wire_extent(start, mapped)).collect()
+    pub fn to_segments(&self) -> Vec<Segment> {
+        self.map.iter().map(|(&start, mapped)| to_wire_segment(start, mapped)).collect()
     }
 }
 
 /// Converts to the wire's form.
-pub(super) fn to_wire_extent(start: u64, mapped: &Mapped) -> Extent {
-    Extent {
+pub(super) fn to_wire_segment(start: u64, mapped: &Mapped) -> Segment {
+    Segment {
         file: FileBlock(start),
         len: mapped.len,
         pag: mapped.pag,
         addr: PagBlock(mapped.addr),
-        state: if mapped.written { ExtentState::Written } else { ExtentState::Unwritten },
+        state: if mapped.written { SegmentState::Written } else { SegmentState::Unwritten },
     }
 }
 
 /// Converts from the wire's form.
-pub(super) fn from_wire_extent(extent: &Extent, frozen: bool) -> Mapped {
+pub(super) fn from_wire_segment(segment: &Segment, frozen: bool) -> Mapped {
     Mapped {
-        len: extent.len,
-        pag: extent.pag,
-        addr: extent.addr.0,
-        written: extent.state == ExtentState::Written,
+        len: segment.len,
+        pag: segment.pag,
+        addr: segment.addr.0,
+        written: segment.state == SegmentState::Written,
         frozen,
     }
 }

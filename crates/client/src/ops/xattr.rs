@@ -6,7 +6,7 @@ use std::rc::Rc;
 use proto::mds::{Op, OpReply};
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
-use types::{Extent, ExtentState, Fault, FileKind, Ino, Rights};
+use types::{Fault, FileKind, Ino, Rights, Segment, SegmentState};
 
 use crate::api::Caller;
 use crate::boundary::FileContent;
@@ -149,8 +149,8 @@ impl Client {
         }
         let guard = self.core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         let inline = guard.file().inline_len().await?;
-        let extents = guard.file().layout().await?;
-        Ok(layout_json(inline, &extents).into_bytes())
+        let segments = guard.file().layout().await?;
+        Ok(layout_json(inline, &segments).into_bytes())
     }
 }
 
@@ -164,25 +164,25 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
 
 /// The segments of a layout: file offset, length and device offset in bytes; before them the inline
 /// data.
-fn layout_json(inline: usize, extents: &[Extent]) -> String {
+fn layout_json(inline: usize, segments: &[Segment]) -> String {
     let mut text = String::from("[");
     if inline > 0 {
         // Writing to a String cannot fail.
         let _ = write!(text, r#"{{"offset":0,"length":{inline},"state":"inline"}}"#);
     }
-    for extent in extents {
-        let state = match extent.state {
-            ExtentState::Written => "written",
-            ExtentState::Unwritten => "unwritten",
+    for segment in segments {
+        let state = match segment.state {
+            SegmentState::Written => "written",
+            SegmentState::Unwritten => "unwritten",
         };
         let comma = if text.len() == 1 { "" } else { "," };
         let _ = write!(
             text,
             r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"}}"#,
-            extent.file.0 * BLOCK_U64,
-            extent.len * BLOCK_U64,
-            extent.pag,
-            extent.addr.0 * BLOCK_U64,
+            segment.file.0 * BLOCK_U64,
+            segment.len * BLOCK_U64,
+            segment.pag,
+            segment.addr.0 * BLOCK_U64,
         );
     }
     text.push(']');
@@ -196,18 +196,18 @@ mod tests {
 
     #[test]
     fn layout_json_is_in_bytes() {
-        let extent = Extent {
+        let segment = Segment {
             file: FileBlock(1),
             len: 2,
             pag: PagId(3),
             addr: PagBlock(4),
-            state: ExtentState::Unwritten,
+            state: SegmentState::Unwritten,
         };
         let one = r#"{"offset":4096,"length":8192,"pag":3,"address":16384,"state":"unwritten"}"#;
-        assert_eq!(layout_json(0, &[extent, extent]), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[segment, segment]), format!("[{one},{one}]"));
         assert_eq!(layout_json(0, &[]), "[]");
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
-        assert_eq!(layout_json(70, &[extent]), format!("[{inline},{one}]"));
+        assert_eq!(layout_json(70, &[segment]), format!("[{inline},{one}]"));
     }
 
     #[test]

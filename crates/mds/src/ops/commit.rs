@@ -16,7 +16,8 @@ use mfs::{Stop, Txn};
 use proto::mds::{Edit, OpReply};
 use types::limits::{COMMIT_EDITS_MAX, CONTENTS_MAX, FILE_SIZE_MAX};
 use types::{
-    BlockRange, Extent, ExtentState, Fault, FileBlock, FileKind, HeldRange, Ino, Rights, Timestamp,
+    BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights, Segment, SegmentState,
+    Timestamp,
 };
 
 use crate::context::OpContext;
@@ -78,7 +79,7 @@ impl Commit<'_> {
 /// The blocks that an edit is about.
 fn blocks(edit: &Edit) -> BlockRange {
     match edit {
-        Edit::Map { extent } => BlockRange::new(extent.file.0, extent.end()),
+        Edit::Map { segment } => BlockRange::new(segment.file.0, segment.end()),
         Edit::Unmap { from, to } => BlockRange::new(from.0, *to),
         Edit::Written { from, len } => BlockRange::new(from.0, from.0.saturating_add(*len)),
         Edit::Content { .. } => BlockRange::new(0, 1),
@@ -106,15 +107,15 @@ pub fn step(
     while at < range.end && work > 0 {
         work -= 1;
         match &edits[at] {
-            Edit::Map { extent } => match txn.map(ino, cx.client, *extent) {
+            Edit::Map { segment } => match txn.map(ino, cx.client, *segment) {
                 Err(Stop::Fault(Fault::Overloaded)) => {
-                    txn.unmap(ino, extent.file, FileBlock(extent.end()))?;
+                    txn.unmap(ino, segment.file, FileBlock(segment.end()))?;
                     work = 0;
                     continue;
                 }
                 other => {
                     other?;
-                    report(cx, ino, &[*extent]);
+                    report(cx, ino, &[*segment]);
                 }
             },
             Edit::Unmap { from, to } => {
@@ -131,9 +132,9 @@ pub fn step(
                 if cx.server.runtime.config.observer.is_some() {
                     let to = from.0.saturating_add(*len);
                     let all = txn.layout(ino, *from, EDIT_MAX)?;
-                    let part = all.iter().filter_map(|extent| extent.slice(from.0, to));
-                    let state = ExtentState::Written;
-                    let part: Vec<Extent> = part.map(|part| Extent { state, ..part }).collect();
+                    let part = all.iter().filter_map(|segment| segment.slice(from.0, to));
+                    let state = SegmentState::Written;
+                    let part: Vec<Segment> = part.map(|part| Segment { state, ..part }).collect();
                     report(cx, ino, &part);
                 }
                 mark_written(txn, ino, *from, *len)?;
@@ -180,9 +181,9 @@ pub fn step(
 }
 
 /// Reports to the observer which blocks the metadata are to point at.
-fn report(cx: &OpContext<'_>, ino: Ino, extents: &[Extent]) {
+fn report(cx: &OpContext<'_>, ino: Ino, segments: &[Segment]) {
     if let Some(observer) = &cx.server.runtime.config.observer {
-        observer.commits(&CommittedBlocks { client: cx.client, ino, extents, replay: cx.replay });
+        observer.commits(&CommittedBlocks { client: cx.client, ino, segments, replay: cx.replay });
     }
 }
 

@@ -3,7 +3,7 @@
 use mfs::{Stop, Txn};
 use proto::mds::{LayoutSlice, OpReply};
 use proto::wire::Bytes;
-use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_EXTENTS_MAX};
+use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_SEGMENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
 
 use crate::context::{OpContext, applicable};
@@ -94,7 +94,7 @@ fn some_ranges(
         if !here.content.0.is_empty() {
             layout.content = here.content;
         }
-        layout.extents.extend(here.extents);
+        layout.segments.extend(here.segments);
     }
     let parts: Vec<HeldRange> =
         ranges.into_iter().map(|range| HeldRange { range, exclusive }).collect();
@@ -206,18 +206,18 @@ fn layout_part(
     within: Option<BlockRange>,
 ) -> Result<LayoutSlice, Stop> {
     cx.effects.reads.push(MetaItem::Data(ino));
-    let max = within.map_or(REPLY_EXTENTS_MAX, |range| range.len() as usize + 1);
-    let mut extents = txn.layout(ino, from, max.min(REPLY_EXTENTS_MAX))?;
-    let to = match (within, extents.last()) {
+    let max = within.map_or(REPLY_SEGMENTS_MAX, |range| range.len() as usize + 1);
+    let mut segments = txn.layout(ino, from, max.min(REPLY_SEGMENTS_MAX))?;
+    let to = match (within, segments.last()) {
         (Some(range), _) => range.to.0,
-        (None, Some(last)) if extents.len() >= REPLY_EXTENTS_MAX => last.end(),
+        (None, Some(last)) if segments.len() >= REPLY_SEGMENTS_MAX => last.end(),
         (None, _) => u64::MAX,
     };
     if within.is_some() {
-        extents = extents.iter().filter_map(|extent| extent.slice(from.0, to)).collect();
+        segments = segments.iter().filter_map(|segment| segment.slice(from.0, to)).collect();
     }
     let frozen = cx.server.evictions.is_all_frozen() || txn.is_frozen(ino)?;
     let inline_max = txn.content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.content(ino)? } else { Vec::new() };
-    Ok(LayoutSlice { from, to, extents, frozen, content: Bytes(content), inline_max })
+    Ok(LayoutSlice { from, to, segments, frozen, content: Bytes(content), inline_max })
 }

@@ -125,7 +125,7 @@ struct InodeModel {
     nlink: u32,
     size: u64,
     xattr: Option<Vec<u8>>,
-    extents: Vec<Extent>,
+    segments: Vec<Segment>,
 }
 
 /// A model of a client's own directory: names to inodes, inodes to attributes and content.
@@ -287,14 +287,14 @@ async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
         panic!()
     };
     let mut file = 0;
-    let mut extents = Vec::new();
+    let mut segments = Vec::new();
     for run in runs {
-        let (pag, addr, state) = (run.pag, run.addr, ExtentState::Written);
-        extents.push(Extent { file: FileBlock(file), len: run.len, pag, addr, state });
+        let (pag, addr, state) = (run.pag, run.addr, SegmentState::Written);
+        segments.push(Segment { file: FileBlock(file), len: run.len, pag, addr, state });
         file += run.len;
     }
     let mut edits = vec![Edit::Unmap { from: FileBlock(0), to: 1 << 40 }];
-    edits.extend(extents.iter().map(|&extent| Edit::Map { extent }));
+    edits.extend(segments.iter().map(|&segment| Edit::Map { segment }));
     let size = Some(file * 4096);
     let done = w
         .call(Op::Commit {
@@ -308,7 +308,7 @@ async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
         })
         .await;
     assert!(done.is_ok(), "{done:?}");
-    (known.size, known.extents) = (file * 4096, extents);
+    (known.size, known.segments) = (file * 4096, segments);
     w.held.remove(&ino);
     let give = Rights::DATA_X | Rights::DATA_S;
     w.call(Op::Return { ino, seq: leased.seq, give, still_open: false, range: None })
@@ -349,18 +349,18 @@ async fn compare(w: &mut Worker, model: &Model, dir: Ino) {
             nlink: leased.attr.nlink,
             size: leased.attr.size,
             xattr,
-            extents: joined(&layout.extents),
+            segments: joined(&layout.segments),
         };
-        assert_eq!(InodeModel { extents: joined(&known.extents), ..known.clone() }, found);
+        assert_eq!(InodeModel { segments: joined(&known.segments), ..known.clone() }, found);
     }
 }
 
-fn joined(extents: &[Extent]) -> Vec<Extent> {
-    let mut out: Vec<Extent> = Vec::new();
-    for extent in extents {
+fn joined(segments: &[Segment]) -> Vec<Segment> {
+    let mut out: Vec<Segment> = Vec::new();
+    for segment in segments {
         match out.last_mut() {
-            Some(last) if last.joins(extent) => last.len += extent.len,
-            _ => out.push(*extent),
+            Some(last) if last.joins(segment) => last.len += segment.len,
+            _ => out.push(*segment),
         }
     }
     out

@@ -13,15 +13,17 @@ fn content(bytes: &[u8]) -> Edit {
 }
 
 fn map(run: &PagRun) -> Edit {
-    let state = ExtentState::Written;
-    Edit::Map { extent: Extent { file: FileBlock(0), len: 1, pag: run.pag, addr: run.addr, state } }
+    let state = SegmentState::Written;
+    Edit::Map {
+        segment: Segment { file: FileBlock(0), len: 1, pag: run.pag, addr: run.addr, state },
+    }
 }
 
-/// Block 0 as a client gets it: its inline data, and the number of mapped extents.
+/// Block 0 as a client gets it: its inline data, and the number of mapped segments.
 async fn block_0(c: &Client, ino: Ino) -> (Vec<u8>, usize) {
     let (_, layout) = c.acquire(ino, Rights::DATA_S | Rights::DATA_X).await.unwrap();
     let layout = layout.unwrap();
-    (layout.content.0, layout.extents.len())
+    (layout.content.0, layout.segments.len())
 }
 
 async fn create(c: &Client, text: &str) -> (Ino, u32) {

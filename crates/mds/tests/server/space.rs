@@ -8,9 +8,9 @@ use crate::bed::*;
 
 const ROOT: Ino = Ino::ROOT;
 
-fn extent(file: u64, len: u64, run: &PagRun) -> Extent {
-    let state = ExtentState::Written;
-    Extent { file: FileBlock(file), len, pag: run.pag, addr: run.addr, state }
+fn segment(file: u64, len: u64, run: &PagRun) -> Segment {
+    let state = SegmentState::Written;
+    Segment { file: FileBlock(file), len, pag: run.pag, addr: run.addr, state }
 }
 
 async fn free(c: &Client) -> u64 {
@@ -34,14 +34,15 @@ fn granted_blocks_are_mapped_unmapped_and_freed() {
         let run = c.space(100).await.unwrap().remove(0);
         assert_eq!(run.len, 100);
         let attr = c
-            .commit(ino, vec![Edit::Map { extent: extent(5, 60, &run) }], Some(65 * 4096))
+            .commit(ino, vec![Edit::Map { segment: segment(5, 60, &run) }], Some(65 * 4096))
             .await
             .unwrap();
         assert_eq!((attr.size, attr.blocks), (65 * 4096, 60));
         let (_, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
-        assert_eq!(layout.unwrap().extents, [extent(5, 60, &run)]);
+        assert_eq!(layout.unwrap().segments, [segment(5, 60, &run)]);
         let foreign = PagRun { addr: PagBlock(500_000), ..run.clone() };
-        let stolen = c.commit(ino, vec![Edit::Map { extent: extent(0, 1, &foreign) }], None).await;
+        let stolen =
+            c.commit(ino, vec![Edit::Map { segment: segment(0, 1, &foreign) }], None).await;
         assert_eq!(stolen, Err(Fault::Invalid));
         let cut = vec![Edit::Unmap { from: FileBlock(10), to: u64::MAX >> 13 }];
         assert_eq!(c.commit(ino, cut, Some(0)).await.unwrap().blocks, 5);
@@ -60,11 +61,11 @@ fn commit_of_many_edits_is_applied_whole() {
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
         let run = c.space(1000).await.unwrap().remove(0);
         let part = |index: u64| PagRun { addr: PagBlock(run.addr.0 + index), ..run.clone() };
-        let edits = (0..400).map(|i| Edit::Map { extent: extent(i * 2, 1, &part(i)) }).collect();
+        let edits = (0..400).map(|i| Edit::Map { segment: segment(i * 2, 1, &part(i)) }).collect();
         assert_eq!(c.commit(ino, edits, Some(1 << 30)).await.unwrap().blocks, 400);
         let edits = vec![
             Edit::Unmap { from: FileBlock(0), to: 700 },
-            Edit::Map { extent: extent(0, 100, &part(500)) },
+            Edit::Map { segment: segment(0, 100, &part(500)) },
         ];
         let attr = c.commit(ino, edits, Some(5)).await.unwrap();
         assert_eq!((attr.blocks, attr.size), (150, 5));
@@ -79,7 +80,7 @@ fn commit_that_fails_midway_reports_how_far_it_came() {
         let ino = c.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
         let run = c.space(1000).await.unwrap().remove(0);
         let part = |index: u64| PagRun { addr: PagBlock(run.addr.0 + index), ..run.clone() };
-        let map = |i: u64| Edit::Map { extent: extent(i * 2, 1, &part(i)) };
+        let map = |i: u64| Edit::Map { segment: segment(i * 2, 1, &part(i)) };
         let mut edits: Vec<Edit> = (0..100).map(map).collect();
         edits[70] = Edit::Unmap { from: FileBlock(9), to: 9 };
         let size = Some(1 << 20);
@@ -126,7 +127,7 @@ fn commit_that_fails_midway_reports_how_far_it_came() {
         assert_eq!((leased.attr.blocks, leased.attr.size), (100, 1 << 20));
         let (now, layout) = c.acquire(ino, Rights::DATA_S).await.unwrap();
         assert_eq!((now.attr.blocks, now.attr.size), (100, 1 << 20));
-        assert_eq!(layout.unwrap().extents[70], extent(140, 1, &part(70)));
+        assert_eq!(layout.unwrap().segments[70], segment(140, 1, &part(70)));
     });
 }
 
@@ -145,7 +146,7 @@ fn full_device_reports_no_space_and_unlink_makes_room() {
             match c.space(4096).await {
                 Ok(runs) => {
                     for run in runs {
-                        let edit = Edit::Map { extent: extent(at_block, run.len, &run) };
+                        let edit = Edit::Map { segment: segment(at_block, run.len, &run) };
                         at_block += run.len;
                         c.commit(ino, vec![edit], Some(at_block * 4096)).await.unwrap();
                     }

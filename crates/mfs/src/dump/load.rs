@@ -10,7 +10,7 @@ use std::io::Read;
 
 use env::{Disk, Env};
 use types::limits::CONTENT_MAX;
-use types::{Attr, ClientId, Extent, Fault, FileBlock, FileKind, Ino, Name};
+use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
 
 use super::stream::{Inode, Reader, Record, StreamError, Zone};
 use crate::format::space::run_key;
@@ -297,13 +297,14 @@ impl<'a> Load<'a> {
         }
     }
 
-    async fn segments(&mut self, number: u64, list: &[Extent]) -> Result<(), LoadError> {
+    async fn segments(&mut self, number: u64, list: &[Segment]) -> Result<(), LoadError> {
         let (ino, kind) = self.known(number)?;
         if kind != FileKind::Regular {
             return Err(self.contradiction("segments of what is no regular file"));
         }
         for part in list.chunks(PART) {
-            self.run(|txn| part.iter().try_for_each(|extent| txn.take_extent(ino, extent))).await?;
+            self.run(|txn| part.iter().try_for_each(|segment| txn.take_segment(ino, segment)))
+                .await?;
         }
         self.done.segments += list.len() as u64;
         Ok(())
@@ -347,8 +348,8 @@ impl Txn<'_> {
     }
 
     /// Takes blocks that are free and maps them into a file that has nothing there.
-    fn take_extent(&mut self, ino: Ino, extent: &Extent) -> Result<(), Stop> {
-        let (pag, start, len) = (extent.pag, extent.addr.0, extent.len);
+    fn take_segment(&mut self, ino: Ino, segment: &Segment) -> Result<(), Stop> {
+        let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
         let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
         let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
         let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
@@ -359,6 +360,6 @@ impl Txn<'_> {
             }
         }
         self.count(pag, -(len as i64), 0)?;
-        self.map_taken(ino, *extent)
+        self.map_taken(ino, *segment)
     }
 }

@@ -28,18 +28,18 @@ mod tests;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use types::{Attr, Extent, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock};
+use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment};
 
 pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
-use crate::format::extent::{decode_extent, extent_key};
+use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
 use crate::names::DirEntry;
 use crate::names::readdir::SkippedEntry;
 use crate::space::PagState;
-use crate::trees::EXTENTS;
+use crate::trees::SEGMENTS;
 use crate::txn::Txn;
 use crate::zones::{ZoneDevice, ZoneLabels};
 use engine::btree::NodeContent;
@@ -390,7 +390,7 @@ impl Dump<'_> {
             let Some(last) = list.last() else { break None };
             from = FileBlock(last.end());
             self.counts.segments += list.len() as u64;
-            mapped = list.iter().fold(mapped, |sum, extent| sum.saturating_add(extent.len));
+            mapped = list.iter().fold(mapped, |sum, segment| sum.saturating_add(segment.len));
             self.out.put(&Record::Segments { number, list })?;
         };
         if mapped != counted || damage.is_some() || !without.is_empty() {
@@ -437,28 +437,28 @@ impl Txn<'_> {
         from: FileBlock,
         max: usize,
         without: &BTreeSet<MetaBlock>,
-    ) -> Result<Vec<Extent>, Stop> {
+    ) -> Result<Vec<Segment>, Stop> {
         let (spot, slot) = self.locate_live(ino)?;
-        let wanted = |extent: &Extent| extent.end() > from.0;
+        let wanted = |segment: &Segment| segment.end() > from.0;
         let mut out = slot.segments();
         let blocks = if slot.body() > 0 { slot.layout_blocks() } else { Vec::new() };
         for block in blocks.into_iter().filter(|block| !without.contains(block)) {
             out.extend(self.layout_block_of(spot.block, block, ino)?);
         }
         out.retain(wanted);
-        let (first, end) = (extent_key(ino, from.0), extent_key(ino, u64::MAX));
-        let mut stack: Vec<_> = EXTENTS.root_node(self)?.into_iter().collect();
+        let (first, end) = (segment_key(ino, from.0), segment_key(ino, u64::MAX));
+        let mut stack: Vec<_> = SEGMENTS.root_node(self)?.into_iter().collect();
         while let Some(node) = stack.pop().filter(|_| out.len() < max) {
             let before = node.high.is_some_and(|high| high <= first);
             let behind = node.low.is_some_and(|low| low > end);
             if before || behind || without.contains(&node.block) {
                 continue;
             }
-            match EXTENTS.inspect(self, &node)? {
+            match SEGMENTS.inspect(self, &node)? {
                 NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
                 NodeContent::Leaf(entries) => {
                     let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
-                    out.extend(mine.filter_map(|(key, value)| Some(decode_extent(key, value)?.1)));
+                    out.extend(mine.filter_map(|(key, value)| Some(decode_item(key, value)?.1)));
                 }
             }
         }

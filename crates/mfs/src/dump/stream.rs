@@ -28,9 +28,9 @@ use std::fmt;
 use std::io::{Read, Write};
 
 use types::limits::{SYMLINK_MAX, XATTR_TOTAL_MAX};
-use types::{Attr, Extent, FileKind, Ino, PagId, Timestamp, Uuid};
+use types::{Attr, FileKind, Ino, PagId, Segment, Timestamp, Uuid};
 
-use crate::format::extent::{SEGMENT, decode_segment, encode_segment};
+use crate::format::segment::{SEGMENT, decode_segment, encode_segment};
 use crate::format::xattr::{BLOB_MAX, Xattr};
 use engine::format::block::{get_u32, get_u64};
 
@@ -101,7 +101,7 @@ pub enum Record {
         /// The inode's number.
         number: u64,
         /// The segments.
-        list: Vec<Extent>,
+        list: Vec<Segment>,
     },
     /// Inline data of a file.
     Content {
@@ -201,7 +201,7 @@ impl Record {
             Record::Segments { number, list } => {
                 out.extend_from_slice(&number.to_le_bytes());
                 out.extend_from_slice(&(list.len() as u32).to_le_bytes());
-                list.iter().for_each(|extent| out.extend_from_slice(&encode_segment(extent)));
+                list.iter().for_each(|segment| out.extend_from_slice(&encode_segment(segment)));
             }
             Record::Content { number, bytes } => {
                 out.extend_from_slice(&number.to_le_bytes());

@@ -4,7 +4,7 @@ use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
 use types::limits::CONTENT_MAX;
 use types::{
-    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Attr, ClientId, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
     Timestamp, Uuid,
 };
 
@@ -101,10 +101,10 @@ fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     for (n, (_, _, ino)) in files.iter().enumerate() {
         for m in 0..rng.below(30) {
             let Some(&(pag, start, _)) = run(&mfs, |txn| txn.pool(client)).first() else { break };
-            let state = if m % 2 == 0 { ExtentState::Written } else { ExtentState::Unwritten };
+            let state = if m % 2 == 0 { SegmentState::Written } else { SegmentState::Unwritten };
             let addr = PagBlock(start.0);
-            let extent = Extent { file: FileBlock(7 * m), len: 1 + m % 3, pag, addr, state };
-            run(&mfs, |txn| txn.map(*ino, client, extent));
+            let segment = Segment { file: FileBlock(7 * m), len: 1 + m % 3, pag, addr, state };
+            run(&mfs, |txn| txn.map(*ino, client, segment));
         }
         let to = dirs[rng.below(dirs.len() as u64) as usize];
         let further = Name::new(format!("further{n}").as_bytes()).unwrap();
@@ -400,7 +400,7 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     assert!(matches!(loaded(&with), Err(LoadError::Target(_))));
     let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10 };
     // A file with content after these segments.
-    let stream = |content: bool, segments: &[Extent]| {
+    let stream = |content: bool, segments: &[Segment]| {
         let mut out = Vec::new();
         let mut writer = Writer::new(&mut out);
         let mut put = |record: &Record| writer.put(record).unwrap();
@@ -427,8 +427,8 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
         let mfs = formatted_inline(SlotSize::Bytes512);
         now(load(&mfs, &mut &bytes[..]))
     };
-    let (pag, addr, state) = (PagId(0), PagBlock(1), ExtentState::Written);
-    let at = |file: u64| Extent { file: FileBlock(file), len: 1, pag, addr, state };
+    let (pag, addr, state) = (PagId(0), PagBlock(1), SegmentState::Written);
+    let at = |file: u64| Segment { file: FileBlock(file), len: 1, pag, addr, state };
     taken(&stream(true, &[])).unwrap();
     taken(&stream(true, &[at(1)])).unwrap();
     let error = taken(&stream(true, &[at(0)])).unwrap_err();

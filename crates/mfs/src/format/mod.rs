@@ -2,11 +2,11 @@
 //! the keys of trees: these are big-endian, so that their bytes sort as numbers.
 
 pub mod chunk;
-pub mod extent;
 pub mod layout;
 pub mod lmap;
 pub mod namespace;
 pub mod number;
+pub mod segment;
 pub mod slot;
 pub mod slot_size;
 pub mod space;

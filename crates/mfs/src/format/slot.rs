@@ -55,12 +55,12 @@
 //! | 136 | 372 | tail | name, xattrs (section 9), segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
 
 use types::limits::{BLOCK, CONTENT_MAX};
-use types::{Attr, Extent, FileKind, Ino, MetaBlock, Timestamp};
+use types::{Attr, FileKind, Ino, MetaBlock, Segment, Timestamp};
 
-use super::extent::{SEGMENT, decode_segment, encode_segment};
 use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
 use super::number::DIRNO_MAX;
+use super::segment::{SEGMENT, decode_segment, encode_segment};
 pub use super::slot_size::SlotSize;
 use engine::format::blob::{BlobKind, BlobOwner};
 use engine::format::block::{HEADER, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
@@ -270,11 +270,11 @@ impl Slot {
         }
         let mut end = 0;
         for segment in self.payload().chunks_exact(SEGMENT) {
-            let extent = decode_segment(segment).ok_or("slot: a bad segment")?;
-            if extent.file.0 < end {
+            let segment = decode_segment(segment).ok_or("slot: a bad segment")?;
+            if segment.file.0 < end {
                 return Err("slot: segments out of order");
             }
-            end = extent.end();
+            end = segment.end();
         }
         Ok(())
     }
@@ -670,7 +670,7 @@ impl Slot {
     }
 
     /// The segments of the tail.
-    pub fn segments(&self) -> Vec<Extent> {
+    pub fn segments(&self) -> Vec<Segment> {
         if self.kind() != FileKind::Regular || self.content().is_some() {
             return Vec::new();
         }
@@ -678,7 +678,7 @@ impl Slot {
     }
 
     /// Replaces the segments of the tail, which must fit.
-    pub fn set_segments(&mut self, segments: &[Extent]) {
+    pub fn set_segments(&mut self, segments: &[Segment]) {
         let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
         if self.content().is_some() {
             assert!(segments.is_empty(), "segments in a slot with content");
@@ -799,7 +799,7 @@ fn layout_words(slot: &[u8]) -> [Option<MetaBlock>; BLOCKS_MAX] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{ExtentState, FileBlock, PagBlock, PagId};
+    use types::{FileBlock, PagBlock, PagId, SegmentState};
 
     fn attr() -> Attr {
         let time = |n: i64| Timestamp { seconds: -n, nanos: n as u32 };
@@ -877,19 +877,19 @@ mod tests {
         slot.set_xattrs(b"xattrs");
         let room = slot.segment_room(255);
         assert_eq!(room, 4);
-        let extents: Vec<Extent> = (0..room as u64)
-            .map(|n| Extent {
+        let segments: Vec<Segment> = (0..room as u64)
+            .map(|n| Segment {
                 file: FileBlock(n * 10),
                 len: 5,
                 pag: PagId(n as u16),
                 addr: PagBlock(1 << 60),
-                state: ExtentState::Unwritten,
+                state: SegmentState::Unwritten,
             })
             .collect();
-        slot.set_segments(&extents);
+        slot.set_segments(&segments);
         slot.set_name(b"short");
         slot.check().unwrap();
-        assert_eq!(slot.segments(), extents);
+        assert_eq!(slot.segments(), segments);
         assert_eq!((slot.name(), slot.xattrs()), (&b"short"[..], &b"xattrs"[..]));
         slot.clear();
         assert!(slot == Slot::default());

@@ -7,7 +7,7 @@ use engine::format::features::{Feature, Features};
 use types::limits::BLOCK;
 use types::units::parse_size;
 
-use crate::format::extent::SEGMENT;
+use crate::format::segment::SEGMENT;
 use crate::format::slot::{FIXED, SLOTS_PER_BLOCK};
 
 /// How large the slots of a file system are, as a share of a block.

@@ -73,7 +73,7 @@ impl Check {
             }
             match self.read(|txn| tree.inspect(txn, &node)).await? {
                 None => {
-                    if name == TreeName::Extents {
+                    if name == TreeName::Segments {
                         let (low, high) = (node.low.as_ref(), node.high.as_ref());
                         self.gaps.node(low.map(|key| &key[..]), high.map(|key| &key[..]));
                     }

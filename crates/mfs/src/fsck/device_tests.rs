@@ -9,8 +9,8 @@ use env::{DiskOptions, Env};
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    Attr, ClientId, Epoch, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
-    PagBlock, PagId, Timestamp, Uuid,
+    Attr, ClientId, Epoch, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
+    SegmentState, Timestamp, Uuid,
 };
 
 use super::jobs_tests::same_report;
@@ -18,7 +18,7 @@ use super::tests::{Outcome, settled};
 use super::{FsckOptions, Lost, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::dump::stream::{Reader, Record};
 use crate::dump::{Dumped, dump};
-use crate::format::extent::{extent_key, extent_value};
+use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::{PagRecord, pag_key};
 use crate::handle::Mfs;
@@ -26,7 +26,7 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
 use crate::space::{ALL_FILES, PagState};
-use crate::trees::{EXTENTS, PAGS, QUARANTINES};
+use crate::trees::{PAGS, QUARANTINES, SEGMENTS};
 use crate::txn::Txn;
 use crate::zones::ZoneDevice;
 use engine::cost::Cost;
@@ -187,9 +187,9 @@ async fn populate(mfs: &Mfs, count: usize) {
             .await;
             let addr = PagBlock(next);
             next += 1;
-            let state = ExtentState::Written;
-            let extent = Extent { file: FileBlock(0), len: 1, pag: pool.0, addr, state };
-            run(mfs, |txn| txn.map(file, client, extent)).await;
+            let state = SegmentState::Written;
+            let segment = Segment { file: FileBlock(0), len: 1, pag: pool.0, addr, state };
+            run(mfs, |txn| txn.map(file, client, segment)).await;
         }
     }
     let most = count / 3 * 2;
@@ -213,9 +213,9 @@ async fn populate(mfs: &Mfs, count: usize) {
     .await;
     for n in 0..400 {
         let addr = PagBlock(next + 2 * n);
-        let state = ExtentState::Written;
-        let extent = Extent { file: FileBlock(3 * n), len: 1, pag: pool.0, addr, state };
-        run(mfs, |txn| txn.map(big, client, extent)).await;
+        let state = SegmentState::Written;
+        let segment = Segment { file: FileBlock(3 * n), len: 1, pag: pool.0, addr, state };
+        run(mfs, |txn| txn.map(big, client, segment)).await;
     }
     run(mfs, |txn| {
         txn.unmap(big, FileBlock(3), FileBlock(4))?;
@@ -438,7 +438,7 @@ fn damage_without_the_log_costs_only_what_the_block_held() {
         for (path, text) in before.iter().filter(|(_, text)| !lost(text)) {
             let number = text.split(' ').next().unwrap();
             let now = by_number.get(number).copied();
-            // A leaf of the extent tree, or a layout block, held segments of the one file that has
+            // A leaf of the tree of segments, or a layout block, held segments of the one file that has
             // many; its second name or attributes may have been in the block, too. The target of a
             // symlink was in its blob, and nowhere else.
             let target = kind == BlockType::Blob && path.ends_with("/symlink");
@@ -945,21 +945,21 @@ fn label_that_contradicts_table_and_runs_is_not_trusted() {
 fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
     let disk = populated();
     let (path, text) = (&"/d0/f0".to_owned(), contents(&disk));
-    let plant = |extents: bool| {
+    let plant = |segments: bool| {
         let broken = disk.fork();
         in_world(&broken, |env| async move {
             let mfs = open(&env).await;
             run(&mfs, |txn| {
                 let dir = txn.lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
-                let file = txn.lookup(dir, &name(if extents { "big" } else { "f0" }.into()))?;
+                let file = txn.lookup(dir, &name(if segments { "big" } else { "f0" }.into()))?;
                 let last = txn.layout(file.unwrap(), FileBlock(0), 1000)?.pop().unwrap();
-                if extents {
-                    let extent = Extent { pag: PagId(9), ..last };
-                    let key = extent_key(file.unwrap(), last.file.0);
-                    return EXTENTS.insert(txn, &key, &extent_value(&extent)).map(drop);
+                if segments {
+                    let segment = Segment { pag: PagId(9), ..last };
+                    let key = segment_key(file.unwrap(), last.file.0);
+                    return SEGMENTS.insert(txn, &key, &segment_value(&segment)).map(drop);
                 }
                 let (spot, mut slot) = txn.locate_live(file.unwrap())?;
-                slot.set_segments(&[Extent { pag: PagId(9), ..last }]);
+                slot.set_segments(&[Segment { pag: PagId(9), ..last }]);
                 txn.store(&spot, &slot)
             })
             .await;
@@ -967,8 +967,8 @@ fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
         });
         broken
     };
-    for extents in [false, true] {
-        let broken = plant(extents);
+    for segments in [false, true] {
+        let broken = plant(segments);
         let repaired = run_repair(&broken);
         assert_eq!((repaired.left.problems, &repaired.wanted), (vec![], &vec![]));
         let lost: Vec<_> = repaired.lost.iter().filter(|lost| lost.kind() == "Content").collect();
@@ -982,7 +982,7 @@ fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
             all.into_iter().filter(other).collect::<BTreeMap<_, _>>()
         };
         assert_eq!(others(contents(&broken)), others(text.clone()), "{:#?}", repaired.done);
-        assert!(extents || contents(&broken)[path] != text[path]);
+        assert!(segments || contents(&broken)[path] != text[path]);
     }
     // Not where nobody names the zones that there are, nor where one is named that the table does
     // not have.
@@ -1110,7 +1110,7 @@ fn dump_reports_a_file_with_another_block_count_than_its_segments() {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
             let last = txn.layout(file, FileBlock(0), 1000)?.pop().unwrap();
-            EXTENTS.remove(txn, &extent_key(file, last.file.0))
+            SEGMENTS.remove(txn, &segment_key(file, last.file.0))
         })
         .await
         .unwrap();

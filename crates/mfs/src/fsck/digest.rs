@@ -4,7 +4,7 @@
 //! - a [`Digest`] depends only on the blocks of its [`Unit`] and on the superblock: the thread and
 //!   the time do not matter;
 //! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name. Only
-//!   two questions are left: was its number met before, and does the extent tree also map the block
+//!   two questions are left: was its number met before, and does the tree of segments also map the block
 //!   of its inline data? Plain slots give no findings, so their order does not matter. The digest
 //!   has all other slots as they are, in order;
 //! - a digest only names a block that is damaged or of another type: the check reads it again and
@@ -238,9 +238,9 @@ impl DigestBuilder<'_> {
             len > 0 && len as u64 <= attr.size && len <= CONTENT_MAX
         });
         let segments = slot.segments();
-        let pieces = segments.iter().map(|extent| Piece::of(extent, Owner::File(ino)).ok());
+        let pieces = segments.iter().map(|segment| Piece::of(segment, Owner::File(ino)).ok());
         let pieces: Option<Vec<Piece>> = pieces.collect();
-        let mapped = segments.iter().fold(0, |sum: u64, extent| sum.saturating_add(extent.len));
+        let mapped = segments.iter().fold(0, |sum: u64, segment| sum.saturating_add(segment.len));
         let Some(pieces) = pieces.filter(|_| !elsewhere && fits && mapped == attr.blocks) else {
             return false;
         };

@@ -9,11 +9,11 @@
 //! - a range that is reported to the byte was mapped completely, and is not mapped now.
 
 use types::limits::BLOCK_U64;
-use types::{Extent, Ino};
+use types::{Ino, Segment};
 
 use super::lost::Loss;
 use super::repair::LINES_MAX;
-use crate::format::extent::{EXTENT_KEY, extent_key};
+use crate::format::segment::{SEGMENT_KEY, segment_key};
 
 /// Ranges of one file that are reported one by one.
 const RANGES_MAX: usize = 16;
@@ -23,8 +23,8 @@ const RANGES_MAX: usize = 16;
 pub(super) struct Gaps(Vec<Gap>);
 
 enum Gap {
-    /// The extent tree from one key on, up to another if there is one.
-    Keys([u8; EXTENT_KEY], Option<[u8; EXTENT_KEY]>),
+    /// The tree of segments from one key on, up to another if there is one.
+    Keys([u8; SEGMENT_KEY], Option<[u8; SEGMENT_KEY]>),
     /// From a block of the file on, up to the next segment that is there.
     Behind(Ino, u64),
 }
@@ -33,9 +33,9 @@ enum Gap {
 type Range = (u64, u64);
 
 impl Gaps {
-    /// A node of the extent tree is lost.
+    /// A node of the tree of segments is lost.
     pub(super) fn node(&mut self, low: Option<&[u8]>, high: Option<&[u8]>) {
-        let key = |key: &[u8]| <[u8; EXTENT_KEY]>::try_from(key).ok();
+        let key = |key: &[u8]| <[u8; SEGMENT_KEY]>::try_from(key).ok();
         self.add(Gap::Keys(low.and_then(key).unwrap_or_default(), high.and_then(key)));
     }
 
@@ -56,14 +56,14 @@ impl Gaps {
     }
 
     /// Where segments of `ino`, which still has the sorted ones of `there`, may be lost.
-    fn of(&self, ino: Ino, there: &[Extent]) -> Vec<Range> {
-        let (first, end) = (extent_key(ino, 0), extent_key(Ino(ino.0.saturating_add(1)), 0));
+    fn of(&self, ino: Ino, there: &[Segment]) -> Vec<Range> {
+        let (first, end) = (segment_key(ino, 0), segment_key(Ino(ino.0.saturating_add(1)), 0));
         let block =
-            |key: &[u8; EXTENT_KEY]| u64::from_be_bytes(key[8..].try_into().expect("eight bytes"));
+            |key: &[u8; SEGMENT_KEY]| u64::from_be_bytes(key[8..].try_into().expect("eight bytes"));
         let within = |gap: &Gap| match gap {
             Gap::Behind(of, from) if *of == ino => {
-                let next = there.iter().find(|extent| extent.file.0 >= *from);
-                Some((*from, next.map_or(u64::MAX, |extent| extent.file.0)))
+                let next = there.iter().find(|segment| segment.file.0 >= *from);
+                Some((*from, next.map_or(u64::MAX, |segment| segment.file.0)))
             }
             Gap::Behind(..) => None,
             Gap::Keys(low, high) => {
@@ -80,7 +80,7 @@ impl Gaps {
 
     /// The losses of a file that has only the sorted segments `there`, and counts `missing` more
     /// blocks.
-    pub(super) fn losses(&self, ino: Ino, size: u64, there: &[Extent], missing: u64) -> Vec<Loss> {
+    pub(super) fn losses(&self, ino: Ino, size: u64, there: &[Segment], missing: u64) -> Vec<Loss> {
         let gaps = without(&self.of(ino, there), there);
         let whole = || without(&[(0, u64::MAX)], there);
         let holes = if sum(&gaps) < missing { whole() } else { gaps };
@@ -118,9 +118,9 @@ fn bytes(ino: Ino, size: u64, ranges: &[Range]) -> Vec<Loss> {
 
 /// The ranges that the segments `before` map and those of `after` do not; both are sorted and
 /// disjoint.
-pub(super) fn unmapped(ino: Ino, size: u64, before: &[Extent], after: &[Extent]) -> Vec<Loss> {
+pub(super) fn unmapped(ino: Ino, size: u64, before: &[Segment], after: &[Segment]) -> Vec<Loss> {
     let mut ranges: Vec<Range> =
-        before.iter().map(|extent| (extent.file.0, extent.end())).collect();
+        before.iter().map(|segment| (segment.file.0, segment.end())).collect();
     ranges.sort_unstable();
     let gone = without(&ranges, after);
     if gone.len() <= RANGES_MAX {
@@ -132,7 +132,7 @@ pub(super) fn unmapped(ino: Ino, size: u64, before: &[Extent], after: &[Extent])
 }
 
 /// The parts of the sorted ranges that the sorted segments do not cover; joined.
-fn without(ranges: &[Range], segments: &[Extent]) -> Vec<Range> {
+fn without(ranges: &[Range], segments: &[Segment]) -> Vec<Range> {
     let mut out: Vec<Range> = Vec::new();
     let mut put = |from: u64, to: u64| match out.last_mut() {
         _ if from >= to => {}
@@ -141,10 +141,10 @@ fn without(ranges: &[Range], segments: &[Extent]) -> Vec<Range> {
     };
     for &(from, to) in ranges {
         let mut at = from;
-        let first = segments.partition_point(|extent| extent.end() <= from);
-        for extent in segments[first..].iter().take_while(|extent| extent.file.0 < to) {
-            put(at, extent.file.0);
-            at = at.max(extent.end());
+        let first = segments.partition_point(|segment| segment.end() <= from);
+        for segment in segments[first..].iter().take_while(|segment| segment.file.0 < to) {
+            put(at, segment.file.0);
+            at = at.max(segment.end());
         }
         put(at, to);
     }
@@ -154,13 +154,13 @@ fn without(ranges: &[Range], segments: &[Extent]) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{ExtentState, FileBlock, PagBlock, PagId};
+    use types::{FileBlock, PagBlock, PagId, SegmentState};
 
-    fn segments(list: &[(u64, u64)]) -> Vec<Extent> {
-        let state = ExtentState::Written;
+    fn segments(list: &[(u64, u64)]) -> Vec<Segment> {
+        let state = SegmentState::Written;
         let each = |&(file, len): &(u64, u64)| {
             let (file, pag, addr) = (FileBlock(file), PagId(1), PagBlock(1 + file));
-            Extent { file, len, pag, addr, state }
+            Segment { file, len, pag, addr, state }
         };
         list.iter().map(each).collect()
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn lost_node_is_reported_to_the_byte_where_holes_match_the_missing() {
         let mut gaps = Gaps::default();
-        gaps.node(Some(&extent_key(INO, 10)), Some(&extent_key(INO, 30)));
+        gaps.node(Some(&segment_key(INO, 10)), Some(&segment_key(INO, 30)));
         let there = segments(&[(0, 5), (15, 5), (30, 2)]);
         let told = gaps.losses(INO, 32 * 4096, &there, 15);
         let bytes = |from: u64, to: u64| Loss::Bytes { ino: INO, from: from * 4096, to: to * 4096 };
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn file_size_bounds_the_loss_behind_the_last_segment() {
         let mut gaps = Gaps::default();
-        gaps.node(Some(&extent_key(Ino(6), 3)), None);
+        gaps.node(Some(&segment_key(Ino(6), 3)), None);
         let there = segments(&[(0, 5)]);
         let told = gaps.losses(INO, 9 * 4096 - 1, &there, 4);
         assert_eq!(told, [Loss::Bytes { ino: INO, from: 5 * 4096, to: 9 * 4096 - 1 }]);

@@ -4,17 +4,19 @@ use std::cell::Cell;
 
 use env::DiskOptions;
 use env::sim::{DiskModel, Flash, SimDisk, SimWorld};
-use types::{Duration, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId};
+use types::{
+    Duration, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment, SegmentState,
+};
 
 use super::tests::{links, name};
 use super::{FsckOptions, ProblemKind, Report, check, fsck};
-use crate::format::extent::{extent_key, extent_value};
+use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
 use crate::names::NewInode;
 use crate::testing::{formatted_for_images, image_of, new_inode, now, random, run};
-use crate::trees::{EXTENTS, MOVED};
+use crate::trees::{MOVED, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::features::{Feature, Features};
@@ -81,8 +83,8 @@ fn mixed(slots: SlotSize) -> Mfs {
     }
     let mut segment = |txn: &mut Txn<'_>, ino: Ino, at: u64| -> Result<(), Stop> {
         next += 1;
-        let (file, addr, state) = (FileBlock(at), PagBlock(next), ExtentState::Written);
-        txn.map(ino, client, Extent { file, len: 1, pag, addr, state })
+        let (file, addr, state) = (FileBlock(at), PagBlock(next), SegmentState::Written);
+        txn.map(ino, client, Segment { file, len: 1, pag, addr, state })
     };
     for n in 0..25 * DIRS {
         let dir = dirs[random(&mut seed, dirs.len() as u64) as usize];
@@ -162,8 +164,8 @@ fn ordinary() -> (Mfs, Vec<Ino>) {
                 txn.set_content(ino, b"content")?;
                 return Ok(ino);
             }
-            let (file, addr, state) = (FileBlock(0), PagBlock(addr.0 + n), ExtentState::Written);
-            txn.map(ino, client, Extent { file, len: 1, pag, addr, state })?;
+            let (file, addr, state) = (FileBlock(0), PagBlock(addr.0 + n), SegmentState::Written);
+            txn.map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             Ok(ino)
         })
     };
@@ -211,10 +213,10 @@ fn faults_among_ordinary_files_are_found_with_any_number_of_threads() {
         Ok(())
     });
     planted(&[BadContent], |files, txn| {
-        let state = ExtentState::Written;
+        let state = SegmentState::Written;
         let (file, addr, pag) = (FileBlock(0), PagBlock(5000), PagId(1));
-        let extent = Extent { file, len: 1, pag, addr, state };
-        EXTENTS.insert(txn, &extent_key(files[8], 0), &extent_value(&extent))?;
+        let segment = Segment { file, len: 1, pag, addr, state };
+        SEGMENTS.insert(txn, &segment_key(files[8], 0), &segment_value(&segment))?;
         Ok(())
     });
 }

@@ -5,14 +5,14 @@
 //!   if something else claims the block;
 //! - fragmentation counts are compared only when everything that they follow from is sound.
 
-use types::{Extent, FileKind, Ino, MetaBlock};
+use types::{FileKind, Ino, MetaBlock, Segment};
 
 use super::names::SeenInode;
 use super::plan::{Fix, SlotAt, Stage};
 use super::space::{Owner, Piece};
 use super::{Check, ProblemKind, Subject};
-use crate::format::extent::behind_block_0;
 use crate::format::number::ORPHAN_DIR;
+use crate::format::segment::behind_block_0;
 use crate::format::slot::Slot;
 use engine::error::StoreError;
 use engine::format::features::Feature;
@@ -66,7 +66,7 @@ impl Check {
             return Ok(());
         }
         let read = self.read(|txn| txn.layout_block_of(at.home, block, ino)).await?;
-        let fits = |list: &Vec<types::Extent>| list[0].file.0 >= seen.end;
+        let fits = |list: &Vec<types::Segment>| list[0].file.0 >= seen.end;
         let Some(list) = read.filter(fits) else {
             let detail = format!("block {block}");
             self.found(ProblemKind::BadLayoutBlock, Subject::Inode(ino), detail);
@@ -81,9 +81,9 @@ impl Check {
             self.found(ProblemKind::BadContent, Subject::Inode(ino), detail);
             self.plan.add(Fix::Recount(ino));
         }
-        for extent in list {
+        for segment in list {
             seen.found += 1;
-            self.segment(ino, &extent, content, seen);
+            self.segment(ino, &segment, content, seen);
         }
         Ok(())
     }
@@ -93,16 +93,16 @@ impl Check {
     pub(super) fn segment(
         &mut self,
         ino: Ino,
-        extent: &Extent,
+        segment: &Segment,
         content: bool,
         seen: &mut SeenInode,
     ) {
-        seen.mapped = seen.mapped.saturating_add(extent.len);
-        seen.end = extent.end();
+        seen.mapped = seen.mapped.saturating_add(segment.len);
+        seen.end = segment.end();
         self.report.counts.segments += 1;
-        let owned = if content { behind_block_0(extent) } else { Some(*extent) };
-        if let Some(extent) = owned {
-            self.piece(Piece::of(&extent, Owner::File(ino)));
+        let owned = if content { behind_block_0(segment) } else { Some(*segment) };
+        if let Some(segment) = owned {
+            self.piece(Piece::of(&segment, Owner::File(ino)));
         }
     }
 

@@ -378,7 +378,7 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         TreeName::Chunks
         | TreeName::Moved
         | TreeName::Orphans
-        | TreeName::Extents
+        | TreeName::Segments
         | TreeName::Pags
         | TreeName::Free
         | TreeName::Namespace => return None,

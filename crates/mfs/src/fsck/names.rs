@@ -1,7 +1,7 @@
 //! The walk of the namespace: from the root through every slot, then everything unreached.
 //!
 //! Invariants:
-//! - an *ordinary* inode is at home, has one link, one name and no segments in the extent tree, and
+//! - an *ordinary* inode is at home, has one link, one name and no segments in the tree of segments, and
 //!   is no directory. It is decided when the walk meets it, and costs two bytes for each slot of
 //!   its chunk. All others leave a [`SeenInode`] until the end. So ten million files need little
 //!   memory.
@@ -17,17 +17,17 @@ use super::namespace::MetDirectory;
 use super::plan::{Fix, SlotAt};
 use super::stranded::ShortDirectory;
 use super::{Check, ProblemKind, Subject};
-use crate::format::extent::{extent_key, ino_of_key};
 use crate::format::lmap::{self, hash_of};
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::{
     CHUNK_SLOTS, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, ino_of, reuse_of,
 };
+use crate::format::segment::{ino_of_key, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::xattr::decode_xattrs;
 use crate::names::index::{Chunk, Position};
-use crate::trees::{EXTENTS, INODES};
+use crate::trees::{INODES, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobKind;
@@ -50,7 +50,7 @@ pub(super) struct NamespaceScan {
     pub(super) directories: Vec<MetDirectory>,
     /// Content blocks whose slot size is not the superblock's, by block type.
     pub(super) other_slots: BTreeMap<BlockType, u64>,
-    /// Files whose inline data counts, though the extent tree has a segment of their block 0.
+    /// Files whose inline data counts, though the tree of segments has a segment of their block 0.
     pub(super) shadowed: BTreeSet<Ino>,
     /// Home chunks of inodes that are, or should be, elsewhere.
     with_moved_inodes: BTreeSet<DirNo>,
@@ -134,7 +134,7 @@ pub(super) struct SeenInode {
     pub(super) subdirectories: u32,
     pub(super) blocks: u64,
     pub(super) mapped: u64,
-    /// Segments that the slot says are in the extent tree, and those found there.
+    /// Segments that the slot says are in the tree of segments, and those found there.
     pub(super) counted: u64,
     pub(super) found: u64,
     /// End of the last segment.
@@ -333,7 +333,7 @@ impl Check {
         Ok(blocks)
     }
 
-    /// Were none of the inodes in the plain slots of a unit met before, and has the extent tree no
+    /// Were none of the inodes in the plain slots of a unit met before, and has the tree of segments no
     /// segments of those with inline data? Then the order of these slots does not matter.
     async fn is_simple(&mut self, unit: &Unit, digest: &Digest) -> Result<bool, StoreError> {
         if digest.tangled || is_one_by_one() {
@@ -500,8 +500,8 @@ impl Check {
             FileKind::Regular => {
                 seen.counted = slot.body();
                 let content = self.file_content(at, &slot).await?;
-                for extent in slot.segments() {
-                    self.segment(ino, &extent, content, &mut seen);
+                for segment in slot.segments() {
+                    self.segment(ino, &segment, content, &mut seen);
                 }
                 self.layout_blocks(at, &slot, content, &mut seen).await?;
                 self.file_fragments(dir, &slot);
@@ -646,9 +646,9 @@ impl Check {
             self.plan.add(Fix::Content(at, true));
         }
         // A tree that cannot be read is found where trees are checked.
-        let first = extent_key(ino, 0);
-        let in_tree = self.read(|txn| Ok(EXTENTS.get(txn, &first)?.is_some())).await?;
-        let in_slot = slot.segments().first().is_some_and(|extent| extent.file.0 == 0);
+        let first = segment_key(ino, 0);
+        let in_tree = self.read(|txn| Ok(SEGMENTS.get(txn, &first)?.is_some())).await?;
+        let in_slot = slot.segments().first().is_some_and(|segment| segment.file.0 == 0);
         if in_tree == Some(true) {
             self.tree.shadowed.insert(ino);
         }
@@ -699,11 +699,11 @@ fn is_one_by_one() -> bool {
     false
 }
 
-/// Has the extent tree a segment of any of these sorted inodes?
+/// Has the tree of segments a segment of any of these sorted inodes?
 fn any_mapped(txn: &Txn<'_>, inodes: &[Ino]) -> Result<bool, Stop> {
     let mut at = 0;
     while let Some(&ino) = inodes.get(at) {
-        let Some((key, _)) = EXTENTS.next(txn, &extent_key(ino, 0))? else { break };
+        let Some((key, _)) = SEGMENTS.next(txn, &segment_key(ino, 0))? else { break };
         let found = ino_of_key(&key);
         if found == ino {
             return Ok(true);

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use env::sim::{CrashOptions, SimDisk, SimRng};
 use types::limits::BLOCK;
 use types::{
-    DirNo, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId, Uuid,
+    DirNo, Fault, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment, SegmentState, Uuid,
 };
 
 use super::device_tests::{
@@ -29,8 +29,8 @@ use super::fix::{Fixer, RepairState};
 use super::plan::Fix;
 use super::{FsckOptions, Repaired, Report, fsck, repair, whole_check};
 use crate::format::chunk::ContentRun;
-use crate::format::extent::{EXTENT_KEY, extent_key};
 use crate::format::number::SYSTEM_CHUNK;
+use crate::format::segment::{SEGMENT_KEY, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::golden::lasting;
 use crate::handle::Mfs;
@@ -79,14 +79,14 @@ fn top<const K: usize, const V: usize>(txn: &Txn<'_>, tree: Tree<K, V>) -> Resul
 /// The roots of all trees that there are.
 fn tree_roots(txn: &mut Txn<'_>) -> Result<Vec<Critical>, Stop> {
     use trees::{
-        CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS,
-        QUARANTINES, REPLIES, SETTINGS,
+        CHUNKS, CLIENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS, QUARANTINES,
+        REPLIES, SEGMENTS, SETTINGS,
     };
     let all = [
         ("directory table", top(txn, CHUNKS)?),
         ("moved inodes", top(txn, MOVED)?),
         ("orphans", top(txn, ORPHANS)?),
-        ("segments", top(txn, EXTENTS)?),
+        ("segments", top(txn, SEGMENTS)?),
         ("data zones", top(txn, PAGS)?),
         ("free space", top(txn, FREE)?),
         ("pools", top(txn, POOLS)?),
@@ -169,9 +169,9 @@ async fn come(mfs: &Mfs) -> BTreeSet<String> {
     let kind = new(FileKind::Regular);
     let long = run(mfs, |txn| txn.create(parent, &name("long".into()), &kind, None)).await;
     for n in 0..900 {
-        let (addr, state) = (PagBlock(addr.0 + n), ExtentState::Written);
-        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(mfs, |txn| txn.map(long, client, extent)).await;
+        let (addr, state) = (PagBlock(addr.0 + n), SegmentState::Written);
+        let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(mfs, |txn| txn.map(long, client, segment)).await;
     }
     for n in 0..6 {
         run(mfs, |txn| txn.create(parent, &name(format!("ahead{n}")), &kind, None)).await;
@@ -230,7 +230,7 @@ impl Device {
         let (removed, segments) = in_world(&disk, |env| async move {
             let mfs = open(&env).await;
             let removed = come(&mfs).await;
-            let segments = run(&mfs, |txn| top(txn, trees::EXTENTS)).await;
+            let segments = run(&mfs, |txn| top(txn, trees::SEGMENTS)).await;
             mfs.close().await.unwrap();
             (removed, segments)
         });
@@ -251,10 +251,10 @@ impl Device {
         let stale = |&at: &u64| {
             let data = block_at(&disk, at);
             type_of(&data) == Some(BlockType::Tree)
-                && (data[32], usize::from(data[33])) == (0, EXTENT_KEY)
+                && (data[32], usize::from(data[33])) == (0, SEGMENT_KEY)
                 && entries_of(&data) > 0
         };
-        assert!(free.iter().any(stale), "{size:?}: free leaves of the extent tree");
+        assert!(free.iter().any(stale), "{size:?}: free leaves of the tree of segments");
         assert!(free.iter().all(|&at| inside(&disk, at).is_empty()), "{size:?}: free content");
         let (before, zones) = (readable(&disk), table(&disk));
         Device { disk, free, critical, before, zones, removed }
@@ -539,7 +539,7 @@ fn leaf_that_only_the_log_has_is_part_of_a_tree_with_a_lost_root() {
                 let dir = child(txn, Ino::ROOT, "d0")?;
                 let file = child(txn, dir, "long")?;
                 txn.unmap(file, FileBlock(2 * 820), FileBlock(2 * 820 + 1))?;
-                let way = trees::EXTENTS.descend(txn, &extent_key(file, 2 * 820))?;
+                let way = trees::SEGMENTS.descend(txn, &segment_key(file, 2 * 820))?;
                 Ok(*way.unwrap().nodes.last().unwrap())
             });
             let leaf = leaf.await;
@@ -612,7 +612,7 @@ fn mapped(disk: &SimDisk, text: &str) -> BTreeSet<(u64, u64)> {
             let file = child(txn, dir, text)?;
             txn.layout(file, FileBlock(0), 2000)
         });
-        layout.await.iter().map(|extent| (extent.file.0, extent.addr.0)).collect()
+        layout.await.iter().map(|segment| (segment.file.0, segment.addr.0)).collect()
     })
 }
 
@@ -623,8 +623,8 @@ fn stale_segments_do_not_return_where_leaf_and_bitmap_are_lost() {
     let leaves = in_world(&device.disk.fork(), |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let root = trees::EXTENTS.root_node(txn)?.unwrap();
-            match trees::EXTENTS.inspect(txn, &root)? {
+            let root = trees::SEGMENTS.root_node(txn)?.unwrap();
+            match trees::SEGMENTS.inspect(txn, &root)? {
                 NodeContent::Inner(_, leaves) => Ok(leaves),
                 NodeContent::Leaf(_) => panic!("the root is no leaf"),
             }

@@ -13,9 +13,9 @@ use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use super::space::{Owner, Piece};
 use crate::format::chunk::CHUNK_KEY;
-use crate::format::extent::EXTENT_KEY;
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SlotPlace;
+use crate::format::segment::SEGMENT_KEY;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
 use crate::names::index::Chunk;
@@ -68,7 +68,7 @@ pub(super) enum TreeName {
     Chunks,
     Moved,
     Orphans,
-    Extents,
+    Segments,
     Pags,
     Free,
     Pools,
@@ -180,8 +180,8 @@ pub(super) enum Fix {
     AddZone(PagId),
     /// Set a data zone's line in the table to its label; or why the size of the zone is unknown.
     SetZone(Result<PagFormat, String>),
-    /// Remove a segment of the extent tree.
-    DropExtent([u8; EXTENT_KEY]),
+    /// Remove a segment of the tree of segments.
+    DropSegment([u8; SEGMENT_KEY]),
     /// Recount segments and blocks of a file.
     Recount(Ino),
     /// Two owners of the same data blocks.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use types::{ClientId, Extent, FileKind, Ino, PagBlock, PagId};
+use types::{ClientId, FileKind, Ino, PagBlock, PagId, Segment};
 
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
-use crate::format::extent::{behind_block_0, decode_extent};
+use crate::format::segment::{behind_block_0, decode_item};
 use crate::format::space::{FreedRun, PagRecord, decode_pool_key, decode_run_key, run_key};
-use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
+use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use engine::error::StoreError;
 
 /// Who owns a run of data blocks.
@@ -57,9 +57,9 @@ impl Piece {
         })
     }
 
-    pub(super) fn of(extent: &Extent, owner: Owner) -> Result<Piece, (PagId, Owner)> {
-        let piece = Piece::new(extent.pag, extent.addr.0, extent.len, owner);
-        piece.ok_or((extent.pag, owner))
+    pub(super) fn of(segment: &Segment, owner: Owner) -> Result<Piece, (PagId, Owner)> {
+        let piece = Piece::new(segment.pag, segment.addr.0, segment.len, owner);
+        piece.ok_or((segment.pag, owner))
     }
 
     pub(super) fn pag(&self) -> PagId {
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Piece {
 
 impl Check {
     pub(super) async fn space(&mut self) -> Result<(), StoreError> {
-        self.extents().await?;
+        self.segments().await?;
         let wrong = self.compare_files();
         self.spaces().await?;
         // Only when the other owners of a file's blocks have been decided.
@@ -179,29 +179,29 @@ impl Check {
         }
     }
 
-    async fn extents(&mut self) -> Result<(), StoreError> {
+    async fn segments(&mut self) -> Result<(), StoreError> {
         let mut stray = None;
-        self.walk((EXTENTS, TreeName::Extents, "extent tree"), |check, key, value| {
+        self.walk((SEGMENTS, TreeName::Segments, "tree of segments"), |check, key, value| {
             if key.iter().all(|&byte| byte == 0) {
                 return;
             }
-            let Some((ino, extent)) = decode_extent(key, value) else {
+            let Some((ino, segment)) = decode_item(key, value) else {
                 check.found(ProblemKind::BadLayout, Subject::Whole, "a segment makes no sense");
-                check.plan.add(Fix::DropExtent(*key));
+                check.plan.add(Fix::DropSegment(*key));
                 return;
             };
             let first = stray.replace(ino) != Some(ino);
             // Block 0 is inline data: that is a finding already, and the block here has no owner.
-            let shadowed = extent.file.0 == 0 && check.tree.shadowed.contains(&ino);
-            let owned = if shadowed { behind_block_0(&extent) } else { Some(extent) };
+            let shadowed = segment.file.0 == 0 && check.tree.shadowed.contains(&ino);
+            let owned = if shadowed { behind_block_0(&segment) } else { Some(segment) };
             if let Some(FileKind::Regular) = check.tree.ordinary.kind(ino) {
                 if first {
                     let detail = "0 segments counted, others found";
                     check.found(ProblemKind::BadLayout, Subject::Inode(ino), detail);
                     check.plan.add(Fix::Recount(ino));
                 }
-                if let Some(extent) = owned {
-                    check.piece(Piece::of(&extent, Owner::File(ino)));
+                if let Some(segment) = owned {
+                    check.piece(Piece::of(&segment, Owner::File(ino)));
                 }
                 return;
             }
@@ -210,20 +210,20 @@ impl Check {
                 if first {
                     check.found(ProblemKind::BadLayout, Subject::Inode(ino), "segments of no file");
                 }
-                check.plan.add(Fix::DropExtent(*key));
+                check.plan.add(Fix::DropSegment(*key));
                 return;
             };
             seen.found += 1;
-            seen.mapped = seen.mapped.saturating_add(extent.len);
-            let ordered = extent.file.0 >= seen.end;
-            seen.end = extent.end();
+            seen.mapped = seen.mapped.saturating_add(segment.len);
+            let ordered = segment.file.0 >= seen.end;
+            seen.end = segment.end();
             if !ordered {
                 check.found(ProblemKind::BadLayout, Subject::Inode(ino), "segments overlap");
-                check.plan.add(Fix::DropExtent(*key));
+                check.plan.add(Fix::DropSegment(*key));
             }
             check.report.counts.segments += 1;
-            if let Some(extent) = owned {
-                check.piece(Piece::of(&extent, Owner::File(ino)));
+            if let Some(segment) = owned {
+                check.piece(Piece::of(&segment, Owner::File(ino)));
             }
         })
         .await

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use env::sim::SimDisk;
 use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
-use types::{Attr, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, PagBlock};
+use types::{Attr, FileBlock, FileKind, Ino, MetaBlock, PagBlock, Segment, SegmentState};
 
 use super::device_tests::{
     Shape, WRITE, ZONES, blocks_in_use, directory, in_world, links, name, new, open, populated_as,
@@ -37,7 +37,7 @@ use engine::format::block::BlockType;
 
 const OPTIONS: FsckOptions<'_> =
     FsckOptions { cache_bytes: 0, zones: &ZONES, ..FsckOptions::USUAL };
-/// Segments of each of the files that fill leaves of the extent tree.
+/// Segments of each of the files that fill leaves of the tree of segments.
 const SEGMENTS: u64 = 700;
 
 /// Losses without which the report would not say of all: each is the only one to do so somewhere.
@@ -62,7 +62,7 @@ struct Told {
     target: Vec<u8>,
     xattrs: Vec<Xattr>,
     content: Vec<u8>,
-    layout: Vec<Extent>,
+    layout: Vec<Segment>,
 }
 
 type Tree = BTreeMap<String, Told>;
@@ -89,7 +89,7 @@ fn tree(disk: &SimDisk) -> Tree {
 }
 
 /// The mapped blocks of a file, and where they lie.
-fn mapped(layout: &[Extent]) -> BTreeMap<u64, (u16, u64)> {
+fn mapped(layout: &[Segment]) -> BTreeMap<u64, (u16, u64)> {
     let blocks = layout.iter().flat_map(|e| (0..e.len).map(move |n| (e.file.0 + n, e, n)));
     blocks.map(|(block, e, n)| (block, (e.pag.0, e.addr.0 + n))).collect()
 }
@@ -168,9 +168,14 @@ async fn layouts(mfs: &Mfs, files: Ino) {
             // No two lie together.
             let (pag, addr) = pool.nth(1).expect("enough was granted");
             let at = FileBlock(if n % 50 == 49 { step * n } else { step * n + n % step });
-            let extent =
-                Extent { file: at, len: 1, pag, addr: PagBlock(addr), state: ExtentState::Written };
-            run(mfs, |txn| txn.map(ino, client, extent)).await;
+            let segment = Segment {
+                file: at,
+                len: 1,
+                pag,
+                addr: PagBlock(addr),
+                state: SegmentState::Written,
+            };
+            run(mfs, |txn| txn.map(ino, client, segment)).await;
         }
         let size = step * count * BLOCK_U64 - 7;
         run(mfs, |txn| {

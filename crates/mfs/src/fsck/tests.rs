@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use types::limits::CONTENT_MAX;
 use types::{
-    Attr, ClientId, DirNo, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock, Name,
-    PagBlock, PagId, Timestamp,
+    Attr, ClientId, DirNo, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
+    SegmentState, Timestamp,
 };
 
 use super::jobs_tests::checked;
 use super::repair::repair_open;
 use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::extent::{extent_key, extent_value};
 use crate::format::namespace::{NamespaceEntry, Stream};
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, ino_of};
+use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
@@ -24,8 +24,8 @@ use crate::names::{MapLimits, NewInode};
 use crate::space::ALL_FILES;
 use crate::testing::{formatted_for_images, new_inode, now, run};
 use crate::trees::{
-    CHUNKS, EXTENTS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS,
-    PAGS, POOLS, QUARANTINES, REPLIES, SETTINGS,
+    CHUNKS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
+    QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
 };
 use crate::txn::Txn;
 use engine::error::Stop;
@@ -106,9 +106,9 @@ fn world() -> World {
     let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), segments() + 70))[0];
     for n in 0..segments() {
         let addr = PagBlock(addr.0 + n);
-        let state = ExtentState::Written;
-        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(&mfs, |txn| txn.map(file, client, extent));
+        let state = SegmentState::Written;
+        let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(&mfs, |txn| txn.map(file, client, segment));
     }
     run(&mfs, |txn| txn.unmap(file, FileBlock(4), FileBlock(5)));
     let (mapped, small, inline) = untouched(&mfs);
@@ -612,8 +612,8 @@ fn senseless_inline_data_is_found() {
     // A segment of the tree that the slot does not count.
     let stray = |txn: &mut Txn<'_>, world: &World, len: u64| {
         let first = txn.layout(world.file, FileBlock(0), 1)?[0];
-        let extent = Extent { addr: PagBlock(first.addr.0 + 40), len, ..first };
-        EXTENTS.insert(txn, &extent_key(world.orphan, 0), &extent_value(&extent))?;
+        let segment = Segment { addr: PagBlock(first.addr.0 + 40), len, ..first };
+        SEGMENTS.insert(txn, &segment_key(world.orphan, 0), &segment_value(&segment))?;
         content(txn, world.orphan, 100, 1 << 20)
     };
     let kinds = [BadContent, BadLayout, WrongBlockCount];
@@ -713,9 +713,9 @@ struct Data {
     /// Content of the orphan.
     orphan: Vec<u8>,
     /// What of it is mapped.
-    mapped: Vec<Extent>,
+    mapped: Vec<Segment>,
     /// Content of the file, and what of it is mapped.
-    file: (Vec<u8>, Vec<Extent>),
+    file: (Vec<u8>, Vec<Segment>),
 }
 
 fn data(world: &World) -> Data {
@@ -772,25 +772,25 @@ fn damaged_xattrs_and_targets_are_found() {
     });
 }
 
-fn segment(file: u64, addr: u64) -> Extent {
-    let state = ExtentState::Written;
-    Extent { file: FileBlock(file), len: 1, pag: PagId(1), addr: PagBlock(addr), state }
+fn segment(file: u64, addr: u64) -> Segment {
+    let state = SegmentState::Written;
+    Segment { file: FileBlock(file), len: 1, pag: PagId(1), addr: PagBlock(addr), state }
 }
 
 #[test]
 fn senseless_layouts_are_found() {
     planted_on(&["file"], ProblemKind::BadLayout, 3, |world, txn| {
-        let extent = segment(999, 5000);
-        EXTENTS.insert(txn, &extent_key(world.file, 999), &extent_value(&extent))?;
+        let segment = segment(999, 5000);
+        SEGMENTS.insert(txn, &segment_key(world.file, 999), &segment_value(&segment))?;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::BadLayout, 1, |_, txn| {
-        let extent = segment(999, 5000);
-        EXTENTS.insert(txn, &extent_key(Ino(88 << 24), 999), &extent_value(&extent))?;
+        let segment = segment(999, 5000);
+        SEGMENTS.insert(txn, &segment_key(Ino(88 << 24), 999), &segment_value(&segment))?;
         Ok(Subject::Inode(Ino(88 << 24)))
     });
     planted(ProblemKind::BadLayout, 2, |world, txn| {
-        EXTENTS.insert(txn, &extent_key(world.file, 1 << 40), &[0; 16])?;
+        SEGMENTS.insert(txn, &segment_key(world.file, 1 << 40), &[0; 16])?;
         Ok(Subject::Whole)
     });
     planted(ProblemKind::WrongBlockCount, 1, |world, txn| {
@@ -943,7 +943,7 @@ fn segment_longer_than_its_file_counts_takes_no_blocks_from_others() {
             let ctime = Timestamp { seconds: i64::MAX / 2, nanos: 0 };
             txn.set_attr(&Attr { ctime, size: 10, ..attr })?;
             slot(txn, world.orphan, |slot| {
-                slot.set_segments(&[Extent { pag, len: 3000, ..segment(0, start) }]);
+                slot.set_segments(&[Segment { pag, len: 3000, ..segment(0, start) }]);
                 slot.set_blocks(2999);
             })
         });
@@ -964,7 +964,7 @@ fn content_of_a_zone_without_a_record_is_left_as_it_is() {
     let gone = |_: &World, txn: &mut Txn<'_>| PAGS.remove(txn, &pag_key(PagId(0))).map(drop);
     let foreign = |world: &World, txn: &mut Txn<'_>| {
         slot(txn, world.orphan, |slot| {
-            slot.set_segments(&[Extent { pag: PagId(9), ..segment(0, 10) }]);
+            slot.set_segments(&[Segment { pag: PagId(9), ..segment(0, 10) }]);
             slot.set_blocks(1);
         })
     };

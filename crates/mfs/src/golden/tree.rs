@@ -3,7 +3,7 @@
 
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::{
-    Attr, ClientId, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Attr, ClientId, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
     Timestamp, Uuid,
 };
 
@@ -170,10 +170,10 @@ async fn files(mfs: &Mfs) {
     for (text, segments) in [("one", 1), ("fragments", 40)] {
         let ino = run(mfs, |txn| file(txn, dir, text, segments)).await;
         for n in 0..segments {
-            let state = if n % 3 == 0 { ExtentState::Unwritten } else { ExtentState::Written };
-            let extent = Extent { file: FileBlock(3 * n), len: 1, pag, addr: next, state };
+            let state = if n % 3 == 0 { SegmentState::Unwritten } else { SegmentState::Written };
+            let segment = Segment { file: FileBlock(3 * n), len: 1, pag, addr: next, state };
             next = PagBlock(next.0 + 2);
-            run(mfs, |txn| txn.map(ino, client, extent)).await;
+            run(mfs, |txn| txn.map(ino, client, segment)).await;
         }
         run(mfs, |txn| {
             let attr = txn.attr(ino)?.unwrap();
@@ -212,9 +212,9 @@ async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
     let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
     let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];
     for n in (0..400).map(|n| n * 171 % 400) {
-        let (addr, state) = (PagBlock(first.0 + n), ExtentState::Written);
-        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(mfs, |txn| txn.map(ino, client, extent)).await;
+        let (addr, state) = (PagBlock(first.0 + n), SegmentState::Written);
+        let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(mfs, |txn| txn.map(ino, client, segment)).await;
     }
     run(mfs, |txn| {
         let attr = txn.attr(ino)?.unwrap();

@@ -17,8 +17,8 @@ use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, c
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, DirNo, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock,
-    PagId, Transno, Uuid,
+    Attr, ClientId, DirNo, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment,
+    SegmentState, Transno, Uuid,
 };
 
 use super::{MapLimits, NewInode};
@@ -281,10 +281,10 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             let Some(&(pag, start, len)) = pool.get(e as usize % pool.len().max(1)) else {
                 return Ok(());
             };
-            let state = if f % 2 == 0 { ExtentState::Written } else { ExtentState::Unwritten };
+            let state = if f % 2 == 0 { SegmentState::Written } else { SegmentState::Unwritten };
             let (addr, len) = (PagBlock(start.0 + e % len), 1 + f % (len - e % len).min(5));
-            let extent = Extent { file: FileBlock(f % 100), len, pag, addr, state };
-            txn.map(ino, client, extent)?;
+            let segment = Segment { file: FileBlock(f % 100), len, pag, addr, state };
+            txn.map(ino, client, segment)?;
         }
         19 => {
             if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
@@ -374,9 +374,9 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             };
             // Blocks that are not adjacent in the file.
             for n in 0..len.min(20) {
-                let (addr, state) = (PagBlock(start.0 + n), ExtentState::Written);
+                let (addr, state) = (PagBlock(start.0 + n), SegmentState::Written);
                 let file = FileBlock(f.checked_sub(DRAWN).unwrap_or(f % 100) + 2 * n);
-                txn.map(ino, client, Extent { file, len: 1, pag, addr, state })?;
+                txn.map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,

@@ -193,7 +193,7 @@ impl Txn<'_> {
     }
 
     /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes.
-    /// First segments move to layout blocks or the extent tree, then content, target and xattrs to
+    /// First segments move to layout blocks or the tree of segments, then content, target and xattrs to
     /// blobs.
     pub(crate) fn fit_name(
         &mut self,

@@ -43,22 +43,22 @@ impl Txn<'_> {
         Ok(Some(ino))
     }
 
-    /// Frees a part of an inode without links: at most `max_extents` segments or runs of content,
+    /// Frees a part of an inode without links: at most `max_segments` segments or runs of content,
     /// then its blobs and slot. `true` when nothing of it is left.
     ///
     /// # Errors
     /// `Invalid` if it has links.
-    pub fn free_inode_step(&mut self, ino: Ino, max_extents: usize) -> Result<bool, Stop> {
+    pub fn free_inode_step(&mut self, ino: Ino, max_segments: usize) -> Result<bool, Stop> {
         let Some(spot) = self.locate(ino)? else { return Ok(true) };
         let slot = self.load(&spot)?;
         if slot.nlink() > 0 {
             return Err(Stop::Fault(Fault::Invalid));
         }
         match slot.kind() {
-            FileKind::Regular if !self.unmap_step(ino, 0, u64::MAX, max_extents)? => {
+            FileKind::Regular if !self.unmap_step(ino, 0, u64::MAX, max_segments)? => {
                 return Ok(false);
             }
-            FileKind::Directory if !self.free_content(ino, &spot, slot, max_extents)? => {
+            FileKind::Directory if !self.free_content(ino, &spot, slot, max_segments)? => {
                 return Ok(false);
             }
             _ => {}

@@ -404,8 +404,8 @@ fn only_a_small_file_is_freed_with_its_last_name() {
             for n in 0..segments {
                 let (pag, addr, _) = txn.grant(client, None, 1)?[0];
                 let file = types::FileBlock(2 * n);
-                let state = types::ExtentState::Written;
-                txn.map(ino, client, types::Extent { file, len: 1, pag, addr, state })?;
+                let state = types::SegmentState::Written;
+                txn.map(ino, client, types::Segment { file, len: 1, pag, addr, state })?;
             }
         }
         Ok(())

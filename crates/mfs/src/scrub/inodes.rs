@@ -1,18 +1,18 @@
 //! Checks of slots, and of references to and from their inodes.
 
 use types::limits::CONTENT_MAX;
-use types::{DirNo, Extent, FileKind, Ino, MetaBlock, Name};
+use types::{DirNo, FileKind, Ino, MetaBlock, Name, Segment};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
-use crate::format::extent::{decode_extent, extent_key};
 use crate::format::layout;
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
+use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot::{Slot, SlotState};
 use crate::format::xattr::{BLOB_MAX, decode_xattrs};
-use crate::trees::{EXTENTS, MOVED, ORPHANS};
+use crate::trees::{MOVED, ORPHANS, SEGMENTS};
 use engine::format::blob::{BlobKind, BlobOwner};
 
-/// Segments of one file in the extent tree that are counted at most; longer lists are skipped.
+/// Segments of one file in the tree of segments that are counted at most; longer lists are skipped.
 const COUNTED_MAX: u64 = 4096;
 
 /// What is wrong with a slot.
@@ -51,7 +51,7 @@ impl Scrub<'_> {
                     && (kind != FileKind::Regular || slot.body() == 0);
                 if plain {
                     self.report.borrow_mut().inodes += 1;
-                    slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
+                    slot.segments().iter().for_each(|segment| self.segment(slot.ino(), segment));
                 }
                 plain
             }
@@ -74,7 +74,7 @@ impl Scrub<'_> {
             return Ok(());
         }
         self.report.borrow_mut().inodes += 1;
-        slot.segments().iter().for_each(|extent| self.extent(slot.ino(), extent));
+        slot.segments().iter().for_each(|segment| self.segment(slot.ino(), segment));
         for blob in blobs {
             let named = |txn: &mut Txn<'_>| {
                 let Some(spot) = txn.spot(place)? else { return Ok(false) };
@@ -106,7 +106,7 @@ fn own_faults(slot: &Slot) -> Vec<Wrong> {
     let attr = slot.attr();
     match attr.kind {
         FileKind::Regular if slot.body() == 0 => {
-            let mapped: u64 = slot.segments().iter().map(|extent| extent.len).sum();
+            let mapped: u64 = slot.segments().iter().map(|segment| segment.len).sum();
             if mapped != attr.blocks {
                 let detail = format!("{} blocks counted, {mapped} mapped", attr.blocks);
                 wrong.push((ProblemKind::WrongBlockCount, detail));
@@ -231,7 +231,7 @@ fn look_at_layout_blocks(
     wrong: &mut Vec<Wrong>,
 ) -> Result<(u64, u64, u64), Stop> {
     let (mut found, mut mapped) = (0, 0);
-    let mut end = slot.segments().last().map_or(0, Extent::end);
+    let mut end = slot.segments().last().map_or(0, Segment::end);
     for block in slot.layout_blocks() {
         if !txn.meta_allocated(block)? {
             wrong.push((ProblemKind::FreeMetaBlock, format!("metadata block {block}")));
@@ -249,12 +249,12 @@ fn look_at_layout_blocks(
         }
         end = list[list.len() - 1].end();
         found += list.len() as u64;
-        mapped += list.iter().map(|extent| extent.len).sum::<u64>();
+        mapped += list.iter().map(|segment| segment.len).sum::<u64>();
     }
     Ok((found, mapped, end))
 }
 
-/// Checks that the extent tree has as many segments as the slot counts; `near` are those in layout
+/// Checks that the tree of segments has as many segments as the slot counts; `near` are those in layout
 /// blocks.
 fn look_at_segments(
     txn: &Txn<'_>,
@@ -267,16 +267,16 @@ fn look_at_segments(
     if !(1..=COUNTED_MAX).contains(&counted) {
         return Ok(());
     }
-    let in_slot: u64 = slot.segments().iter().map(|extent| extent.len).sum();
+    let in_slot: u64 = slot.segments().iter().map(|segment| segment.len).sum();
     let (mut found, mut mapped, mut end) = (near.0, in_slot + near.1, near.2);
     let mut overlap = false;
-    EXTENTS.for_each(txn, &extent_key(ino, 0), |key, value| {
-        match decode_extent(key, value) {
-            Some((of, extent)) if of == ino => {
+    SEGMENTS.for_each(txn, &segment_key(ino, 0), |key, value| {
+        match decode_item(key, value) {
+            Some((of, segment)) if of == ino => {
                 found += 1;
-                mapped += extent.len;
-                overlap |= extent.file.0 < end;
-                end = extent.file.0 + extent.len;
+                mapped += segment.len;
+                overlap |= segment.file.0 < end;
+                end = segment.file.0 + segment.len;
                 found <= counted
             }
             // The check of the tree reports a senseless one.

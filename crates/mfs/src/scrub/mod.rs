@@ -30,16 +30,16 @@ use types::limits::BLOCK_U64;
 use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
 use crate::format::chunk::decode_key;
-use crate::format::extent::decode_extent;
 use crate::format::namespace;
 use crate::format::number::{SYSTEM_CHUNK, SlotPlace};
+use crate::format::segment::decode_item;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::PagRecord;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
 use crate::trees::{
-    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS,
-    QUARANTINES, REPLIES, SETTINGS,
+    CHUNKS, CLIENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS, QUARANTINES,
+    REPLIES, SEGMENTS, SETTINGS,
 };
 use crate::txn::Txn;
 use engine::alloc::metaspace::bitmap_blocks;
@@ -161,7 +161,7 @@ impl Scrub<'_> {
         self.tree(QUARANTINES, |_, _| {}).await?;
         self.tree(FROZEN, |_, _| {}).await?;
         self.clients().await?;
-        self.extents().await?;
+        self.segments().await?;
         self.lists().await?;
         self.namespace().await?;
         self.chunks().await
@@ -334,13 +334,13 @@ impl Scrub<'_> {
     }
 
     /// Checks segments that do not lie in slots.
-    async fn extents(&self) -> Result<(), StoreError> {
-        self.tree(EXTENTS, |key, value| {
+    async fn segments(&self) -> Result<(), StoreError> {
+        self.tree(SEGMENTS, |key, value| {
             if *key == [0; _] {
                 return;
             }
-            match decode_extent(key, value) {
-                Some((ino, extent)) => self.extent(ino, &extent),
+            match decode_item(key, value) {
+                Some((ino, segment)) => self.segment(ino, &segment),
                 None => {
                     let detail = "a segment makes no sense";
                     self.found(ProblemKind::BadLayout, Subject::Whole, detail);
@@ -351,14 +351,14 @@ impl Scrub<'_> {
     }
 
     /// Checks that a segment lies in a data zone.
-    fn extent(&self, ino: Ino, extent: &types::Extent) {
-        let end = extent.addr.0.saturating_add(extent.len);
+    fn segment(&self, ino: Ino, segment: &types::Segment) {
+        let end = segment.addr.0.saturating_add(segment.len);
         if self.pags.is_empty() {
             return;
         }
-        if self.pags.get(&extent.pag).is_none_or(|&blocks| end > blocks) {
-            let subject = Subject::Data(extent.pag, extent.addr);
-            let detail = format!("{} blocks of inode {ino}", extent.len);
+        if self.pags.get(&segment.pag).is_none_or(|&blocks| end > blocks) {
+            let subject = Subject::Data(segment.pag, segment.addr);
+            let detail = format!("{} blocks of inode {ino}", segment.len);
             self.found(ProblemKind::OutsideDataBlock, subject, detail);
         }
     }

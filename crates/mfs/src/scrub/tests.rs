@@ -8,8 +8,8 @@ use env::Env;
 use env::sim::{SimDisk, SimRng};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, DirNo, Duration, Extent, ExtentState, FileBlock, FileKind, Ino, MetaBlock,
-    PagBlock, PagId,
+    Attr, ClientId, DirNo, Duration, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment,
+    SegmentState,
 };
 
 use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
@@ -20,7 +20,7 @@ use crate::fsck::device_tests::{
     run, run_fsck, wipe_log,
 };
 use crate::handle::Mfs;
-use crate::trees::{CHUNKS, EXTENTS, MOVED, NAMESPACE, ORPHANS};
+use crate::trees::{CHUNKS, MOVED, NAMESPACE, ORPHANS, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::block::{BlockType, put_u64};
@@ -69,10 +69,10 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
                 }
                 for n in n..n + 9 {
                     let got = txn.grant(client, None, 1 + n % 3)?[0];
-                    let state = ExtentState::Written;
+                    let state = SegmentState::Written;
                     let file = FileBlock(n % 50 * 4);
-                    let extent = Extent { file, len: got.2, pag: got.0, addr: got.1, state };
-                    txn.map(ino, client, extent)?;
+                    let segment = Segment { file, len: got.2, pag: got.0, addr: got.1, state };
+                    txn.map(ino, client, segment)?;
                 }
                 Ok(())
             }
@@ -364,11 +364,11 @@ const PLANTS: &[Plant] = &[
         set_slot(txn, known.file, |slot| slot.set_layout_blocks(&[block]))
     }),
     (ProblemKind::OutsideDataBlock, |txn, known| {
-        let state = ExtentState::Written;
+        let state = SegmentState::Written;
         let (file, addr) = (FileBlock(9000), PagBlock(1 << 40));
-        let extent = Extent { file, len: 1, pag: PagId(3), addr, state };
-        let key = crate::format::extent::extent_key(known.file, 9000);
-        EXTENTS.insert(txn, &key, &crate::format::extent::extent_value(&extent)).map(drop)
+        let segment = Segment { file, len: 1, pag: PagId(3), addr, state };
+        let key = crate::format::segment::segment_key(known.file, 9000);
+        SEGMENTS.insert(txn, &key, &crate::format::segment::segment_value(&segment)).map(drop)
     }),
     (ProblemKind::BadChunk, |txn, known| {
         set_descriptor(txn, known.dir, |descriptor| descriptor.next = DirNo(1))
@@ -388,7 +388,7 @@ const PLANTS: &[Plant] = &[
     }),
     // Its checksum will be right.
     (ProblemKind::DamagedBlock, |txn, _| {
-        let leaf = *EXTENTS.descend(txn, &[0; _])?.unwrap().nodes.last().unwrap();
+        let leaf = *SEGMENTS.descend(txn, &[0; _])?.unwrap().nodes.last().unwrap();
         txn.write(leaf)?[48..52].fill(0xff);
         Ok(())
     }),

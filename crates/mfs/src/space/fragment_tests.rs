@@ -6,7 +6,9 @@
 
 use env::sim::{DiskModel, HardDisk, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use types::{Duration, Extent, ExtentState, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Uuid};
+use types::{
+    Duration, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState, Uuid,
+};
 
 use crate::handle::Mfs;
 use crate::mkfs::{FormatOptions, PagFormat};
@@ -25,7 +27,7 @@ const PART: u64 = 8;
 /// Where segments go that do not fit into the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// To the extent tree.
+    /// To the tree of segments.
     Tree,
     /// To layout blocks, allocated when they are needed.
     Needed,
@@ -84,9 +86,9 @@ async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mu
     *next += to - from;
     let map = mfs.run(Cost::STEP, |txn| {
         for n in from..to {
-            let (addr, state) = (PagBlock(first + n - from), ExtentState::Written);
-            let extent = Extent { file: FileBlock(2 * n), len: 1, pag: PagId(0), addr, state };
-            txn.map(ino, client, extent)?;
+            let (addr, state) = (PagBlock(first + n - from), SegmentState::Written);
+            let segment = Segment { file: FileBlock(2 * n), len: 1, pag: PagId(0), addr, state };
+            txn.map(ino, client, segment)?;
         }
         Ok(())
     });

@@ -6,7 +6,7 @@
 //! - holds end with the process: after a restart clients reclaim their leases, and the server frees
 //!   only after its grace.
 
-use types::{Extent, Ino, PagBlock, PagId};
+use types::{Ino, PagBlock, PagId, Segment};
 
 use crate::format::space::{FreedRun, decode_run_key, run_key};
 use crate::handle::Mfs;
@@ -23,15 +23,15 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Stop` of the blocks read.
-    pub fn free_later(&mut self, ino: Ino, extents: &[Extent]) -> Result<(), Stop> {
+    pub fn free_later(&mut self, ino: Ino, segments: &[Segment]) -> Result<(), Stop> {
         let stamp = self.log_end();
-        for extent in extents {
-            let freed = FreedRun { len: extent.len, ino, stamp };
-            let key = run_key(extent.pag, extent.addr.0);
+        for segment in segments {
+            let freed = FreedRun { len: segment.len, ino, stamp };
+            let key = run_key(segment.pag, segment.addr.0);
             if FREED.insert(self, &key, &freed.encode())?.is_some() {
                 return Err(FREED.corrupt(self, "a data block is freed twice"));
             }
-            self.count(extent.pag, 0, extent.len as i64)?;
+            self.count(segment.pag, 0, segment.len as i64)?;
         }
         Ok(())
     }

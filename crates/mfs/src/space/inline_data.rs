@@ -78,7 +78,7 @@ impl Txn<'_> {
 
     fn unmap_block_0(&mut self, ino: Ino) -> Result<(), Stop> {
         let first = self.layout(ino, FileBlock(0), 1)?;
-        if first.first().is_some_and(|extent| extent.file.0 == 0) {
+        if first.first().is_some_and(|segment| segment.file.0 == 0) {
             self.unmap(ino, FileBlock(0), FileBlock(1))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Inline data: random operations against a model, in slots of every size.
 
 use types::limits::{BLOCK, CONTENT_MAX};
-use types::{Attr, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock};
+use types::{Attr, Fault, FileBlock, FileKind, Ino, Name, PagBlock, Segment, SegmentState};
 
 use crate::dump::{dump, load};
 use crate::format::slot::SlotSize;
@@ -37,7 +37,7 @@ fn compare(mfs: &Mfs, files: &[File]) {
             Ok((txn.content(file.ino)?, size, txn.layout(file.ino, FileBlock(0), usize::MAX)?))
         });
         assert_eq!((&content, size), (&file.content, file.size));
-        let blocks = layout.iter().flat_map(|extent| extent.file.0..extent.end());
+        let blocks = layout.iter().flat_map(|segment| segment.file.0..segment.end());
         assert!(blocks.eq(file.mapped.iter().copied()));
     }
     assert_eq!(now(check(mfs)).unwrap().problems, []);
@@ -75,9 +75,9 @@ fn inline_data_operations_equal_a_model() {
                 3 => {
                     let from = random(&mut seed, 4);
                     let (pag, start, _) = run(&mfs, |txn| txn.pool(client))[0];
-                    let (addr, state) = (PagBlock(start.0), ExtentState::Written);
-                    let extent = Extent { file: FileBlock(from), len: 2, pag, addr, state };
-                    run(&mfs, |txn| txn.map(ino, client, extent));
+                    let (addr, state) = (PagBlock(start.0), SegmentState::Written);
+                    let segment = Segment { file: FileBlock(from), len: 2, pag, addr, state };
+                    run(&mfs, |txn| txn.map(ino, client, segment));
                     file.mapped.extend([from, from + 1]);
                     if from == 0 {
                         file.content.clear();
@@ -175,8 +175,8 @@ fn shortening_inline_data_moves_neither_it_nor_segments() {
     let file = Name::new(b"file").unwrap();
     let ino = run(&mfs, |txn| create(txn, &file, FileKind::Regular));
     let (pag, start, _) = run(&mfs, |txn| txn.grant(client, None, 10))[0];
-    let (addr, state) = (PagBlock(start.0), ExtentState::Written);
-    run(&mfs, |txn| txn.map(ino, client, Extent { file: FileBlock(1), len: 1, pag, addr, state }));
+    let (addr, state) = (PagBlock(start.0), SegmentState::Written);
+    run(&mfs, |txn| txn.map(ino, client, Segment { file: FileBlock(1), len: 1, pag, addr, state }));
     assert_eq!(run(&mfs, |txn| txn.content_room(ino)), 372 - 4);
     let bytes: Vec<u8> = (0..300).map(|n| n as u8).collect();
     run(&mfs, |txn| txn.set_content(ino, &bytes));

@@ -1,19 +1,19 @@
 //! Layouts: the sorted segments of a file, the lowest near its inode ([`super::near`]), the others
-//! in the extent tree.
+//! in the tree of segments.
 //!
 //! Invariants:
 //! - every segment near the inode lies before every segment of the tree;
 //! - the slot counts the segments outside it;
 //! - `attr.blocks` is the sum of all segments.
 
-use types::{ClientId, Extent, Fault, FileBlock, FileKind, Ino, MetaBlock};
+use types::{ClientId, Fault, FileBlock, FileKind, Ino, MetaBlock, Segment};
 
 use super::near::NearSegments;
 use super::splice::{SEGMENT_LEN_MAX, splice, written};
-use crate::format::extent::{decode_extent, extent_key, extent_value};
+use crate::format::segment::{decode_item, segment_key, segment_value};
 use crate::format::slot::Slot;
 use crate::names::find::Spot;
-use crate::trees::EXTENTS;
+use crate::trees::SEGMENTS;
 use crate::txn::Txn;
 use engine::error::Stop;
 
@@ -34,9 +34,9 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Stale` if there is no such inode, `Invalid` if it is no regular file.
-    pub fn layout(&mut self, ino: Ino, from: FileBlock, max: usize) -> Result<Vec<Extent>, Stop> {
+    pub fn layout(&mut self, ino: Ino, from: FileBlock, max: usize) -> Result<Vec<Segment>, Stop> {
         let OpenLayout { spot, slot } = self.open_layout(ino)?;
-        let wanted = |extent: &Extent| extent.end() > from.0;
+        let wanted = |segment: &Segment| segment.end() > from.0;
         let mut out = slot.segments();
         out.retain(wanted);
         let mut elsewhere = slot.body();
@@ -57,31 +57,32 @@ impl Txn<'_> {
         Ok(out)
     }
 
-    /// Maps `extent`, whose blocks are in the pool of `client`, into a file. Frees what its range
+    /// Maps `segment`, whose blocks are in the pool of `client`, into a file. Frees what its range
     /// mapped before.
     ///
     /// # Errors
     /// `Invalid` if the blocks are not in the pool or the range is impossible; `Overloaded` if it
     /// replaces more than [`EDIT_MAX`] segments (unmap first); `Stale`.
-    pub fn map(&mut self, ino: Ino, client: ClientId, extent: Extent) -> Result<(), Stop> {
-        let end = extent.file.0.checked_add(extent.len);
-        if extent.len == 0 || extent.len > SEGMENT_LEN_MAX || end.is_none_or(|end| end >> 52 != 0) {
+    pub fn map(&mut self, ino: Ino, client: ClientId, segment: Segment) -> Result<(), Stop> {
+        let end = segment.file.0.checked_add(segment.len);
+        if segment.len == 0 || segment.len > SEGMENT_LEN_MAX || end.is_none_or(|end| end >> 52 != 0)
+        {
             return Err(Stop::Fault(Fault::Invalid));
         }
-        self.pool_take(client, extent.pag, extent.addr.0, extent.len)?;
-        self.drop_content(ino, extent.file.0)?;
-        let freed = self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?;
+        self.pool_take(client, segment.pag, segment.addr.0, segment.len)?;
+        self.drop_content(ino, segment.file.0)?;
+        let freed = self.edit(ino, segment.file.0, segment.end(), |_| vec![segment])?;
         self.free_later(ino, &freed)
     }
 
     /// Maps blocks, which the caller has taken from free space, into a hole of a file.
-    pub(crate) fn map_taken(&mut self, ino: Ino, extent: Extent) -> Result<(), Stop> {
-        let end = extent.file.0.checked_add(extent.len);
-        let sound = extent.len <= SEGMENT_LEN_MAX && end.is_some_and(|end| end >> 52 == 0);
-        let bare = extent.file.0 > 0 || self.content(ino)?.is_empty();
+    pub(crate) fn map_taken(&mut self, ino: Ino, segment: Segment) -> Result<(), Stop> {
+        let end = segment.file.0.checked_add(segment.len);
+        let sound = segment.len <= SEGMENT_LEN_MAX && end.is_some_and(|end| end >> 52 == 0);
+        let bare = segment.file.0 > 0 || self.content(ino)?.is_empty();
         if !sound
             || !bare
-            || !self.edit(ino, extent.file.0, extent.end(), |_| vec![extent])?.is_empty()
+            || !self.edit(ino, segment.file.0, segment.end(), |_| vec![segment])?.is_empty()
         {
             return Err(Stop::Fault(Fault::Invalid));
         }
@@ -119,7 +120,7 @@ impl Txn<'_> {
         }
         let max = max.clamp(1, EDIT_MAX / 2);
         let mut found = self.layout(ino, FileBlock(from), max + 1)?;
-        found.retain(|extent| extent.file.0 < to);
+        found.retain(|segment| segment.file.0 < to);
         if found.is_empty() {
             return Ok(true);
         }
@@ -139,21 +140,27 @@ impl Txn<'_> {
     }
 
     /// Segments of the tree that touch or adjoin `[from, to)`; at most `max`.
-    fn tree_segments(&self, ino: Ino, from: u64, to: u64, max: usize) -> Result<Vec<Extent>, Stop> {
-        let start = match EXTENTS.prev(self, &extent_key(ino, from))? {
+    fn tree_segments(
+        &self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        max: usize,
+    ) -> Result<Vec<Segment>, Stop> {
+        let start = match SEGMENTS.prev(self, &segment_key(ino, from))? {
             Some((key, _)) if key[..8] == ino.0.to_be_bytes() => key,
-            _ => extent_key(ino, from),
+            _ => segment_key(ino, from),
         };
-        let mut out: Vec<Extent> = Vec::new();
+        let mut out: Vec<Segment> = Vec::new();
         let mut sound = true;
-        EXTENTS.for_each(self, &start, |key, value| {
-            let item = decode_extent(key, value);
-            if let Some((of, extent)) = item {
-                let ordered = out.last().is_none_or(|last| last.end() <= extent.file.0);
+        SEGMENTS.for_each(self, &start, |key, value| {
+            let item = decode_item(key, value);
+            if let Some((of, segment)) = item {
+                let ordered = out.last().is_none_or(|last| last.end() <= segment.file.0);
                 if of == ino && ordered {
-                    let wanted = extent.file.0 <= to;
-                    if wanted && (extent.end() >= from) {
-                        out.push(extent);
+                    let wanted = segment.file.0 <= to;
+                    if wanted && (segment.end() >= from) {
+                        out.push(segment);
                     }
                     return wanted && out.len() < max;
                 }
@@ -163,7 +170,7 @@ impl Txn<'_> {
             sound = false;
             false
         })?;
-        if sound { Ok(out) } else { Err(EXTENTS.corrupt(self, "a segment is invalid")) }
+        if sound { Ok(out) } else { Err(SEGMENTS.corrupt(self, "a segment is invalid")) }
     }
 
     /// Replaces the segments in `[from, to)` by those that `change` makes of the segments around
@@ -173,18 +180,18 @@ impl Txn<'_> {
         ino: Ino,
         from: u64,
         to: u64,
-        change: impl FnOnce(&[Extent]) -> Vec<Extent>,
-    ) -> Result<Vec<Extent>, Stop> {
+        change: impl FnOnce(&[Segment]) -> Vec<Segment>,
+    ) -> Result<Vec<Segment>, Stop> {
         let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
         let near = self.near(spot.block, &slot)?;
         let mut list = near.all();
-        let bound = list.last().map_or(0, Extent::end);
+        let bound = list.last().map_or(0, Segment::end);
         let in_near = list.len();
         let in_tree = subtract(slot.body(), near.in_blocks(), &spot)?;
         if in_tree > 0 {
             list.extend(self.tree_segments(ino, from, to, EDIT_MAX + 1)?);
         }
-        let in_range = |extent: &&Extent| extent.end() > from && extent.file.0 < to;
+        let in_range = |segment: &&Segment| segment.end() > from && segment.file.0 < to;
         let in_blocks = list[near.in_slot()..in_near].iter().filter(in_range).count();
         if in_blocks + list.len() - in_near > EDIT_MAX {
             return Err(Stop::Fault(Fault::Overloaded));
@@ -194,7 +201,7 @@ impl Txn<'_> {
         let (after, freed) = splice(&list, from, to, &new);
         let candidates = match untouched {
             0 => after.len(),
-            _ => after.partition_point(|extent| extent.file.0 < bound),
+            _ => after.partition_point(|segment| segment.file.0 < bound),
         };
         let before = slot.own_fragments();
         let room = slot.segment_room(slot.name().len());
@@ -213,18 +220,22 @@ impl Txn<'_> {
     pub(crate) fn change_tree(
         &mut self,
         ino: Ino,
-        old: &[Extent],
-        new: &[Extent],
+        old: &[Segment],
+        new: &[Segment],
     ) -> Result<(), Stop> {
-        for extent in old {
-            if new.binary_search_by_key(&extent.file, |e| e.file).is_err() {
-                EXTENTS.remove(self, &extent_key(ino, extent.file.0))?;
+        for segment in old {
+            if new.binary_search_by_key(&segment.file, |e| e.file).is_err() {
+                SEGMENTS.remove(self, &segment_key(ino, segment.file.0))?;
             }
         }
-        for extent in new {
-            let same = old.binary_search_by_key(&extent.file, |e| e.file);
-            if same.map(|at| old[at]) != Ok(*extent) {
-                EXTENTS.insert(self, &extent_key(ino, extent.file.0), &extent_value(extent))?;
+        for segment in new {
+            let same = old.binary_search_by_key(&segment.file, |e| e.file);
+            if same.map(|at| old[at]) != Ok(*segment) {
+                SEGMENTS.insert(
+                    self,
+                    &segment_key(ino, segment.file.0),
+                    &segment_value(segment),
+                )?;
             }
         }
         Ok(())
@@ -250,13 +261,13 @@ impl Txn<'_> {
     }
 
     /// Makes `list`, which is sorted, the segments of the file in `slot`; `tree` are those in the
-    /// extent tree now.
+    /// tree of segments now.
     pub(crate) fn replace_segments(
         &mut self,
         spot: &Spot,
         slot: &mut Slot,
-        (near, tree): (&NearSegments, &[Extent]),
-        list: &[Extent],
+        (near, tree): (&NearSegments, &[Segment]),
+        list: &[Segment],
     ) -> Result<(), Stop> {
         let room = slot.segment_room(slot.name().len());
         let (_, overflow) = self.place_segments(spot.block, slot, near, list, room)?;
@@ -268,8 +279,8 @@ impl Txn<'_> {
 }
 
 /// Blocks that segments map.
-fn sum(list: &[Extent]) -> u64 {
-    list.iter().map(|extent| extent.len).sum()
+fn sum(list: &[Segment]) -> u64 {
+    list.iter().map(|segment| segment.len).sum()
 }
 
 /// Subtracts `found` segments from the `counted` ones of the slot at `spot`.

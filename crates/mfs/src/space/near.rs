@@ -6,12 +6,12 @@
 //!   segment. It is joined to the part before it when both together fill at most three quarters of
 //!   that part;
 //! - a part that overflows gives its highest segments to the next one, and the last part gives them
-//!   to the extent tree. So each change touches few bytes of each part, and a lookup at most one
+//!   to the tree of segments. So each change touches few bytes of each part, and a lookup at most one
 //!   slot, two blocks and a tree;
 //! - no block is allocated while metadata space is short: for a few segments the tree needs a tenth
 //!   of the space.
 
-use types::{Extent, Fault, Ino, MetaBlock};
+use types::{Fault, Ino, MetaBlock, Segment};
 
 use crate::format::layout::{self, BLOCKS_MAX};
 use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
@@ -22,7 +22,7 @@ use engine::format::features::Feature;
 
 /// The segments near an inode.
 pub(crate) struct NearSegments {
-    slot: Vec<Extent>,
+    slot: Vec<Segment>,
     blocks: Vec<LayoutBlock>,
 }
 
@@ -30,14 +30,14 @@ pub(crate) struct NearSegments {
 struct LayoutBlock {
     block: MetaBlock,
     /// Its segments in the order of the block.
-    stored: Vec<Extent>,
+    stored: Vec<Segment>,
     /// The same, sorted.
-    sorted: Vec<Extent>,
+    sorted: Vec<Segment>,
 }
 
 impl NearSegments {
     /// All of them, sorted.
-    pub(crate) fn all(&self) -> Vec<Extent> {
+    pub(crate) fn all(&self) -> Vec<Segment> {
         let blocks = self.blocks.iter().flat_map(|part| &part.sorted);
         self.slot.iter().chain(blocks).copied().collect()
     }
@@ -53,12 +53,12 @@ impl NearSegments {
     }
 
     /// Distributes `wanted`, sorted, over the parts, by where these begin now.
-    fn shared_out(&self, wanted: &[Extent]) -> Vec<Vec<Extent>> {
+    fn shared_out(&self, wanted: &[Segment]) -> Vec<Vec<Segment>> {
         let starts: Vec<u64> = self.blocks.iter().map(|part| part.sorted[0].file.0).collect();
         let mut lists = vec![Vec::new(); 1 + starts.len()];
-        for extent in wanted {
-            let part = starts.partition_point(|&start| start <= extent.file.0);
-            lists[part].push(*extent);
+        for segment in wanted {
+            let part = starts.partition_point(|&start| start <= segment.file.0);
+            lists[part].push(*segment);
         }
         lists
     }
@@ -66,7 +66,7 @@ impl NearSegments {
 
 /// Joins parts with few segments to those before them; the first holds `room`, the others
 /// `capacity`.
-fn join_parts(lists: &mut [Vec<Extent>], room: usize, capacity: usize) {
+fn join_parts(lists: &mut [Vec<Segment>], room: usize, capacity: usize) {
     for at in (1..lists.len()).rev() {
         let capacity = if at == 1 { room } else { capacity };
         if lists[at - 1].len() + lists[at].len() <= capacity / 4 * 3 {
@@ -83,7 +83,7 @@ impl Txn<'_> {
         if slot.body() == 0 {
             return Ok(near);
         }
-        let mut end = near.slot.last().map_or(0, Extent::end);
+        let mut end = near.slot.last().map_or(0, Segment::end);
         for block in slot.layout_blocks() {
             let part = self.layout_block(content, block, slot.ino())?;
             if part.sorted[0].file.0 < end {
@@ -104,7 +104,7 @@ impl Txn<'_> {
         content: MetaBlock,
         block: MetaBlock,
         ino: Ino,
-    ) -> Result<Vec<Extent>, Stop> {
+    ) -> Result<Vec<Segment>, Stop> {
         Ok(self.layout_block(content, block, ino)?.sorted)
     }
 
@@ -118,7 +118,7 @@ impl Txn<'_> {
         let corrupt = |what| Stop::Corrupt(block, what);
         let stored = layout::segments(data, ino).map_err(corrupt)?;
         let mut sorted = stored.clone();
-        sorted.sort_unstable_by_key(|extent| extent.file);
+        sorted.sort_unstable_by_key(|segment| segment.file);
         if sorted.windows(2).any(|pair| pair[0].end() > pair[1].file.0) {
             return Err(corrupt("layout block: segments overlap"));
         }
@@ -155,9 +155,9 @@ impl Txn<'_> {
         content: MetaBlock,
         slot: &mut Slot,
         near: &NearSegments,
-        wanted: &[Extent],
+        wanted: &[Segment],
         room: usize,
-    ) -> Result<(u64, Vec<Extent>), Stop> {
+    ) -> Result<(u64, Vec<Segment>), Stop> {
         let mut lists = near.shared_out(wanted);
         let mut blocks: Vec<MetaBlock> = near.blocks.iter().map(|part| part.block).collect();
         let mut overflow = Vec::new();
@@ -195,7 +195,7 @@ impl Txn<'_> {
         ino: Ino,
         near: &NearSegments,
         blocks: &[MetaBlock],
-        lists: &[Vec<Extent>],
+        lists: &[Vec<Segment>],
     ) -> Result<Vec<MetaBlock>, Stop> {
         let mut used = Vec::with_capacity(blocks.len());
         for (&block, list) in blocks.iter().zip(lists) {

@@ -3,47 +3,52 @@
 //! Invariants: a list is sorted by file block, has no overlaps, and adjacent segments that continue
 //! each other are joined.
 
-use types::{Extent, ExtentState};
+use types::{Segment, SegmentState};
 
 /// Longest segment: its length has 46 bits on disk.
 pub const SEGMENT_LEN_MAX: u64 = (1 << 46) - 1;
 
 /// Replaces what `list` maps in file blocks `[from, to)` by `new` (sorted, inside the range).
 /// Returns the new list and the segments that were removed.
-pub fn splice(list: &[Extent], from: u64, to: u64, new: &[Extent]) -> (Vec<Extent>, Vec<Extent>) {
+pub fn splice(
+    list: &[Segment],
+    from: u64,
+    to: u64,
+    new: &[Segment],
+) -> (Vec<Segment>, Vec<Segment>) {
     let mut out = Vec::with_capacity(list.len() + new.len() + 1);
     let mut freed = Vec::new();
     let mut inserted = false;
-    for extent in list {
-        if !inserted && extent.end() > from {
-            if let Some(before) = extent.slice(0, from) {
+    for segment in list {
+        if !inserted && segment.end() > from {
+            if let Some(before) = segment.slice(0, from) {
                 push(&mut out, before);
             }
-            new.iter().for_each(|&extent| push(&mut out, extent));
+            new.iter().for_each(|&segment| push(&mut out, segment));
             inserted = true;
-        } else if extent.end() <= from {
-            push(&mut out, *extent);
+        } else if segment.end() <= from {
+            push(&mut out, *segment);
             continue;
         }
-        freed.extend(extent.slice(from, to));
-        if let Some(behind) = extent.slice(to, u64::MAX) {
+        freed.extend(segment.slice(from, to));
+        if let Some(behind) = segment.slice(to, u64::MAX) {
             push(&mut out, behind);
         }
     }
     if !inserted {
-        new.iter().for_each(|&extent| push(&mut out, extent));
+        new.iter().for_each(|&segment| push(&mut out, segment));
     }
     (out, freed)
 }
 
 /// The parts of `list` inside `[from, to)`, as written segments.
-pub fn written(list: &[Extent], from: u64, to: u64) -> Vec<Extent> {
-    let inside = list.iter().filter_map(|extent| extent.slice(from, to));
-    inside.map(|extent| Extent { state: ExtentState::Written, ..extent }).collect()
+pub fn written(list: &[Segment], from: u64, to: u64) -> Vec<Segment> {
+    let inside = list.iter().filter_map(|segment| segment.slice(from, to));
+    inside.map(|segment| Segment { state: SegmentState::Written, ..segment }).collect()
 }
 
 /// Appends `next`, joined with the last segment if it continues that.
-pub fn push(list: &mut Vec<Extent>, next: Extent) {
+pub fn push(list: &mut Vec<Segment>, next: Segment) {
     if let Some(last) = list.last_mut()
         && last.joins(&next)
         && last.len + next.len <= SEGMENT_LEN_MAX
@@ -59,21 +64,21 @@ mod tests {
     use super::*;
     use types::{FileBlock, PagBlock, PagId};
 
-    fn extent(file: u64, len: u64, addr: u64, written: bool) -> Extent {
-        let state = if written { ExtentState::Written } else { ExtentState::Unwritten };
-        Extent { file: FileBlock(file), len, pag: PagId(1), addr: PagBlock(addr), state }
+    fn segment(file: u64, len: u64, addr: u64, written: bool) -> Segment {
+        let state = if written { SegmentState::Written } else { SegmentState::Unwritten };
+        Segment { file: FileBlock(file), len, pag: PagId(1), addr: PagBlock(addr), state }
     }
 
     /// The model: one entry per file block.
     type Model = Vec<Option<(u64, bool)>>;
 
-    fn expand(list: &[Extent]) -> Model {
+    fn expand(list: &[Segment]) -> Model {
         let mut out = vec![None; 64];
-        for extent in list {
-            for n in 0..extent.len {
-                let block = (extent.file.0 + n) as usize;
+        for segment in list {
+            for n in 0..segment.len {
+                let block = (segment.file.0 + n) as usize;
                 assert!(out[block].is_none(), "two segments map one block");
-                out[block] = Some((extent.addr.0 + n, extent.state == ExtentState::Written));
+                out[block] = Some((segment.addr.0 + n, segment.state == SegmentState::Written));
             }
         }
         out
@@ -86,13 +91,13 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % below
         };
-        let (mut list, mut model): (Vec<Extent>, Model) = (Vec::new(), vec![None; 64]);
+        let (mut list, mut model): (Vec<Segment>, Model) = (Vec::new(), vec![None; 64]);
         for round in 0..5000 {
             let from = random(60);
             let to = from + 1 + random(64 - from - 1);
             let new = match random(3) {
                 0 => vec![],
-                1 => vec![extent(from, to - from, 1 + from + random(3) * 100, random(2) == 0)],
+                1 => vec![segment(from, to - from, 1 + from + random(3) * 100, random(2) == 0)],
                 _ => written(&list, from, to),
             };
             let before = expand(&list);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
+use types::{ClientId, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment, SegmentState};
 
 use crate::format::slot::SlotSize;
 use crate::handle::Mfs;
@@ -86,11 +86,11 @@ impl Model {
             for pair in list.windows(2) {
                 assert!(pair[0].end() <= pair[1].file.0);
             }
-            for extent in &list {
-                for n in 0..extent.len {
-                    let block = (extent.pag, extent.addr.0 + n);
-                    let state = extent.state == ExtentState::Written;
-                    found.insert(extent.file.0 + n, (block, state));
+            for segment in &list {
+                for n in 0..segment.len {
+                    let block = (segment.pag, segment.addr.0 + n);
+                    let state = segment.state == SegmentState::Written;
+                    found.insert(segment.file.0 + n, (block, state));
                 }
             }
             assert_eq!(&found, wanted);
@@ -141,10 +141,10 @@ fn step(
             let skip = random(seed, len);
             let len = (len - skip).min(1 + random(seed, most));
             let written = random(seed, 2) == 0;
-            let state = if written { ExtentState::Written } else { ExtentState::Unwritten };
+            let state = if written { SegmentState::Written } else { SegmentState::Unwritten };
             let addr = PagBlock(start.0 + skip);
-            let extent = Extent { file: FileBlock(from), len, pag, addr, state };
-            run(mfs, |txn| txn.map(ino, client, extent));
+            let segment = Segment { file: FileBlock(from), len, pag, addr, state };
+            run(mfs, |txn| txn.map(ino, client, segment));
             model.free(ino, from, from + len);
             for n in 0..len {
                 let block = (pag, addr.0 + n);
@@ -277,13 +277,13 @@ fn blocks_of_another_pool_or_file_cannot_be_mapped() {
     let (a, b) = (run(&mfs, |t| t.new_client(b"a")), run(&mfs, |t| t.new_client(b"")));
     let ino = file(&mfs);
     let (pag, addr, len) = run(&mfs, |txn| txn.grant(a, None, 8))[0];
-    let extent = Extent { file: FileBlock(0), len, pag, addr, state: ExtentState::Written };
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, b, extent)), Fault::Invalid);
-    let longer = Extent { len: len + 1, ..extent };
+    let segment = Segment { file: FileBlock(0), len, pag, addr, state: SegmentState::Written };
+    assert_eq!(fault(&mfs, |txn| txn.map(ino, b, segment)), Fault::Invalid);
+    let longer = Segment { len: len + 1, ..segment };
     assert_eq!(fault(&mfs, |txn| txn.map(ino, a, longer)), Fault::Invalid);
-    run(&mfs, |txn| txn.map(ino, a, extent));
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, a, extent)), Fault::Invalid, "mapped already");
-    let nonsense = Extent { file: FileBlock(u64::MAX), ..extent };
+    run(&mfs, |txn| txn.map(ino, a, segment));
+    assert_eq!(fault(&mfs, |txn| txn.map(ino, a, segment)), Fault::Invalid, "mapped already");
+    let nonsense = Segment { file: FileBlock(u64::MAX), ..segment };
     assert_eq!(fault(&mfs, |txn| txn.map(ino, a, nonsense)), Fault::Invalid);
     assert_eq!(fault(&mfs, |txn| txn.pool_return(a, pag, PagBlock(u64::MAX), 2)), Fault::Invalid);
     assert_eq!(fault(&mfs, |txn| txn.grant(a, None, 0)), Fault::Invalid);
@@ -297,8 +297,8 @@ fn held_and_frozen_blocks_do_not_become_free() {
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let ino = file(&mfs);
     let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 8))[0];
-    let extent = Extent { file: FileBlock(3), len, pag, addr, state: ExtentState::Written };
-    run(&mfs, |txn| txn.map(ino, client, extent));
+    let segment = Segment { file: FileBlock(3), len, pag, addr, state: SegmentState::Written };
+    run(&mfs, |txn| txn.map(ino, client, segment));
     run(&mfs, |txn| txn.freeze(client, ino));
     assert_eq!(run(&mfs, |txn| txn.frozen(client)), [ino]);
     mfs.hold_freed(ino);
@@ -353,14 +353,14 @@ fn layout_edit_of_too_many_segments_is_refused_but_works_in_steps() {
     let pieces = run(&mfs, |txn| txn.grant(client, None, 3000));
     let (pag, addr, _) = pieces[0];
     for n in 0..1500 {
-        let extent = Extent {
+        let segment = Segment {
             file: FileBlock(2 * n),
             len: 1,
             pag,
             addr: PagBlock(addr.0 + n),
-            state: ExtentState::Unwritten,
+            state: SegmentState::Unwritten,
         };
-        run(&mfs, |txn| txn.map(ino, client, extent));
+        run(&mfs, |txn| txn.map(ino, client, segment));
     }
     let whole = run(&mfs, |txn| txn.layout(ino, FileBlock(0), usize::MAX));
     assert_eq!(whole.len(), 1500);
@@ -387,9 +387,9 @@ fn longer_name_moves_segments_to_the_tree_and_loses_none() {
     let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, None, 100))[0];
     for n in 0..10 {
         let addr = PagBlock(addr.0 + n);
-        let state = ExtentState::Written;
-        let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(&mfs, |txn| txn.map(ino, client, extent));
+        let state = SegmentState::Written;
+        let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
+        run(&mfs, |txn| txn.map(ino, client, segment));
     }
     let before = run(&mfs, |txn| txn.layout(ino, FileBlock(0), 99));
     run(&mfs, |txn| txn.set_xattr(ino, b"user.x", &[1; 100]));

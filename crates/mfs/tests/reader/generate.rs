@@ -11,7 +11,7 @@ use redbud_mfs::{
     SlotSize, Stop, Txn,
 };
 use types::{
-    Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId,
+    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, SegmentState,
     Timestamp, Uuid,
 };
 
@@ -223,9 +223,9 @@ async fn fragmented(mfs: &Mfs, client: ClientId) {
                 left = run(mfs, |txn| txn.grant(client, None, 100)).await;
             }
             let (pag, addr, len) = left.pop().unwrap();
-            let state = if n % 3 == 0 { ExtentState::Unwritten } else { ExtentState::Written };
-            let extent = Extent { file: FileBlock(2 * n), len: 1, pag, addr, state };
-            run(mfs, |txn| txn.map(ino, client, extent)).await;
+            let state = if n % 3 == 0 { SegmentState::Unwritten } else { SegmentState::Written };
+            let segment = types::Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
+            run(mfs, |txn| txn.map(ino, client, segment)).await;
             if len > 1 {
                 left.push((pag, PagBlock(addr.0 + 1), len - 1));
             }
@@ -294,9 +294,10 @@ impl RandomOperations {
             match what {
                 0..6 => {
                     let state =
-                        if what == 0 { ExtentState::Unwritten } else { ExtentState::Written };
-                    let extent = Extent { file: FileBlock(at * 3), len: 1, pag, addr, state };
-                    txn.map(made, client, extent)?;
+                        if what == 0 { SegmentState::Unwritten } else { SegmentState::Written };
+                    let segment =
+                        types::Segment { file: FileBlock(at * 3), len: 1, pag, addr, state };
+                    txn.map(made, client, segment)?;
                     let old = attr(txn, made)?;
                     let size = old.size.max((at * 3 + 1) << 12);
                     txn.set_attr(&Attr { size, version: old.version + 1, ..old })?;
@@ -417,12 +418,12 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         xattrs.push((name, value));
     }
     let time = |time: Timestamp| (time.seconds, time.nanos);
-    let segment = |extent: Extent| Segment {
-        file: extent.file.0,
-        len: extent.len,
-        written: extent.state == ExtentState::Written,
-        pag: extent.pag.0,
-        addr: extent.addr.0,
+    let segment = |segment: types::Segment| Segment {
+        file: segment.file.0,
+        len: segment.len,
+        written: segment.state == SegmentState::Written,
+        pag: segment.pag.0,
+        addr: segment.addr.0,
     };
     let content = if is_file { txn.content(ino)? } else { Vec::new() };
     let layout = if is_file { txn.layout(ino, FileBlock(0), 100_000)? } else { Vec::new() };

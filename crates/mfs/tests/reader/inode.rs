@@ -3,7 +3,7 @@
 use crate::Image;
 use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
 use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS};
-use crate::tree::EXTENTS;
+use crate::tree::SEGMENTS;
 
 /// States of a slot in use.
 pub const INODE: u8 = 1;
@@ -214,7 +214,7 @@ impl Image {
         }
         if (inode.segments.len() as u64) < all {
             let key = |file: u64| [slot.ino.to_be_bytes(), file.to_be_bytes()].concat();
-            for (key, value) in self.range(&EXTENTS, &key(0), &key(u64::MAX))? {
+            for (key, value) in self.range(&SEGMENTS, &key(0), &key(u64::MAX))? {
                 let file = big(&key[8..]).to_le_bytes();
                 inode.segments.push(segment_of(&[&file[..], &value].concat()));
             }

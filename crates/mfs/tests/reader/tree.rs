@@ -17,7 +17,7 @@ const fn tree(root: usize, key: usize, value: usize) -> Tree {
 pub const DIRECTORY_TABLE: Tree = tree(1, 8, 24);
 pub const MOVED: Tree = tree(2, 8, 8);
 pub const ORPHANS: Tree = tree(3, 8, 8);
-pub const EXTENTS: Tree = tree(4, 16, 16);
+pub const SEGMENTS: Tree = tree(4, 16, 16);
 pub const PAGS: Tree = tree(5, 2, 48);
 pub const FREE: Tree = tree(6, 10, 8);
 pub const POOLS: Tree = tree(7, 18, 8);

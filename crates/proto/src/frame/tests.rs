@@ -1,5 +1,5 @@
 use types::{Ahead, BlockRange, HeldRange, PagBlock, PagId, Rights, Timestamp, Transno, Uuid};
-use types::{Attr, ClientId, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name};
+use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment, SegmentState};
 
 use super::*;
 use crate::mds::*;
@@ -31,12 +31,12 @@ fn name(text: &str) -> Name {
 
 fn samples() -> Vec<Message> {
     let leased = Leased { attr: attr(), rights: Rights::ATTR | Rights::OPEN, seq: 3 };
-    let extent = Extent {
+    let segment = Segment {
         file: FileBlock(3),
         len: 9,
         pag: PagId(2),
         addr: PagBlock(100),
-        state: ExtentState::Unwritten,
+        state: SegmentState::Unwritten,
     };
     let range = HeldRange { range: BlockRange::new(7, 9), exclusive: true };
     let dir = Ino::ROOT;
@@ -63,7 +63,7 @@ fn samples() -> Vec<Message> {
         Op::Commit {
             ino: Ino(77),
             edits: vec![
-                Edit::Map { extent },
+                Edit::Map { segment },
                 Edit::Unmap { from: FileBlock(0), to: 3 },
                 Edit::Written { from: FileBlock(3), len: 2 },
                 Edit::Content { bytes: Bytes(vec![5; 3]) },
@@ -99,7 +99,7 @@ fn samples() -> Vec<Message> {
             layout: Some(LayoutSlice {
                 from: FileBlock(0),
                 to: u64::MAX,
-                extents: vec![extent],
+                segments: vec![segment],
                 frozen: false,
                 content: Bytes(b"abc".to_vec()),
                 inline_max: 120,

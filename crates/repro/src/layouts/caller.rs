@@ -16,8 +16,8 @@ use env::sim::{Price, Processors};
 use mfs::{Cost, DirEntry, Mfs, NewInode, Stop, StoreError, Txn};
 use traditional::{Layout, Listing};
 use types::{
-    Attr, ClientId, Duration, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Name, PagBlock,
-    PagId, Timestamp, Transno,
+    Attr, ClientId, Duration, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment,
+    SegmentState, Timestamp, Transno,
 };
 
 use super::Settings;
@@ -170,7 +170,7 @@ impl Caller {
     pub async fn read(&self, dir: Ino, text: &str) -> Result<Attr, StoreError> {
         let found = self.look(|txn| {
             let ino = self.existing(txn, dir, text)?;
-            self.layout.extents(txn, ino)?;
+            self.layout.segments(txn, ino)?;
             self.layout.attr(txn, ino)?.ok_or(Stop::Fault(Fault::Stale))
         });
         found.await
@@ -220,17 +220,17 @@ impl Caller {
         let block = types::limits::BLOCK_U64;
         let (mut first, end) = (from.div_ceil(block), to.div_ceil(block));
         let now = self.env.wall();
-        let mut extents = Vec::new();
+        let mut segments = Vec::new();
         while first < end {
             let (pag, addr, len) = self.take(end - first).await?;
             let (file, addr) = (FileBlock(first), PagBlock(addr));
-            extents.push(Extent { file, len, pag, addr, state: ExtentState::Written });
+            segments.push(Segment { file, len, pag, addr, state: SegmentState::Written });
             first += len;
         }
         let client = self.client();
         let run = self.mfs.run(CHANGE, |txn| {
-            for &extent in &extents {
-                self.layout.map(txn, attr.ino, client, extent)?;
+            for &segment in &segments {
+                self.layout.map(txn, attr.ino, client, segment)?;
             }
             let attr = self.layout.attr(txn, attr.ino)?.ok_or(Fault::Stale)?;
             let version = attr.version + 1;

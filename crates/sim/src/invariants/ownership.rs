@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use mds::{CommittedBlocks, Introspection, SessionStanding};
 use mfs::{ALL_FILES, BlockOwner, Stop, Txn};
-use types::{ClientId, Extent, ExtentState, FileBlock, Ino, PagBlock};
+use types::{ClientId, FileBlock, Ino, PagBlock, Segment, SegmentState};
 
 use super::{ClientPlace, runs_at};
 use crate::cluster::{Cluster, ZONE};
@@ -52,8 +52,8 @@ struct OwnedBlock {
 impl Owners {
     /// A commit makes the metadata point at blocks.
     pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>) {
-        for extent in pointed.extents {
-            for block in extent.addr.0..extent.addr.0 + extent.len {
+        for segment in pointed.segments {
+            for block in segment.addr.0..segment.addr.0 + segment.len {
                 self.files.insert(block, pointed.ino);
             }
         }
@@ -140,8 +140,8 @@ impl Owners {
     /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
-        let extent = cluster.inspect(|txn| extent_of(txn, ino, block))??;
-        (extent.state == ExtentState::Written).then_some(ino)
+        let segment = cluster.inspect(|txn| segment_of(txn, ino, block))??;
+        (segment.state == SegmentState::Written).then_some(ino)
     }
 
     fn find(&self, cluster: &Cluster, block: u64) -> Option<OwnedBlock> {
@@ -149,7 +149,7 @@ impl Owners {
         cluster.inspect(|txn| {
             let owner = txn.owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
-                (BlockOwner::Mapped, Some(ino)) => extent_of(txn, ino, block)?
+                (BlockOwner::Mapped, Some(ino)) => segment_of(txn, ino, block)?
                     .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
                 _ => None,
             };
@@ -165,7 +165,7 @@ pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
 }
 
 /// The file's segment with this block.
-fn extent_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Extent>, Stop> {
+fn segment_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Segment>, Stop> {
     if txn.attr(ino)?.is_none() {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 use mds::CommittedBlocks;
 use mfs::BlockOwner;
 use types::limits::BLOCK_U64;
-use types::{ExtentState, Ino};
+use types::{Ino, SegmentState};
 
 use super::{ClientPlace, NodeRun, runs_at};
 use crate::events::Events;
@@ -132,11 +132,11 @@ impl Stable {
 
     /// A commit makes the metadata point at blocks; it is from the client at `place`, if known.
     pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>, place: Option<&ClientPlace>) {
-        for extent in pointed.extents {
-            for nth in 0..extent.len {
-                let (block, at) = (extent.addr.0 + nth, (pointed.ino, extent.file.0 + nth));
+        for segment in pointed.segments {
+            for nth in 0..segment.len {
+                let (block, at) = (segment.addr.0 + nth, (pointed.ino, segment.file.0 + nth));
                 let known = self.blocks.entry(block).or_default();
-                if extent.state == ExtentState::Unwritten {
+                if segment.state == SegmentState::Unwritten {
                     if known.mapped.is_some_and(|mapped| mapped != at) {
                         *known = Written::default();
                     }
@@ -167,7 +167,7 @@ impl Stable {
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, Extent, FileBlock, PagBlock, PagId};
+    use types::{ClientId, FileBlock, PagBlock, PagId, Segment};
 
     use super::*;
 
@@ -187,11 +187,11 @@ mod tests {
 
     fn commit(stable: &mut Stable, ino: u64, replay: bool) {
         let (file, pag, addr) = (FileBlock(3), PagId(0), PagBlock(7));
-        let extents = [Extent { file, len: 1, pag, addr, state: ExtentState::Written }];
+        let segments = [Segment { file, len: 1, pag, addr, state: SegmentState::Written }];
         let client = ClientId(4);
         let place = ("c0".to_owned(), Some(1));
         stable.pointed(
-            &CommittedBlocks { client, ino: Ino(ino), extents: &extents, replay },
+            &CommittedBlocks { client, ino: Ino(ino), segments: &segments, replay },
             Some(&place),
         );
     }

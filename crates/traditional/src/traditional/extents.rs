@@ -11,7 +11,7 @@
 use mfs::block::{HEADER, get_u64, put_u64};
 use mfs::{BlockType, Stop, Txn};
 use types::limits::BLOCK;
-use types::{ClientId, Extent, ExtentState, Fault, FileBlock, Ino, MetaBlock, PagBlock, PagId};
+use types::{ClientId, Fault, FileBlock, Ino, MetaBlock, PagBlock, PagId, Segment, SegmentState};
 
 use super::Traditional;
 use super::inode::Record;
@@ -28,15 +28,15 @@ const EACH: usize = (BLOCK - HEADER) / (8 * WORDS);
 /// Bits of an address.
 const ADDR_BITS: u32 = 48;
 
-fn words(extent: &Extent) -> [u64; WORDS] {
+fn words(extent: &Segment) -> [u64; WORDS] {
     [extent.file.0, extent.len, u64::from(extent.pag.0) << ADDR_BITS | extent.addr.0]
 }
 
 /// `None` where there is no extent.
-fn extent([file, len, place]: [u64; WORDS]) -> Option<Extent> {
+fn extent([file, len, place]: [u64; WORDS]) -> Option<Segment> {
     let (pag, addr) = ((place >> ADDR_BITS) as u16, place & ((1 << ADDR_BITS) - 1));
     let (file, pag, addr) = (FileBlock(file), PagId(pag), PagBlock(addr));
-    (len > 0).then_some(Extent { file, len, pag, addr, state: ExtentState::Written })
+    (len > 0).then_some(Segment { file, len, pag, addr, state: SegmentState::Written })
 }
 
 impl Record {
@@ -44,7 +44,7 @@ impl Record {
         (self.pointers[BLOCK_AT] != 0).then_some(MetaBlock(self.pointers[BLOCK_AT]))
     }
 
-    fn put_inline(&mut self, extents: &[Extent]) {
+    fn put_inline(&mut self, extents: &[Segment]) {
         self.pointers[..BLOCK_AT].fill(0);
         for (n, extent) in extents.iter().enumerate() {
             self.pointers[n * WORDS..][..WORDS].copy_from_slice(&words(extent));
@@ -54,7 +54,11 @@ impl Record {
 
 impl Traditional {
     /// What a file maps.
-    pub(super) fn file_extents(&self, txn: &Txn<'_>, record: &Record) -> Result<Vec<Extent>, Stop> {
+    pub(super) fn file_extents(
+        &self,
+        txn: &Txn<'_>,
+        record: &Record,
+    ) -> Result<Vec<Segment>, Stop> {
         let Some(block) = record.extent_block() else {
             let all = record.pointers[..BLOCK_AT].chunks_exact(WORDS);
             return Ok(all.map_while(|at| extent([at[0], at[1], at[2]])).collect());
@@ -73,7 +77,7 @@ impl Traditional {
         ino: Ino,
         record: &mut Record,
         client: ClientId,
-        new: Extent,
+        new: Segment,
     ) -> Result<(), Stop> {
         let mut extents = self.file_extents(txn, record)?;
         if new.len == 0 || extents.last().is_some_and(|last| last.end() > new.file.0) {
@@ -97,7 +101,7 @@ impl Traditional {
         txn: &mut Txn<'_>,
         ino: Ino,
         record: &mut Record,
-        extents: &[Extent],
+        extents: &[Segment],
     ) -> Result<(), Stop> {
         if extents.len() > EACH {
             return Err(Fault::NoSpace.into());

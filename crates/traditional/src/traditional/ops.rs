@@ -1,7 +1,7 @@
 //! The operations of [`Layout`].
 
 use mfs::{DirEntry, NewInode, Stop, Txn};
-use types::{Attr, ClientId, Extent, Fault, FileKind, Ino, Name, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Segment, Timestamp};
 
 use super::group::Wish;
 use super::inode::Record;
@@ -259,7 +259,7 @@ impl Layout for Traditional {
         txn: &mut Txn<'_>,
         ino: Ino,
         client: ClientId,
-        extent: Extent,
+        extent: Segment,
     ) -> Result<(), Stop> {
         let mut record = self.live(txn, ino)?;
         if record.kind != Some(FileKind::Regular) {
@@ -269,7 +269,7 @@ impl Layout for Traditional {
         self.store(txn, ino, &record)
     }
 
-    fn extents(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Extent>, Stop> {
+    fn segments(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Segment>, Stop> {
         let record = self.live(txn, ino)?;
         self.file_extents(txn, &record)
     }

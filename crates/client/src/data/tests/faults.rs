@@ -94,7 +94,7 @@ fn piece_written_in_place_beside_a_failed_piece_is_made_stable() {
             file.flush().await.unwrap();
             assert!(file.is_settled());
             let layout = file.layout().await.unwrap();
-            let at = layout.iter().find(|extent| extent.file == FileBlock(1)).unwrap().addr;
+            let at = layout.iter().find(|segment| segment.file == FileBlock(1)).unwrap().addr;
             let stable = rig.server.disks[0].stable_only().peek(at.0 * BLOCK_U64, 4096);
             assert!(seen == stable, "{nth}: {} was seen, {} is stable", seen[0], stable[0]);
             count.set(count.get() + u32::from(seen == [2; 4096]));
@@ -505,8 +505,8 @@ fn background_commit_does_not_wait_for_a_stalled_device_of_other_files() {
                 file.fsync(false).await.unwrap();
             }
             let lies_on = |file: &Rc<File>, pag| {
-                let extents = rig.server.now.borrow().files[&file.ino].layout.to_extents();
-                extents.iter().all(|extent| extent.pag == PagId(pag))
+                let segments = rig.server.now.borrow().files[&file.ino].layout.to_segments();
+                segments.iter().all(|segment| segment.pag == PagId(pag))
             };
             let stuck: Vec<_> = files.iter().filter(|file| lies_on(file, 1)).collect();
             let free: Vec<_> = files.iter().filter(|file| lies_on(file, 2)).collect();

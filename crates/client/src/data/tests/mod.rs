@@ -19,11 +19,11 @@ use proto::wire::Bytes;
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    Attr, ClientId, Duration, Epoch, Extent, ExtentState, Fault, FileBlock, FileKind, Ino, Instant,
-    PagBlock, PagId, Rights, Timestamp, Uuid,
+    Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId,
+    Rights, Segment, SegmentState, Timestamp, Uuid,
 };
 
-use super::segments::{SegmentMap, from_wire_extent};
+use super::segments::{SegmentMap, from_wire_segment};
 use super::{DataConfig, DataContext, File};
 use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 
@@ -116,10 +116,10 @@ impl Server {
     }
 
     /// The data that an edit refers to is stable: no garbage is left.
-    fn check_stable(&self, extent: &Extent) {
-        let disk = self.disks[usize::from(extent.pag.0) - 1].stable_only();
-        let bytes = disk.peek(extent.addr.0 * BLOCK_U64, extent.len as usize * BLOCK);
-        assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {extent:?}");
+    fn check_stable(&self, segment: &Segment) {
+        let disk = self.disks[usize::from(segment.pag.0) - 1].stable_only();
+        let bytes = disk.peek(segment.addr.0 * BLOCK_U64, segment.len as usize * BLOCK);
+        assert!(!bytes.contains(&GARBAGE), "committed before it was stable: {segment:?}");
     }
 
     /// Inline data that is longer than the present one needs room in the slot.
@@ -133,7 +133,7 @@ impl Server {
                     there = bytes.0.len();
                     return there > most;
                 }
-                Edit::Map { extent } if extent.file.0 == 0 => there = 0,
+                Edit::Map { segment } if segment.file.0 == 0 => there = 0,
                 Edit::Unmap { from, .. } if from.0 == 0 => there = 0,
                 _ => {}
             }
@@ -150,20 +150,20 @@ impl Server {
         assert!(contents.count() <= 1, "only the newest inline data is sent");
         for edit in &commit.edits {
             match edit {
-                Edit::Map { extent } => {
-                    for block in extent.addr.0..extent.addr.0 + extent.len {
-                        let own = state.pool.remove(&(extent.pag.0, block));
-                        assert!(own, "block {block} of {} is not the client's", extent.pag);
+                Edit::Map { segment } => {
+                    for block in segment.addr.0..segment.addr.0 + segment.len {
+                        let own = state.pool.remove(&(segment.pag.0, block));
+                        assert!(own, "block {block} of {} is not the client's", segment.pag);
                     }
-                    if extent.state == ExtentState::Written {
-                        self.check_stable(extent);
+                    if segment.state == SegmentState::Written {
+                        self.check_stable(segment);
                     }
-                    let removed = file.layout.remove(extent.file.0, extent.end());
+                    let removed = file.layout.remove(segment.file.0, segment.end());
                     Self::free_all(state, removed);
-                    if extent.file.0 == 0 {
+                    if segment.file.0 == 0 {
                         file.content.clear();
                     }
-                    file.layout.insert(extent.file.0, from_wire_extent(extent, false));
+                    file.layout.insert(segment.file.0, from_wire_segment(segment, false));
                 }
                 Edit::Unmap { from, to } => {
                     let removed = file.layout.remove(from.0, *to);
@@ -175,7 +175,7 @@ impl Server {
                 Edit::Written { from, len } => {
                     for piece in file.layout.pieces(from.0, from.0 + len) {
                         let mapped = piece.mapped.expect("only mapped blocks can hold data");
-                        self.check_stable(&super::segments::to_wire_extent(piece.from, &mapped));
+                        self.check_stable(&super::segments::to_wire_segment(piece.from, &mapped));
                     }
                     file.layout.set_written(from.0, from.0 + len, true);
                 }
@@ -318,16 +318,16 @@ impl Server {
     /// A part of a layout, a few segments long.
     pub fn part(&self, ino: Ino, from: FileBlock) -> LayoutSlice {
         let now = self.now.borrow();
-        let all = now.files.get(&ino).map(|file| file.layout.to_extents()).unwrap_or_default();
-        let tail: Vec<Extent> =
-            all.iter().filter_map(|extent| extent.slice(from.0, u64::MAX)).collect();
+        let all = now.files.get(&ino).map(|file| file.layout.to_segments()).unwrap_or_default();
+        let tail: Vec<Segment> =
+            all.iter().filter_map(|segment| segment.slice(from.0, u64::MAX)).collect();
         let page = self.page.get();
         let to = if tail.len() > page { tail[page].file.0 } else { u64::MAX };
-        let extents = tail.into_iter().take(page).collect();
+        let segments = tail.into_iter().take(page).collect();
         let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
         let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
         let inline_max = self.inline_max.get();
-        LayoutSlice { from, to, extents, frozen: self.frozen.get(), content, inline_max }
+        LayoutSlice { from, to, segments, frozen: self.frozen.get(), content, inline_max }
     }
 
     /// The bytes of a file as a new client would read them.
@@ -335,13 +335,13 @@ impl Server {
         let file = state.files.get(&ino).cloned().unwrap_or_default();
         let mut out = vec![0u8; file.size as usize];
         out[..file.content.len()].copy_from_slice(&file.content);
-        for extent in file.layout.to_extents() {
-            if extent.state != ExtentState::Written {
+        for segment in file.layout.to_segments() {
+            if segment.state != SegmentState::Written {
                 continue;
             }
-            let disk = &disks[usize::from(extent.pag.0) - 1];
-            let bytes = disk.peek(extent.addr.0 * BLOCK_U64, extent.len as usize * BLOCK);
-            let start = (extent.file.0 * BLOCK_U64) as usize;
+            let disk = &disks[usize::from(segment.pag.0) - 1];
+            let bytes = disk.peek(segment.addr.0 * BLOCK_U64, segment.len as usize * BLOCK);
+            let start = (segment.file.0 * BLOCK_U64) as usize;
             for (index, byte) in bytes.into_iter().enumerate() {
                 if let Some(slot) = out.get_mut(start + index) {
                     *slot = byte;
@@ -365,9 +365,9 @@ impl Server {
         count(&now.pool);
         let mut files = BTreeSet::new();
         for file in now.files.values() {
-            for extent in file.layout.to_extents() {
-                for block in extent.addr.0..extent.addr.0 + extent.len {
-                    assert!(files.insert((extent.pag.0, block)), "in two files");
+            for segment in file.layout.to_segments() {
+                for block in segment.addr.0..segment.addr.0 + segment.len {
+                    assert!(files.insert((segment.pag.0, block)), "in two files");
                 }
             }
         }

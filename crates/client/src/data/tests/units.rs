@@ -26,8 +26,8 @@ fn large_sequential_file_has_few_segments() {
             rig.write(&other, index << 16, &vec![2; 1 << 16]).await.unwrap();
         }
         rig.ctx.sync_all().await.unwrap();
-        let pieces = rig.server.now.borrow().files[&Ino(1)].layout.to_extents().len();
-        assert!(pieces <= 6, "{pieces} extents");
+        let pieces = rig.server.now.borrow().files[&Ino(1)].layout.to_segments().len();
+        assert!(pieces <= 6, "{pieces} segments");
         rig.finish(16_384).await;
     });
 }
@@ -71,9 +71,9 @@ fn bytes_left_behind_the_size_are_zero_when_the_file_grows() {
         file.fsync(false).await.unwrap();
         file.rights_lost(Rights::empty());
         // A client wrote in place and died before it committed the size.
-        let extent = rig.server.now.borrow().files[&Ino(1)].layout.to_extents()[0];
-        let disk = &rig.server.disks[usize::from(extent.pag.0) - 1];
-        disk.poke(extent.addr.0 * BLOCK_U64 + 100, &[9; 500]);
+        let segment = rig.server.now.borrow().files[&Ino(1)].layout.to_segments()[0];
+        let disk = &rig.server.disks[usize::from(segment.pag.0) - 1];
+        disk.poke(segment.addr.0 * BLOCK_U64 + 100, &[9; 500]);
         for grow in 0..3 {
             rig.acquire(&file);
             match grow {
@@ -88,7 +88,7 @@ fn bytes_left_behind_the_size_are_zero_when_the_file_grows() {
             file.set_size(100).await.unwrap();
             file.flush().await.unwrap();
             file.rights_lost(Rights::empty());
-            disk.poke(extent.addr.0 * BLOCK_U64 + 100, &[9; 500]);
+            disk.poke(segment.addr.0 * BLOCK_U64 + 100, &[9; 500]);
         }
     });
 }

@@ -9,17 +9,17 @@
 //!   are no longer mapped: those of removed segments, and those that the slot counts and no segment
 //!   has.
 
-use types::{Extent, Fault, FileBlock, FileKind, Ino, PagBlock, PagId};
+use types::{Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment};
 
 use super::{Change, Done, Fixer};
-use crate::format::extent::{behind_block_0, decode_extent, ino_of_key};
+use crate::format::segment::{behind_block_0, decode_item, ino_of_key};
 use crate::format::slot::Slot;
 use crate::format::space::{FreedRun, PagRecord, decode_run_key, pag_key, pool_key, run_key};
 use crate::fsck::gaps::{Gaps, unmapped};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::fsck::space::{Owner, Piece};
-use crate::trees::{EXTENTS, FREE, FREED, PAGS, POOLS};
+use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
 
@@ -30,13 +30,13 @@ impl Fixer {
     pub(super) async fn fix_data(&mut self, fix: &Fix) -> Done {
         let gaps = &self.state.gaps;
         match *fix {
-            Fix::DropExtent(ref key) => {
-                let done = self.change(|txn| EXTENTS.remove(txn, key).map(drop)).await?;
+            Fix::DropSegment(ref key) => {
+                let done = self.change(|txn| SEGMENTS.remove(txn, key).map(drop)).await?;
                 // For an existing file the count in its slot shows what it lost.
                 let ino = ino_of_key(key);
                 let gone = self.check.kind_of(ino) != Some(FileKind::Regular);
                 let lost = gone.then_some(Loss::Stray(ino));
-                let line = "a segment was removed from the extent tree";
+                let line = "a segment was removed from the tree of segments";
                 Ok(done.then(|| Change::with_losses(line, lost)))
             }
             Fix::Recount(ino) => {
@@ -179,12 +179,12 @@ fn cut(
     match piece.owner() {
         Owner::File(ino) => {
             return rewrite(txn, ino, gaps, |list| {
-                let same = |e: &Extent| (e.pag, e.addr.0, e.len) == (pag, start, len);
+                let same = |e: &Segment| (e.pag, e.addr.0, e.len) == (pag, start, len);
                 let Some(at) = list.iter().rposition(same) else { return };
-                let extent = list.remove(at);
+                let segment = list.remove(at);
                 for (from, to) in keep {
-                    let file = FileBlock(extent.file.0 + (from - start));
-                    list.push(Extent { file, addr: PagBlock(from), len: to - from, ..extent });
+                    let file = FileBlock(segment.file.0 + (from - start));
+                    list.push(Segment { file, addr: PagBlock(from), len: to - from, ..segment });
                 }
             });
         }
@@ -222,15 +222,15 @@ fn rewrite(
     txn: &mut Txn<'_>,
     ino: Ino,
     gaps: &Gaps,
-    change: impl FnOnce(&mut Vec<Extent>),
+    change: impl FnOnce(&mut Vec<Segment>),
 ) -> Result<Vec<Loss>, Stop> {
     let (spot, mut slot) = txn.locate_live(ino)?;
     let mut tree = Vec::new();
-    EXTENTS.for_each(txn, &crate::format::extent::extent_key(ino, 0), |key, value| {
+    SEGMENTS.for_each(txn, &crate::format::segment::segment_key(ino, 0), |key, value| {
         if key[..8] != ino.0.to_be_bytes() {
             return false;
         }
-        tree.extend(decode_extent(key, value).map(|(_, extent)| extent));
+        tree.extend(decode_item(key, value).map(|(_, segment)| segment));
         true
     })?;
     let near = txn.near(spot.block, &slot)?;
@@ -243,11 +243,11 @@ fn rewrite(
     }
     let before = list.clone();
     change(&mut list);
-    list.sort_by_key(|extent| extent.file);
+    list.sort_by_key(|segment| segment.file);
     let mut end = 0;
-    list.retain(|extent| {
-        let keep = extent.file.0 >= end;
-        end = if keep { extent.end() } else { end };
+    list.retain(|segment| {
+        let keep = segment.file.0 >= end;
+        end = if keep { segment.end() } else { end };
         keep
     });
     lost.extend(unmapped(ino, size, &before, &list));
@@ -256,21 +256,21 @@ fn rewrite(
 }
 
 /// The losses of a file that has `found` segments outside of its slot, and `list` in all.
-fn uncounted(slot: &Slot, found: u64, list: &[Extent], gaps: &Gaps) -> Vec<Loss> {
-    let mapped = list.iter().fold(0u64, |sum, extent| sum.saturating_add(extent.len));
+fn uncounted(slot: &Slot, found: u64, list: &[Segment], gaps: &Gaps) -> Vec<Loss> {
+    let mapped = list.iter().fold(0u64, |sum, segment| sum.saturating_add(segment.len));
     let missing = slot.blocks().saturating_sub(mapped);
     if slot.body() <= found || missing == 0 {
         return Vec::new();
     }
     let mut there = list.to_vec();
-    there.sort_by_key(|extent| extent.file);
+    there.sort_by_key(|segment| segment.file);
     gaps.losses(slot.ino(), slot.attr().size, &there, missing)
 }
 
 fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> {
     let far = |start: u64, len: u64| start >= BEYOND || len >= BEYOND;
     if let Owner::File(ino) = owner {
-        let near = |extent: &Extent| !far(extent.addr.0, extent.len);
+        let near = |segment: &Segment| !far(segment.addr.0, segment.len);
         let lost = rewrite(txn, ino, gaps, |list| list.retain(near))?;
         let line = format!("inode {ino} lost segments that lie in no data zone");
         return Ok(Change::with_losses(line, lost));

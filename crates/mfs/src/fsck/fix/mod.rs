@@ -256,7 +256,7 @@ impl Fixer {
             | Fix::DropXattrs(_)
             | Fix::Content(..)
             | Fix::Target(..) => self.fix_slot(fix).await,
-            Fix::DropExtent(_)
+            Fix::DropSegment(_)
             | Fix::Recount(_)
             | Fix::Overlap(..)
             | Fix::Outside(..)

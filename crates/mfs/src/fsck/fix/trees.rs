@@ -27,8 +27,8 @@ use crate::fsck::lost::{Loss, table};
 use crate::fsck::plan::TreeName;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, EXTENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PARTIAL_TREE, POOLS,
-    QUARANTINES, REPLIES, SCRATCH, SETTINGS, UNFINISHED,
+    CHUNKS, CLIENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PARTIAL_TREE, POOLS,
+    QUARANTINES, REPLIES, SCRATCH, SEGMENTS, SETTINGS, UNFINISHED,
 };
 use engine::btree::{NodeContent, Tree, entries_of};
 use engine::cost::Cost;
@@ -50,7 +50,7 @@ impl Fixer {
             TreeName::Chunks => self.build(CHUNKS, true, "directory table").await,
             TreeName::Moved => self.build(MOVED, false, "tree of moved inodes").await,
             TreeName::Orphans => self.build(ORPHANS, false, "list of orphans").await,
-            TreeName::Extents => self.build(EXTENTS, true, "extent tree").await,
+            TreeName::Segments => self.build(SEGMENTS, true, "tree of segments").await,
             TreeName::Pags => self.rebuild_zones().await,
             TreeName::Free => self.build(FREE, true, "tree of free space").await,
             TreeName::Pools => self.build(POOLS, true, "tree of pools").await,

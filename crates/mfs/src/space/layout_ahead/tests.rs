@@ -3,7 +3,7 @@ use crate::format::slot::SlotSize;
 use crate::fsck::check;
 use crate::testing::{formatted, formatted_near, formatted_near_in, new_inode, now, run};
 use crate::volatile::layouts::{LayoutAhead, UnusedLayoutBlocks};
-use types::{Attr, ClientId, Extent, ExtentState, FileBlock, Name, PagBlock, PagId};
+use types::{Attr, ClientId, FileBlock, Name, PagBlock, PagId, Segment, SegmentState};
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
@@ -38,10 +38,10 @@ fn space(mfs: &Mfs) -> Space {
 fn fragment(mfs: &Mfs, space: &mut Space, ino: Ino, range: std::ops::Range<u64>) {
     for at in range {
         // Never adjacent to the one before.
-        let (addr, state) = (PagBlock(space.next), ExtentState::Written);
+        let (addr, state) = (PagBlock(space.next), SegmentState::Written);
         space.next += 1;
-        let extent = Extent { file: FileBlock(2 * at), len: 1, pag: space.pag, addr, state };
-        run(mfs, |txn| txn.map(ino, space.client, extent));
+        let segment = Segment { file: FileBlock(2 * at), len: 1, pag: space.pag, addr, state };
+        run(mfs, |txn| txn.map(ino, space.client, segment));
     }
 }
 
@@ -112,7 +112,7 @@ fn layout_blocks_follow_the_segments_and_the_tree_takes_the_others() {
         }
         assert_eq!(blocks_of(&mfs, file).len(), 2);
         let layout = run(&mfs, |txn| txn.layout(file, FileBlock(0), usize::MAX));
-        let files: Vec<u64> = layout.iter().map(|extent| extent.file.0).collect();
+        let files: Vec<u64> = layout.iter().map(|segment| segment.file.0).collect();
         assert_eq!(files, (0..2000).map(|n| 2 * n).collect::<Vec<_>>());
         let some = run(&mfs, |txn| txn.layout(file, FileBlock(501), 7));
         assert_eq!(some, layout[251..258]);

@@ -5,7 +5,7 @@ use crate::{FileBlock, PagBlock, PagId};
 /// Whether the blocks of a segment hold the file's bytes yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum ExtentState {
+pub enum SegmentState {
     /// The blocks hold the file's bytes.
     Written = 0,
     /// The blocks belong to the file, but read as zeros.
@@ -14,7 +14,7 @@ pub enum ExtentState {
 
 /// A segment: a run of a file's blocks that lies contiguously in one PAG. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Extent {
+pub struct Segment {
     /// First block of the file that it maps.
     pub file: FileBlock,
     /// Length in blocks, below 2^46.
@@ -24,10 +24,10 @@ pub struct Extent {
     /// First block inside the PAG.
     pub addr: PagBlock,
     /// Whether it holds data yet.
-    pub state: ExtentState,
+    pub state: SegmentState,
 }
 
-impl Extent {
+impl Segment {
     /// One past the last block of the file that it maps.
     pub fn end(&self) -> u64 {
         self.file.0 + self.len
@@ -39,10 +39,10 @@ impl Extent {
     }
 
     /// The part of it that lies in file blocks `[from, to)`, if any.
-    pub fn slice(&self, from: u64, to: u64) -> Option<Extent> {
+    pub fn slice(&self, from: u64, to: u64) -> Option<Segment> {
         let start = self.file.0.max(from);
         let end = self.end().min(to);
-        (start < end).then(|| Extent {
+        (start < end).then(|| Segment {
             file: FileBlock(start),
             len: end - start,
             addr: PagBlock(self.addr.0 + (start - self.file.0)),
@@ -51,7 +51,7 @@ impl Extent {
     }
 
     /// Does `next` continue it, in the file and on the device, in the same state?
-    pub fn joins(&self, next: &Extent) -> bool {
+    pub fn joins(&self, next: &Segment) -> bool {
         self.end() == next.file.0
             && self.pag == next.pag
             && self.addr.0 + self.len == next.addr.0
@@ -63,28 +63,28 @@ impl Extent {
 mod tests {
     use super::*;
 
-    fn extent() -> Extent {
-        Extent {
+    fn segment() -> Segment {
+        Segment {
             file: FileBlock(10),
             len: 5,
             pag: PagId(1),
             addr: PagBlock(100),
-            state: ExtentState::Written,
+            state: SegmentState::Written,
         }
     }
 
     #[test]
     fn slice_moves_the_address_with_the_offset() {
-        let slice = extent().slice(12, 99).unwrap();
+        let slice = segment().slice(12, 99).unwrap();
         assert_eq!((slice.file.0, slice.len, slice.addr.0), (12, 3, 102));
-        assert_eq!(extent().slice(15, 20), None);
+        assert_eq!(segment().slice(15, 20), None);
     }
 
     #[test]
     fn segments_join_only_if_contiguous_in_file_and_pag() {
-        let next = Extent { file: FileBlock(15), addr: PagBlock(105), ..extent() };
-        assert!(extent().joins(&next));
-        assert!(!extent().joins(&Extent { addr: PagBlock(106), ..next }));
-        assert!(!extent().joins(&Extent { state: ExtentState::Unwritten, ..next }));
+        let next = Segment { file: FileBlock(15), addr: PagBlock(105), ..segment() };
+        assert!(segment().joins(&next));
+        assert!(!segment().joins(&Segment { addr: PagBlock(106), ..next }));
+        assert!(!segment().joins(&Segment { state: SegmentState::Unwritten, ..next }));
     }
 }
