@@ -41,7 +41,8 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// Upper bound of such a scrub's rate, in bytes a second; 0: no bound.
     pub scrub_rate: u64,
-    /// Check the invariants of the server's state after every event; for tests and simulation.
+    /// Check the invariants of the server's state after every event, or less often while there are
+    /// many leases; for tests and simulation.
     pub validate: bool,
     /// Receives the log lines.
     pub log: Log,

@@ -8,7 +8,7 @@
 //! - a reply that depends on another client's change leaves when that change is durable;
 //! - every request of a session takes effect once.
 //!
-//! Each kind of state has one owner, with private fields and a `validate`. An owner knows only
+//! Each kind of state has one owner, which alone changes it, and a `validate`. An owner knows only
 //! those above it in this list:
 //!
 //! | module | what |
@@ -22,6 +22,7 @@
 //! | `uncommitted` | changes that are not durable yet |
 //! | `eviction` | the end of a session, and quarantines |
 //! | `recovery` | greeting, grace, reclaim, replay |
+//! | `scrub` | scrubs of the metadata device |
 //! | `server` | all of them together |
 //!
 //! Above the owners, `request` drives a request through its operations (`ops`, `context`), and

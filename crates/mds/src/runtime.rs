@@ -61,7 +61,7 @@ impl Runtime {
         let _ = self.check.set(Box::new(check));
     }
 
-    /// An event has been handled: in tests and simulation the invariants hold now.
+    /// An event has been handled: the invariants hold now. `Config::validate`: checks them.
     pub fn event_ended(&self) {
         if let Some(check) = self.check.get() {
             check();

@@ -131,7 +131,7 @@ impl Evictions {
         }
     }
 
-    /// Removes clients that enrolled and went away without a request: their handshake broke off.
+    /// Removes clients that enrolled and went away without a request: their greeting broke off.
     pub async fn remove_unused(&self) {
         for session in self.sessions.all() {
             let unused = !session.known && session.requests() == 0 && !session.is_connected();

@@ -128,7 +128,12 @@ impl Recovery {
             Decision::Resume => self.resume(&hello),
             Decision::Recover => self.recover(&hello),
             Decision::RefuseTaken => Err(taken(hello.client)),
-            _ => Err(evicted(hello.client)),
+            // Only the first of these answers a greeting.
+            Decision::RefuseEvicted
+            | Decision::Wait
+            | Decision::EvictAtOnce
+            | Decision::EvictAtEnd
+            | Decision::Nothing => Err(evicted(hello.client)),
         }
     }
 

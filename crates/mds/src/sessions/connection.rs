@@ -30,7 +30,7 @@ const KEPT_BUFFER_MAX: usize = 1 << 20;
 /// See the module.
 pub struct Connection {
     stream: Stream,
-    /// The client; 0 before the handshake, and for an administrator's tool.
+    /// The client; 0 before the greeting, and for an administrator's tool.
     client: Cell<ClientId>,
     out: RefCell<Vec<u8>>,
     ready: Notify,

@@ -34,7 +34,7 @@ pub struct Sessions {
     table: RefCell<BTreeMap<ClientId, Rc<Session>>>,
     /// Connections, including those without a session yet.
     connections: RefCell<Vec<Weak<Connection>>>,
-    /// Notified when a session has ended or has finished its recovery.
+    /// Notified when a session has ended or has finished its recovery, and when the server stops.
     changed: Notify,
     /// The address at which clients find the server.
     address: RefCell<String>,
@@ -112,8 +112,8 @@ impl Sessions {
         self.changed.notify_all();
     }
 
-    /// Ends when a session has ended or has finished its recovery; it misses nothing after the
-    /// call.
+    /// Ends when a session has ended or has finished its recovery, or the server stops; it misses
+    /// nothing after the call.
     pub fn changed(&self) -> Notified {
         self.changed.notified()
     }
