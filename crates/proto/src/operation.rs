@@ -51,7 +51,7 @@
 //! Invariants:
 //! - [`Op::spec`], [`Op::carried_bytes`] and the methods of [`OpReply`] name every variant: a new
 //!   one does not compile before all of this is decided;
-//! - no other code decides by a `_` over operations.
+//! - no other code decides about all operations by a list of its own; it asks here.
 
 use types::{ClientId, Ino, Name, Timestamp};
 

@@ -67,7 +67,8 @@ pub trait Layout {
     /// `Stale` if there is no such inode.
     fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop>;
 
-    /// Maps `segment`, whose blocks are in the pool of `client`, behind the end of what a file maps.
+    /// Maps `segment`, whose blocks are in the pool of `client`, behind the end of what a file
+    /// maps.
     ///
     /// # Errors `Stale`; `Invalid` if the blocks are not in the pool or the segment does not lie
     /// behind the end; `NoSpace`.

@@ -438,9 +438,9 @@ fn damage_without_the_log_costs_only_what_the_block_held() {
         for (path, text) in before.iter().filter(|(_, text)| !lost(text)) {
             let number = text.split(' ').next().unwrap();
             let now = by_number.get(number).copied();
-            // A leaf of the tree of segments, or a layout block, held segments of the one file that has
-            // many; its second name or attributes may have been in the block, too. The target of a
-            // symlink was in its blob, and nowhere else.
+            // A leaf of the tree of segments, or a layout block, held segments of the one file that
+            // has many; its second name or attributes may have been in the block, too. The target
+            // of a symlink was in its blob, and nowhere else.
             let target = kind == BlockType::Blob && path.ends_with("/symlink");
             let big = now.is_some() && (path.ends_with("/big") || path.ends_with("/hard"));
             assert!(

@@ -4,9 +4,9 @@
 //! - a [`Digest`] depends only on the blocks of its [`Unit`] and on the superblock: the thread and
 //!   the time do not matter;
 //! - a slot is *plain* if it holds an ordinary inode, sound, at home and with a legal name. Only
-//!   two questions are left: was its number met before, and does the tree of segments also map the block
-//!   of its inline data? Plain slots give no findings, so their order does not matter. The digest
-//!   has all other slots as they are, in order;
+//!   two questions are left: was its number met before, and does the tree of segments also map the
+//!   block of its inline data? Plain slots give no findings, so their order does not matter. The
+//!   digest has all other slots as they are, in order;
 //! - a digest only names a block that is damaged or of another type: the check reads it again and
 //!   reports it.
 

@@ -1,10 +1,10 @@
 //! The walk of the namespace: from the root through every slot, then everything unreached.
 //!
 //! Invariants:
-//! - an *ordinary* inode is at home, has one link, one name and no segments in the tree of segments, and
-//!   is no directory. It is decided when the walk meets it, and costs two bytes for each slot of
-//!   its chunk. All others leave a [`SeenInode`] until the end. So ten million files need little
-//!   memory.
+//! - an *ordinary* inode is at home, has one link, one name and no segments in the tree of
+//!   segments, and is no directory. It is decided when the walk meets it, and costs two bytes for
+//!   each slot of its chunk. All others leave a [`SeenInode`] until the end. So ten million files
+//!   need little memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -333,8 +333,9 @@ impl Check {
         Ok(blocks)
     }
 
-    /// Were none of the inodes in the plain slots of a unit met before, and has the tree of segments no
-    /// segments of those with inline data? Then the order of these slots does not matter.
+    /// Were none of the inodes in the plain slots of a unit met before, and has the tree of
+    /// segments no segments of those with inline data? Then the order of these slots does not
+    /// matter.
     async fn is_simple(&mut self, unit: &Unit, digest: &Digest) -> Result<bool, StoreError> {
         if digest.tangled || is_one_by_one() {
             return Ok(false);

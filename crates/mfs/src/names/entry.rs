@@ -193,8 +193,8 @@ impl Txn<'_> {
     }
 
     /// Makes room in the tail of `slot`, which lies in the block `near`, for a name of `len` bytes.
-    /// First segments move to layout blocks or the tree of segments, then content, target and xattrs to
-    /// blobs.
+    /// First segments move to layout blocks or the tree of segments, then content, target and
+    /// xattrs to blobs.
     pub(crate) fn fit_name(
         &mut self,
         slot: &mut Slot,

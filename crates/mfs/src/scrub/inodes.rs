@@ -254,8 +254,8 @@ fn look_at_layout_blocks(
     Ok((found, mapped, end))
 }
 
-/// Checks that the tree of segments has as many segments as the slot counts; `near` are those in layout
-/// blocks.
+/// Checks that the tree of segments has as many segments as the slot counts; `near` are those in
+/// layout blocks.
 fn look_at_segments(
     txn: &Txn<'_>,
     slot: &Slot,

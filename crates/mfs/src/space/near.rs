@@ -6,8 +6,8 @@
 //!   segment. It is joined to the part before it when both together fill at most three quarters of
 //!   that part;
 //! - a part that overflows gives its highest segments to the next one, and the last part gives them
-//!   to the tree of segments. So each change touches few bytes of each part, and a lookup at most one
-//!   slot, two blocks and a tree;
+//!   to the tree of segments. So each change touches few bytes of each part, and a lookup at most
+//!   one slot, two blocks and a tree;
 //! - no block is allocated while metadata space is short: for a few segments the tree needs a tenth
 //!   of the space.
 
