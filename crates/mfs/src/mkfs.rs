@@ -50,7 +50,7 @@ pub struct FormatOptions {
     pub log_bytes: u64,
     /// Its data zones.
     pub pags: Vec<PagFormat>,
-    /// Features of its format beyond the first version; normally [`Features::NONE`].
+    /// Options of its format; [`Features::NONE`]: slots of 512 bytes and no option.
     pub features: Features,
     /// Overwrite a device that carries a Redbud label.
     pub force: bool,

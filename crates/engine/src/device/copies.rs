@@ -30,8 +30,8 @@ pub(crate) enum CopyChoice {
 ///
 /// | first      | second     | choice        | why                                            |
 /// |------------|------------|---------------|------------------------------------------------|
-/// | newer      | any        | version       | the meaning of a newer format is unknown       |
-/// | any        | newer      | version       | the same                                       |
+/// | version    | any        | version       | the meaning of another version is unknown      |
+/// | any        | version    | version       | the same                                       |
 /// | features   | any        | features      | the same                                       |
 /// | any        | features   | features      | the same                                       |
 /// | whole      | whole, other UUID | contradiction | neither can be trusted                  |

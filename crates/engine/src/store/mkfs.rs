@@ -28,7 +28,7 @@ pub struct FormatOptions<'a> {
     pub uuid: Uuid,
     /// Capacity of the log in bytes, rounded down to blocks.
     pub log_bytes: u64,
-    /// Features of its format beyond the first version.
+    /// Features of its format.
     pub features: Features,
     /// Overwrite a device that carries a Redbud label.
     pub force: bool,

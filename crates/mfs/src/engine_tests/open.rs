@@ -202,6 +202,11 @@ fn device_without_metadata_is_refused_with_path_and_advice() {
         block::seal(&mut newer);
         damage(&env, &disk, MetaBlock(1), Some(&newer)).await;
         assert!(text(Mfs::open(&env, &disk, small()).await).contains("version 7"));
+        newer[32..40].copy_from_slice(b"REDBUDMD");
+        block::seal(&mut newer);
+        damage(&env, &disk, MetaBlock(1), Some(&newer)).await;
+        let old = text(Mfs::open(&env, &disk, small()).await);
+        assert!(old.contains("before format version 1") && old.contains("mkfs --force"), "{old}");
         damage(&env, &disk, MetaBlock(1), Some(b"anything")).await;
         damage(&env, &disk, MetaBlock(blocks - 1), Some(b"else")).await;
         let gone = text(Mfs::open(&env, &disk, small()).await);

@@ -1,8 +1,7 @@
 //! The namespace index: finds directories by their parent and their creator (002 §3.2).
 //!
 //! Invariants:
-//! - [`crate::format::namespace`] describes what is on the device; without the feature this module
-//!   does nothing;
+//! - [`crate::format::namespace`] describes what is on the device;
 //! - entries change in the transaction that creates, removes or moves the directory;
 //! - a search starts from the node in which the last one ended ([`Finger`]), of this transaction or
 //!   of an earlier one. A change that splits, joins or frees nodes drops the finger. Code that

@@ -24,7 +24,7 @@ pub struct Placement {
     /// How directories are placed.
     pub(crate) policy: DirPlacement,
     /// For each directory and user: the block after the content of the newest subdirectory that the
-    /// user owns there. Only without index.
+    /// user owns there. Only for those whose start is not in the namespace index.
     pub(crate) behind: HashMap<(Ino, u32), MetaBlock>,
     /// The block after the content of the newest directory of all.
     pub(crate) newest: Option<MetaBlock>,
