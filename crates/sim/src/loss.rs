@@ -339,6 +339,22 @@ impl FsState {
         uncertain && self.is_unaware(call)
     }
 
+    /// May a rename of one inode over another fail because content of them is lost (SEMANTICS 2.4)?
+    pub(crate) fn lost_before(&self, call: &Call, moved: Option<Ino>, over: Option<Ino>) -> bool {
+        over.is_some() && [moved, over].iter().flatten().any(|ino| self.may_have_lost(call, *ino))
+    }
+
+    /// May the client have lost content of the file without a report to a process of it?
+    fn may_have_lost(&self, call: &Call, ino: Ino) -> bool {
+        let reports = |file: &FileNo| {
+            let place = (call.client, *file);
+            self.must_report_loss.contains(&place) || self.may_report_loss.contains_key(&place)
+        };
+        let loss = self.nodes.get(&ino).and_then(|node| node.loss.as_ref());
+        loss.is_some_and(|loss| loss.client == call.client)
+            || self.opens.get(&(call.client, ino)).is_some_and(|o| o.files.iter().any(reports))
+    }
+
     /// The first operation by an open file that must report a loss. `None`: no special case.
     pub(crate) fn report_loss(&self, call: &Call, file: FileNo, outcome: &Outcome) -> Option<Step> {
         let ino = match &call.op {

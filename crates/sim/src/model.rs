@@ -432,9 +432,7 @@ impl FsState {
             Op::Link(ino, at) => self.link(*ino, *at, outcome),
             Op::Unlink(at) => self.unlink(*at, outcome),
             Op::Rmdir(at) => self.rmdir(*at, outcome),
-            Op::Rename { from, to, flags } => {
-                self.rename(call.begun, (*from, *to), *flags, outcome)
-            }
+            Op::Rename { from, to, flags } => self.rename(call, (*from, *to), *flags, outcome),
             Op::Open(ino, file) => self.step_open((call.client, *file), *ino, outcome),
             Op::Close(ino, file) => self.close((call.client, *file), *ino, outcome),
             Op::Fsync(ino, _) => self.synced(call, Some(*ino), outcome),
@@ -695,12 +693,13 @@ impl FsState {
         errors
     }
 
-    fn rename(&self, begun: u64, (from, to): (At, At), flags: u32, outcome: &Outcome) -> Step {
+    fn rename(&self, call: &Call, (from, to): (At, At), flags: u32, outcome: &Outcome) -> Step {
         let errors = self.rename_errors(from, to, flags);
         let (moved, over) = (self.find(from), self.find(to));
         // A rename between two names of the same inode does nothing.
         let onto_itself = moved.is_some() && moved == over;
         match outcome {
+            Outcome::Failed(Fault::Io) if self.lost_before(call, moved, over) => Step::Same,
             Outcome::Failed(fault) => {
                 same_if(errors.contains(fault), || format!("one of {errors:?}, or done"))
             }
@@ -719,7 +718,7 @@ impl FsState {
                 next.bind(to, moved);
                 if over.is_some() {
                     let other = over.filter(|_| flags & EXCHANGE != 0);
-                    next.replaced(moved.into_iter().chain(other), begun);
+                    next.replaced(moved.into_iter().chain(other), call.begun);
                 }
                 if let Some(over) = over.filter(|_| flags & EXCHANGE == 0) {
                     if next.is_dir(over) {
