@@ -26,7 +26,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::RecallSkipped, 6, Invariant::Linearizable),
     (Bug::NamesKeptAfterRecall, 1, Invariant::Lease),
     (Bug::AttrKeptAfterRecall, 1, Invariant::Lease),
-    (Bug::RightsGivenTwice, 3, Invariant::Lease),
+    (Bug::RightsGivenTwice, 3, Invariant::NoPanic),
     (Bug::DataKeptAfterRecall, 19, Invariant::Owner),
     (Bug::RecallWithoutFlush, 8, Invariant::NoPanic),
     (Bug::ChecksumIgnored, 15, Invariant::Damage),
