@@ -12,7 +12,7 @@
 //! Invariants:
 //! - the list, with the requests in flight, keeps its limits, except for one request that exceeds
 //!   them alone;
-//! - whoever waits for room holds no slot, so what changes nothing passes;
+//! - what waits for room holds no slot, so that what changes nothing passes;
 //! - the wait ends when the server's log is durable, for which the server needs no client: so what
 //!   completes a recall cannot wait for itself.
 

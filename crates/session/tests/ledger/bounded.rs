@@ -119,7 +119,8 @@ fn wait_for_room_ends_with_its_caller_and_with_the_session() {
                 let mut adding = Box::pin(add(&session, 99));
                 let polled =
                     std::future::poll_fn(|cx| shared.step(operation, || adding.as_mut().poll(cx)));
-                ended.borrow_mut().extend(polled.await.err());
+                let fault = polled.await.err();
+                ended.borrow_mut().extend(fault);
             });
         }
         bed.wait(1000).await;
