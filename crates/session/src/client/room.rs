@@ -62,8 +62,12 @@ impl<P: Peer> Session<P> {
 
     /// Makes the server flush its log, one request at a time.
     pub(super) fn force_sync(&self) {
-        if self.state.borrow().forced.is_some() {
-            return;
+        {
+            // While the list is empty, all that takes room is in flight: a flush would free nothing.
+            let state = self.state.borrow();
+            if state.forced.is_some() || state.replay.len() == 0 {
+                return;
+            }
         }
         // Without a permit others are in flight in all reserved slots: the next answer asks again.
         let Some(permit) = self.reserved.try_acquire(1) else { return };

@@ -134,6 +134,22 @@ fn wait_for_room_ends_with_its_caller_and_with_the_session() {
     });
 }
 
+/// A flush would free nothing.
+#[test]
+fn no_flush_is_asked_for_while_all_that_takes_room_is_in_flight() {
+    run(11, |bed| async move {
+        let (controls, session) = bounded(&bed).await;
+        controls.set_held(true);
+        let done = add_all(&bed, &session, 0..100);
+        bed.wait(10_000).await;
+        assert_eq!((done.get(), controls.syncs.get()), (0, 0));
+        assert!(session.lease_left() > Duration::ZERO);
+        controls.set_held(false);
+        bed.wait(10_000).await;
+        assert_eq!(done.get(), 100);
+    });
+}
+
 /// Kills of the server and cuts of the connection at random moments, with a list that is full most
 /// of the time.
 #[test]
