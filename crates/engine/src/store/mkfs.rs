@@ -4,7 +4,7 @@
 use env::{Disk, Env};
 use types::label::{Label, LabelKind, check_fs_name};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, MetaBlock, PagId, Uuid};
+use types::{Epoch, MetaBlock, PagId, ShardId, Uuid};
 
 use crate::alloc::metaspace::{self, MetaSpace};
 use crate::alloc::reservation::ReplyReservation;
@@ -26,6 +26,8 @@ pub struct FormatOptions<'a> {
     pub name: &'a str,
     /// Its UUID.
     pub uuid: Uuid,
+    /// The shard that issues numbers in it.
+    pub shard: ShardId,
     /// Capacity of the log in bytes, rounded down to blocks.
     pub log_bytes: u64,
     /// Features of its format.
@@ -91,7 +93,10 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, options.name, blocks, options.log_bytes);
-    let plan = plan.map(|plan| Superblock { features: options.features, ..plan });
+    let plan = plan.map(|plan| {
+        let (shard, features) = (options.shard, options.features);
+        Superblock { shard, features, ..plan }
+    });
     plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",

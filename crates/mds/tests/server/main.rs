@@ -8,5 +8,6 @@ mod coherence;
 mod inline;
 mod names;
 mod recovery;
+mod restarts;
 mod scrub;
 mod space;

@@ -18,6 +18,7 @@ use crate::format::number::SlotPlace;
 use crate::format::segment::SEGMENT_KEY;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
+use crate::names::chunk_numbers::ChunkNumbers;
 use crate::names::index::Chunk;
 use engine::format::blob::{BlobKind, BlobOwner};
 use engine::format::features::Feature;
@@ -93,8 +94,8 @@ pub(super) struct SlotAt {
 pub(super) enum Fix {
     /// Enter a feature that is in use into the superblock.
     AddFeature(Feature),
-    /// Raise the number of the next chunk to at least this.
-    NextChunk(u64),
+    /// Raise the numbers of the next chunk and the next annex to at least these.
+    ChunkNumbers(ChunkNumbers),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
     /// The bitmap block of this index is unreadable: until the end of the repair, every block that
@@ -223,7 +224,7 @@ impl Fix {
     pub(super) fn stage(&self) -> Stage {
         match self {
             Fix::AddFeature(_)
-            | Fix::NextChunk(_)
+            | Fix::ChunkNumbers(_)
             | Fix::NextClient(_)
             | Fix::LostBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,

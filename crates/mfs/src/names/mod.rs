@@ -8,6 +8,7 @@
 //! - slots never move while a directory exists, so a readdir cookie (position + 1) stays valid;
 //! - every operation is bounded, except those that return how far they came.
 
+pub(crate) mod chunk_numbers;
 pub mod dir_content;
 pub mod entry;
 pub mod find;
@@ -41,5 +42,7 @@ mod crash_tests;
 mod huge_tests;
 #[cfg(test)]
 mod large_tests;
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ pub(crate) mod space;
 
 use types::Transno;
 
+use crate::names::chunk_numbers::Replays;
 use crate::names::index::{self, NameIndexes};
 use layouts::LayoutLimits;
 use listing::ListingReadahead;
@@ -30,6 +31,8 @@ use space::SpaceHints;
 #[derive(Default)]
 pub struct VolatileState {
     pub(crate) names: NameIndexes,
+    /// The replays of clients after a restart.
+    pub(crate) replays: Replays,
     pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,
