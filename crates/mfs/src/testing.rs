@@ -145,7 +145,7 @@ pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
 /// Clients begin to replay.
 pub fn begin_replays(mfs: &crate::handle::Mfs) {
     run(mfs, |txn| {
-        txn.begin_replays();
+        txn.names().begin_replays();
         Ok(())
     });
 }
@@ -156,4 +156,25 @@ pub fn run<T>(
     body: impl FnMut(&mut crate::txn::Txn<'_>) -> Result<T, engine::error::Stop>,
 ) -> T {
     now(mfs.run(engine::cost::Cost::STEP, body)).unwrap().0
+}
+
+/// Changes the link count of an inode.
+pub fn links(
+    txn: &mut crate::txn::Txn<'_>,
+    ino: types::Ino,
+    change: i32,
+) -> Result<(), engine::error::Stop> {
+    let attr = txn.names().attr(ino)?.unwrap();
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.names().set_attr(&types::Attr { nlink, ..attr })
+}
+
+/// Creates a directory.
+pub fn new_dir(
+    txn: &mut crate::txn::Txn<'_>,
+    parent: types::Ino,
+    text: &str,
+) -> Result<types::Ino, engine::error::Stop> {
+    let name = types::Name::new(text.as_bytes()).unwrap();
+    txn.names().create(parent, &name, &new_inode(types::FileKind::Directory), None)
 }

@@ -96,7 +96,7 @@ impl Recovery {
         if !known.is_empty() {
             self.runtime.log(&format!("waiting for {} known clients to come back", known.len()));
             mfs.run(Cost::READ, |txn| {
-                txn.begin_replays();
+                txn.names().begin_replays();
                 Ok(())
             })
             .await?;

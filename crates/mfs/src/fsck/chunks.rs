@@ -10,8 +10,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::{CHUNK_VALUE, ContentRun, DESCRIPTOR, Descriptor, decode_key};
 use crate::format::number::home_of;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::names::chunk_numbers::ChunkNumbers;
-use crate::names::index::Chunk;
+use crate::names::{Chunk, ChunkNumbers};
 use crate::trees::{CHUNKS, MOVED, ORPHANS};
 use engine::error::StoreError;
 use engine::format::block::{self, BlockType};
@@ -30,7 +29,7 @@ struct Raw {
 impl Check {
     pub(super) async fn load_chunks(&mut self) -> Result<(), StoreError> {
         let all = ChunkNumbers { next: u64::MAX, annexes: u64::MAX };
-        let issued = self.read(|txn| txn.chunk_numbers()).await?.unwrap_or(all);
+        let issued = self.read(|txn| txn.names().chunk_numbers()).await?.unwrap_or(all);
         let mut raw = Raw::default();
         let mut met = issued;
         self.walk((CHUNKS, TreeName::Chunks, "directory table"), |check, key, value| {

@@ -4,12 +4,12 @@ use types::{ClientId, DirNo, FileKind, Ino, ShardId};
 
 use super::jobs_tests::checked;
 use super::repair::repair_open;
-use super::tests::{Outcome, links, name, settled};
+use super::tests::{Outcome, name, settled};
 use super::{FsckOptions, Problem, ProblemKind, Subject};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::number::{SlotPlace, ino_of};
 use crate::handle::Mfs;
-use crate::testing::{formatted_for_images, new_inode, now, run};
+use crate::testing::{formatted_for_images, links, new_inode, now, run};
 use crate::trees::{CHUNKS, CLIENTS, MOVED, ORPHANS};
 use engine::format::features::Features;
 
@@ -23,12 +23,12 @@ fn foreign() -> Ino {
 fn directory_with_foreign_name(mfs: &Mfs) -> Ino {
     run(mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
-        let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
-        let file = txn.create(Ino::ROOT, &name("file"), &new_inode(FileKind::Regular), None)?;
-        txn.link(dir, &name("far"), file)?;
-        let (spot, mut slot) = txn.find_live(dir, &name("far"))?;
+        let dir =
+            txn.names().create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
+        let spot = txn.names().take_slot(dir)?;
+        let mut slot = txn.names().load(&spot)?;
         slot.set_link(b"far", foreign(), FileKind::Regular);
-        txn.store(&spot, &slot)?;
+        txn.names().store(&spot, &slot)?;
         Ok(dir)
     })
 }
@@ -63,7 +63,7 @@ pub(super) fn numbers_of_another_shard_are_reported_as_such_and_left() {
     let repaired = now(repair_open(&mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, problems, "{:#?}", repaired.done);
     settled(ProblemKind::ForeignNumber, Outcome::Left);
-    assert_eq!(run(&mfs, |txn| txn.lookup(dir, &name("far"))), Some(foreign()));
+    assert_eq!(run(&mfs, |txn| txn.names().lookup(dir, &name("far"))), Some(foreign()));
 }
 
 #[test]

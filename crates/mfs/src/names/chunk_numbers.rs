@@ -32,9 +32,9 @@
 
 use types::{DirNo, Fault};
 
+use super::view::Names;
 use crate::format::number::{ANNEX_FIRST, is_annex};
 use crate::trees::{ANNEXES, NEXT_CHUNK};
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Most chunks whose creation a crash can undo: more than fit in the part of the log that is not
@@ -112,20 +112,20 @@ pub struct Replays {
     pub presented: u32,
 }
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// The chunk numbers of this shard that were issued.
     pub(crate) fn chunk_numbers(&self) -> Result<ChunkNumbers, Stop> {
-        Ok(ChunkNumbers { next: self.root(NEXT_CHUNK)?, annexes: self.root(ANNEXES)? })
+        Ok(ChunkNumbers { next: self.txn.root(NEXT_CHUNK)?, annexes: self.txn.root(ANNEXES)? })
     }
 
     /// Sets them.
     pub(crate) fn set_chunk_numbers(&mut self, numbers: ChunkNumbers) -> Result<(), Stop> {
         let before = self.chunk_numbers()?;
         if numbers.next != before.next {
-            self.set_root(NEXT_CHUNK, numbers.next)?;
+            self.txn.set_root(NEXT_CHUNK, numbers.next)?;
         }
         if numbers.annexes != before.annexes {
-            self.set_root(ANNEXES, numbers.annexes)?;
+            self.txn.set_root(ANNEXES, numbers.annexes)?;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Txn<'_> {
     pub(crate) fn new_chunk_number(&mut self, annex: bool) -> Result<DirNo, Stop> {
         let mut numbers = self.chunk_numbers()?;
         let number = if annex { numbers.annex() } else { numbers.ordinary() };
-        let number = DirNo::of(self.shard(), number.map_err(Stop::Fault)?);
+        let number = DirNo::of(self.txn.shard(), number.map_err(Stop::Fault)?);
         self.set_chunk_numbers(numbers)?;
         Ok(number)
     }
@@ -148,19 +148,19 @@ impl Txn<'_> {
     /// `Stale` if this shard cannot have issued the number.
     pub(crate) fn present_chunk(&mut self, chunk: DirNo) -> Result<(), Stop> {
         let mut numbers = self.chunk_numbers()?;
-        if chunk.shard() != self.shard() || is_annex(chunk) {
+        if chunk.shard() != self.txn.shard() || is_annex(chunk) {
             return Err(Stop::Fault(Fault::Stale));
         }
         numbers.present(chunk.number()).map_err(Stop::Fault)?;
-        let replays = &mut self.volatile_mut().replays;
+        let replays = &mut self.txn.volatile_mut().replays;
         replays.presented = replays.presented.max(chunk.number());
         self.set_chunk_numbers(numbers)
     }
 
-    /// Clients will replay what the server lost. Until [`Txn::end_replays`], an operation that
+    /// Clients will replay what the server lost. Until [`Names::end_replays`], an operation that
     /// takes a slot without naming it takes one of an annex. Nothing may be created anew.
     pub fn begin_replays(&mut self) {
-        self.on_commit(|volatile, _| volatile.replays.running = true);
+        self.txn.on_commit(|volatile, _| volatile.replays.running = true);
     }
 
     /// All replays are done, and those that did not come are evicted durably.
@@ -169,9 +169,9 @@ impl Txn<'_> {
     /// `Stop` of the blocks read.
     pub fn end_replays(&mut self) -> Result<(), Stop> {
         let mut numbers = self.chunk_numbers()?;
-        numbers.note(self.volatile().replays.presented);
+        numbers.note(self.txn.volatile().replays.presented);
         self.set_chunk_numbers(numbers)?;
-        self.on_commit(|volatile, _| volatile.replays = Replays::default());
+        self.txn.on_commit(|volatile, _| volatile.replays = Replays::default());
         Ok(())
     }
 }

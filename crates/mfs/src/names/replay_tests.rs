@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use env::Env;
 use env::sim::{SimDisk, SimRng, SimWorld};
-use types::{Attr, ClientId, Fault, FileKind, Ino, Name, ShardId, Uuid};
+use types::{ClientId, FileKind, Ino, Name, ShardId, Uuid};
 
 use super::chunk_numbers::ChunkNumbers;
 use crate::format::number::{home_of, is_annex};
@@ -13,7 +13,7 @@ use crate::fsck::check;
 use crate::handle::Mfs;
 use crate::mkfs::FormatOptions;
 use crate::open::OpenOptions;
-use crate::testing::new_inode;
+use crate::testing::{links, new_inode};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::Stop;
@@ -87,27 +87,22 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
-}
-
 fn execute(txn: &mut Txn<'_>, op: &Op, given: Option<Ino>) -> Result<Option<Ino>, Stop> {
     match op {
         Op::Create { dir, name: text, kind } => {
-            let ino = txn.create(*dir, &name(text), &new_inode(*kind), given)?;
+            let ino = txn.names().create(*dir, &name(text), &new_inode(*kind), given)?;
             if *kind == FileKind::Directory {
                 links(txn, *dir, 1)?;
             }
             Ok(Some(ino))
         }
         Op::Link { ino, dir, name: text } => {
-            txn.link(*dir, &name(text), *ino)?;
+            txn.names().link(*dir, &name(text), *ino)?;
             links(txn, *ino, 1)?;
             Ok(None)
         }
         Op::Remove { dir, name: text } => {
-            let ino = txn.remove_name(*dir, &name(text))?;
+            let ino = txn.names().remove_name(*dir, &name(text))?;
             links(txn, ino, -1)?;
             Ok(None)
         }
@@ -135,7 +130,7 @@ async fn open(env: &Env) -> Mfs {
 }
 
 async fn numbers(mfs: &Mfs) -> ChunkNumbers {
-    mfs.run(Cost::READ, |txn| txn.chunk_numbers()).await.unwrap().0
+    mfs.run(Cost::READ, |txn| txn.names().chunk_numbers()).await.unwrap().0
 }
 
 async fn new_client(mfs: &Mfs) -> Client {
@@ -242,14 +237,14 @@ impl World {
     ) -> Result<(), Killed> {
         fuse.step()?;
         mfs.run(Cost::READ, |txn| {
-            txn.begin_replays();
+            txn.names().begin_replays();
             Ok(())
         })
         .await
         .unwrap();
         self.replay(mfs, rng, fuse).await?;
         fuse.step()?;
-        mfs.run(Cost::DELETE, |txn| txn.end_replays()).await.unwrap();
+        mfs.run(Cost::DELETE, |txn| txn.names().end_replays()).await.unwrap();
         for _ in 0..work {
             fuse.step()?;
             let client = rng.below(self.clients.len() as u64) as usize;
@@ -287,7 +282,7 @@ fn formatted() -> (SimDisk, World) {
             let made = mfs.run(Cost::SMALL, |txn| {
                 let (root, text) = (txn.root_dir(), name(&format!("shared{n}")));
                 links(txn, root, 1)?;
-                txn.create(root, &text, &new_inode(FileKind::Directory), None)
+                txn.names().create(root, &text, &new_inode(FileKind::Directory), None)
             });
             let ino = made.await.unwrap().0;
             world.known.insert(ino, format!("shared{n}"));

@@ -17,8 +17,7 @@ pub(crate) mod space;
 
 use types::Transno;
 
-use crate::names::chunk_numbers::Replays;
-use crate::names::index::{self, NameIndexes};
+use crate::names::{NameIndexes, PendingNames, Replays};
 use layouts::LayoutLimits;
 use listing::ListingReadahead;
 use maps::MapLimits;
@@ -52,7 +51,7 @@ pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
 /// Changes of the running transaction to the volatile state.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) names: index::PendingNames,
+    pub(crate) names: PendingNames,
     pub(crate) namespace: PendingSearches,
 }
 
