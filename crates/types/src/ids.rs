@@ -75,6 +75,10 @@ id! {
     ClientId(u64)
 }
 id! {
+    /// A server process of the cluster; 0 is the first metadata server.
+    ServerId(u16)
+}
+id! {
     /// The owner of a POSIX or flock lock, as the client's kernel names it.
     LockOwner(u64)
 }
@@ -128,6 +132,11 @@ impl ClientId {
     pub fn count(self) -> u64 {
         self.0 % ClientId::PER_SHARD
     }
+}
+
+impl ServerId {
+    /// Whichever server it is.
+    pub const ANY: ServerId = ServerId(u16::MAX);
 }
 
 /// Transaction number: position of an operation's record in its epoch's log.
