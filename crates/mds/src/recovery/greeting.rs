@@ -183,6 +183,9 @@ impl Recovery {
             );
             return Err(refusal(Fault::NoSpace, text));
         }
+        if let Err(StoreError::Fault(fault @ Fault::NoNumbers)) = enrolled {
+            return Err(refusal(fault, "the server has issued all its client numbers"));
+        }
         let enrolled = runtime.checked(enrolled, "enrolling a client");
         let (client, transno) = enrolled.ok_or_else(|| self.store_failed())?;
         runtime.wait_durable(transno).await.map_err(|_| self.store_failed())?;

@@ -12,7 +12,7 @@ fn create(text: &str) -> Op {
     Op::Create { dir: ROOT, name: name(text), node, want: Rights::ATTR | Rights::OPEN }
 }
 
-fn replay(request: &Request, reply: &Reply) -> Request {
+pub fn replay(request: &Request, reply: &Reply) -> Request {
     let replay = Replay { transno: reply.transno, results: reply.results.clone() };
     Request { replay: Some(replay), ..request.clone() }
 }
