@@ -56,7 +56,8 @@ impl Recovery {
     async fn evict_dead(&self) {
         let local: Vec<ClientId> = {
             let absent = self.absent.borrow();
-            absent.iter().filter(|(_, info)| info.local).map(|(client, _)| *client).collect()
+            let watched = absent.iter().filter(|(_, info)| self.evictions.watches(info));
+            watched.map(|(client, _)| *client).collect()
         };
         let mut dead = self.evictions.dead_of(local).await;
         dead.retain(|&client| {
