@@ -16,6 +16,7 @@ use super::stream::{Inode, Reader, Record, StreamError, Zone};
 use crate::format::number::root_dir;
 use crate::format::space::run_key;
 use crate::handle::Mfs;
+use crate::mkfs::PagFormat;
 use crate::names::NewInode;
 use crate::open::OpenOptions;
 use crate::trees::{FREE, INODES};
@@ -198,13 +199,18 @@ impl<'a> Load<'a> {
             return Err(LoadError::Target(text.into()));
         }
         for zone in &head.zones {
-            let blocks = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.total + 1);
-            if blocks.is_none_or(|blocks| blocks < zone.blocks) {
+            let found = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.zone());
+            if found.is_none_or(|here| here.start != zone.start || here.blocks < zone.blocks) {
+                let here = |here: PagFormat| {
+                    format!("one of {} from block {} on", here.blocks, here.start)
+                };
                 let text = format!(
-                    "the dump has a data zone {} of {} blocks, the file system {}",
+                    "the dump has a data zone {} of {} blocks from block {} of its device on, the file \
+                     system {}",
                     zone.id,
                     zone.blocks,
-                    blocks.map_or("none of that number".into(), |n| format!("one of {n}"))
+                    zone.start,
+                    found.map_or("none of that number".into(), here)
                 );
                 return Err(LoadError::Target(text));
             }

@@ -17,8 +17,9 @@
 //! - inode numbers are new after a load. They lead to places, and a load is there to drop the old
 //!   places (chunks with gaps of removed and moved inodes). Nothing that knows the numbers outlives
 //!   an unmount;
-//! - a load needs a new file system with the data zones of the dump, by number, and not smaller:
-//!   segments keep their addresses, so the data stays where it is.
+//! - a load needs a new file system with the data zones of the dump, by number, at the same places
+//!   on their devices, and not smaller: segments keep their addresses, so the data stays where it
+//!   is.
 
 mod load;
 pub mod stream;
@@ -37,6 +38,7 @@ use crate::format::number::root_dir;
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
+use crate::mkfs::PagFormat;
 use crate::names::DirEntry;
 use crate::names::SkippedEntry;
 use crate::space::PagState;
@@ -167,12 +169,16 @@ struct Dump<'a> {
     counts: Dumped,
 }
 
+fn dumped(zone: &PagFormat) -> Zone {
+    let PagFormat { id, uuid, start, blocks, .. } = *zone;
+    Zone { id, uuid, start, blocks }
+}
+
 impl Dump<'_> {
     async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
         let zones = match self.mfs.run(Cost::READ, |txn| txn.space().pags()).await {
             Ok((pags, _)) => {
-                let zone =
-                    |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
+                let zone = |pag: &PagState| dumped(&pag.zone());
                 pags.iter().map(zone).collect()
             }
             Err(StoreError::Corrupt { .. }) => self.zones_from_labels(places).await,
@@ -190,10 +196,7 @@ impl Dump<'_> {
         };
         let labels = ZoneLabels::read(&device.env, self.mfs.identity().uuid, places).await;
         self.counts.zones_unknown.extend(labels.missing().cloned());
-        labels
-            .found()
-            .map(|zone| Zone { id: zone.id, uuid: zone.uuid, blocks: zone.blocks })
-            .collect()
+        labels.found().map(|zone| dumped(&zone)).collect()
     }
 
     async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {

@@ -17,7 +17,7 @@
 //!
 //! | kind | name | body |
 //! |---|---|---|
-//! | 1 | head | `"REDBUDDMP1"` · version u32 (1) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, blocks u64⟩ |
+//! | 1 | head | `"REDBUDDMP1"` · version u32 (1) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, start on the device u64, blocks u64⟩ |
 //! | 2 | inode | number u64 · parent u64 (0: this is the root) · name, bytes · kind u8 · mode u16 · uid u32 · gid u32 · rdev u32 · size u64 · atime, mtime, ctime, btime, each ⟨seconds i64, nanos u32⟩ · version u64 · target of a symlink, bytes · xattrs u32, each ⟨name, bytes; value, bytes⟩ |
 //! | 3 | link | parent u64 · name, bytes · number of the inode u64 |
 //! | 4 | segments | number of the inode u64 · count u32 (1 to 1000), each a segment of 24 bytes as in a slot |
@@ -52,9 +52,11 @@ const _: () = assert!(SEGMENTS_MAX * SEGMENT + 12 < RECORD_MAX && XATTR_TOTAL_MA
 pub struct Zone {
     /// Its number.
     pub id: PagId,
-    /// The UUID in its label.
+    /// The UUID of its slice.
     pub uuid: Uuid,
-    /// Its blocks, the label's included.
+    /// Its first block on the device.
+    pub start: u64,
+    /// Its blocks, block 0 included.
     pub blocks: u64,
 }
 
@@ -189,6 +191,7 @@ impl Record {
                 for zone in zones {
                     out.extend_from_slice(&zone.id.0.to_le_bytes());
                     out.extend_from_slice(&zone.uuid.0);
+                    out.extend_from_slice(&zone.start.to_le_bytes());
                     out.extend_from_slice(&zone.blocks.to_le_bytes());
                 }
             }
@@ -227,7 +230,7 @@ impl Record {
                 for _ in 0..body.u32()? {
                     let id = PagId(body.u16()?);
                     let uuid = Uuid(body.take(16)?.try_into().ok()?);
-                    zones.push(Zone { id, uuid, blocks: body.u64()? });
+                    zones.push(Zone { id, uuid, start: body.u64()?, blocks: body.u64()? });
                 }
                 Record::Head { content, name, zones }
             }

@@ -285,13 +285,16 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
         assert!(load_onto(&env, &disk, options, &mut &bytes[..]).await.is_err(), "without mkfs");
         Mfs::format(&env, &disk, &format).await.unwrap();
         // What the head already shows leaves the file system as it is.
-        let zones = vec![Zone { id: PagId(9), uuid: Uuid([9; 16]), blocks: 1 }];
-        let mut strange = Vec::new();
-        Writer::new(&mut strange)
-            .put(&Record::Head { content: false, name: b"x".to_vec(), zones })
-            .unwrap();
-        let refused = load_onto(&env, &disk, options, &mut &strange[..]).await;
-        assert!(matches!(refused, Err(LoadError::Target(_))));
+        let here = format.pags[0];
+        for (id, start, said) in [(PagId(9), 0, "none of that number"), (here.id, 5, "block 5")] {
+            let zones = vec![Zone { id, uuid: here.uuid, start, blocks: 1 }];
+            let mut strange = Vec::new();
+            Writer::new(&mut strange)
+                .put(&Record::Head { content: false, name: b"x".to_vec(), zones })
+                .unwrap();
+            let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
+            assert!(refused.to_string().contains(said), "{refused}");
+        }
         let (mut strange, zones) = (Vec::new(), Vec::new());
         let head = Record::Head { content: true, name: b"x".to_vec(), zones };
         Writer::new(&mut strange).put(&head).unwrap();
@@ -402,7 +405,7 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     let with = dumped(&mfs);
     assert_eq!(content(&with), 1);
     assert!(matches!(loaded(&with), Err(LoadError::Target(_))));
-    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10 };
+    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), start: 7, blocks: 10 };
     // A file with content after these segments.
     let stream = |content: bool, segments: &[Segment]| {
         let mut out = Vec::new();
