@@ -303,13 +303,6 @@ impl State {
         self.close_idle(object);
     }
 
-    fn lock_scope(&self, node: NodeId, path: &str) -> LockScope {
-        let mut scope = [0; 32];
-        scope[..4].copy_from_slice(&types::crc32c(self.host_of(node).as_bytes()).to_be_bytes());
-        scope[4..8].copy_from_slice(&types::crc32c(path.as_bytes()).to_be_bytes());
-        LockScope(scope)
-    }
-
     fn open_disk(
         &mut self,
         node: NodeId,
@@ -677,7 +670,7 @@ impl Driver for SimDriver {
         options: DiskOptions,
     ) -> io::Result<OpenedDisk> {
         let (object, disk) = lock(&self.0).open_disk(node, path, options)?;
-        let lock_scope = Some(lock(&self.0).lock_scope(node, path));
+        let lock_scope = Some(LockScope::of_names(&lock(&self.0).host_of(node), path));
         Ok(OpenedDisk {
             handle: Handle::Sim(SimHandle::new(object, &self.0)),
             size: disk.size(),
