@@ -19,27 +19,25 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
-use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
+use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
 use types::{
     Bug, ClientId, Duration, Fault, Ino, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
 };
 
 use super::budget::Budget;
+use super::context::{
+    COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
+};
 use super::disks::{DataConfig, Disks, Stability};
 use super::file::{File, PendingEdit};
-use super::inline::{drop_superseded, drop_superseded_sealed};
-use super::pool::Pool;
-use super::space::Space;
-use super::sync::{Devices, Syncs};
-use crate::api::{Edited, OnEdit};
+use super::grants::Space;
+use super::inline_state::{drop_superseded, drop_superseded_sealed};
+use super::sync_groups::{Devices, Syncs};
+
 use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
 const COMMIT_AGE: Duration = Duration::from_secs(1);
-/// Until a file whose commit failed is tried again.
-pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// Tries of a recall's commit while the server cannot take it: 5 s.
-pub(super) const FLUSH_TRIES: u32 = 100;
 /// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
 /// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
 /// lease to end, and for its quarantine.
@@ -50,60 +48,8 @@ const POOL_CHECK: Duration = Duration::from_secs(10);
 const BATCH: usize = 256;
 /// Concurrent batches of files whose writes are on the same devices.
 const BATCHES: usize = 4;
-/// Commits of one compound; the sender adds the other operations.
-pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
-
-/// The purpose of a commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
-    /// The file is old enough. Only edits that refer to data, and a larger size, need a flush at
-    /// once; writes in place are flushed by age.
-    Background,
-    /// A right is returned: the data is stable, and the server has all changes.
-    Flush,
-    /// fsync: as `Flush`, and the server has it in its flushed log.
-    Sync,
-}
-
 /// Lowest and highest stamp of completed writes, by device.
 type Stamps = BTreeMap<PagId, (u64, u64)>;
-
-struct QueuedFile {
-    file: Rc<File>,
-    due: Instant,
-}
-
-/// State that all files of a client share.
-pub struct DataContext {
-    pub(super) env: Env,
-    pub(super) rpc: Rc<dyn Rpc>,
-    pub(super) disks: Disks,
-    pub(super) pool: Rc<Pool>,
-    pub(super) budget: Rc<Budget>,
-    pub(super) space: Space,
-    pub(super) syncs: Syncs,
-    /// Device writes in flight.
-    pub(super) flights: Cell<usize>,
-    /// Files of which content was lost and no process has heard of it.
-    pub(super) unreported_losses: Cell<usize>,
-    /// Number of lost sessions: a write that was launched in an earlier session is not submitted.
-    pub(super) session: Cell<u64>,
-    dirty_max: u64,
-    on_edit: Option<OnEdit>,
-    queue: RefCell<VecDeque<QueuedFile>>,
-    active: RefCell<BTreeMap<Ino, Rc<File>>>,
-    /// [`DataContext::commit_unmapped`] is committing files.
-    unmapping: Cell<bool>,
-    wake: Notify,
-    /// Background batches in progress, by the devices that they wait for.
-    batches: RefCell<BTreeMap<Devices, usize>>,
-}
-
-impl std::fmt::Debug for DataContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DataContext").finish_non_exhaustive()
-    }
-}
 
 /// A file's state when it was sealed.
 pub(super) struct Sealed {
@@ -150,13 +96,6 @@ impl DataContext {
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
         Ok(ctx)
-    }
-
-    /// Reports a change of content to the observer.
-    pub(super) fn report_edit(&self, ino: Ino, edited: Edited) {
-        if let Some(on_edit) = &self.on_edit {
-            on_edit(ino, edited);
-        }
     }
 
     /// See [`crate::boundary::DataHalf::release_files`].
@@ -619,11 +558,6 @@ fn refers_to_data(edit: &Edit) -> bool {
         Edit::Written { .. } => true,
         Edit::Unmap { .. } | Edit::Content { .. } => false,
     }
-}
-
-/// Can the server take the same commit later?
-pub(super) fn is_transient(fault: Fault) -> bool {
-    matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
 }
 
 /// Commits files that are old enough, as long as the context lives.

@@ -21,7 +21,6 @@ use proto::mds::PagInfo;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Duration, Fault, Instant, PagId, Uuid, planted};
 
-use super::commit::DataContext;
 use crate::api::OnEdit;
 
 /// Most writes of one device in flight.
@@ -415,32 +414,6 @@ fn slice_of(label: &Label, disk: &Disk, fs: Uuid, pag: &PagInfo) -> Result<u64, 
         ));
     }
     Ok(slice.start)
-}
-
-impl DataContext {
-    /// See [`crate::boundary::DataHalf::most_silent`].
-    pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
-        let all = self.disks.devices().map(|device| (device.path(), device.silence()));
-        all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
-    }
-
-    /// See [`crate::boundary::DataHalf::device_silent_for`].
-    pub(super) async fn device_silent_for(&self, patience: Duration) {
-        const POLL: Duration = Duration::from_millis(250);
-        let begin = self.env.now();
-        loop {
-            let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
-            if silence.min(self.env.now().since(begin)) >= patience {
-                return;
-            }
-            self.env.sleep(POLL).await;
-        }
-    }
-
-    /// See [`crate::boundary::DataHalf::writes_in_flight`].
-    pub(super) fn writes_in_flight(&self) -> usize {
-        self.flights.get()
-    }
 }
 
 #[cfg(test)]

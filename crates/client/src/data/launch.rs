@@ -12,7 +12,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{Fault, FileBlock, Instant, PagId};
 
 use super::budget::Claim;
-use super::commit::DataContext;
+use super::context::DataContext;
 use super::file::{DirtyRun, File, FileState};
 use super::segments::{Mapped, Piece, to_wire_segment};
 

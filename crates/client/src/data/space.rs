@@ -10,11 +10,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use env::sync::{AsyncMutex, Notify};
 use types::limits::GRANT_BLOCKS;
 use types::{Duration, Fault, Instant};
 
-use super::commit::DataContext;
+use super::context::DataContext;
+use super::grants::Transfer;
 use super::pool::{PoolRun, Reservation, to_wire};
 
 /// Largest number of blocks asked for in advance: 256 MiB.
@@ -25,64 +25,6 @@ const TRIES: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// For so long after a `NoSpace`, the next writer asks less often before it gets one, too.
 const SCARCE: Duration = Duration::from_millis(500);
-
-/// State of the pool's grants.
-pub(super) struct Space {
-    fifo: AsyncMutex,
-    waiting: Cell<usize>,
-    refilling: Cell<bool>,
-    granted: Notify,
-    /// Blocks to ask for at a time; doubles when a writer had to wait.
-    grant_size: Cell<u64>,
-    /// A writer got `NoSpace` recently.
-    scarce_until: Cell<Instant>,
-    /// Until then, the client asks for no grant in advance.
-    quiet_until: Cell<Instant>,
-    /// Were blocks reserved since the last check?
-    used: Cell<bool>,
-    /// Transfers of blocks between server and pool: how many are in progress, and how often one has
-    /// begun or ended.
-    transfers: Cell<usize>,
-    transfer_changes: Cell<u64>,
-    transfers_done: Notify,
-}
-
-/// A transfer of blocks between server and pool.
-struct Transfer<'a>(&'a Space);
-
-impl Transfer<'_> {
-    fn begin(space: &Space) -> Transfer<'_> {
-        space.transfers.set(space.transfers.get() + 1);
-        space.transfer_changes.set(space.transfer_changes.get() + 1);
-        Transfer(space)
-    }
-}
-
-impl Drop for Transfer<'_> {
-    fn drop(&mut self) {
-        self.0.transfers.set(self.0.transfers.get() - 1);
-        self.0.transfer_changes.set(self.0.transfer_changes.get() + 1);
-        self.0.transfers_done.notify_all();
-    }
-}
-
-impl Default for Space {
-    fn default() -> Space {
-        Space {
-            fifo: AsyncMutex::new(),
-            waiting: Cell::new(0),
-            refilling: Cell::new(false),
-            granted: Notify::new(),
-            grant_size: Cell::new(GRANT_BLOCKS),
-            scarce_until: Cell::new(Instant::default()),
-            quiet_until: Cell::new(Instant::default()),
-            used: Cell::new(false),
-            transfers: Cell::new(0),
-            transfer_changes: Cell::new(0),
-            transfers_done: Notify::new(),
-        }
-    }
-}
 
 struct Waiter<'a>(&'a Cell<usize>);
 

@@ -16,16 +16,15 @@
 //! - a file whose commit fails in a batch is committed once more alone, so that the error is its
 //!   own.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use env::sync::{OneSender, oneshot};
-use types::{Fault, PagId};
+use types::Fault;
 
-use super::commit::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
+use super::context::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
 use super::file::{File, FileState};
 use super::launch::RUN_BLOCKS;
+use super::sync_groups::{Devices, Outcome, SyncGroup};
 
 /// Concurrent batches of the same devices.
 const BATCHES: usize = 2;
@@ -33,30 +32,6 @@ const BATCHES: usize = 2;
 const CREDIT: u32 = 16;
 /// Credit for one fsync of the expected kind.
 const CREDIT_STEP: u32 = 4;
-
-type Outcome = Result<(), Fault>;
-
-/// The devices that have writes of a file, sorted.
-pub(super) type Devices = Vec<PagId>;
-
-/// The fsyncs that wait for the same devices.
-#[derive(Default)]
-struct SyncGroup {
-    waiting: VecDeque<(Rc<File>, OneSender<Outcome>)>,
-    /// Batches in progress.
-    running: usize,
-    /// One of them waits for its devices.
-    preparing: bool,
-}
-
-/// The fsyncs of one client.
-#[derive(Default)]
-pub(super) struct Syncs {
-    /// Groups with waiting callers or a batch in progress.
-    groups: RefCell<BTreeMap<Devices, SyncGroup>>,
-    /// Positive if each recent fsync followed a single write: so many writes are launched at once.
-    credit: Cell<u32>,
-}
 
 impl File {
     /// See [`crate::boundary::FileContent::commit_accepted`].
