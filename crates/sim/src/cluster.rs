@@ -404,7 +404,7 @@ impl Cluster {
             if disk.is(&this.meta()) {
                 this.events.emit(Event::Meta(event));
             } else if disk.is(&this.data()) {
-                if let DiskEvent::Failed { node: (name, _), action } = event {
+                if let DiskEvent::Failed { node: (name, _), action, .. } = event {
                     let mut failed = this.failed_requests.borrow_mut();
                     failed.entry(name.to_owned()).or_default().insert(action);
                 }

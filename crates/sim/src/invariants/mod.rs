@@ -159,7 +159,7 @@ impl Checkers {
 
     fn on_data(&self, event: DiskEvent<'_>) {
         match event {
-            DiskEvent::Failed { node, action } => {
+            DiskEvent::Failed { node, action, .. } => {
                 if matches!(action, DiskAction::Write | DiskAction::Flush) {
                     let place = (node.0.to_owned(), Some(node.1));
                     self.durable.borrow_mut().abandon_writes(&place);
