@@ -45,7 +45,7 @@ pub enum Subject {
     /// Operations spread over an hour.
     Hour,
     /// A dozen clients.
-    Crowd,
+    Dozen,
     /// A dozen clients in a full metadata zone.
     Reservations,
 }
@@ -72,7 +72,7 @@ impl Subject {
             }
             roll -= weight;
         }
-        [Subject::Hour, Subject::Crowd, Subject::Reservations][rng.below(3) as usize]
+        [Subject::Hour, Subject::Dozen, Subject::Reservations][rng.below(3) as usize]
     }
 }
 
@@ -131,7 +131,7 @@ impl Plan {
                 let time = (!alone).then_some(Duration::from_secs(3600));
                 Plan { workload, time, operations: 60, ..self }
             }
-            Subject::Crowd => {
+            Subject::Dozen => {
                 let faults = if alone { none } else { self.faults.clone() };
                 Plan { faults, clients: 12, operations: 600, executors: 1, ..self }
             }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use env::sim::{SimDisk, SimRng};
+use env::sim::SimRng;
 use types::{Duration, Ino, Instant};
 
 use crate::call::{At, Call, MAPPED, NAMES, Op, Outcome};
@@ -133,6 +133,16 @@ impl Plan {
     fn only_devices_fail(&self) -> bool {
         let devices = [Fault::DataEio, Fault::Death, Fault::Stall, Fault::LongStall];
         self.zones > 1 && self.faults.iter().all(|fault| devices.contains(fault))
+    }
+
+    fn making(&self) -> Making {
+        Making {
+            uneven: self.has(Fault::Uneven, 3),
+            time: self.time.unwrap_or_default(),
+            sizes: self.sizes(),
+            format: self.format(),
+            timed: self.timed.then(|| self.its_devices()),
+        }
     }
 
     /// Operations of each process.
@@ -306,15 +316,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     // What an earlier run of this thread left behind.
     drop(panics::take());
     let events = Events::default();
-    let uneven = plan.has(Fault::Uneven, 3);
-    let making = Making {
-        uneven,
-        time: plan.time.unwrap_or_default(),
-        sizes: plan.sizes(),
-        format: plan.format(),
-        timed: plan.timed.then(|| plan.its_devices()),
-    };
-    let (world, disks) = cluster::world_of(plan.world_seed(), &making);
+    let (world, disks) = cluster::world_of(plan.world_seed(), &plan.making());
     let begun = world.now();
     let history = History::new(&events);
     let (starts, made, reached_steps, damaged, zones) = Default::default();
@@ -328,8 +330,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             cluster.lease = plan.lease;
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
-            let wrote = |disk: &SimDisk| disk.counts().writes > 0;
-            zones.set(cluster.data().iter().filter(|disk| wrote(disk)).count() as u64);
+            zones.set(cluster.zones_written());
             verdict
         })
     }));
@@ -445,25 +446,9 @@ async fn safety_and_healing(
     }
     fleet.start().await.map_err(|text| (Invariant::Mount, text))?;
     let ended = Rc::new(Cell::new(false));
-    let injector = Injector {
-        cluster: cluster.clone(),
-        fleet: fleet.clone(),
-        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
-        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
-        pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
-        current: None,
-        rng: SimRng::new(0),
-        script: script.clone(),
-        ended: ended.clone(),
-        made: made.clone(),
-        reached_steps,
-        damaged,
-        history: history.clone(),
-        seed: plan.seed,
-        blocked: Default::default(),
-        dead: Rc::default(),
-        older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
-    };
+    let counts = (made.clone(), reached_steps, damaged);
+    let parts = (&cluster, &fleet, &history);
+    let injector = injector(plan, parts, &script, counts, &ended);
     cluster.faults_come(true);
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.
@@ -502,6 +487,35 @@ async fn safety_and_healing(
     }
     let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
+}
+
+/// What injects the faults of a plan, until `ended`.
+fn injector(
+    plan: &Plan,
+    (cluster, fleet, history): (&Cluster, &Fleet, &History),
+    script: &Rc<Script>,
+    (made, reached_steps, damaged): Counts,
+    ended: &Rc<Cell<bool>>,
+) -> Injector {
+    Injector {
+        cluster: cluster.clone(),
+        fleet: fleet.clone(),
+        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
+        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
+        current: None,
+        rng: SimRng::new(0),
+        script: script.clone(),
+        ended: ended.clone(),
+        made,
+        reached_steps,
+        damaged,
+        history: history.clone(),
+        seed: plan.seed,
+        blocked: Default::default(),
+        dead: Rc::default(),
+        older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
+    }
 }
 
 /// Every live client notices its eviction; an idle one does when it renews its lease.

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimRng};
-use types::label::{Label, LabelKind};
+use label::{Label, SliceKind};
 use types::limits::BLOCK_U64;
-use types::{Epoch, PagId, Uuid};
+use types::{PagId, Uuid};
 
 use crate::cluster::{FS, Format, fs_uuid};
 use crate::space;
@@ -48,7 +48,7 @@ pub(crate) fn uuid(zone: PagId) -> Uuid {
 /// Sizes of the devices.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Sizes {
-    /// Blocks of each data zone, its label included.
+    /// Blocks of each data zone, block 0 included.
     pub data: Vec<u64>,
     /// Blocks of the metadata zone.
     pub meta: u64,
@@ -67,7 +67,7 @@ impl Sizes {
         self.meta != META
     }
 
-    /// Blocks of all data zones without their labels.
+    /// Blocks of all data zones without block 0.
     pub fn room(&self) -> u64 {
         self.data.iter().map(|blocks| blocks - 1).sum()
     }
@@ -164,16 +164,10 @@ fn kept(of: (Sizes, Format), format: impl FnOnce() -> SimDisk) -> SimDisk {
 }
 
 fn labelled(zone: PagId, blocks: u64) -> SimDisk {
-    let disk = SimDisk::new(blocks * BLOCK_U64);
-    let label = Label {
-        kind: LabelKind::Data,
-        fs_uuid: fs_uuid(),
-        pag_uuid: uuid(zone),
-        pag: zone,
-        fencing_epoch: Epoch(0),
-        blocks,
-        fs_name: FS.into(),
-    };
-    disk.poke(0, &label.encode());
+    // The last block holds the label's second copy.
+    let device = blocks + 1;
+    let disk = SimDisk::new(device * BLOCK_U64);
+    let kind = SliceKind::Data { pag: zone };
+    label::put(&disk, &Label::single(fs_uuid(), FS, uuid(zone), device, kind));
     disk
 }

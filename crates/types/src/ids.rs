@@ -24,8 +24,14 @@ macro_rules! id {
 }
 
 id! {
+    /// A shard: the part of the metadata that one metadata zone holds. Every number of an inode or
+    /// a directory names the shard that issued it. A file system with one server has shard 0.
+    ShardId(u8)
+}
+id! {
     /// Inode number: `DirNo` 40 bits, reuse 8 bits, slot 16 bits. Stable for the
-    /// file's life, never reused. Only `mfs` interprets it. 0 means none.
+    /// file's life, never reused. Its top 8 bits are the shard of birth ([`Ino::shard`]); only
+    /// `mfs` interprets the others. 0 means none.
     Ino(u64)
 }
 id! {
@@ -66,6 +72,10 @@ id! {
     ClientId(u64)
 }
 id! {
+    /// A server process of the cluster; 0 is the first metadata server.
+    ServerId(u16)
+}
+id! {
     /// The owner of a POSIX or flock lock, as the client's kernel names it.
     LockOwner(u64)
 }
@@ -75,11 +85,21 @@ impl Ino {
     pub const NONE: Ino = Ino(0);
     /// The root directory.
     pub const ROOT: Ino = Ino(1);
+
+    /// The shard that issued the number.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> 56) as u8)
+    }
 }
 
 impl ClientId {
     /// No client.
     pub const NONE: ClientId = ClientId(0);
+}
+
+impl ServerId {
+    /// Whichever server it is.
+    pub const ANY: ServerId = ServerId(u16::MAX);
 }
 
 /// Transaction number: position of an operation's record in its epoch's log.

@@ -5,6 +5,7 @@
 mod bed;
 mod chaos;
 mod coherence;
+mod greeting;
 mod inline;
 mod names;
 mod recovery;

@@ -200,15 +200,15 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let (label, damaged) =
-        (mfs.is_label_damaged(), labels::damaged_labels(env, &mfs, options).await);
+    let (label, damaged) = (mfs.label_damage(), labels::damaged_labels(env, &mfs, options).await);
     mfs.close().await?;
     report.map(|mut report| {
-        if label {
-            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
+        if let Some(what) = label {
+            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), what);
         }
-        for (_, damaged) in damaged {
-            report.add(ProblemKind::DamagedDataLabel, labels::subject(&damaged), damaged.what);
+        for finding in damaged {
+            let Problem { kind, subject, detail } = finding.problem("");
+            report.add(kind, subject, detail);
         }
         report
     })
@@ -221,12 +221,13 @@ async fn open(
     opening: OpenOptions,
     options: FsckOptions<'_>,
 ) -> Result<Mfs, StoreError> {
-    let device = Device { env: env.clone(), disk: disk.clone() };
+    let device = Device::whole(env, disk);
     let Some(superblock) = label::unlabelled(&device).await? else {
         return Mfs::open(env, disk, opening).await;
     };
     labels::is_ours(env, &device, &superblock, options).await?;
-    Mfs::open_unlabelled(device, opening, LabelCondition::Damaged).await
+    let condition = LabelCondition::Damaged("its label and the copy of it are zeros".into());
+    Mfs::open_unlabelled(device, opening, condition).await
 }
 
 /// The finding that kept a store from being opened.

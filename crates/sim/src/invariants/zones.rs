@@ -6,11 +6,12 @@
 //!   failed a request of its client. The same holds where a client says that it lost what was
 //!   written to a file.
 //! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
-//!   call. A dead device answers at once, so calls about the files on it end as soon, with EIO.
+//!   call.
 //!
 //! Not checked: errors of clients that lost a session, since SEMANTICS.md 3.4 has EIO for these,
-//! too; nor errors of files whose pages a kernel could not write back. The time of calls is checked only in runs without other faults, and not for calls that
-//! wait for locks or are about names.
+//! too; nor errors of files whose pages a kernel could not write back. The time of calls is checked
+//! only in runs without other faults, and not for calls that wait for locks or are about names.
+//! While the metadata device stalls, any call may wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +135,7 @@ impl Lying {
         let zones = cluster.inspect(|txn| {
             let mut zones = Zones::new();
             for &client in clients {
-                zones.extend(txn.pool(client)?.iter().map(|(zone, ..)| *zone));
+                zones.extend(txn.space().pool(client)?.iter().map(|(zone, ..)| *zone));
             }
             Ok(zones)
         });

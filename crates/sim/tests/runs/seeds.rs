@@ -233,7 +233,7 @@ fn meets_its_faults(subject: Subject, sums: &Sums) {
         Subject::Silence => sums.stores > 10 * count && sums.lost > 0,
         Subject::Processes => made(Fault::ProcessKill) > count / 2 && made(Fault::Signal) > 0,
         Subject::Calm | Subject::Fields | Subject::Hour => sums.operations > 50 * count,
-        Subject::Crowd => sums.operations > count * 600 && sums.misled < count / 4 + 1,
+        Subject::Dozen => sums.operations > count * 600 && sums.misled < count / 4 + 1,
         Subject::Zones => {
             made(Fault::Death) + made(Fault::DataEio) > count / 2 && sums.zones > 2 * count
         }
