@@ -4,7 +4,7 @@
 use env::{Disk, Env};
 use label::{Label, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{MetaBlock, Uuid, check_fs_name};
+use types::{MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
 use crate::alloc::reservation::ReplyReservation;
@@ -26,6 +26,8 @@ pub struct FormatOptions<'a> {
     pub name: &'a str,
     /// Its UUID.
     pub uuid: Uuid,
+    /// The shard that issues numbers in it.
+    pub shard: ShardId,
     /// Capacity of the log in bytes, rounded down to blocks.
     pub log_bytes: u64,
     /// Features of its format.
@@ -91,7 +93,10 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, options.name, blocks, options.log_bytes);
-    let plan = plan.map(|plan| Superblock { features: options.features, ..plan });
+    let plan = plan.map(|plan| {
+        let (shard, features) = (options.shard, options.features);
+        Superblock { shard, features, ..plan }
+    });
     plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",
@@ -164,7 +169,7 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
 
 /// The label of a device that holds nothing but the metadata of a superblock.
 pub fn label_of(superblock: &Superblock) -> Label {
-    let kind = SliceKind::Metadata { shard: 0, journal: None };
+    let kind = SliceKind::Metadata { shard: superblock.shard.0, journal: None };
     let (uuid, blocks) = (superblock.uuid, superblock.blocks + 1);
     Label::single(uuid, &superblock.name, uuid, blocks, kind)
 }

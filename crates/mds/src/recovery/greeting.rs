@@ -171,7 +171,7 @@ impl Recovery {
         }
         let (hello, _) = greeting;
         let description = shortened(&hello.description);
-        let info = ClientInfo { nonce: hello.nonce, local: false, description }.encode();
+        let info = ClientInfo { nonce: hello.nonce, seen_at: None, description }.encode();
         // Use the reserve: a client that cannot mount cannot remove anything. The store keeps
         // enough for the client's replies.
         let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
@@ -182,6 +182,9 @@ impl Recovery {
                 (engine::alloc::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
             );
             return Err(refusal(Fault::NoSpace, text));
+        }
+        if let Err(StoreError::Fault(fault @ Fault::NoNumbers)) = enrolled {
+            return Err(refusal(fault, "the server has issued all its client numbers"));
         }
         let enrolled = runtime.checked(enrolled, "enrolling a client");
         let (client, transno) = enrolled.ok_or_else(|| self.store_failed())?;
@@ -209,7 +212,7 @@ impl Recovery {
         }
         let info = self.absent.borrow_mut().remove(&client).ok_or_else(|| evicted(client))?;
         let session = Rc::new(self.new_session(greeting, client, SessionState::Recovering, true));
-        session.set_local(info.local);
+        session.set_local(self.evictions.watches(&info));
         self.sessions.begin(session.clone());
         Ok((session, (mds::RECOVERED, survived)))
     }

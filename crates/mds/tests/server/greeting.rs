@@ -42,7 +42,7 @@ fn greeting_that_the_server_cannot_serve_is_refused_and_leaves_no_client() {
     run(|bed| async move {
         for version in [VERSION - 1, VERSION + 1] {
             let other = Hello { version_min: version, version_max: version, ..hello() };
-            // The server reads a greeting of a version that does not say whom it expects, too.
+            // The server reads a greeting of a version that expects no server, too.
             let other = Hello { expected: Appended(None), ..other };
             let refused = refusal(&bed, other).await;
             assert_eq!(refused.fault, Fault::Unsupported);
@@ -78,8 +78,8 @@ fn only_a_client_that_asked_for_it_is_told_what_has_become_durable() {
             client.greet(Hello { features, ..hello() }).await.unwrap().unwrap();
             client.dir(types::Ino::ROOT, &format!("d{features}")).await;
             bed.sleep(Duration::from_secs(3)).await;
-            let told = client.pushes().iter().any(|push| matches!(push, Push::Committed { .. }));
-            assert_eq!(told, features == COMMITTED_PUSHES);
+            let pushed = client.pushes().iter().any(|push| matches!(push, Push::Committed { .. }));
+            assert_eq!(pushed, features == COMMITTED_PUSHES);
             client.call(Op::Goodbye {}).await.unwrap();
         }
     });

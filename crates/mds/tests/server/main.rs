@@ -9,5 +9,6 @@ mod greeting;
 mod inline;
 mod names;
 mod recovery;
+mod restarts;
 mod scrub;
 mod space;

@@ -12,7 +12,7 @@
 //! Invariants:
 //! - the list, with the requests in flight, keeps its limits, except for one request that exceeds
 //!   them alone;
-//! - whoever waits for room holds no slot, so what changes nothing passes;
+//! - what waits for room holds no slot, so that what changes nothing passes;
 //! - the wait ends when the server's log is durable, for which the server needs no client: so what
 //!   completes a recall cannot wait for itself.
 
@@ -62,8 +62,12 @@ impl<P: Peer> Session<P> {
 
     /// Makes the server flush its log, one request at a time.
     pub(super) fn force_sync(&self) {
-        if self.state.borrow().forced.is_some() {
-            return;
+        {
+            // While the list is empty, all that takes room is in flight: a flush would free nothing.
+            let state = self.state.borrow();
+            if state.forced.is_some() || state.replay.len() == 0 {
+                return;
+            }
         }
         // Without a permit others are in flight in all reserved slots: the next answer asks again.
         let Some(permit) = self.reserved.try_acquire(1) else { return };

@@ -63,7 +63,8 @@ pub fn check(hello: &Hello, me: &Identity) -> Result<Agreed, Refused> {
     let (method, data) = hello.auth.0.split_first().unwrap_or((&AUTH_NONE, &[]));
     if *method != AUTH_NONE || !data.is_empty() {
         let text = format!(
-            "this server knows no authentication method {method} with {} bytes; it knows none ({AUTH_NONE})",
+            "this server knows no authentication method {method} with {} bytes of data; \
+             it knows only {AUTH_NONE}: none",
             data.len()
         );
         return Err(refusal(Fault::Unsupported, text));

@@ -187,11 +187,11 @@ impl<P: Peer> Session<P> {
     pub fn learns_durable(&self, durable: Transno) -> bool {
         let last = self.last_transno.get();
         let waits = last > self.known_durable.get() && last <= durable;
-        let told = waits && self.state() == SessionState::Live && self.is_connected();
-        if told {
+        let learns = waits && self.state() == SessionState::Live && self.is_connected();
+        if learns {
             self.known_durable.set(durable);
         }
-        told
+        learns
     }
 
     /// Does it have an open connection?

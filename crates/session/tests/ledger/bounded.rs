@@ -119,7 +119,8 @@ fn wait_for_room_ends_with_its_caller_and_with_the_session() {
                 let mut adding = Box::pin(add(&session, 99));
                 let polled =
                     std::future::poll_fn(|cx| shared.step(operation, || adding.as_mut().poll(cx)));
-                ended.borrow_mut().extend(polled.await.err());
+                let fault = polled.await.err();
+                ended.borrow_mut().extend(fault);
             });
         }
         bed.wait(1000).await;
@@ -130,6 +131,22 @@ fn wait_for_room_ends_with_its_caller_and_with_the_session() {
         session.abandon();
         bed.wait(10).await;
         assert_eq!(*ended.borrow(), [Fault::Interrupted, Fault::Unreachable]);
+    });
+}
+
+/// A flush would free nothing.
+#[test]
+fn no_flush_is_asked_for_while_all_that_takes_room_is_in_flight() {
+    run(11, |bed| async move {
+        let (controls, session) = bounded(&bed).await;
+        controls.set_held(true);
+        let done = add_all(&bed, &session, 0..100);
+        bed.wait(10_000).await;
+        assert_eq!((done.get(), controls.syncs.get()), (0, 0));
+        assert!(session.lease_left() > Duration::ZERO);
+        controls.set_held(false);
+        bed.wait(10_000).await;
+        assert_eq!(done.get(), 100);
     });
 }
 

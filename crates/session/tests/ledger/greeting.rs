@@ -64,10 +64,10 @@ fn pushes_of_an_optional_kind_go_only_to_those_who_asked() {
             add(&session, 1).await.unwrap();
             running.flush().await;
             bed.wait(50).await;
-            let told = server && client;
-            assert_eq!(controls.pushes.get(), u64::from(told));
-            assert_eq!(session.unconfirmed(), usize::from(!told));
-            // A client that is not told learns it from its next renewal.
+            let pushed = server && client;
+            assert_eq!(controls.pushes.get(), u64::from(pushed));
+            assert_eq!(session.unconfirmed(), usize::from(!pushed));
+            // A client without pushes learns it from its next renewal.
             bed.wait(3000).await;
             assert_eq!(session.unconfirmed(), 0);
             assert!(controls.renewals.get() > 0);

@@ -47,11 +47,12 @@ pub struct Controls {
     pub disk: RefCell<Disk>,
     /// Does the log flush nothing?
     pub stalled: Cell<bool>,
-    /// Are held requests answered?
+    /// Do additions and held requests wait?
     pub held: Cell<bool>,
     pub changed: Notify,
     pub replays: Cell<u64>,
     pub renewals: Cell<u64>,
+    pub syncs: Cell<u64>,
     pub pushes: Cell<u64>,
     pub reclaimed: RefCell<Vec<String>>,
     pub answered_pushes: Cell<u64>,
@@ -79,6 +80,7 @@ impl Controls {
             changed: Notify::new(),
             replays: Cell::new(0),
             renewals: Cell::new(0),
+            syncs: Cell::new(0),
             pushes: Cell::new(0),
             reclaimed: RefCell::default(),
             answered_pushes: Cell::new(0),
@@ -234,6 +236,16 @@ impl Server {
         (position, Transno { epoch: Epoch(disk.epoch), lsn: Lsn(position + 1) })
     }
 
+    async fn while_held(&self) {
+        loop {
+            let changed = self.controls.changed.notified();
+            if !self.controls.held.get() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     async fn run(self: Rc<Self>, session: Rc<ServerSession>, request: Request<Ledger>) {
         let replayed = request.replay.is_some();
         if replayed {
@@ -245,19 +257,17 @@ impl Server {
             let mut reply = OpReply::Done {};
             match op {
                 Op::Add { number } => {
+                    self.while_held().await;
                     let request = (session.client, request.slot, request.seq, index);
                     let (position, at) = self.add(Entry { number: *number, request });
                     (reply, transno) = (OpReply::Position { position }, at);
                     session.note_change(at);
                 }
-                Op::Hold {} => loop {
-                    let changed = self.controls.changed.notified();
-                    if !self.controls.held.get() {
-                        break;
-                    }
-                    changed.await;
-                },
-                Op::Sync {} => self.flush().await,
+                Op::Hold {} => self.while_held().await,
+                Op::Sync {} => {
+                    self.controls.syncs.set(self.controls.syncs.get() + 1);
+                    self.flush().await;
+                }
                 Op::Renew {} => self.controls.renewals.set(self.controls.renewals.get() + 1),
                 Op::Goodbye {} => leaves = true,
                 Op::Recovered {} => self.sessions.finish_recovery(&session),
