@@ -373,6 +373,11 @@ impl Disks {
 
     /// The zone with this number. A segment that names another zone is damaged metadata.
     pub fn get(&self, pag: PagId) -> Result<&Rc<DataDisk>, Fault> {
+        if planted(Bug::ErrorSpreads)
+            && self.iter().any(|disk| !disk.flushes.borrow().lost.is_empty())
+        {
+            return Err(Fault::Io);
+        }
         self.by_pag.get(&pag).ok_or(Fault::Corrupt)
     }
 
