@@ -127,6 +127,9 @@ pub struct ClientConfig {
     pub log: Rc<dyn Fn(&str)>,
     /// The observer of content changes, if any.
     pub on_edit: Option<OnEdit>,
+    /// Asked, with the UUID of the file system, before a data device is opened: an error ends
+    /// `connect` with this text.
+    pub admit: Option<Admit>,
 }
 
 impl Default for ClientConfig {
@@ -145,9 +148,13 @@ impl Default for ClientConfig {
             connect_timeout: Duration::from_secs(10),
             log: Rc::new(|_| ()),
             on_edit: None,
+            admit: None,
         }
     }
 }
+
+/// See [`ClientConfig::admit`].
+pub type Admit = Rc<dyn Fn(types::Uuid) -> Result<(), String>>;
 
 /// On whose behalf an operation runs; the kernel has checked the caller's permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

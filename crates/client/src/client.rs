@@ -49,6 +49,10 @@ impl Client {
             on_edit: config.on_edit.clone(),
         };
         let (fs, pags) = session.offer();
+        if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
+            session.close().await;
+            return Err(ConnectError { text });
+        }
         let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
         match DataContext::open(
             env.clone(),

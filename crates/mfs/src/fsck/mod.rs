@@ -37,6 +37,8 @@ mod format_tests;
 mod gaps;
 #[cfg(test)]
 mod jobs_tests;
+#[cfg(test)]
+mod label_tests;
 mod labels;
 mod layouts;
 mod links;
