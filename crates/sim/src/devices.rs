@@ -9,9 +9,13 @@ use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
 use types::Duration;
 
 use crate::faults::Injector;
+use crate::mount::Mount;
 
 /// Within this time everybody knows of a failed request.
 pub(crate) const SETTLING: Duration = Duration::from_millis(20);
+
+/// Within this time a client that runs looks at a device for which nobody asks.
+const RETURN: Duration = Duration::from_secs(15);
 
 /// Fails the `nth` action of a kind, several from it on, or all from it on.
 fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
@@ -47,6 +51,15 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
+    /// Waits until every client that took the data device for dead has looked at it again.
+    async fn device_is_back(&self) {
+        let until = self.cluster.env.now() + RETURN;
+        let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
+        while self.cluster.env.now() < until && self.fleet.mounts().iter().any(is_absent) {
+            self.cluster.env.sleep(SETTLING).await;
+        }
+    }
+
     /// The data device fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
         let disk = self.cluster.data();
@@ -62,6 +75,7 @@ impl Injector {
         self.pause(most).await;
         disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
+        self.device_is_back().await;
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);
     }

@@ -16,6 +16,10 @@
 mod boundary;
 mod budget;
 mod commit;
+mod device;
+mod device_open;
+mod device_state;
+mod device_watch;
 mod disks;
 mod file;
 mod inline;

@@ -9,8 +9,8 @@ use env::{DiskOptions, Env};
 use label::{Label, SliceKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    ClientId, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
-    SegmentState, Timestamp, Uuid,
+    ClientId, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment, SegmentState,
+    Timestamp, Uuid,
 };
 
 use super::jobs_tests::same_report;
