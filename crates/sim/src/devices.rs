@@ -15,9 +15,13 @@ use crate::cluster::{Cluster, SERVER};
 use crate::events::Event;
 use crate::faults::Injector;
 use crate::history::History;
+use crate::mount::Mount;
 
 /// Within this time everybody knows of a failed request.
 pub(crate) const SETTLING: Duration = Duration::from_millis(20);
+
+/// Within this time a client that runs looks at a device for which nobody asks.
+const RETURN: Duration = Duration::from_secs(15);
 
 /// Separates random numbers about zones from others.
 const ASIDE: u64 = 0x7a6f_6e65_7300_0000;
@@ -65,6 +69,15 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
+    /// Waits until every client that took the data device for dead has looked at it again.
+    async fn device_is_back(&self) {
+        let until = self.cluster.env.now() + RETURN;
+        let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
+        while self.cluster.env.now() < until && self.fleet.mounts().iter().any(is_absent) {
+            self.cluster.env.sleep(SETTLING).await;
+        }
+    }
+
     /// A data device fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
         let zone = self.any_zone(None, &mut self.aside());
@@ -81,6 +94,7 @@ impl Injector {
         self.pause(most).await;
         disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
+        self.device_is_back().await;
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);
     }

@@ -28,7 +28,9 @@ use super::budget::Budget;
 use super::context::{
     COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
 };
-use super::disks::{DataConfig, Disks, Stability};
+use super::device::Stability;
+use super::device_watch::watch_devices;
+use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::grants::Space;
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
@@ -45,7 +47,7 @@ const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
 /// Between two checks of an unused pool.
 const POOL_CHECK: Duration = Duration::from_secs(10);
 /// Files of one batch.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// Concurrent batches of files whose writes are on the same devices.
 const BATCHES: usize = 4;
 /// Lowest and highest stamp of completed writes, by device.
@@ -95,6 +97,9 @@ impl DataContext {
             batches: RefCell::default(),
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
+        let watch = ctx.disks.watch.clone();
+        env.spawn(watch_devices(env.clone(), Rc::downgrade(&ctx), watch));
+        ctx.choose_zones();
         Ok(ctx)
     }
 
@@ -112,6 +117,7 @@ impl DataContext {
         for file in files {
             file.drop_all(true);
         }
+        self.disks.opening.set_client(new_client);
         let this = self.clone();
         self.env.spawn(async move {
             for device in this.disks.devices() {
@@ -122,27 +128,10 @@ impl DataContext {
         });
     }
 
-    /// See [`crate::boundary::DataHalf::sync_all`].
-    pub(super) async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
-        let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
-        let mut result = Ok(());
-        for batch in files.chunks(BATCH) {
-            let mut claimed = Vec::with_capacity(batch.len());
-            // In the order of inode numbers, so that two calls cannot deadlock.
-            for file in batch {
-                if !file.is_settled() {
-                    file.claim_commit().await;
-                    claimed.push(file.clone());
-                }
-            }
-            let outcomes = self.commit_files(&claimed, Purpose::Flush).await;
-            for (file, outcome) in claimed.iter().zip(outcomes) {
-                let again = outcome == Err(Fault::Interrupted) || file.state.borrow().alone;
-                let outcome = if again { file.commit_alone().await } else { outcome };
-                result = result.and(outcome);
-            }
-        }
-        result
+    /// The files that are not settled.
+    pub(super) fn unsettled(&self) -> Vec<Rc<File>> {
+        let active = self.active.borrow();
+        active.values().filter(|file| !file.is_settled()).cloned().collect()
     }
 
     /// See [`crate::boundary::DataHalf::commit_unmapped`].
@@ -193,7 +182,7 @@ impl DataContext {
     pub(super) fn launch_for_room(&self) {
         // Inline data releases its share when it is committed.
         self.wake.notify_all();
-        if self.flights.get() > 0 {
+        if self.disks.is_room_coming() {
             return;
         }
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
@@ -428,8 +417,9 @@ impl DataContext {
         for (&pag, &(_, high)) in &all {
             if let Ok(disk) = self.disks.get(pag) {
                 let disk = disk.clone();
-                flushes
-                    .push(self.env.spawn_join(async move { disk.flush_past((high, high)).await }));
+                flushes.push(
+                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
+                );
             }
         }
         for flush in flushes {
@@ -440,8 +430,10 @@ impl DataContext {
             let mut state = file.state.borrow_mut();
             let mut lost = false;
             for (pag, stamps) in stamps {
-                let stable =
-                    self.disks.get(pag).map_or(Stability::Lost, |disk| disk.stability(stamps));
+                let stable = self
+                    .disks
+                    .get(pag)
+                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps));
                 lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();
                 match known {

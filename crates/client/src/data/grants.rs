@@ -1,10 +1,14 @@
 //! The state of the grants of the server to the pool.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
-use types::Instant;
 use types::limits::GRANT_BLOCKS;
+use types::{Ino, Instant};
+
+use super::file::File;
 
 /// State of the pool's grants.
 pub(super) struct Space {
@@ -25,6 +29,18 @@ pub(super) struct Space {
     pub(super) transfers: Cell<usize>,
     pub(super) transfer_changes: Cell<u64>,
     pub(super) transfers_done: Notify,
+    /// Files with runs that wait for blocks of another zone.
+    pub(super) starved: RefCell<BTreeMap<Ino, Rc<File>>>,
+    pub(super) relieving: Cell<bool>,
+    /// Until then, silent and failing zones are used, too.
+    pub(super) modest_until: Cell<Instant>,
+}
+
+impl Space {
+    /// Are silent and failing zones avoided?
+    pub(super) fn is_choosy(&self, now: Instant) -> bool {
+        now >= self.modest_until.get()
+    }
 }
 
 /// A transfer of blocks between server and pool.
@@ -60,6 +76,9 @@ impl Default for Space {
             transfers: Cell::new(0),
             transfer_changes: Cell::new(0),
             transfers_done: Notify::new(),
+            starved: RefCell::default(),
+            relieving: Cell::new(false),
+            modest_until: Cell::new(Instant::default()),
         }
     }
 }

@@ -281,6 +281,33 @@ fn restarted_server_flushes_for_clients_evicted_before_it() {
     });
 }
 
+/// A device that fails is absent for the server until it works again; one that stands still is not.
+#[test]
+fn status_names_an_absent_data_device_and_why() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let admin = Client::new(bed.world.node("admin"));
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        let status = async || match admin.call(Op::Status {}).await {
+            Ok(OpReply::Text { text }) => text,
+            other => panic!("{other:?}"),
+        };
+        data.fail_from(env::sim::DiskAction::Read, 1, env::sim::DiskFault::Io);
+        bed.sleep(Duration::from_secs(11)).await;
+        let said = status().await;
+        assert!(said.contains(r#""device":"absent""#) && said.contains("error"), "{said}");
+        assert!(bed.logged("is absent on this host"));
+        data.heal();
+        bed.sleep(Duration::from_secs(2)).await;
+        assert!(status().await.contains(r#""device":"sound""#));
+        data.stall(true);
+        bed.sleep(Duration::from_secs(30)).await;
+        assert!(status().await.contains(r#""device":"sound""#), "it owes nothing that matters");
+        data.stall(false);
+    });
+}
+
 #[test]
 fn status_names_a_data_device_that_owes_a_flush() {
     run(|bed| async move {
