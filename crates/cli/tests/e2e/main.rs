@@ -22,6 +22,7 @@ mod harness;
 mod inline;
 mod kill;
 mod locks;
+mod missing;
 mod namespaces;
 mod posix;
 mod programs;
