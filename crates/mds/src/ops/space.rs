@@ -26,17 +26,17 @@ pub fn is_full(txn: &mut Txn<'_>) -> Result<bool, Stop> {
     Ok(txn.pags()?.iter().all(|pag| pag.free == 0))
 }
 
-/// Grants blocks: at most an eighth of the free ones, so that the asking clients share the last
-/// blocks.
+/// Grants blocks in at most `most` runs: at most an eighth of the free ones, so that the asking
+/// clients share the last blocks.
 pub fn grant(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    hint: Option<PagId>,
-    blocks: u64,
+    (hint, blocks): (Option<PagId>, u64),
+    most: usize,
 ) -> Result<OpReply, Stop> {
     let free: u64 = txn.pags()?.iter().map(|pag| pag.free).sum();
     let blocks = blocks.min(GRANT_BLOCKS * 4).min((free / 8).max(1));
-    let runs = txn.grant(cx.client, hint, blocks)?;
+    let runs = txn.grant_pieces(cx.client, hint, blocks, most)?;
     let runs: Vec<PagRun> =
         runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
     cx.effects.outcome = Some(Outcome::Space(runs.clone()));

@@ -21,6 +21,7 @@ pub mod runs;
 pub mod splice;
 
 pub use frozen::ALL_FILES;
+pub use grant::GRANT_PIECES;
 pub use pags::PagState;
 
 pub use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
