@@ -22,7 +22,7 @@ use types::{ClientId, Duration, Instant, Transno};
 
 pub use self::client_info::ClientInfo;
 pub use self::connection::{Connection, receive, write};
-pub use self::session::{Admission, SLOTS_ALL, Session, SessionIdentity, SessionState};
+pub use self::session::{Admission, Session, SessionIdentity, SessionState};
 use crate::runtime::Runtime;
 
 /// Longest pause between two looks at the clock.
@@ -34,7 +34,8 @@ pub struct Sessions {
     table: RefCell<BTreeMap<ClientId, Rc<Session>>>,
     /// Connections, including those without a session yet.
     connections: RefCell<Vec<Weak<Connection>>>,
-    /// Notified when a session has ended or has finished its recovery, and when the server stops.
+    /// Notified when a session has ended, when the last one has finished its recovery, and when the
+    /// server stops.
     changed: Notify,
     /// The address at which clients find the server.
     address: RefCell<String>,
@@ -101,19 +102,13 @@ impl Sessions {
         self.table.borrow_mut().remove(&client);
     }
 
-    /// The client has reclaimed and replayed everything.
-    pub fn finish_recovery(&self, session: &Session) {
-        session.set_state(SessionState::Live);
-        self.announce_change();
-    }
-
     /// Wakes those who wait for [`Sessions::changed`].
     pub fn announce_change(&self) {
         self.changed.notify_all();
     }
 
-    /// Ends when a session has ended or has finished its recovery, or the server stops; it misses
-    /// nothing after the call.
+    /// Ends when a session has ended, the last one has finished its recovery, or the server stops;
+    /// it misses nothing after the call.
     pub fn changed(&self) -> Notified {
         self.changed.notified()
     }

@@ -20,7 +20,7 @@ use types::{Bug, ClientId, Duration, HashMap, Instant, Transno, planted};
 use super::Connection;
 
 /// Slots of a session, ordinary and reserved.
-pub const SLOTS_ALL: usize = (SLOTS + RESERVED_SLOTS) as usize;
+const SLOTS_ALL: usize = (SLOTS + RESERVED_SLOTS) as usize;
 const _: () = assert!(SLOTS_ALL <= 128, "a slot is a bit of a u128");
 
 /// The state of a session.
@@ -52,12 +52,35 @@ pub enum Admission {
 
 #[derive(Default)]
 struct Slot {
+    number: u16,
     seq: Option<u32>,
     busy: bool,
     /// The request is executed for the second time: the client sent it again on a new connection,
     /// and it changes nothing.
     repeated: bool,
     answer: Option<Reply>,
+}
+
+/// The slots that have been used, by number. Clients use few of them most of the time, and a server
+/// has many clients.
+#[derive(Default)]
+struct UsedSlots(Vec<Slot>);
+
+impl UsedSlots {
+    /// Slot `number`; `None` if a session has no such slot.
+    fn get_mut(&mut self, number: u16) -> Option<&mut Slot> {
+        if usize::from(number) >= SLOTS_ALL {
+            return None;
+        }
+        let at = match self.0.binary_search_by_key(&number, |slot| slot.number) {
+            Ok(at) => at,
+            Err(at) => {
+                self.0.insert(at, Slot { number, ..Slot::default() });
+                at
+            }
+        };
+        self.0.get_mut(at)
+    }
 }
 
 /// See the module.
@@ -89,7 +112,7 @@ pub struct Session {
     state: Cell<SessionState>,
     connection: RefCell<Option<Rc<Connection>>>,
     connections: Cell<u64>,
-    slots: RefCell<Vec<Slot>>,
+    slots: RefCell<UsedSlots>,
     granting: Cell<u128>,
     held_back: RefCell<VecDeque<(u128, Recall)>>,
 }
@@ -132,7 +155,7 @@ impl Session {
             state: Cell::new(state),
             connection: RefCell::new(None),
             connections: Cell::new(0),
-            slots: RefCell::new((0..SLOTS_ALL).map(|_| Slot::default()).collect()),
+            slots: RefCell::default(),
             granting: Cell::new(0),
             held_back: RefCell::default(),
         }
@@ -350,7 +373,7 @@ impl Session {
     /// Decides what to do with a request that has come.
     pub fn admit(&self, slot: u16, seq: u32) -> Admission {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(usize::from(slot)) else {
+        let Some(slot) = slots.get_mut(slot) else {
             return Admission::Protocol("a slot is out of range");
         };
         let fresh = slot.seq.is_none();
@@ -375,7 +398,8 @@ impl Session {
             _ => {}
         }
         let repeated = slot.seq == Some(seq);
-        *slot = Slot { seq: Some(seq), busy: true, repeated, answer: None };
+        let number = slot.number;
+        *slot = Slot { number, seq: Some(seq), busy: true, repeated, answer: None };
         Admission::New { fresh }
     }
 
@@ -383,20 +407,21 @@ impl Session {
     /// it may have any number: requests that changed nothing are not replayed.
     pub fn admit_replay(&self, slot: u16) -> Admission {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(usize::from(slot)) else {
+        let Some(slot) = slots.get_mut(slot) else {
             return Admission::Protocol("a slot is out of range");
         };
         if slot.busy {
             return Admission::Ignore;
         }
-        *slot = Slot { seq: None, busy: true, repeated: false, answer: None };
+        let number = slot.number;
+        *slot = Slot { number, seq: None, busy: true, repeated: false, answer: None };
         Admission::New { fresh: true }
     }
 
     /// Records the answer of a slot's request. `keep`: executing the request again would not give
     /// the same answer.
     pub fn answered(&self, reply: &Reply, keep: bool) {
-        if let Some(slot) = self.slots.borrow_mut().get_mut(usize::from(reply.slot))
+        if let Some(slot) = self.slots.borrow_mut().get_mut(reply.slot)
             && slot.seq.is_none_or(|seq| seq == reply.seq)
         {
             slot.busy = false;
@@ -408,9 +433,10 @@ impl Session {
     /// Checks the invariants; `durable`: the last durable transaction.
     pub fn validate(&self, durable: Transno) {
         let (slots, granting) = (self.slots.borrow(), self.granting.get());
-        assert_eq!(slots.len(), SLOTS_ALL);
-        for (index, slot) in slots.iter().enumerate() {
-            assert!(!slot.busy || slot.answer.is_none(), "slot {index} is busy and has an answer");
+        assert!(slots.0.is_sorted_by(|a, b| a.number < b.number), "a slot is there twice");
+        for slot in &slots.0 {
+            let number = slot.number;
+            assert!(!slot.busy || slot.answer.is_none(), "slot {number} is busy and has an answer");
         }
         for (after, recall) in &*self.held_back.borrow() {
             assert_eq!(recall.client, self.client, "another client's recall is held back");
