@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mfs::{Cost, StoreError};
 use proto::frame::{Decoder, Received};
 use proto::mds::{self, Hello, Message, Refused, Welcome};
-use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
+use types::limits::{SESSIONS_MAX, SLOTS};
 use types::{Bug, ClientId, Duration, Fault, Transno, planted};
 
 use super::Recovery;
@@ -168,11 +168,8 @@ impl Recovery {
         // enough for the client's replies.
         let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
         if let Err(StoreError::Fault(Fault::NoSpace)) = enrolled {
-            let text = format!(
-                "the metadata zone has no room for another client, whose replies may take {} KiB; \
-                 remove files by those that are there, or evict some",
-                (engine::alloc::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
-            );
+            let text = "the metadata zone has no room for another client; remove files by those \
+                        that are there, or evict some";
             return Err(refusal(Fault::NoSpace, text));
         }
         let enrolled = runtime.checked(enrolled, "enrolling a client");
@@ -199,6 +196,7 @@ impl Recovery {
         let info = self.absent.borrow_mut().remove(&client).ok_or_else(|| evicted(client))?;
         let session = Rc::new(self.new_session(hello, client, SessionState::Recovering, true));
         session.set_local(info.local);
+        self.recovering.borrow_mut().insert(client);
         self.sessions.begin(session.clone());
         Ok((session, (mds::RECOVERED, survived)))
     }
