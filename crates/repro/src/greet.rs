@@ -7,7 +7,7 @@
 //! - each client makes a file and holds it, as mounts hold what they work on; the server is killed,
 //!   and its successor hears of each client what it holds, and what may be lost;
 //! - processor time is all that the successor's process used from its start until the last client
-//!   is done, kernel included: opening the store, redo of the log, reading what is known of clients;
+//!   is done, kernel included: opening the store, redo of the log, reading the known clients;
 //! - a process may have fewer open files than clients; then the others greet, make their file and
 //!   part: a session outlives its connection.
 
@@ -399,7 +399,8 @@ impl Drop for Server {
     }
 }
 
-/// Is the server of a measurement: serves the store in `image`, says where, and ends with its input.
+/// Is the server of a measurement: serves the store in `image`, says where, and ends with its
+/// input.
 ///
 /// # Errors
 /// Those of the store and the server.

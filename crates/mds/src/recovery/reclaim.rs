@@ -30,7 +30,7 @@ impl Recovery {
         self.presume_open(session).await?;
         session.set_state(SessionState::Live);
         self.recovering.borrow_mut().remove(&session.client);
-        // While grace waits for others, it does not look for whom: that takes time for each client.
+        // While grace waits for other clients it need not wake: it would look at each of them.
         if self.recovering.borrow().is_empty() && self.absent.borrow().is_empty() {
             self.sessions.announce_change();
         }
