@@ -12,7 +12,7 @@ use crate::error::ServeError;
 use crate::introspection::Introspection;
 use crate::server::Server;
 use crate::status::{self, Status};
-use crate::{dispatch, orphans, upkeep};
+use crate::{orphans, upkeep};
 
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -119,7 +119,7 @@ async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
         match accepted {
             Ok(stream) => {
                 fails = false;
-                server.runtime.env.spawn(dispatch::serve(server.clone(), stream));
+                server.runtime.env.spawn(session::server::serve(server.clone(), stream));
             }
             Err(error) => {
                 if !std::mem::replace(&mut fails, true) {

@@ -7,11 +7,12 @@
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
 use env::{Disk, Env};
-use types::{Attr, FileKind, Ino, PagId, Timestamp, Uuid};
+use types::{Attr, DirNo, FileKind, Ino, ShardId, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
+use crate::format::number::{home_of, is_root_dir, system_chunk};
 use crate::format::slot::Slot;
+pub use crate::format::space::PagFormat;
 use crate::handle::Mfs;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
 use crate::txn::Txn;
@@ -21,28 +22,10 @@ use engine::format::block::BlockType;
 use engine::format::features::Features;
 use engine::store::Store;
 
-/// One data zone, as in its label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PagFormat {
-    /// Its number.
-    pub id: PagId,
-    /// The UUID in the label of its device.
-    pub uuid: Uuid,
-    /// Its blocks, the label's included.
-    pub blocks: u64,
-}
-
-impl PagFormat {
-    /// Does the zone have a block besides the label, and can a segment address all its blocks?
-    pub(crate) fn is_possible(&self) -> bool {
-        self.blocks >= 2 && self.blocks >> 46 == 0
-    }
-}
-
 /// Properties of a new file system.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Its name, which must satisfy [`types::label::check_fs_name`].
+    /// Its name, which must satisfy [`types::check_fs_name`].
     pub name: String,
     /// Its UUID.
     pub uuid: Uuid,
@@ -57,16 +40,30 @@ pub struct FormatOptions {
 }
 
 impl Mfs {
-    /// Makes a new, empty file system on `disk`, and leaves it closed.
+    /// Makes a new, empty file system on `disk`, and leaves it closed. It has shard 0.
     ///
     /// # Errors
     /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
     /// option is invalid; `Io`.
     pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
+        Mfs::format_shard(env, disk, ShardId(0), options).await
+    }
+
+    /// As [`Mfs::format`], of the metadata that is `shard` of its file system.
+    ///
+    /// # Errors
+    /// As [`Mfs::format`].
+    pub async fn format_shard(
+        env: &Env,
+        disk: &Disk,
+        shard: ShardId,
+        options: &FormatOptions,
+    ) -> Result<(), StoreError> {
         let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
         let empty = engine::store::mkfs::FormatOptions {
             name,
             uuid: *uuid,
+            shard,
             log_bytes: *log_bytes,
             features: *features,
             force: *force,
@@ -83,23 +80,25 @@ impl Mfs {
 /// `Stop` as any body of a transaction; `Invalid` for impossible PAGs.
 pub fn write_initial_content(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
     let start = txn.alloc_meta(1, None)?;
+    let system = [txn.root_dir(), txn.orphan_dir()];
     let block = txn.init(start, BlockType::Directory)?;
-    for ino in [Ino::ROOT, ORPHAN_DIR] {
+    for ino in system {
         let place = home_of(ino);
         let mut slot = Slot::default();
         slot.set_next_reuse(1);
         slot.set_inode(b"", &first_attr(ino));
         slot.store(block, place.index());
     }
-    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let descriptor = Descriptor { owner: Ino::NONE, next: DirNo(0), index: 0, used: 1 };
     let run = ContentRun::present(0, start, 1);
-    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
-    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
+    let chunk = system_chunk(txn.shard());
+    CHUNKS.insert(txn, &chunk_key(chunk, 0), &run.encode())?;
+    CHUNKS.insert(txn, &chunk_key(chunk, DESCRIPTOR), &descriptor.encode())?;
     insert_zero_entries(txn)?;
     txn.set_root(NEXT_CHUNK, 1)?;
     txn.set_root(NEXT_CLIENT, 1)?;
     txn.set_root(INODES, 2)?;
-    txn.format_pags(&options.pags)
+    txn.space().format_pags(&options.pags)
 }
 
 pub(crate) fn first_attr(ino: Ino) -> Attr {
@@ -107,7 +106,7 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
     Attr {
         ino,
         kind: FileKind::Directory,
-        mode: if ino == Ino::ROOT { 0o755 } else { 0 },
+        mode: if is_root_dir(ino) { 0o755 } else { 0 },
         nlink: 2,
         uid: 0,
         gid: 0,

@@ -76,7 +76,7 @@ pub fn image_of(mfs: &crate::handle::Mfs) -> env::sim::SimDisk {
     use types::limits::{BLOCK, BLOCK_U64};
     let mut superblock = mfs.superblock();
     let blocks = superblock.blocks;
-    let disk = env::sim::SimDisk::new(blocks * BLOCK_U64);
+    let disk = env::sim::SimDisk::new((blocks + 1) * BLOCK_U64);
     let cached = |at| {
         let copy = mfs.with_cached(types::MetaBlock(at), |data| data.copied());
         copy.map(|data| (at, data))
@@ -93,7 +93,7 @@ pub fn image_of(mfs: &crate::handle::Mfs) -> env::sim::SimDisk {
         let place = engine::format::superblock::Superblock::place(index, blocks);
         disk.poke(place.0 * BLOCK_U64, &data);
     }
-    disk.poke(0, &engine::store::mkfs::label_of(&superblock).encode());
+    label::put(&disk, &engine::store::mkfs::label_of(&superblock));
     disk
 }
 
@@ -103,11 +103,7 @@ fn new_store_with_log(
     features: engine::format::features::Features,
 ) -> crate::handle::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
-    let pag = |id: u16| PagFormat {
-        id: types::PagId(id),
-        uuid: types::Uuid([id as u8; 16]),
-        blocks: 10_000,
-    };
+    let pag = |id: u16| PagFormat::whole(types::PagId(id), types::Uuid([id as u8; 16]), 10_000);
     let options = FormatOptions {
         name: "test".into(),
         uuid: types::Uuid([7; 16]),
@@ -142,10 +138,39 @@ pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
     }
 }
 
+/// Clients begin to replay.
+pub fn begin_replays(mfs: &crate::handle::Mfs) {
+    run(mfs, |txn| {
+        txn.names().begin_replays();
+        Ok(())
+    });
+}
+
 /// Runs a transaction, which must succeed, on a volatile store.
 pub fn run<T>(
     mfs: &crate::handle::Mfs,
     body: impl FnMut(&mut crate::txn::Txn<'_>) -> Result<T, engine::error::Stop>,
 ) -> T {
     now(mfs.run(engine::cost::Cost::STEP, body)).unwrap().0
+}
+
+/// Changes the link count of an inode.
+pub fn links(
+    txn: &mut crate::txn::Txn<'_>,
+    ino: types::Ino,
+    change: i32,
+) -> Result<(), engine::error::Stop> {
+    let attr = txn.names().attr(ino)?.unwrap();
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.names().set_attr(&types::Attr { nlink, ..attr })
+}
+
+/// Creates a directory.
+pub fn new_dir(
+    txn: &mut crate::txn::Txn<'_>,
+    parent: types::Ino,
+    text: &str,
+) -> Result<types::Ino, engine::error::Stop> {
+    let name = types::Name::new(text.as_bytes()).unwrap();
+    txn.names().create(parent, &name, &new_inode(types::FileKind::Directory), None)
 }

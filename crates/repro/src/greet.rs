@@ -22,8 +22,8 @@ use mds::{Config, Mds};
 use mfs::{Mfs, OpenOptions, SlotSize};
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{
-    HeldLease, Hello, Message, NewNode, Op, OpReply, Principal, Push, RECOVERED, Replay, Reply,
-    Request, VERSION, Welcome,
+    CLIENT, HeldLease, Hello, Message, NewNode, Op, OpReply, Principal, Push, RECOVERED, Replay,
+    Reply, Request, Welcome,
 };
 use proto::wire::Bytes;
 use serde::Serialize;
@@ -259,17 +259,10 @@ impl Peer {
         let stream = env.connect(address).await.map_err(|error| lost(&error))?;
         self.line = Some((stream, Decoder::new()));
         let hello = Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            features: 0,
-            fs_name: NAME.to_owned(),
-            role: 0,
             client: self.client,
             nonce: self.nonce,
             seen: self.made.as_ref().map_or(Transno::ZERO, |(_, reply)| reply.transno),
-            description: "repro greet".to_owned(),
-            auth: Bytes::default(),
-            lease_ms: 0,
+            ..Hello::new::<proto::mds::Mds>(CLIENT, NAME, "repro greet")
         };
         self.send(&Message::Hello { hello }).await?;
         match self.next().await? {

@@ -12,6 +12,7 @@ use env::sim::{
     DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
 };
 use env::{Disk, DiskOptions, Env};
+use label::{Label, SliceKind};
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use mfs::SlotFeatures;
 use mfs::fsck::FsckOptions;
@@ -20,9 +21,8 @@ use mfs::{
     SlotSize, Stop, StoreError, Txn,
 };
 use proto::mds::Reply;
-use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
+use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
 use crate::invariant::Invariant;
@@ -133,7 +133,7 @@ impl Observer for ServerObserver {
 /// Sizes of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Sizes {
-    /// Blocks of the data zone, its label included.
+    /// Blocks of the data zone, block 0 included.
     pub data: u64,
     /// Blocks of the metadata zone.
     pub meta: u64,
@@ -195,7 +195,7 @@ fn formatted(sizes: Sizes, made: Format) -> SimDisk {
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
             let disk = env.open_disk(META, options).await.expect("the disk is there");
-            let pag = PagFormat { id: ZONE, uuid: pag_uuid(), blocks: sizes.data };
+            let pag = PagFormat::whole(ZONE, pag_uuid(), sizes.data);
             let format = FormatOptions {
                 name: FS.into(),
                 uuid: fs_uuid(),
@@ -225,17 +225,10 @@ async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
 }
 
 fn labelled(sizes: Sizes) -> SimDisk {
-    let disk = SimDisk::new(sizes.data * BLOCK_U64);
-    let label = Label {
-        kind: LabelKind::Data,
-        fs_uuid: fs_uuid(),
-        pag_uuid: pag_uuid(),
-        pag: ZONE,
-        fencing_epoch: Epoch(0),
-        blocks: sizes.data,
-        fs_name: FS.into(),
-    };
-    disk.poke(0, &label.encode());
+    let blocks = sizes.data + 1;
+    let disk = SimDisk::new(blocks * BLOCK_U64);
+    let kind = SliceKind::Data { pag: ZONE };
+    label::put(&disk, &Label::single(fs_uuid(), FS, pag_uuid(), blocks, kind));
     disk
 }
 
@@ -493,10 +486,10 @@ impl Cluster {
         let store = self.store.borrow();
         let store = store.as_ref()?;
         let mut counted = pin!(store.run(Cost::READ, |txn| {
-            let zones = txn.pags()?;
+            let zones = txn.space().pags()?;
             // Freed blocks of files that an evicted client could write stay unusable until its
             // quarantine ends.
-            let held = !txn.quarantines()?.is_empty();
+            let held = !txn.space().quarantines()?.is_empty();
             let freed = |zone: &mfs::PagState| if held { 0 } else { zone.freed };
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
         }));
@@ -512,7 +505,7 @@ impl Cluster {
     /// Orphans that no client except `clients` may have open; `None` without a server that can
     /// answer.
     pub(crate) fn unused_orphans(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
-        let found = self.inspect(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
+        let found = self.inspect(|txn| txn.names().orphans(Ino::NONE, ORPHANS))?;
         let leases = self.ledger()?.leases();
         let is_used = |ino: &Ino| {
             let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
@@ -530,16 +523,16 @@ impl Cluster {
         let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
         let mut looked = pin!(store.run(Cost::READ, |txn| {
             let mut text = String::new();
-            for zone in txn.pags()? {
+            for zone in txn.space().pags()? {
                 text +=
                     &format!("\n  {} blocks are free, {} are being freed", zone.free, zone.freed);
             }
             for (client, _) in txn.clients()? {
-                let blocks: u64 = txn.pool(client)?.iter().map(|(.., len)| len).sum();
+                let blocks: u64 = txn.space().pool(client)?.iter().map(|(.., len)| len).sum();
                 text += &format!("\n  the pool of client {client} has {blocks}");
             }
-            text += &format!("\n  quarantines {:?}", txn.quarantines()?);
-            for ino in txn.orphans(Ino(0), 100)? {
+            text += &format!("\n  quarantines {:?}", txn.space().quarantines()?);
+            for ino in txn.names().orphans(Ino(0), 100)? {
                 let users = leases.iter().filter(|lease| lease.ino == ino);
                 let users: Vec<_> = users.map(|lease| (lease.client, lease.rights)).collect();
                 text += &format!("\n  inode {ino} has no name, and is used by {users:?}");

@@ -61,10 +61,8 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     };
     let opened = Mfs::open(&env, &disk, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
-    if mfs.is_label_damaged() {
-        log::line(&format!(
-            "{path}: its label (block 0) is damaged; the superblock has the same data"
-        ));
+    if let Some(damage) = mfs.label_damage() {
+        log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));
     }
     for (block, what) in mfs.damage() {
         log::line(&format!(
@@ -118,7 +116,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
 
 /// The data zones: their identities from the metadata, their paths from the cluster's file.
 async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
-    let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
+    let states = mfs.run(Cost::SMALL, |txn| txn.space().pags()).await;
     let (states, _) = states.map_err(|error| store_failed(path, &error))?;
     let mut places = Vec::new();
     let unknown = |(id, _): &&(PagId, Zone)| states.iter().all(|state| state.id != *id);

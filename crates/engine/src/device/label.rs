@@ -3,68 +3,104 @@
 //! Invariants:
 //! - an opening refuses a device whose label says that it is something else;
 //! - a damaged label alone loses nothing: the superblock repeats all its content;
-//! - a label of zeros counts as missing, unless both superblocks are whole and the administrator
-//!   who runs a repair knows their file system;
+//! - a label of zeros in both places counts as missing, unless both superblocks are whole and the
+//!   administrator who runs a repair knows their file system;
 //! - no message about a device with a whole superblock, or with a label of Redbud, suggests
 //!   formatting it.
 
-use types::label::{LABEL_MAGIC, Label, LabelError, LabelKind};
-use types::{MetaBlock, Uuid};
+use env::{Disk, Env};
+use label::{Contents, Damage, Label, SliceKind, Why};
+use types::limits::BLOCK_U64;
 
 use crate::device::Device;
-use crate::device::copies::{CopyChoice, choose, read_copies, refused};
+use crate::device::copies::{CopyChoice, choose, read_copies, refused, resized};
 use crate::error::StoreError;
 use crate::format::superblock::Superblock;
 
 /// The condition of a label.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LabelCondition {
-    /// It is whole and of a metadata device.
+    /// Both copies are whole and of a metadata device.
     Whole,
-    /// It is damaged, but belongs to this device: the superblock decides.
-    Damaged,
+    /// One copy is whole and of a metadata device.
+    OneCopy(Damage),
+    /// Both copies are damaged, but belong to this device: the superblock decides.
+    Damaged(String),
 }
 
-/// Refuses a device whose label says that it is something else, or that has none.
+impl LabelCondition {
+    /// What is wrong with it, if anything.
+    pub fn damage(&self) -> Option<String> {
+        match self {
+            LabelCondition::Whole => None,
+            LabelCondition::OneCopy(damage) => Some(damage.to_string()),
+            LabelCondition::Damaged(text) => Some(text.clone()),
+        }
+    }
+}
+
+/// Finds the metadata on a device, and refuses a device whose label says that it is something
+/// else, or that has none.
 ///
 /// # Errors
 /// `Refused`, `Io`.
-pub async fn check(device: &Device) -> Result<LabelCondition, StoreError> {
-    if device.blocks() < 4 {
-        return Err(refused(device, "too small to be a Redbud metadata device"));
+pub async fn check(env: &Env, disk: &Disk) -> Result<(Device, LabelCondition), StoreError> {
+    let whole = Device::whole(env, disk);
+    if whole.blocks() < 4 {
+        return Err(refused(&whole, "too small to be a Redbud metadata device"));
     }
-    let bytes = device.read(MetaBlock(0), 1).await?;
-    match Label::decode(&bytes) {
-        Ok(label) if label.kind == LabelKind::Data => {
-            let text = format!(
-                "is a data device of file system `{}` (PAG {}), not its metadata device; \
-                 name the metadata device instead",
-                label.fs_name, label.pag
-            );
-            Err(refused(device, &text))
+    match label::read(disk).await {
+        Ok(found) => {
+            let device = metadata_in(&whole, &found.label)?;
+            let condition = found.damage.map_or(LabelCondition::Whole, LabelCondition::OneCopy);
+            Ok((device, condition))
         }
-        Ok(_) => Ok(LabelCondition::Whole),
-        Err(LabelError::Checksum | LabelError::Field(_)) => Ok(LabelCondition::Damaged),
-        Err(LabelError::Version(version)) => {
-            let text = format!(
-                "its label has version {version}, which this release does not know; \
-                 use a newer release of redbud"
-            );
-            Err(refused(device, &text))
-        }
-        Err(LabelError::Foreign | LabelError::Short) => without_magic(device, &bytes).await,
+        Err(none) => match &none.why {
+            Why::Damaged(_) => Ok((whole, LabelCondition::Damaged(none.to_string()))),
+            Why::Foreign => Err(without_label(&whole).await),
+            Why::Unreleased | Why::Version(_) | Why::Contradiction => {
+                Err(refused(&whole, &none.to_string()))
+            }
+        },
     }
 }
 
-/// The superblock of a device whose label is all zeros, if both copies are whole and of the same
-/// file system.
+/// The slice of a device that holds the metadata.
+fn metadata_in(whole: &Device, label: &Label) -> Result<Device, StoreError> {
+    let contents = label.contents();
+    if contents == Contents::Data {
+        let text = format!(
+            "is a data device of file system `{}` (PAG {}), not its metadata device; \
+             name the metadata device instead",
+            label.fs_name,
+            label.pags()
+        );
+        return Err(refused(whole, &text));
+    }
+    let slice = label.slices.iter().find(|it| matches!(it.kind, SliceKind::Metadata { .. }));
+    let Some(slice) = slice.filter(|_| contents != Contents::Mixture) else {
+        let text = format!(
+            "its label says that it holds {contents} of file system `{}`: the metadata need a device \
+             without data; name the metadata device instead",
+            label.fs_name
+        );
+        return Err(refused(whole, &text));
+    };
+    if label.blocks != whole.disk.size() / BLOCK_U64 {
+        return Err(resized(whole, label.blocks));
+    }
+    Ok(Device::of(whole, slice.start, slice.blocks))
+}
+
+/// The superblock of a device whose label is all zeros in both places, if both copies of the
+/// superblock are whole and of the same file system.
 pub async fn unlabelled(device: &Device) -> Result<Option<Superblock>, StoreError> {
     if device.blocks() < 4 {
         return Ok(None);
     }
-    let bytes = device.read(MetaBlock(0), 1).await?;
-    if bytes.iter().any(|&byte| byte != 0) {
-        return Ok(None);
+    match label::read(&device.disk).await {
+        Err(none) if none.why == Why::Foreign && none.zeros => {}
+        _ => return Ok(None),
     }
     let mut copies = read_copies(device).await;
     match (choose(&copies[0], &copies[1]), &copies[..]) {
@@ -73,8 +109,8 @@ pub async fn unlabelled(device: &Device) -> Result<Option<Superblock>, StoreErro
     }
 }
 
-/// Distinguishes a label with a damaged magic from a device that has no label of Redbud.
-async fn without_magic(device: &Device, bytes: &[u8]) -> Result<LabelCondition, StoreError> {
+/// Distinguishes a device that has lost its label from one that has none.
+async fn without_label(device: &Device) -> StoreError {
     let mut copies = read_copies(device).await;
     let found = match choose(&copies[0], &copies[1]) {
         CopyChoice::Use(index) => copies.swap_remove(index).ok(),
@@ -83,24 +119,14 @@ async fn without_magic(device: &Device, bytes: &[u8]) -> Result<LabelCondition, 
     let Some(superblock) = found else {
         let text = "not a Redbud metadata device, or its mkfs was interrupted; \
                     make one with `redbud mkfs`";
-        return Err(refused(device, text));
+        return refused(device, text);
     };
-    if is_label_but_for_magic(bytes, superblock.uuid) {
-        return Ok(LabelCondition::Damaged);
-    }
     let text = format!(
-        "its label (block 0) is missing or overwritten, but it carries a superblock of file system \
-         `{}` ({}): do not format it if it was ever in use; restore block 0 from a backup, or if it is all \
-         zeros, let `redbud fsck --repair` rewrite it. (If its mkfs was interrupted, repeat it with `redbud mkfs \
-         --force`.)",
+        "its label (block 0) and the copy in its last block are missing or overwritten, but it carries a \
+         superblock of file system `{}` ({}): do not format it if it was ever in use; restore these blocks \
+         from a backup, or if they are all zeros, let `redbud fsck --repair` rewrite them. (If its mkfs was \
+         interrupted, repeat it with `redbud mkfs --force`.)",
         superblock.name, superblock.uuid
     );
-    Err(refused(device, &text))
-}
-
-fn is_label_but_for_magic(bytes: &[u8], uuid: Uuid) -> bool {
-    let mut repaired = bytes.to_vec();
-    repaired[..LABEL_MAGIC.len()].copy_from_slice(&LABEL_MAGIC);
-    Label::decode(&repaired)
-        .is_ok_and(|label| label.kind == LabelKind::Metadata && label.fs_uuid == uuid)
+    refused(device, &text)
 }

@@ -7,7 +7,9 @@
 //! - a short record whose field `length` is 0 was never kept; one of length 255 says that the reply
 //!   is the slot's long one, and has the same sequence;
 //! - the three replies of a block of long replies belong to one client and to slots `3n`, `3n+1`,
-//!   `3n+2`; a long reply counts only if the slot's short record says so.
+//!   `3n+2`; a long reply counts only if the slot's short record says so;
+//! - a client's number is shard << 40 | count: the shard that issued it, and a count from 1 on, of
+//!   which root 15 has the next (5).
 //!
 //! A reply block, after the block header:
 //!

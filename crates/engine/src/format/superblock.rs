@@ -1,7 +1,8 @@
 //! The superblock: two copies, either of which suffices to open the file system.
 //!
 //! Invariants:
-//! - the copies are in block 1 and in the last block; block 0 is the device's label;
+//! - the copies are in block 1 and in the last block of the slice; block 0 is not used, as it is the
+//!   label if the slice begins at the front of the device;
 //! - the store writes a new tail to the copies in turn, with a flush between two
 //!   writes, so at any moment one copy is whole;
 //! - the store overwrites no byte of the log at or after the older copy's tail: recovery may start
@@ -13,10 +14,11 @@
 //! |      0 |   32 | header       | block header, type superblock                     |
 //! |     32 |    8 | magic        | "REDBUDM1"                                        |
 //! |     40 |    4 | version      | format version, 1                                 |
-//! |     44 |    4 | reserved     | zero                                              |
+//! |     44 |    1 | shard        | the shard that issues numbers here (6, 11)        |
+//! |     45 |    3 | reserved     | zero                                              |
 //! |     48 |    8 | features     | bits that a reader must know                      |
 //! |     56 |   16 | uuid         | the file system                                   |
-//! |     72 |    8 | blocks       | blocks of the device                              |
+//! |     72 |    8 | blocks       | blocks of the slice, block 0 included             |
 //! |     80 |    8 | log_first    | first block of the log                            |
 //! |     88 |    8 | log_blocks   | blocks of the log                                 |
 //! |     96 |    8 | bitmap_first | first block of the allocation bitmap              |
@@ -50,9 +52,8 @@
 //! write of the block was lost. Any change of the roots after the copy was made is in the log after
 //! the tail, and begins there with an image.
 
-use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, Lsn, MetaBlock, Uuid};
+use types::{Epoch, Lsn, MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::format::bitmap::bitmap_blocks;
 use crate::format::block::{
@@ -78,6 +79,7 @@ pub const FIRST_LSN: Lsn = Lsn(BLOCK_U64);
 const MAGIC: [u8; 8] = *b"REDBUDM1";
 /// The magic of builds before version 1, whose forms no release reads.
 const UNRELEASED_MAGIC: [u8; 8] = *b"REDBUDMD";
+const SHARD: usize = 44;
 const NAME: usize = 136;
 const NAME_FIELD: usize = 64;
 const EPOCHS: usize = 224;
@@ -87,7 +89,7 @@ const FEATURE_NAMES: usize = ROOTS_COPY + 8 * ROOTS as usize;
 const FEATURE_NAMES_MAX: usize = 1022;
 const END: usize = FEATURE_NAMES + 2 + FEATURE_NAMES_MAX;
 /// Bytes that must be zero.
-const RESERVED: [std::ops::Range<usize>; 3] = [44..48, 208..EPOCHS, END..BLOCK];
+const RESERVED: [std::ops::Range<usize>; 3] = [45..48, 208..EPOCHS, END..BLOCK];
 
 const _: () = assert!(END <= BLOCK);
 
@@ -98,7 +100,9 @@ pub struct Superblock {
     pub uuid: Uuid,
     /// Its name.
     pub name: String,
-    /// Blocks of the device.
+    /// The shard that issues numbers here.
+    pub shard: ShardId,
+    /// Blocks of the slice.
     pub blocks: u64,
     /// First block of the log.
     pub log_first: MetaBlock,
@@ -156,6 +160,7 @@ impl Superblock {
         Superblock {
             uuid,
             name: name.to_owned(),
+            shard: ShardId(0),
             blocks,
             log_first: MetaBlock(log_first),
             log_blocks,
@@ -207,6 +212,7 @@ impl Superblock {
         block::stamp(block, self.tail, self.epoch);
         block[32..40].copy_from_slice(&MAGIC);
         put_u32(block, 40, FORMAT_VERSION);
+        block[SHARD] = self.shard.0;
         put_u64(block, 48, self.features.needed);
         put_u64(block, 200, self.features.to_write);
         block[56..72].copy_from_slice(&self.uuid.0);
@@ -267,6 +273,7 @@ impl Superblock {
         let sb = Superblock {
             uuid,
             name: decode_name(block).ok_or(damaged("impossible name"))?,
+            shard: ShardId(block[SHARD]),
             blocks: get_u64(block, 72),
             log_first: MetaBlock(get_u64(block, 80)),
             log_blocks: get_u64(block, 88),
@@ -333,6 +340,7 @@ mod tests {
         sb.begin_epoch(Epoch(1), Lsn(4096));
         sb.begin_epoch(Epoch(2), Lsn(8192));
         sb.generation = 7;
+        sb.shard = ShardId(9);
         sb.features = Features::NONE.with(Feature::INLINE_DATA);
         sb.roots[5] = 77;
         sb.roots[63] = u64::MAX;

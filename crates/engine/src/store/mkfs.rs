@@ -2,9 +2,9 @@
 //! roots. The label comes last, so an interrupted format leaves a device that no opening accepts.
 
 use env::{Disk, Env};
-use types::label::{Label, LabelKind, check_fs_name};
+use label::{Label, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, MetaBlock, PagId, Uuid};
+use types::{MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
 use crate::alloc::reservation::ClientReservation;
@@ -26,6 +26,8 @@ pub struct FormatOptions<'a> {
     pub name: &'a str,
     /// Its UUID.
     pub uuid: Uuid,
+    /// The shard that issues numbers in it.
+    pub shard: ShardId,
     /// Capacity of the log in bytes, rounded down to blocks.
     pub log_bytes: u64,
     /// Features of its format.
@@ -51,7 +53,7 @@ impl Store {
         disk: &Disk,
         options: &FormatOptions<'_>,
     ) -> Result<Store, StoreError> {
-        let device = Device { env: env.clone(), disk: disk.clone() };
+        let device = Device::whole(env, disk);
         let superblock = plan(&device, options)?;
         if !options.force {
             check_unused(&device).await?;
@@ -91,7 +93,10 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, options.name, blocks, options.log_bytes);
-    let plan = plan.map(|plan| Superblock { features: options.features, ..plan });
+    let plan = plan.map(|plan| {
+        let (shard, features) = (options.shard, options.features);
+        Superblock { shard, features, ..plan }
+    });
     plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",
@@ -111,10 +116,11 @@ fn has_room(plan: &Superblock) -> bool {
 
 /// Refuses a device that carries a label or superblock of Redbud.
 async fn check_unused(device: &Device) -> Result<(), StoreError> {
-    let label = device.read(MetaBlock(0), 1).await?;
-    if Label::is_ours(&label) {
-        let whose = match Label::decode(&label) {
-            Ok(label) => format!("a {} device of file system `{}`", label.kind, label.fs_name),
+    if label::is_ours(&device.disk).await {
+        let whose = match label::read(&device.disk).await {
+            Ok(label::Found { label, .. }) => {
+                format!("a device of file system `{}` with {}", label.fs_name, label.contents())
+            }
             Err(error) => format!("a Redbud device ({error})"),
         };
         return Err(refused(device, &format!("is {whose}; use --force to overwrite it")));
@@ -132,7 +138,9 @@ async fn check_unused(device: &Device) -> Result<(), StoreError> {
 
 async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
     let blocks = superblock.blocks;
-    for place in [MetaBlock(0), Superblock::place(0, blocks), Superblock::place(1, blocks)] {
+    let erased = label::erase(&device.disk).await;
+    erased.map_err(|error| device.error("erasing the label of", &error))?;
+    for place in [Superblock::place(0, blocks), Superblock::place(1, blocks)] {
         device.write_bytes(place.0 * BLOCK_U64, device.env.buffer(BLOCK)).await?;
     }
     device.flush().await?;
@@ -159,26 +167,32 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
     device.flush().await
 }
 
-/// The label that belongs to a superblock.
+/// The label of a device that holds nothing but the metadata of a superblock.
 pub fn label_of(superblock: &Superblock) -> Label {
-    Label {
-        kind: LabelKind::Metadata,
-        fs_uuid: superblock.uuid,
-        fs_name: superblock.name.clone(),
-        pag: PagId(0),
-        pag_uuid: superblock.uuid,
-        blocks: superblock.blocks,
-        fencing_epoch: Epoch(0),
-    }
+    let kind = SliceKind::Metadata { shard: superblock.shard.0, journal: None };
+    let (uuid, blocks) = (superblock.uuid, superblock.blocks + 1);
+    Label::single(uuid, &superblock.name, uuid, blocks, kind)
 }
 
-/// Writes the label that belongs to a superblock, and flushes it.
+/// Writes the label that belongs to a superblock, on a device without a whole one, and flushes it.
 ///
 /// # Errors
 /// `Io`.
 pub async fn write_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
-    let mut buf = device.env.buffer(BLOCK);
-    buf.copy_from_slice(&label_of(superblock).encode());
-    device.write_bytes(0, buf).await?;
-    device.flush().await
+    let written = label::write_new(&device.disk, &label_of(superblock)).await;
+    written.map_err(|error| device.error("writing the label of", &error))
+}
+
+/// Writes a damaged label anew: from its whole copy if it has one, else from the superblock.
+///
+/// # Errors
+/// `Io`.
+pub async fn repair_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+    match label::read(&device.disk).await {
+        Ok(found) => {
+            let written = label::update(&device.disk, &found, |_| {}).await;
+            written.map(drop).map_err(|error| device.error("writing the label of", &error))
+        }
+        Err(_) => write_label(device, superblock).await,
+    }
 }

@@ -87,8 +87,7 @@ impl Store {
     /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
     /// `DamagedLog`.
     pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Store, StoreError> {
-        let device = Device { env: env.clone(), disk: disk.clone() };
-        let condition = label::check(&device).await?;
+        let (device, condition) = label::check(env, disk).await?;
         Store::open_unlabelled(device, options, condition).await
     }
 
@@ -142,9 +141,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Was the label damaged when the store was opened? The superblock has its content.
-    pub fn is_label_damaged(&self) -> bool {
-        self.inner.background.as_ref().is_some_and(|opened| opened.label == LabelCondition::Damaged)
+    /// What was wrong with the label when the store was opened, if anything. Its other copy or the
+    /// superblock has its content.
+    pub fn label_damage(&self) -> Option<String> {
+        self.inner.background.as_ref().and_then(|opened| opened.label.damage())
     }
 
     /// Counts the free blocks in the bitmap. With `repair` a damaged bitmap block counts as full.
@@ -319,7 +319,7 @@ pub async fn set_feature(
     feature: Feature,
     on: bool,
 ) -> Result<(), StoreError> {
-    let device = Device { env: env.clone(), disk: disk.clone() };
+    let (device, _) = label::check(env, disk).await?;
     let (mut superblock, _) = find_superblock(&device).await?;
     superblock.features = match on {
         true => superblock.features.with(feature),

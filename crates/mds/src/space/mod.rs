@@ -11,6 +11,7 @@ mod zones;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use env::LockScope;
 use env::sync::Notify;
 use mfs::Cost;
 use proto::mds::PagInfo;
@@ -19,7 +20,7 @@ use types::{ClientId, PagId};
 use self::devices::DataDevices;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
-use crate::sessions::Sessions;
+use crate::sessions::{ClientInfo, Sessions};
 
 /// Metadata space is short when less than one part in this many of its device is free.
 const SHORT_FRACTION: u64 = 16;
@@ -84,9 +85,15 @@ impl Space {
         self.devices.is_lock_free(client).await
     }
 
-    /// Does `client` hold its lock on a data device of this host?
-    pub async fn is_lock_held(&self, client: ClientId) -> bool {
-        self.devices.is_lock_held(client).await
+    /// Where `client` holds its lock on a data device of this host; `None`: it does not.
+    pub async fn lock_held_at(&self, client: ClientId) -> Option<LockScope> {
+        self.devices.lock_held_at(client).await
+    }
+
+    /// Would this server see the lock of this client, if its process lived? A server that was moved
+    /// to another host, or a host that was started anew, does not.
+    pub fn watches(&self, client: &ClientInfo) -> bool {
+        client.seen_at.is_some_and(|scope| self.devices.sees(scope))
     }
 
     /// Blocks may have become free.
@@ -104,7 +111,8 @@ impl Space {
     pub async fn release_freed(&self) -> u64 {
         let mut blocks = 0;
         for _ in 0..RELEASE_ROUNDS {
-            let step = self.runtime.mfs.run(Cost::STEP, |txn| txn.release_freed(RELEASE_RUNS));
+            let step =
+                self.runtime.mfs.run(Cost::STEP, |txn| txn.space().release_freed(RELEASE_RUNS));
             match self.runtime.checked(step.await, "releasing freed blocks") {
                 Some((released, _)) if released > 0 => blocks += released,
                 _ => break,
@@ -115,14 +123,14 @@ impl Space {
 
     /// Number of blocks in a client's pool; 0 if it cannot be read.
     pub async fn pool_blocks(&self, client: ClientId) -> u64 {
-        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
         let pool = self.runtime.checked(pool, "reading a pool");
         pool.map(|(pool, _)| pool).unwrap_or_default().iter().map(|(_, _, len)| len).sum()
     }
 
     /// Does the client keep space that others need: blocks in its pool, or an orphan open?
     pub async fn hoards(&self, client: ClientId) -> bool {
-        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
         let pool = self.runtime.checked(pool, "reading a pool").map(|(pool, _)| pool);
         pool.is_some_and(|pool| !pool.is_empty()) || self.orphans.any_open_by(client)
     }

@@ -74,7 +74,7 @@ pub fn with_features<F: Future<Output = ()>>(
             name: "home".into(),
             uuid: Uuid([9; 16]),
             log_bytes: 8 << 20,
-            pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks }],
+            pags: vec![PagFormat::whole(PagId(0), Uuid([1; 16]), blocks)],
             features,
             force: false,
         };
@@ -292,20 +292,13 @@ impl Client {
         role: u8,
         seen: Transno,
     ) -> Option<Result<Welcome, Refused>> {
+        let usual = Hello::new::<proto::mds::Mds>(role, "home", "a scripted client");
+        self.greet(Hello { client, nonce, seen, ..usual }).await
+    }
+
+    /// As [`Client::try_connect`], with this hello.
+    pub async fn greet(&self, hello: Hello) -> Option<Result<Welcome, Refused>> {
         let stream = self.env.connect(ADDRESS).await.ok()?;
-        let hello = Hello {
-            version_min: proto::mds::VERSION,
-            version_max: proto::mds::VERSION,
-            features: 0,
-            fs_name: "home".into(),
-            role,
-            client,
-            nonce,
-            seen,
-            description: "a scripted client".into(),
-            auth: Bytes::default(),
-            lease_ms: 0,
-        };
         let mut bytes = Vec::new();
         encode(&Message::Hello { hello }, &mut bytes);
         stream.write_all(bytes).await.0.ok()?;
@@ -399,6 +392,11 @@ impl Client {
             }
             pushed.await;
         }
+    }
+
+    /// The pushes that no test has read.
+    pub fn pushes(&self) -> Vec<Push> {
+        self.state.pushes.borrow().iter().cloned().collect()
     }
 
     /// Drops the pushes that no test has read.
@@ -606,15 +604,8 @@ async fn receive(stream: &Stream, decoder: &mut Decoder) -> Option<Message> {
 /// A data device with a label, for the world of `bed`.
 pub fn data_device(world: &SimWorld) -> env::sim::SimDisk {
     let disk = world.disk("data", 16 << 20);
-    let label = types::label::Label {
-        kind: types::label::LabelKind::Data,
-        fs_uuid: Uuid([9; 16]),
-        fs_name: "home".into(),
-        pag: PagId(0),
-        pag_uuid: Uuid([1; 16]),
-        blocks: 4096,
-        fencing_epoch: Epoch(0),
-    };
-    disk.poke(0, &label.encode());
+    let kind = label::SliceKind::Data { pag: PagId(0) };
+    let label = label::Label::single(Uuid([9; 16]), "home", Uuid([1; 16]), 4096, kind);
+    label::put(&disk, &label);
     disk
 }

@@ -24,7 +24,7 @@ fn name(number: u64) -> Name {
 }
 
 fn make(mfs: &Mfs, dir: Ino, name: &Name, kind: FileKind) -> Result<Ino, StoreError> {
-    now(mfs.run(Cost::SMALL, |txn| txn.create(dir, name, &new_inode(kind), None)))
+    now(mfs.run(Cost::SMALL, |txn| txn.names().create(dir, name, &new_inode(kind), None)))
         .map(|made| made.0)
 }
 
@@ -66,14 +66,14 @@ fn run_delete<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -
 
 /// Removes the name as if a client had the file open: the inode is an orphan until it is freed.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, number: u64) -> Result<(), Stop> {
-    let ino = txn.remove_name(dir, &name(number))?;
-    let attr = txn.attr(ino)?.expect("it is there");
-    txn.set_attr(&Attr { nlink: 0, ..attr })
+    let ino = txn.names().remove_name(dir, &name(number))?;
+    let attr = txn.names().attr(ino)?.expect("it is there");
+    txn.names().set_attr(&Attr { nlink: 0, ..attr })
 }
 
 fn free_orphans(mfs: &Mfs) {
-    for ino in run(mfs, |txn| txn.orphans(Ino::NONE, 9)) {
-        while !run(mfs, |txn| txn.free_inode_step(ino, 64)) {}
+    for ino in run(mfs, |txn| txn.names().orphans(Ino::NONE, 9)) {
+        while !run(mfs, |txn| txn.names().free_inode_step(ino, 64)) {}
     }
 }
 
@@ -83,7 +83,7 @@ fn register(mfs: &Mfs) -> Result<ClientId, Fault> {
 }
 
 fn unregister(mfs: &Mfs, client: ClientId) {
-    while !run(mfs, |txn| txn.remove_client(client)) {}
+    while !run(mfs, |txn| txn.space().remove_client(client)) {}
 }
 
 fn reservation(mfs: &Mfs) -> ClientReservation {
@@ -142,7 +142,7 @@ fn long_reply_takes_a_block_that_is_free_for_everybody_or_fails_before_anything_
     free_orphans(&mfs);
     while make_file(&mfs, dir).is_ok() {}
     assert_eq!(remove(1, 70, SHORT_REPLY_MAX + 1), Err(Fault::NoSpace));
-    assert!(run(&mfs, |txn| txn.lookup(dir, &name(1))).is_some(), "nothing is executed");
+    assert!(run(&mfs, |txn| txn.names().lookup(dir, &name(1))).is_some(), "nothing is executed");
     assert_eq!(run(&mfs, |txn| txn.reply(client, 70)), None);
     assert_eq!(remove(1, 70, SHORT_REPLY_MAX), Ok(()));
     assert_eq!(run(&mfs, |txn| txn.reply(client, 1)), Some((2, vec![2; REPLY_MAX])));

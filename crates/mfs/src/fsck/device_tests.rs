@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use types::label::{Label, LabelKind};
+use label::{Label, SliceKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    Attr, ClientId, Epoch, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
-    SegmentState, Timestamp, Uuid,
+    ClientId, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment, SegmentState,
+    Timestamp, Uuid,
 };
 
 use super::jobs_tests::same_report;
@@ -26,6 +26,7 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
 use crate::space::{ALL_FILES, PagState};
+use crate::testing::links;
 use crate::trees::{PAGS, QUARANTINES, SEGMENTS};
 use crate::txn::Txn;
 use crate::zones::ZoneDevice;
@@ -47,22 +48,24 @@ const ZONE_BLOCKS: u64 = 5000;
 
 /// What the label of a data zone says.
 fn zone_label(id: PagId) -> Label {
-    Label {
-        kind: LabelKind::Data,
-        fs_uuid: Uuid([9; 16]),
-        fs_name: "home".to_owned(),
-        pag: id,
-        pag_uuid: Uuid([id.0 as u8; 16]),
-        blocks: ZONE_BLOCKS,
-        fencing_epoch: Epoch(0),
-    }
+    zone_label_of(id, ZONE_BLOCKS)
+}
+
+fn zone_label_of(id: PagId, blocks: u64) -> Label {
+    let (uuid, kind) = (Uuid([id.0 as u8; 16]), SliceKind::Data { pag: id });
+    Label::single(Uuid([9; 16]), "home", uuid, blocks + 1, kind)
+}
+
+/// The device of a data zone, with a label.
+fn labelled(world: &SimWorld, path: &str, label: &Label) {
+    label::put(&world.disk(path, label.blocks * BLOCK as u64), label);
 }
 
 pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
     for zone in ZONES {
-        world.disk(zone.path, BLOCK as u64).poke(0, &zone_label(zone.id).encode());
+        labelled(&world, zone.path, &zone_label(zone.id));
     }
     world.run(main)
 }
@@ -114,17 +117,12 @@ pub(crate) fn new(kind: FileKind) -> NewInode<'static> {
     }
 }
 
-pub(crate) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.unwrap();
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
-}
-
 pub(crate) async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
     mfs.run(Cost::DELETE, body).await.unwrap().0
 }
 
 pub(crate) fn directory(txn: &mut Txn<'_>, parent: Ino, text: String) -> Result<Ino, Stop> {
-    let dir = txn.create(parent, &name(text), &new(FileKind::Directory), None)?;
+    let dir = txn.names().create(parent, &name(text), &new(FileKind::Directory), None)?;
     links(txn, parent, 1)?;
     Ok(dir)
 }
@@ -149,8 +147,7 @@ pub(crate) fn populated_as(shape: Shape) -> SimDisk {
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
         let device = env.open_disk("meta", WRITE).await.unwrap();
-        let pag =
-            |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: ZONE_BLOCKS };
+        let pag = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), ZONE_BLOCKS);
         let options = FormatOptions {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),
@@ -173,7 +170,7 @@ pub(crate) fn populated_as(shape: Shape) -> SimDisk {
 
 async fn populate(mfs: &Mfs, count: usize) {
     let client = run(mfs, |txn| txn.new_client(&[7; 300])).await;
-    let pool = run(mfs, |txn| txn.grant(client, None, 2000)).await[0];
+    let pool = run(mfs, |txn| txn.space().grant(client, None, 2000)).await[0];
     let mut next = pool.1.0;
     let mut dirs = vec![Ino::ROOT];
     for n in 0..count {
@@ -182,14 +179,14 @@ async fn populate(mfs: &Mfs, count: usize) {
         dirs.push(dir);
         for m in 0..6 {
             let file = run(mfs, |txn| {
-                txn.create(dir, &name(format!("f{m}")), &new(FileKind::Regular), None)
+                txn.names().create(dir, &name(format!("f{m}")), &new(FileKind::Regular), None)
             })
             .await;
             let addr = PagBlock(next);
             next += 1;
             let state = SegmentState::Written;
             let segment = Segment { file: FileBlock(0), len: 1, pag: pool.0, addr, state };
-            run(mfs, |txn| txn.map(file, client, segment)).await;
+            run(mfs, |txn| txn.layouts().map(file, client, segment)).await;
         }
     }
     let most = count / 3 * 2;
@@ -197,32 +194,33 @@ async fn populate(mfs: &Mfs, count: usize) {
         let (from, to) = (dirs[1 + n % most], dirs[1 + most + n % (count - most)]);
         run(mfs, |txn| {
             let text = format!("m{n}");
-            txn.create(from, &name(text.clone()), &new(FileKind::Fifo), None)?;
-            txn.rename(from, &name(text.clone()), to, &name(text))
+            txn.names().create(from, &name(text.clone()), &new(FileKind::Fifo), None)?;
+            txn.names().rename(from, &name(text.clone()), to, &name(text))
         })
         .await;
     }
     let (big, orphan) = run(mfs, |txn| {
-        let big = txn.create(dirs[1], &name("big".into()), &new(FileKind::Regular), None)?;
-        txn.create(dirs[2], &name("symlink".into()), &new(FileKind::Symlink), None)?;
-        txn.link(dirs[3], &name("hard".into()), big)?;
+        let file = new(FileKind::Regular);
+        let big = txn.names().create(dirs[1], &name("big".into()), &file, None)?;
+        txn.names().create(dirs[2], &name("symlink".into()), &new(FileKind::Symlink), None)?;
+        txn.names().link(dirs[3], &name("hard".into()), big)?;
         links(txn, big, 1)?;
-        txn.set_xattr(big, b"user.long", &[1; 9000])?;
-        Ok((big, txn.create_orphan(&new(FileKind::Regular), None)?))
+        txn.names().set_xattr(big, b"user.long", &[1; 9000])?;
+        Ok((big, txn.names().create_orphan(&file, None)?))
     })
     .await;
     for n in 0..400 {
         let addr = PagBlock(next + 2 * n);
         let state = SegmentState::Written;
         let segment = Segment { file: FileBlock(3 * n), len: 1, pag: pool.0, addr, state };
-        run(mfs, |txn| txn.map(big, client, segment)).await;
+        run(mfs, |txn| txn.layouts().map(big, client, segment)).await;
     }
     run(mfs, |txn| {
-        txn.unmap(big, FileBlock(3), FileBlock(4))?;
+        txn.layouts().unmap(big, FileBlock(3), FileBlock(4))?;
         txn.set_reply(client, 7, 8, b"reply")?;
         txn.set_setting(3, b"setting")?;
-        txn.freeze(client, orphan)?;
-        txn.quarantine(client)
+        txn.space().freeze(client, orphan)?;
+        txn.space().quarantine(client)
     })
     .await;
 }
@@ -233,8 +231,8 @@ async fn contents_beside_inodes(mfs: &Mfs) {
     for (text, len) in [("in the slot".to_owned(), 200), ("b".repeat(255), CONTENT_MAX)] {
         run(mfs, |txn| {
             let new = NewInode { size: len as u64, ..new(FileKind::Regular) };
-            let ino = txn.create(Ino::ROOT, &name(text.clone()), &new, None)?;
-            txn.set_content(ino, &vec![b'c'; len])
+            let ino = txn.names().create(Ino::ROOT, &name(text.clone()), &new, None)?;
+            txn.layouts().set_content(ino, &vec![b'c'; len])
         })
         .await;
     }
@@ -258,7 +256,7 @@ pub(crate) fn walked<T>(
         let mut queue = vec![(String::new(), Ino::ROOT)];
         out.insert(String::new(), run(&mfs, |txn| told(txn, Ino::ROOT)).await);
         while let Some((path, dir)) = queue.pop() {
-            for entry in run(&mfs, |txn| txn.readdir(dir, 0, 10_000)).await {
+            for entry in run(&mfs, |txn| txn.names().readdir(dir, 0, 10_000)).await {
                 let path = format!("{path}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
                 out.insert(path.clone(), run(&mfs, |txn| told(txn, entry.ino)).await);
                 if entry.kind == FileKind::Directory {
@@ -271,14 +269,15 @@ pub(crate) fn walked<T>(
 }
 
 pub(crate) fn describe(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
-    let attr = txn.attr(ino)?.unwrap();
+    let attr = txn.names().attr(ino)?.unwrap();
     let mut text = format!("{ino} {:?} {:o} {:?}", attr.kind, attr.mode, attr.mtime);
     match attr.kind {
         FileKind::Regular => {
-            text += &format!(" {} {:?}", attr.nlink, txn.layout(ino, FileBlock(0), 1000)?);
-            text += &format!(" {:?} {:x}", txn.xattrs(ino)?, types::crc32c(&txn.content(ino)?));
+            let layout = txn.layouts().layout(ino, FileBlock(0), 1000)?;
+            let crc = types::crc32c(&txn.layouts().content(ino)?);
+            text += &format!(" {} {layout:?} {:?} {crc:x}", attr.nlink, txn.names().xattrs(ino)?);
         }
-        FileKind::Symlink => text += &format!(" {}", txn.symlink(ino)?.len()),
+        FileKind::Symlink => text += &format!(" {}", txn.names().symlink(ino)?.len()),
         FileKind::Directory => text = format!("{ino} {:?}", attr.kind),
         _ => {}
     }
@@ -510,7 +509,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
         let mfs = open(&env).await;
         for n in 0..20 {
             let made = mfs.run(Cost::DELETE, |txn| {
-                txn.create(Ino::ROOT, &name(format!("g{n}")), &new(FileKind::Fifo), None)
+                txn.names().create(Ino::ROOT, &name(format!("g{n}")), &new(FileKind::Fifo), None)
             });
             mfs.wait_durable(made.await.unwrap().1).await.unwrap();
         }
@@ -534,6 +533,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let (label, last) = (disk.peek(0, BLOCK), SIZE - BLOCK as u64);
     let before = contents(&disk);
     disk.poke(0, &[0; BLOCK]);
+    disk.poke(last, &[0; BLOCK]);
     let options = FsckOptions { name: Some("home"), ..SMALL };
     let both = |disk: &SimDisk, options: FsckOptions<'static>, other: Option<Uuid>| {
         let world = SimWorld::new(1);
@@ -542,7 +542,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
         for (id, path) in zones {
             let label = zone_label(id);
             let fs_uuid = other.unwrap_or(label.fs_uuid);
-            world.disk(path, BLOCK as u64).poke(0, &Label { fs_uuid, ..label }.encode());
+            labelled(&world, path, &Label { fs_uuid, ..label });
         }
         world.run(|env| async move {
             let disk = env.open_disk("meta", WRITE).await.unwrap();
@@ -552,15 +552,15 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     };
     let absent: &[ZoneDevice<'_>] = &[WRONG[1]];
     let half = disk.fork();
-    half.poke(last, &[0; BLOCK]);
+    half.poke(last - BLOCK as u64, &[0; BLOCK]);
     let elsewhere = disk.fork();
     elsewhere.poke(0, b"somebody else's");
     let refused = [
         (&disk, FsckOptions { name: Some("other"), ..options }, None, "name the right device"),
         (&disk, options, Some(Uuid([8; 16])), "zone3 is a data zone of"),
         (&disk, FsckOptions { zones: absent, ..options }, None, "no data zone can be read"),
-        (&half, options, None, "restore block 0"),
-        (&elsewhere, options, None, "restore block 0"),
+        (&half, options, None, "restore these blocks"),
+        (&elsewhere, options, None, "restore these blocks"),
     ];
     for (disk, options, other, text) in refused {
         let disk = disk.fork();
@@ -577,7 +577,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let repaired = repaired.unwrap();
     assert_eq!(repaired.found.iter().map(it).collect::<Vec<_>>(), [told]);
     assert_eq!((repaired.left.problems, repaired.lost), (vec![], vec![]));
-    assert_eq!(disk.peek(0, BLOCK), label);
+    assert_eq!((disk.peek(0, BLOCK), disk.peek(last, BLOCK)), (label.clone(), label));
     assert_eq!((contents(&disk), run_fsck(&disk).problems), (before, vec![]));
 }
 
@@ -632,10 +632,10 @@ fn losses_are_reported_before_they_are_durable() {
 fn evicted(disk: &SimDisk) -> (Vec<ClientId>, usize) {
     in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
-        let clients = run(&mfs, |txn| txn.quarantines()).await;
+        let clients = run(&mfs, |txn| txn.space().quarantines()).await;
         let mut frozen = 0;
         for &client in &clients {
-            let files = run(&mfs, |txn| txn.frozen(client)).await;
+            let files = run(&mfs, |txn| txn.space().frozen(client)).await;
             frozen += usize::from(files.contains(&ALL_FILES));
         }
         (clients, frozen)
@@ -655,7 +655,7 @@ fn interrupted_repair_of_the_quarantine_list_forgets_no_eviction() {
                 crate::trees::CLIENTS.insert(txn, &client.to_be_bytes(), &[0; 8])?;
             }
             txn.set_root(crate::trees::NEXT_CLIENT, CLIENTS + 1)?;
-            txn.quarantine(ClientId(CLIENTS))
+            txn.space().quarantine(ClientId(CLIENTS))
         })
         .await;
         let block = run(&mfs, |txn| Ok(QUARANTINES.root_node(txn)?.unwrap().block)).await;
@@ -691,7 +691,8 @@ fn table_of_zones(disk: &SimDisk) -> u64 {
 
 /// The table of data zones.
 pub(crate) fn zones(disk: &SimDisk) -> Vec<PagState> {
-    in_world(&disk.fork(), |env| async move { run(&open(&env).await, |txn| txn.pags()).await })
+    let table = |env| async move { run(&open(&env).await, |txn| txn.space().pags()).await };
+    in_world(&disk.fork(), table)
 }
 
 /// Repairs with these data zones named, of which the devices hold what `change` makes of them.
@@ -702,10 +703,14 @@ fn repair_naming(
 ) -> Repaired {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
-    world.disk("zone3", BLOCK as u64).poke(0, &zone_label(PagId(3)).encode());
+    labelled(&world, "zone3", &zone_label(PagId(3)));
     let mut other = zone_label(PagId(4)).encode().to_vec();
     change(&mut other);
-    world.disk("zone4", BLOCK as u64).poke(0, &other);
+    let blocks = Label::decode(&other).map_or(ZONE_BLOCKS + 1, |label| label.blocks);
+    let zone = world.disk("zone4", blocks * BLOCK as u64);
+    for block in [0, blocks - 1] {
+        zone.poke(block * BLOCK as u64, &other);
+    }
     world.run(|env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
         repair(&env, &disk, FsckOptions { zones, ..SMALL }).await.unwrap()
@@ -727,6 +732,13 @@ fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
             *block = label.encode().to_vec();
         }
     };
+    const THREE: SliceKind = SliceKind::Data { pag: PagId(3) };
+    const LOG: SliceKind = SliceKind::Journal { shard: 0, metadata: Uuid([1; 16]) };
+    let mixture = |label: &mut Label| {
+        label.slices[0].blocks = 100;
+        let slice = label::Slice { kind: LOG, start: 100, blocks: 9, uuid: Uuid([7; 16]) };
+        label.slices.push(slice);
+    };
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
     let absent = ZoneDevice { path: "nowhere", ..ZONES[1] };
     let cases: [(&[ZoneDevice<'_>], Change, &[&str]); 9] = [
@@ -735,10 +747,10 @@ fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
         (&[ZONES[0], absent], Box::new(|_| {}), &["data zone 4: nowhere: "]),
         (&ZONES, Box::new(|block| block[100] ^= 1), &["4: zone4: its Redbud label is damaged"]),
         (&ZONES, Box::new(|block| block.fill(0)), &["4: zone4: it carries no Redbud label"]),
-        (&ZONES, Box::new(relabel(|l| l.pag = PagId(3))), &["zone4: its label says that it is"]),
+        (&ZONES, Box::new(relabel(|l| l.slices[0].kind = THREE)), &["its label says that it is"]),
         (&ZONES, Box::new(relabel(|l| l.fs_uuid.0[0] = 1)), &["zone4: it belongs to the file"]),
-        (&ZONES, Box::new(relabel(|l| l.kind = LabelKind::Metadata)), &["that it holds metadata"]),
-        (&ZONES, Box::new(relabel(|l| l.blocks = 1)), &["its label says that it has 1 blocks"]),
+        (&ZONES, Box::new(relabel(|l| l.slices[0].kind = LOG)), &["that it holds a metadata log"]),
+        (&ZONES, Box::new(relabel(mixture)), &["that it holds data beside metadata"]),
     ];
     for (named, change, wanted) in cases {
         let same = broken.fork();
@@ -778,9 +790,10 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         let damaged = block != whole;
         let world = SimWorld::new(1);
         world.attach("meta", &disk);
-        let bytes = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
-        let zone = world.disk("zone4", bytes);
+        let end = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
+        let zone = world.disk("zone4", end + BLOCK as u64);
         zone.poke(0, &block);
+        zone.poke(end, &block);
         let relabel: &[PagId] = if relabel { &[PagId(4)] } else { &[] };
         let options = FsckOptions { zones: &ZONES[1..], relabel, ..SMALL };
         let (before, repaired, after) = world.run(|env| async move {
@@ -799,6 +812,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
             None => {
                 assert_eq!((repaired.left.problems, after), (vec![], vec![]), "{number}");
                 assert_eq!(zone.peek(0, BLOCK), whole, "{number}");
+                assert_eq!(zone.peek(end, BLOCK), whole, "{number}");
             }
             Some(text) => {
                 let told = &repaired.left.problems[0].detail;
@@ -818,6 +832,32 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         );
     }
     settled(ProblemKind::DamagedDataLabel, Outcome::Repaired);
+}
+
+#[test]
+pub(crate) fn a_damaged_copy_of_a_data_label_is_written_anew_from_the_other() {
+    let disk = populated();
+    for at in [0, ZONE_BLOCKS * BLOCK as u64] {
+        let world = SimWorld::new(1);
+        world.attach("meta", &disk);
+        let zone = world.disk("zone4", (ZONE_BLOCKS + 1) * BLOCK as u64);
+        label::put(&zone, &zone_label(PagId(4)));
+        zone.poke(at, &[0xa5; BLOCK]);
+        let options = FsckOptions { zones: &ZONES[1..], ..SMALL };
+        let (before, repaired, after) = world.run(|env| async move {
+            let disk = env.open_disk("meta", WRITE).await.unwrap();
+            let before = fsck(&env, &disk, options).await.unwrap().problems;
+            let repaired = repair(&env, &disk, options).await.unwrap();
+            (before, repaired, fsck(&env, &disk, options).await.unwrap().problems)
+        });
+        let found: Vec<_> = before.iter().map(|it| (it.kind, it.subject)).collect();
+        let it = (ProblemKind::DamagedDataLabelCopy, Subject::Data(PagId(4), PagBlock(0)));
+        assert_eq!((found, after), (vec![it], vec![]), "at {at}");
+        assert_eq!((repaired.found, repaired.left.problems), (before, vec![]), "at {at}");
+        let now = Label { sequence: 2, ..zone_label(PagId(4)) };
+        assert_eq!(Label::decode(&zone.peek(at, BLOCK)), Ok(now), "at {at}");
+    }
+    settled(ProblemKind::DamagedDataLabelCopy, Outcome::Repaired);
 }
 
 /// Does the table have so many zones, each with something free?
@@ -876,7 +916,7 @@ fn set_line(disk: &SimDisk, id: PagId, change: impl Fn(&mut PagRecord)) {
     in_world(disk, |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let mut record = txn.pag(id)?.unwrap();
+            let mut record = txn.space().pag(id)?.unwrap();
             change(&mut record);
             PAGS.insert(txn, &pag_key(id), &record.encode())
         })
@@ -933,7 +973,7 @@ fn label_that_contradicts_table_and_runs_is_not_trusted() {
     for blocks in [100, 1500, ZONE_BLOCKS + 1, 1 << 40] {
         let same = disk.fork();
         let repaired = repair_naming(&same, &ZONES, |block| {
-            *block = Label { blocks, ..zone_label(PagId(4)) }.encode().to_vec();
+            *block = zone_label_of(PagId(4), blocks).encode().to_vec();
         });
         let kinds: Vec<_> = repaired.left.problems.iter().map(|problem| problem.kind).collect();
         assert_eq!((kinds, repaired.wanted.len()), (vec![ProblemKind::WrongZone], 1), "{blocks}");
@@ -950,17 +990,18 @@ fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
         in_world(&broken, |env| async move {
             let mfs = open(&env).await;
             run(&mfs, |txn| {
-                let dir = txn.lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
-                let file = txn.lookup(dir, &name(if segments { "big" } else { "f0" }.into()))?;
-                let last = txn.layout(file.unwrap(), FileBlock(0), 1000)?.pop().unwrap();
+                let dir = txn.names().lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
+                let file =
+                    txn.names().lookup(dir, &name(if segments { "big" } else { "f0" }.into()))?;
+                let last = txn.layouts().layout(file.unwrap(), FileBlock(0), 1000)?.pop().unwrap();
                 if segments {
                     let segment = Segment { pag: PagId(9), ..last };
                     let key = segment_key(file.unwrap(), last.file.0);
                     return SEGMENTS.insert(txn, &key, &segment_value(&segment)).map(drop);
                 }
-                let (spot, mut slot) = txn.locate_live(file.unwrap())?;
+                let (spot, mut slot) = txn.names().locate_live(file.unwrap())?;
                 slot.set_segments(&[Segment { pag: PagId(9), ..last }]);
-                txn.store(&spot, &slot)
+                txn.names().store(&spot, &slot)
             })
             .await;
             mfs.close().await.unwrap();
@@ -1109,7 +1150,7 @@ fn dump_reports_a_file_with_another_block_count_than_its_segments() {
     in_world(&disk, |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let last = txn.layout(file, FileBlock(0), 1000)?.pop().unwrap();
+            let last = txn.layouts().layout(file, FileBlock(0), 1000)?.pop().unwrap();
             SEGMENTS.remove(txn, &segment_key(file, last.file.0))
         })
         .await

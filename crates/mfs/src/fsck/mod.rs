@@ -31,6 +31,8 @@ pub(crate) mod device_tests;
 mod digest;
 mod fix;
 #[cfg(test)]
+mod foreign_tests;
+#[cfg(test)]
 mod format_tests;
 mod gaps;
 #[cfg(test)]
@@ -60,7 +62,7 @@ mod zones;
 use std::collections::{BTreeMap, BTreeSet};
 
 use env::{Disk, Env};
-use types::{ClientId, Ino, MetaBlock, PagId};
+use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
 pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
@@ -200,15 +202,15 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let (label, damaged) =
-        (mfs.is_label_damaged(), labels::damaged_labels(env, &mfs, options).await);
+    let (label, damaged) = (mfs.label_damage(), labels::damaged_labels(env, &mfs, options).await);
     mfs.close().await?;
     report.map(|mut report| {
-        if label {
-            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
+        if let Some(what) = label {
+            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), what);
         }
-        for (_, damaged) in damaged {
-            report.add(ProblemKind::DamagedDataLabel, labels::subject(&damaged), damaged.what);
+        for finding in damaged {
+            let Problem { kind, subject, detail } = finding.problem("");
+            report.add(kind, subject, detail);
         }
         report
     })
@@ -221,12 +223,13 @@ async fn open(
     opening: OpenOptions,
     options: FsckOptions<'_>,
 ) -> Result<Mfs, StoreError> {
-    let device = Device { env: env.clone(), disk: disk.clone() };
+    let device = Device::whole(env, disk);
     let Some(superblock) = label::unlabelled(&device).await? else {
         return Mfs::open(env, disk, opening).await;
     };
     labels::is_ours(env, &device, &superblock, options).await?;
-    Mfs::open_unlabelled(device, opening, LabelCondition::Damaged).await
+    let condition = LabelCondition::Damaged("its label and the copy of it are zeros".into());
+    Mfs::open_unlabelled(device, opening, condition).await
 }
 
 /// The finding that kept a store from being opened.
@@ -276,6 +279,8 @@ struct Check {
     mfs: Mfs,
     report: Report,
     blocks: Claims,
+    /// The shard of the superblock.
+    shard: ShardId,
     /// Features of the superblock, and those in use that it does not name.
     features: Features,
     clients: BTreeSet<ClientId>,
@@ -314,6 +319,7 @@ impl Check {
             mfs: mfs.clone(),
             report: Report { features: Some(mfs.superblock().features), ..Report::default() },
             blocks: Claims::new(&mfs.superblock()),
+            shard: mfs.superblock().shard,
             features: mfs.superblock().features,
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),

@@ -16,9 +16,12 @@ use crate::format::chunk::CHUNK_KEY;
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SlotPlace;
 use crate::format::segment::SEGMENT_KEY;
+use crate::format::slot::Slot;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
-use crate::names::index::Chunk;
+use crate::names::{Chunk, ChunkNumbers};
+use crate::txn::Txn;
+use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner};
 use engine::format::features::Feature;
 use engine::format::reply::REPLY_KEY;
@@ -88,13 +91,18 @@ pub(super) struct SlotAt {
     pub(super) place: SlotPlace,
 }
 
+/// The slot's bytes, unchecked.
+pub(super) fn slot_at(txn: &Txn<'_>, at: SlotAt) -> Result<Slot, Stop> {
+    Ok(Slot::load(txn.read_slots(at.home)?, at.place.index()))
+}
+
 /// One thing to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fix {
     /// Enter a feature that is in use into the superblock.
     AddFeature(Feature),
-    /// Raise the number of the next chunk to at least this.
-    NextChunk(u64),
+    /// Raise the numbers of the next chunk and the next annex to at least these.
+    ChunkNumbers(ChunkNumbers),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
     /// The bitmap block of this index is unreadable: until the end of the repair, every block that
@@ -223,7 +231,7 @@ impl Fix {
     pub(super) fn stage(&self) -> Stage {
         match self {
             Fix::AddFeature(_)
-            | Fix::NextChunk(_)
+            | Fix::ChunkNumbers(_)
             | Fix::NextClient(_)
             | Fix::LostBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,

@@ -24,7 +24,7 @@ use crate::open::OpenOptions;
 use engine::device::copies::write_copies;
 use engine::error::StoreError;
 use engine::log::recovery::{DamagedBlock, Remedy};
-use engine::store::mkfs::write_label;
+use engine::store::mkfs::repair_label;
 
 /// Rounds at most: each stage may uncover more for those before it, but not for ever.
 pub const ROUNDS_MAX: u32 = 4096;
@@ -211,7 +211,7 @@ pub async fn repair(
             return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
         }
     };
-    let label = mfs.is_label_damaged();
+    let label = mfs.label_damage();
     let features = mfs.superblock().features;
     let mut out = repair_open(&mfs, options).await?;
     labels::repair(env, &mfs, options, &mut out).await;
@@ -221,12 +221,12 @@ pub async fn repair(
     if let Some(device) = device.as_ref().filter(|_| superblock.features != features) {
         write_copies(device, &mut superblock).await?;
     }
-    if let Some(device) = device.filter(|_| label) {
-        write_label(&device, &superblock).await?;
+    if let (Some(device), Some(detail)) = (device, label) {
+        repair_label(&device, &superblock).await?;
         let subject = Subject::Block(MetaBlock(0));
         let kind = ProblemKind::DamagedLabel;
-        out.found.push(Problem { kind, subject, detail: String::new() });
-        out.note("the label was written anew from the superblock".into());
+        out.found.push(Problem { kind, subject, detail });
+        out.note("the label was written anew".into());
     }
     Ok(out)
 }

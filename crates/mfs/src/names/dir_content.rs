@@ -6,8 +6,9 @@
 //!   there is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`]
 //!   blocks are initialised together. So a growing directory is written home in one request without
 //!   a gap;
-//! - the lowest free slot is used first. A released slot is used again when its release is durable;
-//!   if there is no space to grow, the operation waits for that;
+//! - the lowest free slot is used first. An inode has its home in no annex, and while clients replay
+//!   names go to annexes only ([`super::chunk_numbers`]). A released slot is used again when its
+//!   release is durable; if there is no space to grow, the operation waits for that;
 //! - a slot that has issued 256 numbers is retired;
 //! - a unit of [`UNIT_BLOCKS`] blocks gives its blocks back when no slot of it is in use; it keeps
 //!   one block while the directory has no other free slots. Given-back blocks are allocated again
@@ -17,12 +18,14 @@
 use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
-use super::index::{Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
+use super::index::{Among, Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
+use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, SlotPlace, home_of, ino_of, reuse_of};
+use crate::format::number::{
+    CHUNK_BLOCKS, SlotPlace, home_of, ino_of, is_annex, is_system, reuse_of,
+};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::trees::{CHUNKS, NEXT_CHUNK};
-use crate::txn::Txn;
+use crate::trees::CHUNKS;
 use engine::error::Stop;
 use types::limits::BLOCK_U64;
 
@@ -33,78 +36,40 @@ pub const RUN_MAX: u32 = 64;
 pub const RUN_LARGE: u32 = 256;
 /// A directory is large if its content is at least this many runs long.
 pub(crate) const LARGE_PARTS: u32 = 8;
-/// Most chunks whose creation a crash can undo: more than fit in the part of the log that is not
-/// durable.
-const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Most chunks of one directory: a position has 16 bits for the chunk.
 pub const CHUNKS_MAX: usize = 1 << 16;
 
-impl Txn<'_> {
-    /// Takes a slot of `dir` for a name or an inode: the lowest free one, or a new one. It is
-    /// `Empty`.
+impl Names<'_, '_> {
+    /// Takes a slot of `dir` for a name, or for an inode whose home is elsewhere: the lowest free
+    /// one, or a new one. It is `Empty`. While clients replay, no replay names it.
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
+        let replaying = self.txn.volatile().replays.running;
+        self.take_slot_among(dir, if replaying { Among::Annexes } else { Among::Chunks })
+    }
+
+    fn take_slot_among(&mut self, dir: Ino, among: Among) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let durable = self.durable();
-        self.volatile_mut().names.end_cool_down(dir, durable);
-        if let Some(first) = self.volatile().names.replay_safe_from {
-            return self.take_replay_safe(dir, first);
-        }
-        for more in [Txn::learn_free, Txn::grow] {
-            if self.volatile().names.lowest_free(&self.pending.names, dir, None).is_none() {
-                more(self, dir).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
+        let durable = self.txn.durable();
+        self.txn.volatile_mut().names.end_cool_down(dir, durable);
+        for more in [Self::learn_free, Self::grow] {
+            if self.lowest_free(dir, among).is_none() {
+                more(self, dir, among).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
             }
         }
-        let at = self.volatile().names.lowest_free(&self.pending.names, dir, None);
-        let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
+        let at = self.lowest_free(dir, among).ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
+    }
+
+    fn lowest_free(&self, dir: Ino, among: Among) -> Option<Position> {
+        self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, among)
     }
 
     /// If a directory cannot grow because there is no space, it waits for slots that it released.
     fn or_wait_for_slot(&self, dir: Ino, stop: Stop) -> Stop {
-        match self.volatile().names.cooling_until(dir) {
+        match self.txn.volatile().names.cooling_until(dir) {
             Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::WaitDurable(number),
             _ => stop,
         }
-    }
-
-    /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
-    fn take_replay_safe(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
-        for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
-            let at = self.volatile().names.lowest_free(&self.pending.names, dir, Some(index));
-            if let Some(at) = at {
-                return self.claim(dir, at);
-            }
-            self.ensure_chunk(number)?;
-            if self.chunk(number)?.descriptor.used < CHUNK_BLOCKS {
-                self.grow_chunk(dir, number)?;
-                return self.take_replay_safe(dir, first);
-            }
-        }
-        let number = DirNo(self.root(NEXT_CHUNK)?.max(first.0));
-        self.add_chunk(dir, &chunks, number)?;
-        self.take_replay_safe(dir, first)
-    }
-
-    /// Clients will replay what the server lost, each in its own order. Until [`Txn::end_replays`],
-    /// an operation that takes a slot without naming it avoids the places that replays will name.
-    ///
-    /// # Errors
-    /// `NoSpace` if the chunk numbers are used up.
-    pub fn begin_replays(&mut self) -> Result<(), Stop> {
-        let next = self.root(NEXT_CHUNK)?;
-        let first = next + LOST_CHUNKS_MAX;
-        if first > DIRNO_MAX {
-            return Err(Stop::Fault(Fault::NoSpace));
-        }
-        self.set_root(NEXT_CHUNK, first)?;
-        self.on_commit(move |side, _| side.names.replay_safe_from = Some(DirNo(first)));
-        Ok(())
-    }
-
-    /// All replays are done.
-    pub fn end_replays(&mut self) {
-        self.on_commit(|side, _| side.names.replay_safe_from = None);
     }
 
     fn claim(&mut self, dir: Ino, at: Position) -> Result<Spot, Stop> {
@@ -112,16 +77,16 @@ impl Txn<'_> {
         if self.load(&spot)?.state() != SlotState::Empty {
             return Err(Stop::Corrupt(spot.block, "a free slot is in use"));
         }
-        self.pending.names.take(dir, at);
+        self.txn.pending.names.take(dir, at);
         Ok(spot)
     }
 
     /// Takes a slot of `dir` for a new inode and issues its number. `given` is the number that the
     /// inode had before a restart of the server; it leads to the same slot.
-    pub(crate) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
+    pub(super) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
         let (spot, reuse) = match given {
             None => {
-                let spot = self.take_slot(dir)?;
+                let spot = self.take_slot_among(dir, Among::Homes)?;
                 (spot, self.load(&spot)?.next_reuse())
             }
             Some(ino) => (self.take_replayed(dir, home_of(ino))?, u16::from(reuse_of(ino))),
@@ -138,14 +103,18 @@ impl Txn<'_> {
     /// Takes exactly the slot `place`, and grows `dir` up to it.
     fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
+        if is_annex(place.chunk) {
+            return Err(Stop::Fault(Fault::Stale));
+        }
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
         let index = match known {
             Some(index) => index,
             None => {
-                if place.chunk.0 == 0 || self.ensure_chunk(place.chunk)? {
+                if is_system(place.chunk) || self.ensure_chunk(place.chunk)? {
                     return Err(Stop::Fault(Fault::Stale));
                 }
+                self.present_chunk(place.chunk)?;
                 self.add_chunk(dir, &chunks, place.chunk)?;
                 chunks.len()
             }
@@ -162,10 +131,11 @@ impl Txn<'_> {
         self.claim(dir, at)
     }
 
-    /// Adds content blocks to `dir`.
-    fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
-        let durable = self.durable();
-        let hole = self.volatile().names.hole(&self.pending.names, dir, durable);
+    /// Adds content blocks to `dir`, to a chunk of these.
+    fn grow(&mut self, dir: Ino, among: Among) -> Result<(), Stop> {
+        let durable = self.txn.durable();
+        let (names, pending) = (&self.txn.volatile().names, &self.txn.pending.names);
+        let hole = names.hole(pending, (dir, among), durable);
         if let Some((unit, mask)) = hole
             && let Some(number) = self.chunk_at(dir, unit)?
         {
@@ -173,15 +143,16 @@ impl Txn<'_> {
             let block = unit.first_block() + mask.trailing_zeros();
             return self.refill_hole(dir, number, block, slot.blocks());
         }
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
-        let last = match chunks.last() {
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
+        let annex = among == Among::Annexes;
+        let last = match chunks.iter().rfind(|&&chunk| is_annex(chunk) == annex) {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
             None => None,
         };
         let last = match last {
             Some(last) if self.chunk(last)?.descriptor.used < CHUNK_BLOCKS => last,
             _ => {
-                let number = DirNo(self.root(NEXT_CHUNK)?);
+                let number = self.new_chunk_number(annex)?;
                 self.add_chunk(dir, &chunks, number)?;
                 number
             }
@@ -192,18 +163,15 @@ impl Txn<'_> {
     /// The chunk of a unit.
     fn chunk_at(&mut self, dir: Ino, unit: Unit) -> Result<Option<DirNo>, Stop> {
         let index = unit.start().chunk();
-        match self.volatile().names.chunk_number(&self.pending.names, dir, index) {
+        match self.txn.volatile().names.chunk_number(&self.txn.pending.names, dir, index) {
             Some(number) if self.ensure_chunk(number)? => Ok(Some(number)),
             _ => Ok(None),
         }
     }
 
     fn add_chunk(&mut self, dir: Ino, chunks: &[DirNo], number: DirNo) -> Result<(), Stop> {
-        if chunks.len() >= CHUNKS_MAX || number.0 > DIRNO_MAX {
+        if chunks.len() >= CHUNKS_MAX {
             return Err(Stop::Fault(Fault::NoSpace));
-        }
-        if self.root(NEXT_CHUNK)? <= number.0 {
-            self.set_root(NEXT_CHUNK, number.0 + 1)?;
         }
         match chunks.last() {
             Some(&last) => {
@@ -221,14 +189,25 @@ impl Txn<'_> {
         let descriptor =
             Descriptor { owner: dir, next: DirNo(0), index: chunks.len() as u32, used: 0 };
         self.set_chunk(number, Chunk { descriptor, runs: Vec::new() })?;
-        self.pending.names.add_chunk(dir, number);
+        self.txn.pending.names.add_chunk(dir, number);
         Ok(())
     }
 
     /// Writes the descriptor of a chunk, and keeps the chunk in memory.
-    pub(crate) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
-        CHUNKS.insert(self, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
-        self.pending.names.set_chunk(number, Some(chunk));
+    pub(super) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
+        CHUNKS.insert(self.txn, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
+        self.txn.pending.names.set_chunk(number, Some(chunk));
+        Ok(())
+    }
+
+    /// Begins a new chunk of `dir`, for tests: the next inodes lie there, as if the others were full.
+    #[cfg(test)]
+    pub(crate) fn begin_chunk(&mut self, dir: Ino) -> Result<(), Stop> {
+        self.ensure_index(dir)?;
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
+        let number = self.new_chunk_number(false)?;
+        self.add_chunk(dir, &chunks, number)?;
+        self.txn.on_commit(move |volatile, _| volatile.names.hide_free(dir));
         Ok(())
     }
 
@@ -253,14 +232,14 @@ impl Txn<'_> {
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
         for at in block..ahead.min(run.end()) {
-            self.init_slots(run.home(at))?;
+            self.txn.init_slots(run.home(at))?;
         }
         chunk.descriptor.used += 1;
         let index = chunk.descriptor.index;
         self.set_chunk(number, chunk)?;
-        for n in 0..self.slots().per_block() {
+        for n in 0..self.txn.slots().per_block() {
             let at = Position::new(index, block * SLOTS_PER_BLOCK + n);
-            self.pending.names.free(dir, at);
+            self.txn.pending.names.free(dir, at);
         }
         slot.set_blocks(slot.blocks() + 1);
         slot.set_size(slot.blocks() * BLOCK_U64);
@@ -269,7 +248,7 @@ impl Txn<'_> {
     }
 
     /// Allocates the next run, and joins it with the last one if they are contiguous.
-    pub(crate) fn add_run(
+    pub(super) fn add_run(
         &mut self,
         number: DirNo,
         chunk: &mut Chunk,
@@ -281,7 +260,7 @@ impl Txn<'_> {
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
         if len > 1 {
-            self.volatile_mut().placement.note_preallocated();
+            self.txn.volatile_mut().placement.note_preallocated();
         }
         let old = chunk.runs.clone();
         chunk.put(ContentRun::present(allocated, start, len));
@@ -291,7 +270,7 @@ impl Txn<'_> {
     /// Allocates `len` contiguous blocks, or half of that, or a quarter ….
     fn alloc_run(&mut self, mut len: u32, goal: MetaBlock) -> Result<(MetaBlock, u32), Stop> {
         loop {
-            match self.alloc_meta(len, Some(goal)) {
+            match self.txn.alloc_meta(len, Some(goal)) {
                 Err(Stop::Fault(Fault::NoSpace)) if len > 1 => len /= 2,
                 other => return Ok((other?, len)),
             }
@@ -310,12 +289,12 @@ impl Txn<'_> {
             at.ok().map(|at| list[at] == *run)
         };
         for run in old.iter().filter(|run| same(&chunk.runs, run).is_none()) {
-            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+            CHUNKS.remove(self.txn, &chunk_key(number, run.first))?;
         }
         for run in chunk.runs.iter().filter(|run| same(old, run) != Some(true)) {
-            CHUNKS.insert(self, &chunk_key(number, run.first), &run.encode())?;
+            CHUNKS.insert(self.txn, &chunk_key(number, run.first), &run.encode())?;
         }
-        self.pending.names.set_chunk(number, Some(chunk));
+        self.txn.pending.names.set_chunk(number, Some(chunk));
         Ok(())
     }
 
@@ -338,7 +317,7 @@ impl Txn<'_> {
         let goal = before.map_or(home.block, |(block, run)| MetaBlock(run.home(block).0 + 1));
         let (start, len) = self.alloc_run(wanted, goal)?;
         for n in 0..len {
-            let data = self.init_slots(MetaBlock(start.0 + u64::from(n)))?;
+            let data = self.txn.init_slots(MetaBlock(start.0 + u64::from(n)))?;
             let mut empty = Slot::default();
             empty.set_next_reuse(hole.reuse);
             (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
@@ -348,11 +327,11 @@ impl Txn<'_> {
         let index = chunk.descriptor.index;
         self.set_runs(number, &old, chunk)?;
         let mask = mask_of(unit.first_block(), block, block + len);
-        self.pending.names.regain(dir, unit, mask);
-        let slots = self.slots().per_block();
+        self.txn.pending.names.regain(dir, unit, mask);
+        let slots = self.txn.slots().per_block();
         for at in block * SLOTS_PER_BLOCK..(block + len) * SLOTS_PER_BLOCK {
             if at % SLOTS_PER_BLOCK < slots {
-                self.pending.names.free(dir, Position::new(index, at));
+                self.txn.pending.names.free(dir, Position::new(index, at));
             }
         }
         slot.set_blocks(slot.blocks() + u64::from(len));
@@ -361,15 +340,15 @@ impl Txn<'_> {
     }
 
     /// Empties a slot. It can be used again when that is durable, unless it is retired.
-    pub(crate) fn release_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
+    pub(super) fn release_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
         self.ensure_index(spot.dir)?;
         let mut slot = self.load(spot)?;
         slot.clear();
         self.store(spot, &slot)?;
         if slot.next_reuse() < RETIRED {
-            self.pending.names.cool_down(spot.dir, spot.at);
+            self.txn.pending.names.cool_down(spot.dir, spot.at);
         } else {
-            self.pending.names.retire(spot.dir, spot.at);
+            self.txn.pending.names.retire(spot.dir, spot.at);
         }
         self.give_back_unit(spot)
     }
@@ -379,9 +358,7 @@ impl Txn<'_> {
     /// was next there.
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.volatile().names.replay_safe_from.is_some()
-            || self.unit_in_use(dir, number, unit)?
-        {
+        if self.txn.volatile().replays.running || self.unit_in_use(dir, number, unit)? {
             return Ok(());
         }
         let idle = self.idle_slots(dir)?;
@@ -391,30 +368,30 @@ impl Txn<'_> {
         let old = chunk.runs.clone();
         let mut hole = Hole { mask: 0, idle: 0, reusable: reuse < RETIRED };
         for block in &empty {
-            self.free_meta(block.home, 1)?;
+            self.txn.free_meta(block.home, 1)?;
             chunk.put(ContentRun::hole(block.at, 1, reuse));
             hole.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
-            hole.idle += block.usable;
+            hole.idle += if is_annex(number) { 0 } else { block.usable };
         }
         let used = chunk.descriptor.used;
         if used <= unit.first_block() + UNIT_BLOCKS {
             let unused = old.iter().filter_map(|run| run.part(used, CHUNK_BLOCKS));
             for run in unused.filter(ContentRun::is_present) {
-                self.free_meta(run.start, run.len)?;
+                self.txn.free_meta(run.start, run.len)?;
             }
             chunk.cut(used);
         }
         self.set_runs(number, &old, chunk)?;
-        self.pending.names.give_back(dir, unit, hole);
+        self.txn.pending.names.give_back(dir, unit, hole);
         let (home, mut slot) = self.locate_live(dir)?;
         slot.set_blocks(slot.blocks().saturating_sub(empty.len() as u64));
         slot.set_size(slot.blocks() * BLOCK_U64);
         self.store(&home, &slot)
     }
 
-    /// The blocks of an empty unit that can be given back. One stays if the directory would
-    /// otherwise have no slots left of its `idle` ones: else a file that is created and removed
-    /// repeatedly would cost a block each time.
+    /// The blocks of an empty unit that can be given back. One stays, unless it is an annex's, if the
+    /// directory would otherwise have no slots left of its `idle` ones: else a file that is created
+    /// and removed repeatedly would cost a block each time.
     fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<EmptyBlock>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
@@ -422,13 +399,14 @@ impl Txn<'_> {
         let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
         let mut out = Vec::new();
         for run in parts.filter(ContentRun::is_present) {
-            self.require_cached(run.start, run.len)?;
+            self.txn.require_cached(run.start, run.len)?;
             for at in run.first..run.end() {
                 out.push(self.empty_block(at, run.home(at))?);
             }
         }
         let here: u64 = out.iter().map(|block| u64::from(block.usable)).sum();
-        if idle.saturating_sub(here) < u64::from(self.slots().per_block())
+        if !is_annex(number)
+            && idle.saturating_sub(here) < u64::from(self.txn.slots().per_block())
             && let Some(kept) = out.iter().position(|block| block.usable > 0)
         {
             out.remove(kept);
@@ -437,9 +415,9 @@ impl Txn<'_> {
     }
 
     fn empty_block(&self, at: u32, home: MetaBlock) -> Result<EmptyBlock, Stop> {
-        let data = self.read_slots(home)?;
+        let data = self.txn.read_slots(home)?;
         let mut block = EmptyBlock { at, home, reuse: 0, usable: 0 };
-        for n in 0..self.slots().per_block() {
+        for n in 0..self.txn.slots().per_block() {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
                 return Err(Stop::Corrupt(home, "a slot that counts as free is in use"));

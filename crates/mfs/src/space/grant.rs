@@ -8,7 +8,7 @@ use types::{ClientId, Fault, PagBlock, PagId};
 
 use super::pags::PagState;
 use super::runs::FreeRun;
-use crate::txn::Txn;
+use super::view::Space;
 use engine::error::Stop;
 
 /// Free runs that are examined for one grant.
@@ -16,8 +16,8 @@ const LOOK: usize = 64;
 /// Most pieces of one grant.
 pub const GRANT_PIECES: usize = 16;
 
-impl Txn<'_> {
-    /// As [`Txn::grant_pieces`], in as many pieces as a grant may have.
+impl Space<'_, '_> {
+    /// As [`Space::grant_pieces`], in as many pieces as a grant may have.
     ///
     /// # Errors
     /// As there.
@@ -35,7 +35,7 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
-    /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
+    /// [`Space::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant_pieces(
         &mut self,
         client: ClientId,
@@ -48,7 +48,7 @@ impl Txn<'_> {
         }
         let pags = self.pags()?;
         let pag = choose(&pags, client, hint, blocks).ok_or(Stop::Fault(Fault::NoSpace))?;
-        let cursor = self.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
+        let cursor = self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
         let pieces = pick(self.look(pag, cursor)?, blocks, most);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
@@ -58,7 +58,7 @@ impl Txn<'_> {
             end = start + len;
             out.push((pag, PagBlock(start), len));
         }
-        self.on_commit(move |volatile, _| {
+        self.txn.on_commit(move |volatile, _| {
             volatile.space.cursors.insert(pag, end);
         });
         if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }
@@ -125,8 +125,15 @@ mod tests {
 
     #[test]
     fn grant_begins_at_the_hint_or_the_clients_own_pag() {
-        let pag =
-            |id, free| PagState { id: PagId(id), uuid: Uuid::default(), total: 9, free, freed: 0 };
+        let pag = |id, free| PagState {
+            id: PagId(id),
+            uuid: Uuid::default(),
+            device: Uuid::default(),
+            start: 0,
+            total: 9,
+            free,
+            freed: 0,
+        };
         let pags = [pag(0, 5), pag(1, 9), pag(2, 0)];
         assert_eq!(choose(&pags, ClientId(3), None, 5), Some(PagId(0)));
         assert_eq!(choose(&pags, ClientId(4), None, 5), Some(PagId(1)));

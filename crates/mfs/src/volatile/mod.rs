@@ -17,7 +17,7 @@ pub(crate) mod space;
 
 use types::Transno;
 
-use crate::names::index::{self, NameIndexes};
+use crate::names::{NameIndexes, PendingNames, Replays};
 use layouts::LayoutLimits;
 use listing::ListingReadahead;
 use maps::MapLimits;
@@ -30,6 +30,8 @@ use space::SpaceHints;
 #[derive(Default)]
 pub struct VolatileState {
     pub(crate) names: NameIndexes,
+    /// The replays of clients after a restart.
+    pub(crate) replays: Replays,
     pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,
@@ -49,7 +51,7 @@ pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
 /// Changes of the running transaction to the volatile state.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) names: index::PendingNames,
+    pub(crate) names: PendingNames,
     pub(crate) namespace: PendingSearches,
 }
 

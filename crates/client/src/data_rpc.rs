@@ -1,0 +1,183 @@
+//! Requests of the data half to the server, in reserved slots.
+
+use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
+use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
+use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
+
+use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
+use crate::core::Core;
+use crate::rpc::{Call, result};
+
+/// [`Rpc`] of a client that may be gone already.
+pub(crate) struct DataRpc(pub std::rc::Weak<Core>);
+
+impl DataRpc {
+    fn core(&self) -> Result<std::rc::Rc<Core>, Fault> {
+        self.0.upgrade().ok_or(Fault::Unreachable)
+    }
+
+    async fn reserved(&self, op: Op) -> Result<OpReply, Fault> {
+        let core = self.core()?;
+        let reply = core.rpc.call(Call::reserved(vec![op])).await?;
+        result(&reply, 0).cloned()
+    }
+}
+
+impl Rpc for DataRpc {
+    fn space(
+        &self,
+        hint: Option<PagId>,
+        blocks: u64,
+    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
+        Box::pin(async move {
+            let mut granted = self.reserved(Op::Space { hint, blocks }).await;
+            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
+                granted = self.reserved(Op::Space { hint, blocks }).await;
+            }
+            match granted? {
+                OpReply::Space { runs } => Ok(runs),
+                _ => Err(Fault::Protocol),
+            }
+        })
+    }
+
+    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let mut ops: Vec<Op> = runs
+                .chunks(RETURN_RUNS_MAX)
+                .map(|runs| Op::ReturnSpace { runs: runs.to_vec() })
+                .collect();
+            if ops.is_empty() {
+                ops.push(Op::ReturnSpace { runs: Vec::new() });
+            }
+            let core = self.core()?;
+            for ops in ops.chunks(COMPOUND_OPS_MAX) {
+                let reply = core.rpc.call(Call::reserved(ops.to_vec())).await?;
+                (0..ops.len()).try_for_each(|index| result(&reply, index).map(|_| ()))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>> {
+        Box::pin(async move {
+            match self.reserved(Op::Layout { ino, from }).await? {
+                OpReply::Layout { slice: part } => Ok(part),
+                _ => Err(Fault::Protocol),
+            }
+        })
+    }
+
+    fn commit(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+    ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
+        assert!(
+            commits.len() <= COMPOUND_OPS_MAX,
+            "a compound has at most COMPOUND_OPS_MAX operations"
+        );
+        Box::pin(async move {
+            let Ok(core) = self.core() else {
+                return vec![Err(Fault::Unreachable.into()); commits.len()];
+            };
+            if commits.is_empty() {
+                let call = || Call { sync, ..Call::reserved(Vec::new()) };
+                for session in core.rpc.all() {
+                    if let Err(fault) = session.call(call()).await {
+                        return vec![Err(fault.into())];
+                    }
+                }
+                return Vec::new();
+            }
+            let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
+            // A commit that fails ends its compound: those of other files are sent again without
+            // it.
+            loop {
+                let mut open: Vec<usize> =
+                    (0..commits.len()).filter(|&i| results[i].is_none()).collect();
+                let Some(&first) = open.first() else {
+                    return results.into_iter().flatten().collect();
+                };
+                let server = core.rpc.server_of(commits[first].ino);
+                open.retain(|&index| core.rpc.server_of(commits[index].ino) == server);
+                let ops = open.iter().map(|&index| commit_op(commits[index].clone())).collect();
+                let call = Call { sync, ..Call::reserved(ops) };
+                let answers: Vec<_> = match core.rpc.call(call).await {
+                    Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
+                    Ok(reply) => reply.results.iter().map(commit_result).collect(),
+                    Err(fault) => vec![Err(fault.into()); open.len()],
+                };
+                for (&index, answer) in open.iter().zip(answers) {
+                    if let Err(Refusal { fault, .. }) = answer {
+                        let later = commits.iter().enumerate().skip(index + 1);
+                        for (later, _) in later.filter(|(_, c)| c.ino == commits[index].ino) {
+                            results[later] = Some(Err(fault.into()));
+                        }
+                    }
+                    results[index] = Some(answer);
+                }
+            }
+        })
+    }
+
+    fn lease_ends(&self) -> Instant {
+        self.core().map_or(Instant(0), |core| core.rpc.lease_ends())
+    }
+
+    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let core = self.core()?;
+            let client = core.rpc.home().client();
+            core.rpc.wait_for_lease().await?;
+            if core.rpc.home().client() == client { Ok(()) } else { Err(Fault::Evicted) }
+        })
+    }
+
+    fn time(&self) -> Timestamp {
+        self.core().map_or_else(|_| Timestamp::default(), |core| core.rpc.time())
+    }
+
+    fn log(&self, text: &str) {
+        if let Ok(core) = self.core() {
+            core.rpc.log(text);
+        }
+    }
+
+    fn describe(&self, ino: Ino) -> String {
+        self.core().map_or_else(|_| format!("inode {ino}"), |core| core.path_hints.describe(ino))
+    }
+
+    fn attr(&self, ino: Ino) -> Option<Attr> {
+        let core = self.core().ok()?;
+        core.inodes.get(ino).map(|inode| inode.server_attr())
+    }
+
+    fn inval_pages(&self, ino: Ino, from: u64, to: u64) {
+        let Ok(core) = self.core() else { return };
+        let Some(inode) = core.inodes.get(ino) else { return };
+        core.env.clone().spawn(async move { core.inval_unlocked_pages(&inode, (from, to)).await });
+    }
+
+    fn is_open(&self, ino: Ino) -> bool {
+        let inode = self.core().ok().and_then(|core| core.inodes.get(ino));
+        inode.is_some_and(|inode| inode.opens() > 0)
+    }
+}
+
+/// Translates the answer to a commit.
+fn commit_result(result: &Result<OpReply, Fault>) -> Result<Leased, Refusal> {
+    match result {
+        Ok(OpReply::Attr { leased }) => Ok(leased.clone()),
+        Ok(OpReply::Partial { done, fault }) => {
+            Err(Refusal { fault: *fault, done: *done as usize })
+        }
+        Ok(_) => Err(Fault::Protocol.into()),
+        Err(fault) => Err((*fault).into()),
+    }
+}
+
+fn commit_op(commit: Commit) -> Op {
+    let Commit { ino, edits, size, mtime, ctime, merge, tail_zero } = commit;
+    Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero }
+}

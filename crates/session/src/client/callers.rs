@@ -1,0 +1,101 @@
+//! Operations whose callers are gone.
+//!
+//! Invariants:
+//! - while an operation is polled it is the current one; tasks that it spawns belong to none;
+//! - an operation whose caller is gone starts no request in an ordinary slot: requests that were
+//!   not sent are withdrawn. Requests that were sent are executed once and answered, like any
+//!   other;
+//! - reserved slots have no callers: commits and returns belong to everybody.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use proto::message::Peer;
+use proto::slots::{SlotClass, Ticket};
+use types::Fault;
+
+use super::Session;
+
+/// No operation.
+pub(super) const NO_OPERATION: u64 = 0;
+
+/// What the sessions of one client share: the order of its requests, and its operations.
+#[derive(Default)]
+pub struct Shared {
+    order: Cell<u64>,
+    current: Cell<u64>,
+    gone: RefCell<BTreeSet<u64>>,
+}
+
+impl Shared {
+    /// Number of the next request, in the order in which requests are made.
+    pub fn order(&self) -> u64 {
+        self.order.get()
+    }
+
+    /// Numbers a request.
+    pub(super) fn next_order(&self) -> u64 {
+        self.order.replace(self.order.get() + 1)
+    }
+
+    /// The operation that is being polled, if its requests can be given up.
+    pub(super) fn current_for(&self, class: SlotClass) -> u64 {
+        if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
+    }
+
+    /// Is the caller of `operation` gone?
+    pub(super) fn is_gone(&self, operation: u64) -> bool {
+        self.gone.borrow().contains(&operation)
+    }
+
+    /// Polls a future of `operation`, which is not 0.
+    pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
+        let _current = Current(&self.current, self.current.replace(operation));
+        poll()
+    }
+
+    /// Is the caller of the current operation gone?
+    pub fn caller_is_gone(&self) -> bool {
+        self.is_gone(self.current.get())
+    }
+
+    /// The caller of `operation` is gone.
+    pub(super) fn note_gone(&self, operation: u64) {
+        self.gone.borrow_mut().insert(operation);
+    }
+
+    /// `operation`, whose caller is gone, has ended.
+    pub fn operation_ended(&self, operation: u64) {
+        self.gone.borrow_mut().remove(&operation);
+    }
+}
+
+/// Restores the previous current operation, even after a panic.
+struct Current<'a>(&'a Cell<u64>, u64);
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
+impl<P: Peer> Session<P> {
+    /// The caller of `operation` is gone: withdraws what the operation has not sent.
+    pub(super) fn withdraw_unsent(&self, operation: u64) {
+        let mut state = self.state.borrow_mut();
+        let unsent = state
+            .pending
+            .extract_if(.., |_, pending| pending.operation == operation && !pending.submitted);
+        let unsent: Vec<_> = unsent.collect();
+        for (slot, pending) in &unsent {
+            state.slots.withdraw(Ticket { slot: *slot, seq: pending.request.seq });
+            state.replay.expected_no_longer(pending.weight);
+        }
+        drop(state);
+        for (_, pending) in unsent {
+            pending.answer.send(Err(Fault::Interrupted));
+        }
+        self.changed.notify_all();
+        self.room.notify_all();
+    }
+}

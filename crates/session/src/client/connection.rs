@@ -1,0 +1,462 @@
+//! Connections to the server, one after the other: hello, reading, writing, reconnecting.
+
+use std::rc::Rc;
+
+use env::sync::Notified;
+use env::{Env, Stream};
+use proto::frame::{Decoder, Received};
+use proto::message::{
+    Expected, Hello, Message, NEW, Peer, RECOVERED, RESUMED, Refused, Versions, Welcome,
+};
+use proto::slots::SlotTable;
+use proto::wire::Appended;
+use types::{Bug, Duration, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted};
+
+use super::{Config, ConnectError, Phase, Session, Shared};
+
+/// Bytes requested from the socket at once.
+const READ: usize = 128 << 10;
+/// First pause between attempts, doubled up to [`PAUSE_MAX`].
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long one attempt may take: a server that restarted makes new clients wait.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a TCP connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A connection on which the server said Welcome.
+pub(super) struct Connection<P: Peer> {
+    stream: Stream,
+    decoder: Decoder<P>,
+    welcome: Welcome<P>,
+    hello_sent: Instant,
+}
+
+enum Failure {
+    /// Not reached, or the connection was lost.
+    Unreachable(String),
+    /// The server refused.
+    Refused(Refused),
+    /// It is another server than the client expects, or speaks what the client does not.
+    Wrong(String),
+}
+
+impl Failure {
+    fn text(&self) -> String {
+        match self {
+            Failure::Unreachable(text) | Failure::Wrong(text) => text.clone(),
+            Failure::Refused(refused) => refused.text.clone(),
+        }
+    }
+
+    /// Would the same hello be refused again?
+    fn is_final(&self) -> bool {
+        match self {
+            Failure::Unreachable(_) => false,
+            Failure::Refused(refused) => !matches!(
+                refused.fault,
+                Fault::Overloaded | Fault::Evicted | Fault::Busy | Fault::WouldBlock
+            ),
+            Failure::Wrong(_) => true,
+        }
+    }
+}
+
+async fn receive<P: Peer>(
+    stream: &Stream,
+    decoder: &mut Decoder<P>,
+) -> Result<Received<P>, String> {
+    loop {
+        match decoder.next() {
+            Ok(Some(received)) => return Ok(received),
+            Ok(None) => {}
+            Err(malformed) => return Err(malformed.to_string()),
+        }
+        let (result, bytes) = stream.read(decoder.lend(), READ).await;
+        decoder.restore(bytes);
+        match result {
+            Ok(0) => return Err("the server closed the connection".into()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+async fn greet<P: Peer>(
+    env: &Env,
+    address: &str,
+    hello: Hello,
+    patience: Duration,
+) -> Result<Connection<P>, Failure> {
+    let unreachable = |text: String| {
+        Failure::Unreachable(format!("cannot reach the {} at {address}: {text}", P::NAME))
+    };
+    let asked = hello.clone();
+    let attempt = async {
+        let reached = env.timeout(CONNECT_TIMEOUT, env.connect(address)).await;
+        let stream = reached
+            .ok_or_else(|| {
+                unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))
+            })?
+            .map_err(|error| unreachable(error.to_string()))?;
+        let hello_sent = env.now();
+        let mut bytes = Vec::new();
+        proto::frame::encode::<P>(&Message::Hello { hello }, &mut bytes);
+        let (written, _) = stream.write_all(bytes).await;
+        written.map_err(|error| unreachable(error.to_string()))?;
+        let mut decoder = Decoder::new();
+        match receive(&stream, &mut decoder).await.map_err(unreachable)? {
+            Received::Message(Message::Welcome { welcome }) => {
+                if let Err(text) = check(&asked, &welcome) {
+                    stream.shutdown();
+                    let text = format!("the {} at {address} is the wrong one: {text}", P::NAME);
+                    return Err(Failure::Wrong(text));
+                }
+                Ok(Connection { stream, decoder, welcome, hello_sent })
+            }
+            Received::Message(Message::Refused { refused }) => Err(Failure::Refused(refused)),
+            _ => Err(unreachable("it did not answer with a welcome".into())),
+        }
+    };
+    match env.timeout(patience, attempt).await {
+        Some(result) => result,
+        None => Err(unreachable(format!("no answer within {} ms", patience.as_millis()))),
+    }
+}
+
+/// Is it the server that the client expects, and did it agree to what the client asked for?
+fn check<P: Peer>(hello: &Hello, welcome: &Welcome<P>) -> Result<(), String> {
+    let versions = Versions { min: hello.version_min, max: hello.version_max };
+    if !versions.contains(welcome.version) {
+        let version = welcome.version;
+        return Err(format!("it chose protocol version {version}, this client speaks {versions}"));
+    }
+    if welcome.features & !hello.features != 0 {
+        let unknown = welcome.features & !hello.features;
+        return Err(format!("it uses abilities that this client lacks ({unknown:#x})"));
+    }
+    let Some(expected) = &hello.expected.0 else { return Ok(()) };
+    if welcome.role != expected.role {
+        let (role, wanted) = (welcome.role, expected.role);
+        return Err(format!("its role is {role}, this client needs a {} ({wanted})", P::NAME));
+    }
+    if expected.server != ServerId::ANY && welcome.server != expected.server {
+        let (server, wanted) = (welcome.server, expected.server);
+        return Err(format!("it is server {server}, this client's session is with {wanted}"));
+    }
+    if expected.fs_uuid != Uuid::default() && welcome.fs_uuid != expected.fs_uuid {
+        let (uuid, wanted) = (welcome.fs_uuid, expected.fs_uuid);
+        return Err(format!(
+            "it serves the file system {uuid}, this client has {wanted} mounted; \
+             unmount, and mount again"
+        ));
+    }
+    Ok(())
+}
+
+impl<P: Peer> Session<P> {
+    /// Opens the session; gives up after `connect_timeout` with the last reason.
+    ///
+    /// # Errors
+    /// Nobody answers, or the server refuses, or it is not the one that is expected.
+    pub async fn open(
+        env: Env,
+        config: Config,
+        shared: Rc<Shared>,
+    ) -> Result<Rc<Session<P>>, ConnectError> {
+        if config.addresses.is_empty() {
+            return Err(ConnectError { text: format!("no address of a {} is given", P::NAME) });
+        }
+        let nonce = env.random_u64();
+        let until = env.now() + config.connect_timeout;
+        let mut pause = PAUSE;
+        loop {
+            let mut text = String::new();
+            for address in &config.addresses {
+                let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
+                match greet::<P>(&env, address, config.hello::<P>(nonce), patience).await {
+                    Ok(connection) => {
+                        let slots = connection.welcome.slots;
+                        let session =
+                            Rc::new(Session::new(env.clone(), config, shared, slots, nonce));
+                        session.adopt(&connection);
+                        env.spawn(session.clone().run(connection));
+                        env.spawn(session.clone().keep_alive());
+                        return Ok(session);
+                    }
+                    Err(failure) if failure.is_final() => {
+                        return Err(ConnectError { text: failure.text() });
+                    }
+                    Err(failure) => text = failure.text(),
+                }
+            }
+            if env.now() + pause >= until {
+                return Err(ConnectError { text });
+            }
+            env.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// The greeting on a later connection.
+    fn hello(&self) -> Hello {
+        let state = self.state.borrow();
+        let expected = Expected {
+            server: state.server,
+            fs_uuid: state.fs,
+            map: state.map,
+            ..self.config.expected.clone()
+        };
+        Hello {
+            client: state.client,
+            seen: state.seen,
+            expected: Appended(Some(expected)),
+            ..self.config.hello::<P>(state.nonce)
+        }
+    }
+
+    /// Applies a Welcome.
+    fn adopt(&self, connection: &Connection<P>) {
+        let welcome = &connection.welcome;
+        let wall = self.env.wall();
+        let nanos =
+            |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+        let mut state = self.state.borrow_mut();
+        if welcome.state != RECOVERED || welcome.epoch != state.epoch {
+            // An unanswered request of a recovery with the previous server must not go to this one,
+            // where the recovery starts over. If it says "done", it would end the recovery at once.
+            (state.recovery_unanswered, state.recovery_sent) = (None, None);
+        }
+        if welcome.state == RESUMED {
+            // The recovery is done, but its last reply was lost.
+            state.renumber();
+        }
+        state.client = welcome.client;
+        state.epoch = welcome.epoch;
+        state.server = welcome.server;
+        state.fs = welcome.fs_uuid;
+        (state.version, state.features) = (welcome.version, welcome.features);
+        state.map = welcome.map;
+        state.offer = Some(welcome.offer.clone());
+        // A tenth is left for clock drift.
+        state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
+        state.heard_at = self.env.now();
+        state.clock_offset = nanos(welcome.time) - nanos(wall);
+        state.out.clear();
+        state.writing = false;
+        state.stream = Some(connection.stream.clone());
+        state.connection += 1;
+        state.recovery = None;
+        if welcome.state == NEW {
+            // Nothing of an older session means anything to the server.
+            state.slots = SlotTable::new(welcome.slots);
+            state.replay.clear();
+            state.forced = None;
+            state.seen = Transno::ZERO;
+            state.last_committed = Transno::ZERO;
+        }
+        state.phase = if welcome.state == RECOVERED { Phase::Recovering } else { Phase::Up };
+        state.disconnected_at = None;
+        state.extend_lease(connection.hello_sent);
+    }
+
+    /// Serves connections until the session is closed.
+    async fn run(self: Rc<Self>, first: Connection<P>) {
+        let mut next = Some(first);
+        loop {
+            let connection = match next.take() {
+                Some(connection) => connection,
+                None => match self.reconnect().await {
+                    Some(connection) => connection,
+                    None => return,
+                },
+            };
+            let mut text = self.clone().serve(connection).await;
+            let mut state = self.state.borrow_mut();
+            if std::mem::take(&mut state.timed_out) {
+                text = "it sent nothing for too long".into();
+            }
+            if state.phase == Phase::Closed {
+                return;
+            }
+            if self.leaving.get() {
+                drop(state);
+                self.end();
+                return;
+            }
+            state.disconnected(self.env.now());
+            state.recovery = None;
+            if let Some(stream) = state.stream.take() {
+                stream.shutdown();
+            }
+            drop(state);
+            self.writers.wake_all();
+            self.log(&format!("lost the connection to the {} ({text}); reconnecting", P::NAME));
+        }
+    }
+
+    async fn serve(self: Rc<Self>, mut connection: Connection<P>) -> String {
+        let stream = connection.stream.clone();
+        let number = self.state.borrow().connection;
+        self.start_writers(&stream, number);
+        if connection.welcome.state == RECOVERED {
+            let survived = connection.welcome.survived;
+            self.env.spawn(self.clone().recover(number, survived));
+        } else {
+            self.resend();
+        }
+        loop {
+            match receive(&stream, &mut connection.decoder).await {
+                Ok(Received::Message(message)) => {
+                    self.state.borrow_mut().note_received(self.env.now());
+                    match message {
+                        Message::Reply { reply } => self.reply_received(reply),
+                        Message::Push { push } => self.push_received(push),
+                        Message::Refused { refused } => {
+                            if refused.fault == Fault::Evicted {
+                                self.lose_session();
+                            }
+                            return refused.text;
+                        }
+                        _ => return "the server sent a message that only clients may send".into(),
+                    }
+                }
+                Ok(Received::Unknown { .. }) => return "the server sent a request".into(),
+                Err(text) => return text,
+            }
+        }
+    }
+
+    /// Sends all unanswered requests, again if they were sent before.
+    pub(super) fn resend(&self) {
+        let now = self.env.now();
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Up;
+        state.silent_since = None;
+        let mut requests: Vec<_> = state
+            .pending
+            .values_mut()
+            .map(|pending| {
+                if !std::mem::replace(&mut pending.submitted, true) {
+                    pending.sent = now;
+                }
+                (pending.order, pending.request.clone())
+            })
+            .collect();
+        requests.sort_unstable_by_key(|(order, _)| *order);
+        for (_, request) in requests {
+            self.enqueue(&mut state, (*request).clone());
+        }
+        drop(state);
+        self.changed.notify_all();
+        self.announce_room();
+    }
+
+    /// Tries forever; `None` when the session was closed.
+    async fn reconnect(&self) -> Option<Connection<P>> {
+        let mut pause = PAUSE;
+        let mut logged = false;
+        loop {
+            for address in &self.config.addresses {
+                if self.is_closed() {
+                    return None;
+                }
+                match greet(&self.env, address, self.hello(), ATTEMPT_TIMEOUT).await {
+                    Ok(connection) => {
+                        if self.is_closed() {
+                            connection.stream.shutdown();
+                            return None;
+                        }
+                        self.welcomed(&connection);
+                        return Some(connection);
+                    }
+                    Err(Failure::Refused(refused)) if refused.fault == Fault::Evicted => {
+                        self.log(&format!("this client was evicted: {}", refused.text));
+                        self.lose_session();
+                    }
+                    Err(failure) if failure.is_final() && !logged => {
+                        logged = true;
+                        self.log(&failure.text());
+                    }
+                    Err(_) => {}
+                }
+            }
+            // Clients that lost the server at one moment must not all reconnect at one moment.
+            let half = pause / 2;
+            let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
+            self.env.sleep(half + Duration::from_nanos(more)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Handles a Welcome on a later connection: the session continues, or it is a new one.
+    fn welcomed(&self, connection: &Connection<P>) {
+        let lost = connection.welcome.state == NEW;
+        let mut lost_changes = Vec::new();
+        let pending = if lost {
+            let mut state = self.state.borrow_mut();
+            state.evictions += u64::from(!planted(Bug::EvictionUntold));
+            // If it is the same server, what it answered is durable together with the new client's
+            // number. For a previous server, `survived` says how much of its answers survived.
+            let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
+            lost_changes.extend(state.replay.lost(survived, epoch).cloned());
+            if !lost_changes.is_empty() {
+                state.losses += 1;
+            }
+            std::mem::take(&mut state.pending)
+        } else {
+            Default::default()
+        };
+        self.adopt(connection);
+        if lost {
+            let client = connection.welcome.client;
+            self.log(&format!(
+                "the session is new, as client {client}; uncommitted changes are lost"
+            ));
+            if let Some(events) = self.events() {
+                events.evicted(connection.welcome.server, client, &lost_changes);
+            }
+            for pending in pending.into_values() {
+                pending.answer.send(Err(Fault::Evicted));
+            }
+            self.announce_room();
+        } else {
+            self.log(&format!("connected to the {} again", P::NAME));
+        }
+    }
+
+    /// Renews the lease when nothing else does, and drops a connection on which nothing is
+    /// received.
+    async fn keep_alive(self: Rc<Self>) {
+        loop {
+            let third = (self.lease() / 3).max(Duration::from_millis(1));
+            let closed: Notified = self.changed.notified();
+            if self.is_closed() {
+                return;
+            }
+            let _ = self.env.timeout(third, closed).await;
+            let now = self.env.now();
+            let (due, timed_out, up) = {
+                let state = self.state.borrow();
+                let left = state.lease_ends.since(now);
+                (
+                    left < state.lease - third / 2,
+                    now.since(state.heard_at) > state.lease * 2 / 3,
+                    state.phase == Phase::Up,
+                )
+            };
+            if up && timed_out {
+                let mut state = self.state.borrow_mut();
+                state.timed_out = true;
+                if let Some(stream) = &state.stream {
+                    stream.shutdown();
+                }
+            } else if up
+                && due
+                && let Some(permit) = self.renewal.try_acquire(1)
+            {
+                drop(self.submit_own(P::renew(), permit));
+            }
+        }
+    }
+}

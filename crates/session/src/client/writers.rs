@@ -1,0 +1,79 @@
+//! Writes requests to the connection.
+//!
+//! Invariants:
+//! - requests that are made during a turn of an executor are sent at its end in one piece, written
+//!   by that executor: no other is woken for them;
+//! - one executor writes at a time; requests that are made meanwhile are sent after that.
+
+use std::rc::Rc;
+
+use env::sync::Notify;
+use env::{Env, Stream};
+use proto::message::Peer;
+
+use super::Session;
+
+/// Capacity up to which an emptied buffer is kept for the next requests.
+const SPARE_MAX: usize = 1 << 20;
+
+/// One writer for each executor.
+pub(super) struct Writers(Vec<Notify>);
+
+impl Writers {
+    pub fn new(env: &Env) -> Writers {
+        Writers((0..env.executors()).map(|_| Notify::new()).collect())
+    }
+
+    /// Wakes the writer of this executor: there is a request.
+    pub fn wake(&self, env: &Env) {
+        self.0[env.executor()].notify_one();
+    }
+
+    /// Wakes all: the connection changed.
+    pub fn wake_all(&self) {
+        self.0.iter().for_each(Notify::notify_all);
+    }
+}
+
+impl<P: Peer> Session<P> {
+    /// Lets every executor write to connection `number`.
+    pub(super) fn start_writers(self: &Rc<Self>, stream: &Stream, number: u64) {
+        for executor in 0..self.writers.0.len() {
+            self.env.spawn_on(executor, self.clone().write(executor, stream.clone(), number));
+        }
+    }
+
+    async fn write(self: Rc<Self>, executor: usize, stream: Stream, number: u64) {
+        let mut spare = Vec::new();
+        loop {
+            let woken = self.writers.0[executor].notified();
+            let taken = {
+                let mut state = self.state.borrow_mut();
+                if state.connection != number || state.stream.is_none() {
+                    return;
+                }
+                let due = !state.writing && !state.out.is_empty();
+                state.writing |= due;
+                due.then(|| std::mem::replace(&mut state.out, std::mem::take(&mut spare)))
+            };
+            let Some(bytes) = taken else {
+                woken.await;
+                continue;
+            };
+            let (result, bytes) = stream.write_all(bytes).await;
+            if bytes.capacity() <= SPARE_MAX {
+                spare = bytes;
+            }
+            let mut state = self.state.borrow_mut();
+            if state.connection == number {
+                state.writing = false;
+            }
+            drop(state);
+            if result.is_err() {
+                // The reader sees the end of the connection and reconnects.
+                stream.shutdown();
+                return;
+            }
+        }
+    }
+}
