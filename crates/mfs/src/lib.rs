@@ -42,7 +42,7 @@ pub use names::{
     SubdirCursor, Subdirectory,
 };
 pub use open::OpenOptions;
-pub use space::{ALL_FILES, BlockOwner, PagState};
+pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, PagState};
 pub use txn::Txn;
 pub use volatile::VolatileState;
 pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

@@ -54,6 +54,11 @@ impl Image {
         Ok(image)
     }
 
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn wrong(&self, error: &std::io::Error) -> BenchError {
         BenchError(format!("{}: {error}", self.path.display()))
     }

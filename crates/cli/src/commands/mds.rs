@@ -11,7 +11,7 @@ use mds::{Config, Mds, PagPlace};
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
 use types::PagId;
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK_U64, SESSIONS_MAX};
 use types::units::human_size;
 
 use crate::address;
@@ -21,6 +21,9 @@ use crate::devices::{open_exclusive, with_path};
 use crate::exit::{Ended, Failure};
 use crate::{log, notify};
 
+/// Open files of the server beside its clients' connections: devices, listeners, the log.
+const OTHER_FILES: u64 = 64;
+
 /// Runs the server.
 pub fn run(args: &MdsArgs) -> Ended {
     let mut cluster =
@@ -29,6 +32,7 @@ pub fn run(args: &MdsArgs) -> Ended {
         cluster.listen = address::check_address(listen).map_err(Failure::usage)?;
     }
     cluster.cache = args.cache.unwrap_or(cluster.cache);
+    raise_open_files();
     if args.until_eof {
         stop_at_end_of_input();
     }
@@ -139,6 +143,20 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
         places.push(PagPlace { id: state.id, uuid: state.uuid, path: path.display().to_string() });
     }
     Ok(places)
+}
+
+/// Each client is an open file: the server takes as many as it may have, and says when that is less
+/// than the clients that it could serve.
+fn raise_open_files() {
+    let most = env::raise_open_files();
+    let wanted = SESSIONS_MAX as u64 + OTHER_FILES;
+    if most < wanted {
+        log::line(&format!(
+            "this process may have {most} open files, so at most {} clients can be connected at once; for {SESSIONS_MAX} of them start \
+             it with a limit of {wanted} (LimitNOFILE= of the service, or `ulimit -n`)",
+            most.saturating_sub(OTHER_FILES)
+        ));
+    }
 }
 
 /// Stops the server when all writers have closed the pipe at standard input.

@@ -7,7 +7,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::ClientReservation;
 use crate::device::Device;
 use crate::device::copies::refused;
 use crate::device::label::LabelCondition;
@@ -110,7 +110,7 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
 /// Does the device have room for content besides the blocks that are set aside?
 fn has_room(plan: &Superblock) -> bool {
     let mut space = MetaSpace::new(plan.bitmap_first, plan.blocks);
-    space.reply_reservation = ReplyReservation::new(plan.blocks, 0, 0);
+    space.client_reservation = ClientReservation::new(plan.blocks, 0);
     plan.reserved() + 1 + space.set_aside() + ROOM <= plan.blocks
 }
 

@@ -136,7 +136,7 @@ impl Store {
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&store.inner)));
         }
         if !options.read_only && !options.repair {
-            store.load_reply_reservation().await?;
+            store.load_client_reservation().await?;
         }
         Ok(store)
     }

@@ -405,8 +405,7 @@ fn metadata_block_with_two_owners_is_found() {
 #[test]
 fn address_outside_the_device_is_found() {
     planted(ProblemKind::OutsideMetaBlock, 2, |world, txn| {
-        let mut key = engine::format::reply::reply_key(world.client, 300);
-        key[11] = 100;
+        let key = engine::format::reply::long_key(world.client, 300);
         REPLIES.insert(txn, &key, &u64::MAX.to_le_bytes())?;
         Ok(Subject::Block(MetaBlock(u64::MAX)))
     });

@@ -50,7 +50,7 @@ use engine::device::label;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobOwner;
 use engine::format::block::BlockType;
-use engine::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply};
+use engine::format::reply::{decode_setting, is_sound};
 use engine::format::roots::ROOTS_BLOCK;
 use engine::format::superblock::{SuperError, Superblock};
 use engine::store::home::Rewrite;
@@ -317,8 +317,7 @@ impl Scrub<'_> {
                     if !named(txn, block)? {
                         return Ok(true);
                     }
-                    let data = txn.read_as(block, BlockType::Reply)?;
-                    Ok((0..REPLIES_PER_BLOCK).all(|slot| get_reply(data, slot).is_ok()))
+                    Ok(is_sound(&key, txn.read_as(block, BlockType::Reply)?))
                 })
                 .await?;
             if sound == Some(false) {

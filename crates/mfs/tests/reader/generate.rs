@@ -48,7 +48,8 @@ pub struct Contents {
     pub pags: Vec<Pag>,
     pub pools: Vec<Run>,
     pub clients: Vec<(u64, Vec<u8>)>,
-    pub reply: Option<(u32, Vec<u8>)>,
+    /// Of the first client: slot, sequence and answer.
+    pub replies: Vec<(u64, u32, Vec<u8>)>,
     pub setting: Option<Vec<u8>>,
 }
 
@@ -214,6 +215,11 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
             txn.names().set_xattr(ino, b"security.short", b"")?;
         }
         txn.set_reply(client, 4, 9, b"an answer")?;
+        txn.set_reply(client, 0, 10, b"")?;
+        txn.set_reply(client, 1, 1, &[b'l'; 1024])?;
+        txn.set_reply(client, 1, 2, b"short after long")?;
+        txn.set_reply(client, 2, 3, &[b's'; 26])?;
+        txn.set_reply(client, 127, 7, &[b'l'; 27])?;
         txn.set_setting(3, b"a setting")
     })
     .await;
@@ -389,11 +395,16 @@ pub fn store_contents(disk: &SimDisk) -> Contents {
                 free: pag.free,
                 freed: pag.freed,
             };
+            let mut replies = Vec::new();
+            for slot in 0..128 {
+                let reply = txn.reply(clients[0].0, slot)?;
+                replies.extend(reply.map(|(seq, answer)| (slot.into(), seq, answer)));
+            }
             Ok(Contents {
                 found: Vec::new(),
                 orphans: txn.names().orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
                 pags: txn.space().pags()?.into_iter().map(pag).collect(),
-                reply: txn.reply(clients[0].0, 4)?,
+                replies,
                 setting: txn.setting(3)?,
                 clients: clients.into_iter().map(|(client, info)| (client.0, info)).collect(),
                 pools,

@@ -119,7 +119,7 @@ fn read(image: &Image) -> Result<Contents, Error> {
     let clients = image.clients()?;
     let first = clients.first().map_or(0, |client| client.0);
     let replies = image.replies()?.into_iter();
-    let mut kept = replies.filter(|reply| (reply.client, reply.slot) == (first, 4));
+    let kept = replies.filter(|reply| reply.client == first);
     let mut settings = image.settings()?.into_iter().filter(|&(key, _)| key == 3);
     Ok(Contents {
         found: image.walk()?,
@@ -127,7 +127,7 @@ fn read(image: &Image) -> Result<Contents, Error> {
         pags: image.pags()?,
         pools: image.pools()?,
         clients,
-        reply: kept.next().map(|reply| (reply.sequence, reply.answer)),
+        replies: kept.map(|reply| (reply.slot, reply.sequence, reply.answer)).collect(),
         setting: settings.next().map(|(_, value)| value),
     })
 }
