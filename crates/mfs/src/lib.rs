@@ -11,6 +11,7 @@ pub mod fsck;
 mod golden;
 pub mod handle;
 pub mod inspect;
+pub mod journal;
 pub mod mkfs;
 pub mod names;
 pub mod open;

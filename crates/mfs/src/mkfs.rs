@@ -6,7 +6,7 @@
 //!   device has no label, or carries a whole file system;
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
-use env::{Disk, Env};
+use env::Env;
 use types::{Attr, FileKind, Ino, PagId, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
@@ -16,6 +16,7 @@ use crate::handle::Mfs;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
 use crate::txn::Txn;
 use engine::cost::Cost;
+use engine::device::log::Disks;
 use engine::error::{Stop, StoreError};
 use engine::format::block::BlockType;
 use engine::format::features::Features;
@@ -57,12 +58,17 @@ pub struct FormatOptions {
 }
 
 impl Mfs {
-    /// Makes a new, empty file system on `disk`, and leaves it closed.
+    /// Makes a new, empty file system on `disks`, and leaves it closed. The device of the log, if
+    /// there is one, becomes its journal.
     ///
     /// # Errors
     /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
     /// option is invalid; `Io`.
-    pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
+    pub async fn format(
+        env: &Env,
+        disks: impl Into<Disks>,
+        options: &FormatOptions,
+    ) -> Result<(), StoreError> {
         let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
         let empty = engine::store::mkfs::FormatOptions {
             name,
@@ -71,7 +77,7 @@ impl Mfs {
             features: *features,
             force: *force,
         };
-        let mfs = Mfs::over(Store::begin_format(env, disk, &empty).await?);
+        let mfs = Mfs::over(Store::begin_format(env, disks, &empty).await?);
         mfs.run(Cost::STEP, |txn| write_initial_content(txn, options)).await?;
         mfs.end_format().await
     }

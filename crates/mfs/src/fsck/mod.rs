@@ -59,7 +59,7 @@ mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use env::{Disk, Env};
+use env::Env;
 use types::{ClientId, Ino, MetaBlock, PagId};
 
 pub use lost::Lost;
@@ -70,8 +70,8 @@ use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use crate::zones::{ZoneDevice, ZoneLabels};
 use engine::claims::Claims;
-use engine::device::Device;
 use engine::device::label::{self, LabelCondition};
+use engine::device::log::{Devices, Disks};
 use engine::error::StoreError;
 use engine::format::blob::BlobOwner;
 use engine::format::features::Features;
@@ -184,26 +184,36 @@ impl Report {
     }
 }
 
-/// Checks the metadata device `disk`, which nothing else has open.
+/// Checks the metadata on `disks`, which nothing else has open.
 ///
 /// # Errors
-/// `Refused` if it is no Redbud metadata device, `Io`; damage is a finding, not an error.
-pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Report, StoreError> {
+/// `Refused` if it is no Redbud metadata device or the log not its own, `Io`; damage is a finding,
+/// not an error.
+pub async fn fsck(
+    env: &Env,
+    disks: impl Into<Disks>,
+    options: FsckOptions<'_>,
+) -> Result<Report, StoreError> {
+    let disks = disks.into();
     let opening = OpenOptions {
         cache_bytes: options.cache_bytes,
         read_only: true,
         repair: true,
         ..OpenOptions::default()
     };
-    let mfs = match open(env, disk, opening, options).await {
+    let mfs = match open(env, &disks, opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
     let (label, damaged) =
         (mfs.is_label_damaged(), labels::damaged_labels(env, &mfs, options).await);
+    let header = is_header_damaged(&mfs);
     mfs.close().await?;
     report.map(|mut report| {
+        if header {
+            report.add(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), "");
+        }
         if label {
             report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
         }
@@ -214,19 +224,24 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
     })
 }
 
+/// Was a copy of the journal's header damaged when the store was opened?
+fn is_header_damaged(mfs: &Mfs) -> bool {
+    mfs.log_device().is_some_and(|log| log.is_header_damaged())
+}
+
 /// Opens the store, also on a device that lost only its label.
 async fn open(
     env: &Env,
-    disk: &Disk,
+    disks: &Disks,
     opening: OpenOptions,
     options: FsckOptions<'_>,
 ) -> Result<Mfs, StoreError> {
-    let device = Device { env: env.clone(), disk: disk.clone() };
-    let Some(superblock) = label::unlabelled(&device).await? else {
-        return Mfs::open(env, disk, opening).await;
+    let devices = Devices::new(env, disks);
+    let Some(superblock) = label::unlabelled(&devices.home).await? else {
+        return Mfs::open(env, disks, opening).await;
     };
-    labels::is_ours(env, &device, &superblock, options).await?;
-    Mfs::open_unlabelled(device, opening, LabelCondition::Damaged).await
+    labels::is_ours(env, &devices.home, &superblock, options).await?;
+    Mfs::open_unlabelled(devices, opening, LabelCondition::Damaged).await
 }
 
 /// The finding that kept a store from being opened.

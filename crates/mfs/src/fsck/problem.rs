@@ -58,6 +58,9 @@ kinds! {
     /// The log ends in something that is no log.
     DamagedLog = Error, "the log is damaged",
         "nothing: what was acknowledged is lost, and only a backup has it";
+    /// A copy of the header of the journal is damaged; the other one is not.
+    DamagedJournal = Warning, "a copy of the journal's header is damaged; the other one says what it said",
+        "both are written anew";
     /// The first block of a data device is no label.
     DamagedDataLabel = Error, "a data device has no label that could be read; nobody can mount",
         "if the zone's UUID is still in it, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";
