@@ -179,7 +179,8 @@ impl OpContext<'_> {
     /// # Errors
     /// `Stale`.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-        let attr = if self.server.orphans.is_freeing(ino) { None } else { txn.attr(ino)? };
+        let attr =
+            if self.server.orphans.is_freeing(ino) { None } else { txn.names().attr(ino)? };
         if attr.is_none() {
             self.effects.reads.push(MetaItem::Attr(ino));
         }
@@ -255,8 +256,8 @@ impl OpContext<'_> {
         dir.mtime = if overtaken { dir.mtime.max(self.now) } else { self.now };
         dir.ctime = dir.ctime.max(self.now);
         dir.version += 1;
-        txn.set_attr(dir)?;
-        if let Some(stored) = txn.attr(dir.ino)? {
+        txn.names().set_attr(dir)?;
+        if let Some(stored) = txn.names().attr(dir.ino)? {
             *dir = stored;
         }
         Ok(())

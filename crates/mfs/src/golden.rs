@@ -291,14 +291,15 @@ async fn change(mfs: &Mfs) {
     let mut at = 0;
     while let Some(&dir) = dirs.get(at) {
         at += 1;
-        let entries = mfs.run(Cost::READ, |txn| txn.readdir(dir, 0, 100_000)).await.unwrap().0;
+        let entries =
+            mfs.run(Cost::READ, |txn| txn.names().readdir(dir, 0, 100_000)).await.unwrap().0;
         dirs.extend(entries.iter().filter(|e| e.kind == FileKind::Directory).map(|e| e.ino));
         for n in 0..20 {
             let (name, to) = (Name::new(format!("new{n}").as_bytes()), format!("moved{n}"));
             let (name, to) = (name.unwrap(), Name::new(to.as_bytes()).unwrap());
             let made = mfs.run(Cost::SMALL, |txn| {
-                txn.create(dir, &name, &tree::new(FileKind::Regular, n), None)?;
-                txn.rename(dir, &name, dirs[at / 2], &to)
+                txn.names().create(dir, &name, &tree::new(FileKind::Regular, n), None)?;
+                txn.names().rename(dir, &name, dirs[at / 2], &to)
             });
             // In one directory the names already exist from the second iteration on.
             if let Err(error) = made.await {

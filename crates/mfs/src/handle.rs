@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use types::Transno;
 
-use crate::names::index::NameIndexes;
+use crate::names::NameIndexes;
 use crate::txn::Txn;
 use crate::volatile::VolatileState;
 use crate::volatile::searches::SearchCounts;

@@ -4,28 +4,13 @@
 //! device. It takes blocks that are not cached from a copy of the home blocks, and does not cache
 //! them.
 
+use types::MetaBlock;
 use types::limits::BLOCK;
-use types::{ClientId, Ino, MetaBlock, PagBlock, PagId};
 
-use crate::format::space::{FreedRun, decode_run_key, run_key};
 use crate::handle::Mfs;
-use crate::trees::{CLIENTS, FREED};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::block::{self, Block};
-
-/// The owner of a block of a data zone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlockOwner {
-    /// The block is free.
-    Free,
-    /// It is in this client's pool.
-    Pool(ClientId),
-    /// This file gave it up, and it is not yet free.
-    Freed(Ino),
-    /// None of these: a file maps it, unless the block is lost.
-    Mapped,
-}
 
 impl Mfs {
     /// Runs `body` on the committed state; `home` returns the bytes at home of a block that is not
@@ -70,32 +55,6 @@ impl Mfs {
     }
 }
 
-impl Txn<'_> {
-    /// The owner of a block of a data zone, except the label.
-    ///
-    /// # Errors
-    /// `Stop` of the blocks read.
-    pub fn owner(&mut self, pag: PagId, at: PagBlock) -> Result<BlockOwner, Stop> {
-        let holds = |(start, len): (u64, u64)| start + len > at.0;
-        if self.free_run_to(pag, at.0)?.is_some_and(holds) {
-            return Ok(BlockOwner::Free);
-        }
-        if let Some((key, value)) = FREED.prev(self, &run_key(pag, at.0))? {
-            let ((of, start), freed) = (decode_run_key(&key), FreedRun::decode(&value));
-            if of == pag && holds((start.0, freed.len)) {
-                return Ok(BlockOwner::Freed(freed.ino));
-            }
-        }
-        for (key, _) in CLIENTS.range(self, &[0; 8], usize::MAX)? {
-            let client = ClientId(u64::from_be_bytes(key));
-            if self.pool_run_to(client, pag, at.0)?.is_some_and(holds) {
-                return Ok(BlockOwner::Pool(client));
-            }
-        }
-        Ok(BlockOwner::Mapped)
-    }
-}
-
 const _: () = assert!(BLOCK == size_of::<Block>());
 
 #[cfg(test)]
@@ -103,10 +62,11 @@ mod tests {
     use env::DiskOptions;
     use env::sim::SimWorld;
     use types::limits::BLOCK_U64;
-    use types::{FileBlock, FileKind, Name, Segment, SegmentState};
+    use types::{FileBlock, FileKind, Ino, Name, PagBlock, Segment, SegmentState};
 
     use super::*;
     use crate::open::OpenOptions;
+    use crate::space::BlockOwner;
     use crate::testing::{formatted_for_images, image_of, new_inode, run};
     use engine::format::features::Features;
 
@@ -114,11 +74,12 @@ mod tests {
     fn inspection_finds_block_owners_without_device_reads_or_caching() {
         let mfs = formatted_for_images(4000, Features::NONE);
         let client = run(&mfs, |txn| txn.new_client(b"c"));
-        let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 4))[0];
+        let (pag, addr, len) = run(&mfs, |txn| txn.space().grant(client, None, 4))[0];
         assert_eq!(len, 4);
         let name = Name::new(b"file").expect("a name");
-        let ino =
-            run(&mfs, |txn| txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None));
+        let ino = run(&mfs, |txn| {
+            txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)
+        });
         let segment = |nth: u64| Segment {
             file: FileBlock(nth),
             len: 1,
@@ -126,9 +87,9 @@ mod tests {
             addr: PagBlock(addr.0 + nth),
             state: SegmentState::Written,
         };
-        run(&mfs, |txn| txn.map(ino, client, segment(0)));
-        run(&mfs, |txn| txn.map(ino, client, segment(1)));
-        run(&mfs, |txn| txn.unmap(ino, FileBlock(1), FileBlock(2)));
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment(0)));
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment(1)));
+        run(&mfs, |txn| txn.layouts().unmap(ino, FileBlock(1), FileBlock(2)));
         let disk = image_of(&mfs);
         let world = SimWorld::new(1);
         world.attach("meta", &disk);
@@ -138,13 +99,14 @@ mod tests {
             let mfs = Mfs::open(&env, &opened, OpenOptions::default()).await.expect("whole");
             let before = (disk.counts(), mfs.usage().cached);
             let home = |block: MetaBlock| disk.peek(block.0 * BLOCK_U64, BLOCK);
-            let owner = |nth: u64| mfs.inspect(home, |txn| txn.owner(pag, PagBlock(addr.0 + nth)));
+            let owner =
+                |nth: u64| mfs.inspect(home, |txn| txn.space().owner(pag, PagBlock(addr.0 + nth)));
             assert_eq!(owner(0), Some(BlockOwner::Mapped));
             assert_eq!(owner(1), Some(BlockOwner::Freed(ino)));
             assert_eq!(owner(2), Some(BlockOwner::Pool(client)));
             assert_eq!(owner(4), Some(BlockOwner::Free));
             assert_eq!((disk.counts(), mfs.usage().cached), before);
-            let nowhere = mfs.inspect(|_| vec![0; BLOCK], |txn| txn.owner(pag, addr));
+            let nowhere = mfs.inspect(|_| vec![0; BLOCK], |txn| txn.space().owner(pag, addr));
             assert_eq!(nowhere, None, "a block of zeros is no tree node");
         });
     }

@@ -1,7 +1,6 @@
 //! MFS, the metadata file system: the namespace, the layouts and the space of Redbud, in the
 //! blocks of a store of the [`engine`].
 
-mod clients;
 pub mod dump;
 #[cfg(test)]
 mod engine_tests;
@@ -12,6 +11,7 @@ mod golden;
 pub mod handle;
 pub mod inspect;
 pub mod journal;
+pub mod layouts;
 pub mod mkfs;
 pub mod names;
 pub mod open;
@@ -36,14 +36,14 @@ pub use engine::store::Identity;
 pub use format::slot::SlotSize;
 pub use format::slot_size::SlotFeatures;
 pub use handle::{Mfs, Usage};
-pub use inspect::BlockOwner;
+pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
     AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths, SearchCounts,
     SubdirCursor, Subdirectory,
 };
 pub use open::OpenOptions;
-pub use space::{ALL_FILES, LayoutAhead, LayoutLimits, PagState};
+pub use space::{ALL_FILES, BlockOwner, PagState};
 pub use txn::Txn;
 pub use volatile::VolatileState;
 pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

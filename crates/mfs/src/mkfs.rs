@@ -105,7 +105,7 @@ pub fn write_initial_content(txn: &mut Txn<'_>, options: &FormatOptions) -> Resu
     txn.set_root(NEXT_CHUNK, 1)?;
     txn.set_root(NEXT_CLIENT, 1)?;
     txn.set_root(INODES, 2)?;
-    txn.format_pags(&options.pags)
+    txn.space().format_pags(&options.pags)
 }
 
 pub(crate) fn first_attr(ino: Ino) -> Attr {

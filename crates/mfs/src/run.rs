@@ -3,9 +3,8 @@
 use types::{Fault, Transno};
 
 use crate::handle::Mfs;
-use crate::names::placement;
-use crate::space::layout_ahead;
 use crate::txn::Txn;
+use crate::{layouts, names};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 
@@ -50,6 +49,6 @@ impl Mfs {
 
     /// Frees preallocated blocks; returns how many.
     async fn reclaim_preallocated(&self) -> Result<u64, StoreError> {
-        Ok(layout_ahead::trim(self).await? + placement::trim(self).await?)
+        Ok(layouts::trim(self).await? + names::trim(self).await?)
     }
 }

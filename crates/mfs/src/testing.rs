@@ -149,3 +149,24 @@ pub fn run<T>(
 ) -> T {
     now(mfs.run(engine::cost::Cost::STEP, body)).unwrap().0
 }
+
+/// Changes the link count of an inode.
+pub fn links(
+    txn: &mut crate::txn::Txn<'_>,
+    ino: types::Ino,
+    change: i32,
+) -> Result<(), engine::error::Stop> {
+    let attr = txn.names().attr(ino)?.unwrap();
+    let nlink = attr.nlink.saturating_add_signed(change);
+    txn.names().set_attr(&types::Attr { nlink, ..attr })
+}
+
+/// Creates a directory.
+pub fn new_dir(
+    txn: &mut crate::txn::Txn<'_>,
+    parent: types::Ino,
+    text: &str,
+) -> Result<types::Ino, engine::error::Stop> {
+    let name = types::Name::new(text.as_bytes()).unwrap();
+    txn.names().create(parent, &name, &new_inode(types::FileKind::Directory), None)
+}

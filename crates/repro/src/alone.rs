@@ -160,9 +160,9 @@ pub async fn directories(env: &Env, mfs: &Mfs, count: u64) -> Res<Vec<Ino>> {
     for n in 0..count {
         let new = new_inode(FileKind::Directory, env.wall());
         let made = mfs.run(Cost::SMALL, |txn| {
-            let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
-            txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
-            txn.create(Ino::ROOT, &name(&format!("directory{n:05}"))?, &new, None)
+            let root = txn.names().attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
+            txn.names().set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
+            txn.names().create(Ino::ROOT, &name(&format!("directory{n:05}"))?, &new, None)
         });
         dirs.push(made.await.map_err(wrong)?.0);
     }

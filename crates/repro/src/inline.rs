@@ -291,9 +291,9 @@ impl Files {
     async fn dir(&self, text: &str) -> Done<Ino> {
         let new = new_inode(FileKind::Directory, self.env.wall());
         let made = self.mfs.run(Cost::SMALL, |txn| {
-            let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
-            txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
-            txn.create(Ino::ROOT, &name(text)?, &new, None)
+            let root = txn.names().attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::Stale))?;
+            txn.names().set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
+            txn.names().create(Ino::ROOT, &name(text)?, &new, None)
         });
         Ok(made.await?.0)
     }
@@ -301,7 +301,11 @@ impl Files {
     async fn file(&self, dir: Ino, number: u64) -> Done<Ino> {
         let new = new_inode(FileKind::Regular, self.env.wall());
         let text = file_name(number);
-        Ok(self.mfs.run(Cost::SMALL, |txn| txn.create(dir, &name(&text)?, &new, None)).await?.0)
+        Ok(self
+            .mfs
+            .run(Cost::SMALL, |txn| txn.names().create(dir, &name(&text)?, &new, None))
+            .await?
+            .0)
     }
 
     /// Empty files, in directories of their own; bytes of the log.
@@ -327,7 +331,9 @@ impl Files {
         };
         let blocks = in_use();
         let sizes = sizes(self.shape);
-        let pool = self.mfs.run(Cost::SMALL, |txn| txn.grant(CLIENT, None, sizes.len() as u64 + 1));
+        let pool = self
+            .mfs
+            .run(Cost::SMALL, |txn| txn.space().grant(CLIENT, None, sizes.len() as u64 + 1));
         let mut places = Vec::new();
         for (pag, first, len) in pool.await?.0 {
             places.extend((0..len).map(|at| (pag, PagBlock(first.0 + at))));
@@ -340,7 +346,7 @@ impl Files {
                 let size = sizes.next().unwrap_or(1);
                 let ino = self.file(dir, number).await?;
                 let bytes = vec![number as u8; size as usize];
-                let room = self.mfs.run(Cost::READ, |txn| txn.content_room(ino)).await?.0;
+                let room = self.mfs.run(Cost::READ, |txn| txn.layouts().content_room(ino)).await?.0;
                 let fits = bytes.len() <= room;
                 inlined += u64::from(fits);
                 let place = if fits { None } else { places.next() };
@@ -351,12 +357,16 @@ impl Files {
                     match place {
                         Some((pag, addr)) => {
                             let (file, state) = (FileBlock(0), SegmentState::Written);
-                            txn.map(ino, CLIENT, Segment { file, len: 1, pag, addr, state })?;
+                            txn.layouts().map(
+                                ino,
+                                CLIENT,
+                                Segment { file, len: 1, pag, addr, state },
+                            )?;
                         }
-                        None => txn.set_content(ino, &bytes)?,
+                        None => txn.layouts().set_content(ino, &bytes)?,
                     }
-                    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-                    txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })
+                    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    txn.names().set_attr(&Attr { size, version: attr.version + 1, ..attr })
                 });
                 self.pace(made.await?.1, pace).await?;
             }
@@ -384,9 +394,9 @@ impl Files {
             let (dir, file) = (pace.dir(at / self.shape.files), file_name(at % self.shape.files));
             let found = self.mfs.run(Cost::READ, |txn| {
                 let gone = Stop::Fault(Fault::NotFound);
-                let dir = txn.lookup(Ino::ROOT, &name(&dir)?)?.ok_or(gone)?;
-                let ino = txn.lookup(dir, &name(&file)?)?.ok_or(gone)?;
-                Ok((ino, txn.content(ino)?, txn.layout(ino, FileBlock(0), 1)?))
+                let dir = txn.names().lookup(Ino::ROOT, &name(&dir)?)?.ok_or(gone)?;
+                let ino = txn.names().lookup(dir, &name(&file)?)?.ok_or(gone)?;
+                Ok((ino, txn.layouts().content(ino)?, txn.layouts().layout(ino, FileBlock(0), 1)?))
             });
             let (ino, mut bytes, layout) = found.await?.0;
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
@@ -396,10 +406,15 @@ impl Files {
             let now = self.env.wall();
             let made = self.mfs.run(Cost::SMALL, |txn| {
                 if !bytes.is_empty() {
-                    txn.set_content(ino, &bytes)?;
+                    txn.layouts().set_content(ino, &bytes)?;
                 }
-                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-                txn.set_attr(&Attr { mtime: now, ctime: now, version: attr.version + 1, ..attr })
+                let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.names().set_attr(&Attr {
+                    mtime: now,
+                    ctime: now,
+                    version: attr.version + 1,
+                    ..attr
+                })
             });
             self.pace(made.await?.1, pace).await?;
         }
@@ -428,10 +443,10 @@ impl Files {
             let (dir, file) = (dir_name(at / self.shape.files), file_name(at % self.shape.files));
             let found = self.mfs.run(Cost::READ, |txn| {
                 let gone = Stop::Fault(Fault::NotFound);
-                let dir = txn.lookup(Ino::ROOT, &name(&dir)?)?.ok_or(gone)?;
-                let ino = txn.lookup(dir, &name(&file)?)?.ok_or(gone)?;
-                txn.content(ino)?;
-                txn.layout(ino, FileBlock(0), 1)
+                let dir = txn.names().lookup(Ino::ROOT, &name(&dir)?)?.ok_or(gone)?;
+                let ino = txn.names().lookup(dir, &name(&file)?)?.ok_or(gone)?;
+                txn.layouts().content(ino)?;
+                txn.layouts().layout(ino, FileBlock(0), 1)
             });
             if let Some(segment) = found.await?.0.first() {
                 let (read, _) =
@@ -446,11 +461,15 @@ impl Files {
         for dir in 0..self.shape.dirs {
             let text = dir_name(dir);
             let dir = self.mfs.run(Cost::READ, |txn| {
-                txn.lookup(Ino::ROOT, &name(&text)?)?.ok_or(Stop::Fault(Fault::NotFound))
+                txn.names().lookup(Ino::ROOT, &name(&text)?)?.ok_or(Stop::Fault(Fault::NotFound))
             });
             let (dir, mut after) = (dir.await?.0, 0);
-            while let Some(last) =
-                self.mfs.run(Cost::READ, |txn| txn.readdir(dir, after, LISTED)).await?.0.last()
+            while let Some(last) = self
+                .mfs
+                .run(Cost::READ, |txn| txn.names().readdir(dir, after, LISTED))
+                .await?
+                .0
+                .last()
             {
                 after = last.cookie;
             }

@@ -155,7 +155,7 @@ impl Maker {
         let dir = self.dirs[(n / self.plan.per_directory) as usize % self.dirs.len()];
         let new = new_inode(FileKind::Regular, self.env.wall());
         let text = format!("file.{n:08}");
-        let body = |txn: &mut Txn<'_>| txn.create(dir, &name(&text)?, &new, None);
+        let body = |txn: &mut Txn<'_>| txn.names().create(dir, &name(&text)?, &new, None);
         Ok(self.mfs.run(Cost::SMALL, body).await?.1)
     }
 

@@ -493,10 +493,10 @@ impl Cluster {
         let store = self.store.borrow();
         let store = store.as_ref()?;
         let mut counted = pin!(store.run(Cost::READ, |txn| {
-            let zones = txn.pags()?;
+            let zones = txn.space().pags()?;
             // Freed blocks of files that an evicted client could write stay unusable until its
             // quarantine ends.
-            let held = !txn.quarantines()?.is_empty();
+            let held = !txn.space().quarantines()?.is_empty();
             let freed = |zone: &mfs::PagState| if held { 0 } else { zone.freed };
             Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
         }));
@@ -512,7 +512,7 @@ impl Cluster {
     /// Orphans that no client except `clients` may have open; `None` without a server that can
     /// answer.
     pub(crate) fn unused_orphans(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
-        let found = self.inspect(|txn| txn.orphans(Ino::NONE, ORPHANS))?;
+        let found = self.inspect(|txn| txn.names().orphans(Ino::NONE, ORPHANS))?;
         let leases = self.ledger()?.leases();
         let is_used = |ino: &Ino| {
             let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
@@ -530,16 +530,16 @@ impl Cluster {
         let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
         let mut looked = pin!(store.run(Cost::READ, |txn| {
             let mut text = String::new();
-            for zone in txn.pags()? {
+            for zone in txn.space().pags()? {
                 text +=
                     &format!("\n  {} blocks are free, {} are being freed", zone.free, zone.freed);
             }
             for (client, _) in txn.clients()? {
-                let blocks: u64 = txn.pool(client)?.iter().map(|(.., len)| len).sum();
+                let blocks: u64 = txn.space().pool(client)?.iter().map(|(.., len)| len).sum();
                 text += &format!("\n  the pool of client {client} has {blocks}");
             }
-            text += &format!("\n  quarantines {:?}", txn.quarantines()?);
-            for ino in txn.orphans(Ino(0), 100)? {
+            text += &format!("\n  quarantines {:?}", txn.space().quarantines()?);
+            for ino in txn.names().orphans(Ino(0), 100)? {
                 let users = leases.iter().filter(|lease| lease.ino == ino);
                 let users: Vec<_> = users.map(|lease| (lease.client, lease.rights)).collect();
                 text += &format!("\n  inode {ino} has no name, and is used by {users:?}");

@@ -245,8 +245,8 @@ pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
     note("clients".to_owned(), &mut |txn| {
         let clients = txn.clients()?;
         let pools: Result<Vec<_>, Stop> =
-            clients.iter().map(|(client, _)| txn.pool(*client)).collect();
-        Ok(format!("{clients:?} {:?} {:?}", pools?, txn.pags()?))
+            clients.iter().map(|(client, _)| txn.space().pool(*client)).collect();
+        Ok(format!("{clients:?} {:?} {:?}", pools?, txn.space().pags()?))
     })
     .await;
     let mut dirs = VecDeque::from([Ino::ROOT]);
@@ -256,7 +256,7 @@ pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
             found.clear();
             let (mut text, mut after) = (String::new(), 0);
             loop {
-                let part = txn.readdir(dir, after, MANY)?;
+                let part = txn.names().readdir(dir, after, MANY)?;
                 let Some(last) = part.last() else { return Ok(text) };
                 after = last.cookie;
                 for entry in &part {
@@ -277,10 +277,12 @@ pub(crate) async fn read_everything(_: Env, mfs: Mfs) -> Contents {
 }
 
 fn inode(txn: &mut Txn<'_>, ino: Ino, kind: FileKind) -> Result<String, Stop> {
-    let mut text = format!("{:?} {:?}", txn.attr(ino)?, txn.xattrs(ino)?);
+    let mut text = format!("{:?} {:?}", txn.names().attr(ino)?, txn.names().xattrs(ino)?);
     match kind {
-        FileKind::Regular => text += &format!("{:?}", txn.layout(ino, FileBlock(0), MANY)?),
-        FileKind::Symlink => text += &format!("{:?}", txn.symlink(ino)?),
+        FileKind::Regular => {
+            text += &format!("{:?}", txn.layouts().layout(ino, FileBlock(0), MANY)?)
+        }
+        FileKind::Symlink => text += &format!("{:?}", txn.names().symlink(ino)?),
         _ => {}
     }
     Ok(text)

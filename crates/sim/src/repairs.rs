@@ -154,7 +154,7 @@ mod tests {
                 let made = mfs.run(Cost::SMALL, |txn| {
                     for file in 0..30 {
                         let name = name(format!("f{part} {file}"));
-                        txn.create(Ino::ROOT, &name, &new, None)?;
+                        txn.names().create(Ino::ROOT, &name, &new, None)?;
                     }
                     Ok(())
                 });

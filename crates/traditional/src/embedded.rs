@@ -15,17 +15,17 @@ const SEGMENTS: usize = 64;
 pub struct Embedded;
 
 fn existing(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-    txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+    txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
 }
 
 fn named(txn: &mut Txn<'_>, dir: Ino, name: &Name) -> Result<Attr, Stop> {
-    let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let ino = txn.names().lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
     existing(txn, ino)
 }
 
 fn touch(txn: &mut Txn<'_>, dir: Ino, now: Timestamp, links: i32) -> Result<(), Stop> {
     let attr = existing(txn, dir)?;
-    txn.set_attr(&touched(&attr, now, links))
+    txn.names().set_attr(&touched(&attr, now, links))
 }
 
 impl Embedded {
@@ -36,7 +36,7 @@ impl Embedded {
         new: &NewInode<'_>,
         links: i32,
     ) -> Result<Ino, Stop> {
-        let ino = txn.create(dir, name, new, None)?;
+        let ino = txn.names().create(dir, name, new, None)?;
         touch(txn, dir, new.mtime, links)?;
         Ok(ino)
     }
@@ -48,8 +48,8 @@ impl Embedded {
         attr: &Attr,
         now: Timestamp,
     ) -> Result<Ino, Stop> {
-        txn.remove_name(dir, name)?;
-        txn.set_attr(&unlinked(attr, now))?;
+        txn.names().remove_name(dir, name)?;
+        txn.names().set_attr(&unlinked(attr, now))?;
         touch(txn, dir, now, if attr.kind == FileKind::Directory { -1 } else { 0 })?;
         Ok(attr.ino)
     }
@@ -81,15 +81,15 @@ impl Layout for Embedded {
     }
 
     fn lookup(&self, txn: &mut Txn<'_>, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
-        txn.lookup(dir, name)
+        txn.names().lookup(dir, name)
     }
 
     fn attr(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Option<Attr>, Stop> {
-        txn.attr(ino)
+        txn.names().attr(ino)
     }
 
     fn set_attr(&self, txn: &mut Txn<'_>, attr: &Attr) -> Result<(), Stop> {
-        txn.set_attr(attr)
+        txn.names().set_attr(attr)
     }
 
     fn map(
@@ -99,11 +99,11 @@ impl Layout for Embedded {
         client: ClientId,
         segment: Segment,
     ) -> Result<(), Stop> {
-        txn.map(ino, client, segment)
+        txn.layouts().map(ino, client, segment)
     }
 
     fn segments(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<Vec<Segment>, Stop> {
-        txn.layout(ino, FileBlock(0), usize::MAX)
+        txn.layouts().layout(ino, FileBlock(0), usize::MAX)
     }
 
     fn unlink(
@@ -117,7 +117,7 @@ impl Layout for Embedded {
         if attr.kind == FileKind::Directory {
             return Err(Fault::IsDirectory.into());
         }
-        match txn.free_with_name(dir, name)? {
+        match txn.names().free_with_name(dir, name)? {
             Some(ino) => {
                 touch(txn, dir, now, 0)?;
                 Ok(ino)
@@ -131,15 +131,15 @@ impl Layout for Embedded {
         if attr.kind != FileKind::Directory {
             return Err(Fault::NotDirectory.into());
         }
-        if !txn.is_empty(attr.ino)? {
+        if !txn.names().is_empty(attr.ino)? {
             return Err(Fault::NotEmpty.into());
         }
         Embedded::remove(txn, dir, name, &attr, now)
     }
 
     fn reclaim(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<bool, Stop> {
-        match txn.attr(ino)? {
-            Some(attr) if attr.nlink == 0 => txn.free_inode_step(ino, SEGMENTS),
+        match txn.names().attr(ino)? {
+            Some(attr) if attr.nlink == 0 => txn.names().free_inode_step(ino, SEGMENTS),
             _ => Ok(true),
         }
     }
@@ -153,14 +153,14 @@ impl Layout for Embedded {
     ) -> Result<(), Stop> {
         let attr = named(txn, from.0, from.1)?;
         let directory = attr.kind == FileKind::Directory;
-        if txn.lookup(to.0, to.1)?.is_some() {
+        if txn.names().lookup(to.0, to.1)?.is_some() {
             return Err(Fault::Exists.into());
         }
-        if directory && txn.is_within(to.0, attr.ino)? {
+        if directory && txn.names().is_within(to.0, attr.ino)? {
             return Err(Fault::Invalid.into());
         }
-        txn.rename(from.0, from.1, to.0, to.1)?;
-        txn.set_attr(&Attr { ctime: now, version: attr.version + 1, ..attr })?;
+        txn.names().rename(from.0, from.1, to.0, to.1)?;
+        txn.names().set_attr(&Attr { ctime: now, version: attr.version + 1, ..attr })?;
         let links = i32::from(directory && from.0 != to.0);
         touch(txn, from.0, now, -links)?;
         if from.0 != to.0 {
@@ -175,6 +175,6 @@ impl Layout for Embedded {
         dir: Ino,
         listing: Listing,
     ) -> Result<Vec<DirEntry>, Stop> {
-        txn.readdir(dir, listing.after, listing.max)
+        txn.names().readdir(dir, listing.after, listing.max)
     }
 }

@@ -460,7 +460,7 @@ const CLIENT: ClientId = ClientId(1);
 /// Thirty files, file n with n appended pieces, of which each second one continues the one before
 /// it. Gives what they map and how many blocks they count, and takes all of it away again.
 fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Segment>>, u64) {
-    let pieces = run(mfs, |txn| txn.grant(CLIENT, None, 2000)).unwrap();
+    let pieces = run(mfs, |txn| txn.space().grant(CLIENT, None, 2000)).unwrap();
     let (pag, PagBlock(start), _) = pieces[0];
     let (mut files, mut maps, mut blocks) = (Vec::new(), Vec::new(), 0);
     for number in 0..30u64 {
@@ -483,10 +483,10 @@ fn map_and_free(mfs: &Mfs, layout: &dyn Layout) -> (Vec<Vec<Segment>>, u64) {
         let ino = run(mfs, |txn| layout.unlink(txn, Ino::ROOT, file, at(2))).unwrap();
         while !run(mfs, |txn| layout.reclaim(txn, ino)).unwrap() {}
     }
-    for (pag, addr, len) in run(mfs, |txn| txn.pool(CLIENT)).unwrap() {
-        run(mfs, |txn| txn.pool_return(CLIENT, pag, addr, len)).unwrap();
+    for (pag, addr, len) in run(mfs, |txn| txn.space().pool(CLIENT)).unwrap() {
+        run(mfs, |txn| txn.space().pool_return(CLIENT, pag, addr, len)).unwrap();
     }
-    while run(mfs, |txn| txn.release_freed(64)).unwrap() > 0 {}
+    while run(mfs, |txn| txn.space().release_freed(64)).unwrap() > 0 {}
     (maps, blocks)
 }
 
@@ -515,7 +515,7 @@ fn layouts_map_and_free_the_same_segments() {
         let free = run(&mfs, |txn| Ok(txn.meta_space())).unwrap();
         assert_eq!(map_and_free(&mfs, &*layout), first, "{}", layout.text());
         assert_eq!(run(&mfs, |txn| Ok(txn.meta_space())).unwrap(), free, "{}", layout.text());
-        let pags = run(&mfs, |txn| txn.pags()).unwrap();
+        let pags = run(&mfs, |txn| txn.space().pags()).unwrap();
         assert_eq!((pags[0].freed, pags[0].free), (0, pags[0].total), "{}", layout.text());
         shown.push(first);
     }
@@ -532,7 +532,7 @@ fn only_files_map_granted_blocks_beyond_their_end() {
     let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };
     run(&mfs, |txn| Traditional::format(txn, geometry, false)).unwrap();
     let layout = run(&mfs, Traditional::open).unwrap();
-    let (pag, addr, _) = run(&mfs, |txn| txn.grant(CLIENT, None, 10)).unwrap()[0];
+    let (pag, addr, _) = run(&mfs, |txn| txn.space().grant(CLIENT, None, 10)).unwrap()[0];
     let make = new(FileKind::Regular, 1);
     let ino = run(&mfs, |txn| layout.create(txn, Ino::ROOT, &name("file"), &make)).unwrap();
     let state = SegmentState::Written;

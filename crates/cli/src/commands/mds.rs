@@ -114,7 +114,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
 
 /// The data zones: their identities from the metadata, their paths from the cluster's file.
 async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace>, Failure> {
-    let states = mfs.run(Cost::SMALL, |txn| txn.pags()).await;
+    let states = mfs.run(Cost::SMALL, |txn| txn.space().pags()).await;
     let (states, _) = states.map_err(|error| store_failed(path, &error))?;
     let mut places = Vec::new();
     let unknown = |(id, _): &&(PagId, Zone)| states.iter().all(|state| state.id != *id);

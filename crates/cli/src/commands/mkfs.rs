@@ -161,9 +161,9 @@ async fn own_root(env: &Env, disks: &MetadataDisks) -> Result<u64, StoreError> {
     let now = env.wall();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     mfs.run(Cost::SMALL, |txn| {
-        let root = txn.attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::NotFound))?;
+        let root = txn.names().attr(Ino::ROOT)?.ok_or(Stop::Fault(Fault::NotFound))?;
         let (atime, mtime, ctime, btime) = (now, now, now, now);
-        txn.set_attr(&Attr { uid, gid, atime, mtime, ctime, btime, ..root })
+        txn.names().set_attr(&Attr { uid, gid, atime, mtime, ctime, btime, ..root })
     })
     .await?;
     mfs.close().await?;

@@ -72,7 +72,7 @@ async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, F
 async fn first(mfs: &Mfs, inodes: &[u64]) -> Report {
     let mut paths = Vec::new();
     for &inode in inodes {
-        paths.push(match mfs.run(Cost::READ, |txn| txn.path(Ino(inode))).await {
+        paths.push(match mfs.run(Cost::READ, |txn| txn.names().path(Ino(inode))).await {
             Ok((Some(path), _)) => InodePath::path(inode, &path),
             Ok((None, _)) => {
                 let text = "no such inode, or its slot has no name; `--all` finds further names";

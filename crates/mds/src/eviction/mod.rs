@@ -191,9 +191,9 @@ impl Evictions {
         for part in parts {
             let done = self.runtime.mfs.run(Cost::STEP, |txn| {
                 for &ino in part.iter().filter(|_| !planted(Bug::FreezeSkipped)) {
-                    txn.freeze(client, ino)?;
+                    txn.space().freeze(client, ino)?;
                 }
-                txn.quarantine(client)
+                txn.space().quarantine(client)
             });
             let ((), transno) = self.runtime.checked(done.await, "evicting a client")?;
             last = last.max(transno);
@@ -222,14 +222,14 @@ impl Evictions {
     async fn remove_from_store(&self, client: ClientId) -> Result<Transno, StoreError> {
         let (mfs, mut last) = (&self.runtime.mfs, Transno::ZERO);
         loop {
-            let step = mfs.run(Cost::STEP, |txn| txn.release_pool(client)).await?;
+            let step = mfs.run(Cost::STEP, |txn| txn.space().release_pool(client)).await?;
             last = last.max(step.1);
             if step.0 {
                 break;
             }
         }
         loop {
-            let step = mfs.run(Cost::STEP, |txn| txn.remove_client(client)).await?;
+            let step = mfs.run(Cost::STEP, |txn| txn.space().remove_client(client)).await?;
             last = last.max(step.1);
             if step.0 {
                 return Ok(last);

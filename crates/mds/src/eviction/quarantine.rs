@@ -108,7 +108,7 @@ impl Evictions {
         known: &BTreeMap<ClientId, ClientInfo>,
     ) -> Result<(), StoreError> {
         let mfs = &self.runtime.mfs;
-        let (clients, _) = mfs.run(Cost::READ, |txn| txn.quarantines()).await?;
+        let (clients, _) = mfs.run(Cost::READ, |txn| txn.space().quarantines()).await?;
         if !clients.is_empty() && planted(Bug::QuarantineRefused) {
             return Err(StoreError::Refused("a client is in quarantine".into()));
         }
@@ -116,7 +116,7 @@ impl Evictions {
             self.space.flush_for(&clients).await;
         }
         for client in clients {
-            let (files, _) = mfs.run(Cost::READ, |txn| txn.frozen(client)).await?;
+            let (files, _) = mfs.run(Cost::READ, |txn| txn.space().frozen(client)).await?;
             let local = known.get(&client).is_some_and(|info| info.local);
             self.quarantine.add(client, local, files.contains(&ALL_FILES));
             self.quarantine.set_recorded(client);
@@ -156,13 +156,14 @@ impl Evictions {
     async fn end_quarantine(&self, client: ClientId) -> Result<(), StoreError> {
         let mfs = &self.runtime.mfs;
         loop {
-            let (files, _) = mfs.run(Cost::READ, |txn| txn.frozen(client)).await?;
+            let (files, _) = mfs.run(Cost::READ, |txn| txn.space().frozen(client)).await?;
             if files.is_empty() {
                 break;
             }
             for part in files.chunks(FREEZE) {
-                let thaw =
-                    |txn: &mut Txn<'_>| part.iter().try_for_each(|&ino| txn.unfreeze(client, ino));
+                let thaw = |txn: &mut Txn<'_>| {
+                    part.iter().try_for_each(|&ino| txn.space().unfreeze(client, ino))
+                };
                 mfs.run(Cost::STEP, thaw).await?;
             }
         }

@@ -70,7 +70,7 @@ pub fn store_attr(
 ) -> Result<OpReply, Stop> {
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
-    txn.set_attr(&attr)?;
+    txn.names().set_attr(&attr)?;
     let attr = cx.attr(txn, attr.ino)?;
     cx.effects.reads.push(MetaItem::Attr(attr.ino));
     cx.effects.changes.push(MetaItem::Attr(attr.ino));
@@ -88,10 +88,10 @@ pub fn without_setid(attr: &Attr) -> u16 {
 }
 
 fn chmod_acl(txn: &mut Txn<'_>, ino: Ino, mode: u16) -> Result<(), Stop> {
-    if let Some(bytes) = txn.xattr(ino, acl::ACCESS)? {
+    if let Some(bytes) = txn.names().xattr(ino, acl::ACCESS)? {
         let mut acl = Acl::parse(&bytes).map_err(Stop::Fault)?;
         acl.chmod(mode);
-        txn.set_xattr(ino, acl::ACCESS, &acl.encode())?;
+        txn.names().set_xattr(ino, acl::ACCESS, &acl.encode())?;
     }
     Ok(())
 }

@@ -107,9 +107,9 @@ pub fn step(
     while at < range.end && work > 0 {
         work -= 1;
         match &edits[at] {
-            Edit::Map { segment } => match txn.map(ino, cx.client, *segment) {
+            Edit::Map { segment } => match txn.layouts().map(ino, cx.client, *segment) {
                 Err(Stop::Fault(Fault::Overloaded)) => {
-                    txn.unmap(ino, segment.file, FileBlock(segment.end()))?;
+                    txn.layouts().unmap(ino, segment.file, FileBlock(segment.end()))?;
                     work = 0;
                     continue;
                 }
@@ -122,7 +122,7 @@ pub fn step(
                 if to <= &from.0 {
                     return Err(Fault::Invalid.into());
                 }
-                if !txn.unmap(ino, *from, FileBlock(*to))? {
+                if !txn.layouts().unmap(ino, *from, FileBlock(*to))? {
                     work = 0;
                     continue;
                 }
@@ -131,7 +131,7 @@ pub fn step(
             Edit::Written { from, len } => {
                 if cx.server.runtime.config.observer.is_some() {
                     let to = from.0.saturating_add(*len);
-                    let all = txn.layout(ino, *from, EDIT_MAX)?;
+                    let all = txn.layouts().layout(ino, *from, EDIT_MAX)?;
                     let part = all.iter().filter_map(|segment| segment.slice(from.0, to));
                     let state = SegmentState::Written;
                     let part: Vec<Segment> = part.map(|part| Segment { state, ..part }).collect();
@@ -143,7 +143,7 @@ pub fn step(
                 if commit.merge {
                     return Err(Fault::Invalid.into());
                 }
-                txn.set_content(ino, &bytes.0)?;
+                txn.layouts().set_content(ino, &bytes.0)?;
                 content_end = content_end.max(bytes.0.len() as u64);
                 work = work.saturating_sub(EDITS / 4);
             }
@@ -168,7 +168,7 @@ pub fn step(
         }
     }
     attr.version += 1;
-    txn.set_attr(&attr)?;
+    txn.names().set_attr(&attr)?;
     cx.effects.changes.extend([MetaItem::Attr(ino), MetaItem::Data(ino)]);
     if !last {
         cx.effects.outcome = Some(Outcome::Edits(at as u32));
@@ -189,7 +189,7 @@ fn report(cx: &OpContext<'_>, ino: Ino, segments: &[Segment]) {
 
 /// Marks a range written, in halves if it has too many segments for one edit.
 fn mark_written(txn: &mut Txn<'_>, ino: Ino, from: FileBlock, len: u64) -> Result<(), Stop> {
-    match txn.mark_written(ino, from, len) {
+    match txn.layouts().mark_written(ino, from, len) {
         Err(Stop::Fault(Fault::Overloaded)) if len > 1 => {
             let half = len / 2;
             mark_written(txn, ino, from, half)?;

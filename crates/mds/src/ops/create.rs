@@ -27,7 +27,7 @@ pub fn create(
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
-    let ino = txn.create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
+    let ino = txn.names().create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_acls(txn, ino)?;
     if node.kind == FileKind::Directory {
         dir_attr.nlink += 1;
@@ -52,7 +52,7 @@ pub fn create_orphan(
         return Err(Fault::Invalid.into());
     }
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
-    let ino = txn.create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
+    let ino = txn.names().create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_acls(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(dir));
     cx.effects.orphaned.push((ino, cx.client));
@@ -80,7 +80,8 @@ pub fn whiteout(
     if let Some(given) = given {
         inherited = Inherited { mode: given.mode, gid: given.gid, ..inherited };
     }
-    let ino = txn.create(dir, name, &inherited.inode(cx, &node), given.map(|attr| attr.ino))?;
+    let ino =
+        txn.names().create(dir, name, &inherited.inode(cx, &node), given.map(|attr| attr.ino))?;
     inherited.store_acls(txn, ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.want(&attr, Rights::ATTR | Rights::OPEN);
@@ -122,7 +123,11 @@ pub fn want(cx: &mut OpContext<'_>, attr: &Attr, want: Rights) {
 
 /// How many bytes of inline data the new inode has room for.
 pub fn inline_max(txn: &mut Txn<'_>, attr: &Attr) -> Result<u32, Stop> {
-    if attr.kind == FileKind::Regular { Ok(txn.content_room(attr.ino)? as u32) } else { Ok(0) }
+    if attr.kind == FileKind::Regular {
+        Ok(txn.layouts().content_room(attr.ino)? as u32)
+    } else {
+        Ok(0)
+    }
 }
 
 /// Mode, group and ACLs that a new inode inherits from its directory.
@@ -156,7 +161,7 @@ impl Inherited {
             inherited.mode = 0o777;
             return Ok(inherited);
         }
-        let Some(bytes) = txn.xattr(dir.ino, acl::DEFAULT)? else {
+        let Some(bytes) = txn.names().xattr(dir.ino, acl::DEFAULT)? else {
             inherited.mode &= !(node.umask & 0o777);
             return Ok(inherited);
         };
@@ -199,10 +204,10 @@ impl Inherited {
 
     fn store_acls(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
         if let Some(acl) = &self.access {
-            txn.set_xattr(ino, acl::ACCESS, &acl.encode())?;
+            txn.names().set_xattr(ino, acl::ACCESS, &acl.encode())?;
         }
         if let Some(acl) = &self.default {
-            txn.set_xattr(ino, acl::DEFAULT, &acl.encode())?;
+            txn.names().set_xattr(ino, acl::DEFAULT, &acl.encode())?;
         }
         Ok(())
     }

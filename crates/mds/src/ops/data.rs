@@ -207,7 +207,7 @@ fn layout_part(
 ) -> Result<LayoutSlice, Stop> {
     cx.effects.reads.push(MetaItem::Data(ino));
     let max = within.map_or(REPLY_SEGMENTS_MAX, |range| range.len() as usize + 1);
-    let mut segments = txn.layout(ino, from, max.min(REPLY_SEGMENTS_MAX))?;
+    let mut segments = txn.layouts().layout(ino, from, max.min(REPLY_SEGMENTS_MAX))?;
     let to = match (within, segments.last()) {
         (Some(range), _) => range.to.0,
         (None, Some(last)) if segments.len() >= REPLY_SEGMENTS_MAX => last.end(),
@@ -216,8 +216,8 @@ fn layout_part(
     if within.is_some() {
         segments = segments.iter().filter_map(|segment| segment.slice(from.0, to)).collect();
     }
-    let frozen = cx.server.evictions.is_all_frozen() || txn.is_frozen(ino)?;
-    let inline_max = txn.content_room(ino)? as u32;
-    let content = if from.0 == 0 && to > 0 { txn.content(ino)? } else { Vec::new() };
+    let frozen = cx.server.evictions.is_all_frozen() || txn.space().is_frozen(ino)?;
+    let inline_max = txn.layouts().content_room(ino)? as u32;
+    let content = if from.0 == 0 && to > 0 { txn.layouts().content(ino)? } else { Vec::new() };
     Ok(LayoutSlice { from, to, segments, frozen, content: Bytes(content), inline_max })
 }

@@ -19,7 +19,7 @@ pub fn lookup(
     want_dir: Rights,
 ) -> Result<OpReply, Stop> {
     let dir_attr = cx.dir(txn, dir)?;
-    let found = match txn.lookup(dir, name)? {
+    let found = match txn.names().lookup(dir, name)? {
         Some(ino) => {
             let attr = cx.attr(txn, ino)?;
             let attr = cx.seen(attr);
@@ -72,7 +72,7 @@ pub fn read_dir(
 ) -> Result<OpReply, Stop> {
     let dir_attr = cx.dir(txn, dir)?;
     let max = (page.max as usize).clamp(1, READDIR_MAX);
-    let found = txn.readdir(dir, page.cookie, max)?;
+    let found = txn.names().readdir(dir, page.cookie, max)?;
     let end = found.len() < max;
     let mut entries = Vec::with_capacity(found.len());
     for entry in found {
@@ -80,7 +80,7 @@ pub fn read_dir(
         if page.plus {
             let attr = match entry.attr {
                 Some(attr) => Some(attr),
-                None => txn.attr(entry.ino)?,
+                None => txn.names().attr(entry.ino)?,
             };
             // A file that another client is writing comes without attributes: the client looks it
             // up.
@@ -108,7 +108,7 @@ pub fn read_link(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, ino: Ino) -> Result<
     if attr.kind != FileKind::Symlink {
         return Err(Fault::Invalid.into());
     }
-    let bytes = txn.symlink(ino)?;
+    let bytes = txn.names().symlink(ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     Ok(OpReply::Bytes { bytes: Bytes(bytes), leased: Some(cx.leased(attr)) })
 }

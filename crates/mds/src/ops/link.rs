@@ -22,7 +22,7 @@ pub fn link(
     if attr.kind == FileKind::Directory {
         return Err(Fault::NotPermitted.into());
     }
-    if txn.lookup(dir, name)?.is_some() {
+    if txn.names().lookup(dir, name)?.is_some() {
         cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
         return Err(Fault::Exists.into());
     }
@@ -38,14 +38,14 @@ pub fn link(
     cx.need(ino, Rights::ATTR);
     let seen = cx.seen(attr);
     cx.ready()?;
-    txn.link(dir, name, ino)?;
+    txn.names().link(dir, name, ino)?;
     if attr.nlink == 0 {
         cx.effects.relinked.push(ino);
     }
     attr.nlink += 1;
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
-    txn.set_attr(&attr)?;
+    txn.names().set_attr(&attr)?;
     cx.touch_dir(txn, &mut dir_attr)?;
     let item = MetaItem::Name(dir, name.clone());
     cx.effects.reads.extend([item.clone(), MetaItem::Attr(dir), MetaItem::Attr(ino)]);

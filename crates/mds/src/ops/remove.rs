@@ -19,7 +19,7 @@ pub fn unlink(
 ) -> Result<OpReply, Stop> {
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
-    let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let ino = txn.names().lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let attr = cx.attr(txn, ino)?;
     if attr.kind == FileKind::Directory {
         return Err(Fault::IsDirectory.into());
@@ -42,10 +42,10 @@ pub fn rmdir(
 ) -> Result<OpReply, Stop> {
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
-    let ino = txn.lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let ino = txn.names().lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let attr = cx.dir(txn, ino)?;
     cx.effects.reads.push(MetaItem::Names(ino));
-    if !txn.is_empty(ino)? && !planted(Bug::EmptyUnchecked) {
+    if !txn.names().is_empty(ino)? && !planted(Bug::EmptyUnchecked) {
         return Err(Fault::NotEmpty.into());
     }
     cx.need(dir, Rights::NAMES | Rights::ATTR);
@@ -91,12 +91,12 @@ pub fn remove_entry(
     attr.nlink = if directory { 0 } else { attr.nlink.saturating_sub(1) };
     attr.ctime = attr.ctime.max(cx.now);
     attr.version += 1;
-    if freed_with_name && txn.free_with_name(dir, name)?.is_some() {
+    if freed_with_name && txn.names().free_with_name(dir, name)?.is_some() {
         cx.effects.drops.push((cx.client, attr.ino));
         return Ok(attr);
     }
-    txn.remove_name(dir, name)?;
-    txn.set_attr(&attr)?;
+    txn.names().remove_name(dir, name)?;
+    txn.names().set_attr(&attr)?;
     if attr.nlink == 0 {
         // A client that removes a directory gives up nothing on it by itself.
         let returns = if directory { NO_CLIENT } else { cx.client };

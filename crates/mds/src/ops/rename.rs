@@ -39,9 +39,9 @@ pub fn rename(
     let to_attr = cx.live_dir(txn, to.0)?;
     let items = [MetaItem::Name(from.0, from.1.clone()), MetaItem::Name(to.0, to.1.clone())];
     cx.effects.reads.extend(items.iter().cloned());
-    let source = txn.lookup(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let source = txn.names().lookup(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let source = cx.attr(txn, source)?;
-    let target = match txn.lookup(to.0, to.1)? {
+    let target = match txn.names().lookup(to.0, to.1)? {
         Some(ino) => Some(cx.attr(txn, ino)?),
         None => None,
     };
@@ -139,11 +139,11 @@ fn check_cycle(
     target: Option<&Attr>,
     exchange: bool,
 ) -> Result<(), Stop> {
-    if source.kind == FileKind::Directory && txn.is_within(to, source.ino)? {
+    if source.kind == FileKind::Directory && txn.names().is_within(to, source.ino)? {
         return Err(Fault::Invalid.into());
     }
     if let Some(target) = target.filter(|target| target.kind == FileKind::Directory)
-        && txn.is_within(from, target.ino)?
+        && txn.names().is_within(from, target.ino)?
     {
         return Err(if exchange { Fault::Invalid } else { Fault::NotEmpty }.into());
     }
@@ -162,7 +162,7 @@ fn check_replace(
         (false, true) => Err(Fault::IsDirectory.into()),
         (true, true) => {
             cx.effects.reads.push(MetaItem::Names(target.ino));
-            if txn.is_empty(target.ino)? { Ok(()) } else { Err(Fault::NotEmpty.into()) }
+            if txn.names().is_empty(target.ino)? { Ok(()) } else { Err(Fault::NotEmpty.into()) }
         }
         (false, false) => Ok(()),
     }
@@ -190,7 +190,7 @@ impl RenamePlan<'_> {
     ) -> Result<(Attr, Option<Attr>), Stop> {
         let mut replaced = None;
         if self.exchange {
-            txn.exchange(self.from, self.to)?;
+            txn.names().exchange(self.from, self.to)?;
             if let Some(target) = self.target {
                 replaced = Some(self.stamp(cx, txn, target)?);
             }
@@ -198,7 +198,7 @@ impl RenamePlan<'_> {
             if let Some(target) = self.target {
                 replaced = Some(remove_entry(cx, txn, self.to, target, unused)?);
             }
-            txn.rename(self.from.0, self.from.1, self.to.0, self.to.1)?;
+            txn.names().rename(self.from.0, self.from.1, self.to.0, self.to.1)?;
         }
         Ok((self.stamp(cx, txn, self.source)?, replaced))
     }
@@ -206,7 +206,7 @@ impl RenamePlan<'_> {
     fn stamp(&self, cx: &OpContext<'_>, txn: &mut Txn<'_>, mut attr: Attr) -> Result<Attr, Stop> {
         attr.ctime = attr.ctime.max(cx.now);
         attr.version += 1;
-        txn.set_attr(&attr)?;
+        txn.names().set_attr(&attr)?;
         Ok(attr)
     }
 

@@ -129,5 +129,5 @@ fn find(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         btime: zero,
         version: u64::MAX,
     };
-    Ok(txn.attr(ino)?.unwrap_or(gone))
+    Ok(txn.names().attr(ino)?.unwrap_or(gone))
 }

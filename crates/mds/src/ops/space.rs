@@ -10,8 +10,8 @@ use crate::recovery::kept_results::Outcome;
 
 /// Counts blocks as free from the moment that nothing maps them.
 pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
-    let pags = txn.pags()?;
-    let inodes = txn.inode_counts()?;
+    let pags = txn.space().pags()?;
+    let inodes = txn.names().inode_counts()?;
     Ok(Statfs {
         blocks: pags.iter().map(|pag| pag.total).sum(),
         blocks_free: pags.iter().map(|pag| pag.free + pag.freed).sum(),
@@ -23,7 +23,7 @@ pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
 
 /// Is no block free?
 pub fn is_full(txn: &mut Txn<'_>) -> Result<bool, Stop> {
-    Ok(txn.pags()?.iter().all(|pag| pag.free == 0))
+    Ok(txn.space().pags()?.iter().all(|pag| pag.free == 0))
 }
 
 /// Grants blocks: at most an eighth of the free ones, so that the asking clients share the last
@@ -34,9 +34,9 @@ pub fn grant(
     hint: Option<PagId>,
     blocks: u64,
 ) -> Result<OpReply, Stop> {
-    let free: u64 = txn.pags()?.iter().map(|pag| pag.free).sum();
+    let free: u64 = txn.space().pags()?.iter().map(|pag| pag.free).sum();
     let blocks = blocks.min(GRANT_BLOCKS * 4).min((free / 8).max(1));
-    let runs = txn.grant(cx.client, hint, blocks)?;
+    let runs = txn.space().grant(cx.client, hint, blocks)?;
     let runs: Vec<PagRun> =
         runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
     cx.effects.outcome = Some(Outcome::Space(runs.clone()));
@@ -53,7 +53,7 @@ pub fn give_back(
         return Err(Fault::TooBig.into());
     }
     for run in runs {
-        txn.pool_return(cx.client, run.pag, run.addr, run.len)?;
+        txn.space().pool_return(cx.client, run.pag, run.addr, run.len)?;
     }
     cx.effects.outcome = Some(Outcome::Done);
     Ok(OpReply::Done {})

@@ -36,7 +36,7 @@ pub fn get(
     check_name(name)?;
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
-    let value = txn.xattr(ino, name)?.ok_or(Stop::Fault(Fault::NoAttribute))?;
+    let value = txn.names().xattr(ino, name)?.ok_or(Stop::Fault(Fault::NoAttribute))?;
     Ok(bytes_reply(cx, attr, value, want))
 }
 
@@ -50,7 +50,7 @@ pub fn list(
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     let mut names = Vec::new();
-    for (name, _) in txn.xattrs(ino)? {
+    for (name, _) in txn.names().xattrs(ino)? {
         names.extend_from_slice(&name);
         names.push(0);
     }
@@ -82,7 +82,7 @@ pub fn set(
     let mut attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     check_kind(name, attr.kind)?;
-    let old = txn.xattr(ino, name)?;
+    let old = txn.names().xattr(ino, name)?;
     if change.flags & CREATE != 0 && old.is_some() {
         return Err(Fault::Exists.into());
     }
@@ -95,9 +95,9 @@ pub fn set(
     let keep = if is_acl { set_acl(&mut attr, name, change)? } else { true };
     if keep {
         check_total(txn, &attr, name, change.value.len())?;
-        txn.set_xattr(ino, name, change.value)?;
+        txn.names().set_xattr(ino, name, change.value)?;
     } else if old.is_some() {
-        txn.remove_xattr(ino, name)?;
+        txn.names().remove_xattr(ino, name)?;
     }
     store_attr(cx, txn, attr)
 }
@@ -128,7 +128,7 @@ pub fn remove(
     check_name(name)?;
     let attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
-    if txn.xattr(ino, name)?.is_none() {
+    if txn.names().xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
     }
     // Nobody but the writer of a file holds a right on its attributes. A recall may be waiting for
@@ -138,7 +138,7 @@ pub fn remove(
         need_attributes(cx, &attr);
     }
     cx.ready()?;
-    txn.remove_xattr(ino, name)?;
+    txn.names().remove_xattr(ino, name)?;
     store_attr(cx, txn, attr)
 }
 
@@ -174,7 +174,7 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
 
 fn check_total(txn: &mut Txn<'_>, attr: &Attr, name: &[u8], len: usize) -> Result<(), Stop> {
     let mut total = name.len() + len;
-    for (other, len) in txn.xattrs(attr.ino)? {
+    for (other, len) in txn.names().xattrs(attr.ino)? {
         if other != name {
             total += other.len() + len as usize;
         }

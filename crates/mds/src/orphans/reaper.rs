@@ -24,7 +24,8 @@ impl Orphans {
         }
         let mut after = Ino::NONE;
         loop {
-            let found = self.runtime.mfs.run(Cost::READ, |txn| txn.orphans(after, BATCH)).await;
+            let found =
+                self.runtime.mfs.run(Cost::READ, |txn| txn.names().orphans(after, BATCH)).await;
             let found = self.runtime.checked(found, "looking for orphans");
             let Some((found, _)) = found else { return };
             let Some(&last) = found.last() else { return };
@@ -68,7 +69,8 @@ async fn free(orphans: &Orphans, evictor: &impl Evictor, ino: Ino) {
         drop(gates);
     }
     loop {
-        let step = runtime.mfs.run(Cost::STEP, |txn| txn.free_inode_step(ino, SEGMENTS)).await;
+        let step =
+            runtime.mfs.run(Cost::STEP, |txn| txn.names().free_inode_step(ino, SEGMENTS)).await;
         match runtime.checked(step, "freeing an inode") {
             Some((false, _)) => {}
             Some((true, _)) | None => return,

@@ -44,7 +44,7 @@ impl Recovery {
         };
         self.evictions.evict_all(&late, "it did not finish its recovery in time").await;
         let ended = runtime.mfs.run(Cost::READ, |txn| {
-            txn.end_replays();
+            txn.names().end_replays();
             Ok(())
         });
         runtime.checked(ended.await, "ending the grace");

@@ -32,7 +32,7 @@ impl Recovery {
         opened.sort_unstable();
         opened.dedup();
         for ino in opened {
-            let attr = mfs.run(Cost::READ, |txn| txn.attr(ino)).await;
+            let attr = mfs.run(Cost::READ, |txn| txn.names().attr(ino)).await;
             let is_there = self.skip_damage(attr)?.flatten().is_some();
             if session.is_over() {
                 return Ok(());

@@ -104,7 +104,8 @@ impl Space {
     pub async fn release_freed(&self) -> u64 {
         let mut blocks = 0;
         for _ in 0..RELEASE_ROUNDS {
-            let step = self.runtime.mfs.run(Cost::STEP, |txn| txn.release_freed(RELEASE_RUNS));
+            let step =
+                self.runtime.mfs.run(Cost::STEP, |txn| txn.space().release_freed(RELEASE_RUNS));
             match self.runtime.checked(step.await, "releasing freed blocks") {
                 Some((released, _)) if released > 0 => blocks += released,
                 _ => break,
@@ -115,14 +116,14 @@ impl Space {
 
     /// Number of blocks in a client's pool; 0 if it cannot be read.
     pub async fn pool_blocks(&self, client: ClientId) -> u64 {
-        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
         let pool = self.runtime.checked(pool, "reading a pool");
         pool.map(|(pool, _)| pool).unwrap_or_default().iter().map(|(_, _, len)| len).sum()
     }
 
     /// Does the client keep space that others need: blocks in its pool, or an orphan open?
     pub async fn hoards(&self, client: ClientId) -> bool {
-        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.pool(client)).await;
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
         let pool = self.runtime.checked(pool, "reading a pool").map(|(pool, _)| pool);
         pool.is_some_and(|pool| !pool.is_empty()) || self.orphans.any_open_by(client)
     }

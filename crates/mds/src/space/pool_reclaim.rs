@@ -28,7 +28,7 @@ impl Space {
             if !usable || !session.is_connected() || !session.may_ask_space(env.now()) {
                 continue;
             }
-            let pool = runtime.mfs.run(Cost::READ, |txn| txn.pool(session.client)).await;
+            let pool = runtime.mfs.run(Cost::READ, |txn| txn.space().pool(session.client)).await;
             let Some((pool, _)) = runtime.checked(pool, "reading a pool") else { continue };
             // A client that has an orphan open may be about to close it.
             if pool.is_empty() && !self.orphans.any_open_by(session.client) {

@@ -18,7 +18,7 @@ impl Space {
     /// A device is not the zone that the configuration says; the store's.
     pub async fn learn_zones(&self) -> Result<(), ServeError> {
         let runtime = &self.runtime;
-        let (states, _) = runtime.mfs.run(Cost::READ, |txn| txn.pags()).await?;
+        let (states, _) = runtime.mfs.run(Cost::READ, |txn| txn.space().pags()).await?;
         let mut pags = Vec::new();
         for state in states {
             let place = runtime.config.pags.iter().find(|place| place.id == state.id);

@@ -235,7 +235,7 @@ fn scrub(server: &Server) -> ScrubStatus {
 }
 
 async fn pags(server: &Server) -> Vec<PagStatus> {
-    let pags = server.runtime.mfs.run(READ, |txn| txn.pags()).await;
+    let pags = server.runtime.mfs.run(READ, |txn| txn.space().pags()).await;
     let pags =
         server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
     pags.into_iter()

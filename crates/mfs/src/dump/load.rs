@@ -188,8 +188,8 @@ impl<'a> Load<'a> {
         }
         let (inodes, clients, empty, pags) = self
             .run(|txn| {
-                let root = txn.is_empty(Ino::ROOT)?;
-                Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.pags()?))
+                let root = txn.names().is_empty(Ino::ROOT)?;
+                Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.space().pags()?))
             })
             .await?;
         if inodes != 2 || clients != 0 || !empty {
@@ -239,7 +239,7 @@ impl<'a> Load<'a> {
                 return Err(self.contradiction("the first inode is not the root"));
             }
             let root = Ino::ROOT;
-            self.run(|txn| txn.finish(root, inode)).await?;
+            self.run(|txn| finish(txn, root, inode)).await?;
             root
         } else {
             let (dir, name) = (self.directory(inode.parent)?, self.name(&inode.name)?);
@@ -247,11 +247,11 @@ impl<'a> Load<'a> {
                 return Err(self.contradiction("only a symlink has a target, and needs one"));
             }
             self.run(|txn| {
-                let ino = txn.create(dir, &name, &new(inode), None)?;
+                let ino = txn.names().create(dir, &name, &new(inode), None)?;
                 if attr.kind == FileKind::Directory {
-                    txn.add_link(dir)?;
+                    add_link(txn, dir)?;
                 }
-                txn.finish(ino, inode)?;
+                finish(txn, ino, inode)?;
                 Ok(ino)
             })
             .await?
@@ -268,8 +268,8 @@ impl<'a> Load<'a> {
             return Err(self.contradiction("a further name of a directory"));
         }
         self.run(|txn| {
-            txn.link(dir, &name, ino)?;
-            txn.add_link(ino)
+            txn.names().link(dir, &name, ino)?;
+            add_link(txn, ino)
         })
         .await?;
         self.done.links += 1;
@@ -282,11 +282,13 @@ impl<'a> Load<'a> {
             return Err(self.contradiction("content that no file can have"));
         }
         let fits = self.run(|txn| {
-            let size = txn.attr(ino)?.map_or(0, |attr| attr.size);
-            let mapped = txn.layout(ino, FileBlock(0), 1)?.first().is_some_and(|e| e.file.0 == 0);
-            let fits = bytes.len() as u64 <= size && !mapped && txn.content(ino)?.is_empty();
+            let size = txn.names().attr(ino)?.map_or(0, |attr| attr.size);
+            let mapped =
+                txn.layouts().layout(ino, FileBlock(0), 1)?.first().is_some_and(|e| e.file.0 == 0);
+            let fits =
+                bytes.len() as u64 <= size && !mapped && txn.layouts().content(ino)?.is_empty();
             if fits {
-                txn.set_content(ino, bytes)?;
+                txn.layouts().set_content(ino, bytes)?;
             }
             Ok(fits)
         });
@@ -304,7 +306,7 @@ impl<'a> Load<'a> {
             return Err(self.contradiction("segments of what is no regular file"));
         }
         for part in list.chunks(PART) {
-            self.run(|txn| part.iter().try_for_each(|segment| txn.take_segment(ino, segment)))
+            self.run(|txn| part.iter().try_for_each(|segment| take_segment(txn, ino, segment)))
                 .await?;
         }
         self.done.segments += list.len() as u64;
@@ -333,34 +335,32 @@ fn new(inode: &Inode) -> NewInode<'_> {
     }
 }
 
-impl Txn<'_> {
-    /// Gives a new inode what it gets only now.
-    fn finish(&mut self, ino: Ino, inode: &Inode) -> Result<(), Stop> {
-        for (name, value) in &inode.xattrs {
-            self.set_xattr(ino, name, value)?;
-        }
-        let now = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-        self.set_attr(&Attr { ino, nlink: now.nlink, ..inode.attr })
+/// Gives a new inode what it gets only now.
+fn finish(txn: &mut Txn<'_>, ino: Ino, inode: &Inode) -> Result<(), Stop> {
+    for (name, value) in &inode.xattrs {
+        txn.names().set_xattr(ino, name, value)?;
     }
+    let now = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.names().set_attr(&Attr { ino, nlink: now.nlink, ..inode.attr })
+}
 
-    fn add_link(&mut self, ino: Ino) -> Result<(), Stop> {
-        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-        self.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
-    }
+fn add_link(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
+}
 
-    /// Takes blocks that are free and maps them into a file that has nothing there.
-    fn take_segment(&mut self, ino: Ino, segment: &Segment) -> Result<(), Stop> {
-        let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
-        let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
-        let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
-        let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
-        FREE.remove(self, &run_key(pag, from))?;
-        for (a, b) in [(from, start), (end, from + n)] {
-            if a < b {
-                FREE.insert(self, &run_key(pag, a), &(b - a).to_le_bytes())?;
-            }
+/// Takes blocks that are free and maps them into a file that has nothing there.
+fn take_segment(txn: &mut Txn<'_>, ino: Ino, segment: &Segment) -> Result<(), Stop> {
+    let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
+    let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
+    let run = txn.space().free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
+    let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
+    FREE.remove(txn, &run_key(pag, from))?;
+    for (a, b) in [(from, start), (end, from + n)] {
+        if a < b {
+            FREE.insert(txn, &run_key(pag, a), &(b - a).to_le_bytes())?;
         }
-        self.count(pag, -(len as i64), 0)?;
-        self.map_taken(ino, *segment)
     }
+    txn.space().count(pag, -(len as i64), 0)?;
+    txn.layouts().map_taken(ino, *segment)
 }

@@ -37,7 +37,7 @@ use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
 use crate::names::DirEntry;
-use crate::names::readdir::SkippedEntry;
+use crate::names::SkippedEntry;
 use crate::space::PagState;
 use crate::trees::SEGMENTS;
 use crate::txn::Txn;
@@ -167,7 +167,7 @@ struct Dump<'a> {
 
 impl Dump<'_> {
     async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
-        let zones = match self.mfs.run(Cost::READ, |txn| txn.pags()).await {
+        let zones = match self.mfs.run(Cost::READ, |txn| txn.space().pags()).await {
             Ok((pags, _)) => {
                 let zone =
                     |pag: &PagState| Zone { id: pag.id, uuid: pag.uuid, blocks: pag.total + 1 };
@@ -201,7 +201,7 @@ impl Dump<'_> {
             let read = self.mfs.run(Cost::READ, |txn| {
                 illegal.clear();
                 unread.clear();
-                txn.readdir_reporting(dir, after, PAGE, &without, |left| match left {
+                txn.names().readdir_reporting(dir, after, PAGE, &without, |left| match left {
                     SkippedEntry::Name(name, ino) => illegal.push((name.to_vec(), ino)),
                     SkippedEntry::Slot(block, slot) => drop(unread.insert((block, Some(slot)))),
                     SkippedEntry::Block(block) => drop(unread.insert((block, None))),
@@ -280,7 +280,7 @@ impl Dump<'_> {
 
     /// An inode in words: by its path, if that can be read.
     async fn subject(&self, ino: Ino) -> Result<String, DumpError> {
-        let path = self.read(|txn| txn.path(ino)).await?.ok().flatten();
+        let path = self.read(|txn| txn.names().path(ino)).await?.ok().flatten();
         Ok(match path {
             Some(path) => format!("{:?} (inode {ino})", String::from_utf8_lossy(&path)),
             None => format!("inode {ino}"),
@@ -317,9 +317,9 @@ impl Dump<'_> {
 
     async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
         let body = |txn: &mut Txn<'_>| {
-            let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+            let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
             // Attributes count inline data as a block, which it is not.
-            Ok((attr, txn.locate_live(ino)?.1.blocks()))
+            Ok((attr, txn.names().locate_live(ino)?.1.blocks()))
         };
         let (attr, blocks) = match self.read(body).await? {
             Ok(said) => said,
@@ -344,13 +344,13 @@ impl Dump<'_> {
         let mut target = Vec::new();
         if kind == FileKind::Symlink {
             let part = "target (so the symbolic link)";
-            target = self.read_part(ino, part, |txn| txn.symlink(ino)).await?;
+            target = self.read_part(ino, part, |txn| txn.names().symlink(ino)).await?;
             if target.is_empty() {
                 return Ok(());
             }
         }
         let part = "extended attributes";
-        let xattrs = self.read_part(ino, part, |txn| Ok(txn.load_xattrs(ino)?.2)).await?;
+        let xattrs = self.read_part(ino, part, |txn| Ok(txn.names().load_xattrs(ino)?.2)).await?;
         self.counts.inodes += 1;
         let number = self.counts.inodes;
         let mut attr = Attr { ino: Ino(number), nlink: 0, blocks: 0, ..attr };
@@ -364,7 +364,7 @@ impl Dump<'_> {
         if kind == FileKind::Regular {
             if self.content {
                 let part = "content that lies with it";
-                let bytes = self.read_part(ino, part, |txn| txn.content(ino)).await?;
+                let bytes = self.read_part(ino, part, |txn| txn.layouts().content(ino)).await?;
                 if !bytes.is_empty() {
                     self.out.put(&Record::Content { number, bytes })?;
                 }
@@ -379,8 +379,8 @@ impl Dump<'_> {
         let (mut from, mut mapped, mut without) = (FileBlock(0), 0u64, BTreeSet::new());
         let damage = loop {
             let read = self.mfs.run(Cost::READ, |txn| match without.is_empty() {
-                true => txn.layout(ino, from, SEGMENTS_MAX),
-                false => txn.layout_without(ino, from, SEGMENTS_MAX, &without),
+                true => txn.layouts().layout(ino, from, SEGMENTS_MAX),
+                false => layout_without(txn, ino, from, SEGMENTS_MAX, &without),
             });
             let list = match read.await {
                 Ok((list, _)) => list,
@@ -428,41 +428,39 @@ impl std::fmt::Display for Damage {
     }
 }
 
-impl Txn<'_> {
-    /// Segments of a file from block `from` on, at most `max`, without those in some damaged
-    /// blocks.
-    fn layout_without(
-        &mut self,
-        ino: Ino,
-        from: FileBlock,
-        max: usize,
-        without: &BTreeSet<MetaBlock>,
-    ) -> Result<Vec<Segment>, Stop> {
-        let (spot, slot) = self.locate_live(ino)?;
-        let wanted = |segment: &Segment| segment.end() > from.0;
-        let mut out = slot.segments();
-        let blocks = if slot.body() > 0 { slot.layout_blocks() } else { Vec::new() };
-        for block in blocks.into_iter().filter(|block| !without.contains(block)) {
-            out.extend(self.layout_block_of(spot.block, block, ino)?);
-        }
-        out.retain(wanted);
-        let (first, end) = (segment_key(ino, from.0), segment_key(ino, u64::MAX));
-        let mut stack: Vec<_> = SEGMENTS.root_node(self)?.into_iter().collect();
-        while let Some(node) = stack.pop().filter(|_| out.len() < max) {
-            let before = node.high.is_some_and(|high| high <= first);
-            let behind = node.low.is_some_and(|low| low > end);
-            if before || behind || without.contains(&node.block) {
-                continue;
-            }
-            match SEGMENTS.inspect(self, &node)? {
-                NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
-                NodeContent::Leaf(entries) => {
-                    let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
-                    out.extend(mine.filter_map(|(key, value)| Some(decode_item(key, value)?.1)));
-                }
-            }
-        }
-        out.truncate(max);
-        Ok(out)
+/// Segments of a file from block `from` on, at most `max`, without those in some damaged
+/// blocks.
+fn layout_without(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    from: FileBlock,
+    max: usize,
+    without: &BTreeSet<MetaBlock>,
+) -> Result<Vec<Segment>, Stop> {
+    let (spot, slot) = txn.names().locate_live(ino)?;
+    let wanted = |segment: &Segment| segment.end() > from.0;
+    let mut out = slot.segments();
+    let blocks = if slot.body() > 0 { slot.layout_blocks() } else { Vec::new() };
+    for block in blocks.into_iter().filter(|block| !without.contains(block)) {
+        out.extend(txn.layouts().layout_block_of(spot.block, block, ino)?);
     }
+    out.retain(wanted);
+    let (first, end) = (segment_key(ino, from.0), segment_key(ino, u64::MAX));
+    let mut stack: Vec<_> = SEGMENTS.root_node(txn)?.into_iter().collect();
+    while let Some(node) = stack.pop().filter(|_| out.len() < max) {
+        let before = node.high.is_some_and(|high| high <= first);
+        let behind = node.low.is_some_and(|low| low > end);
+        if before || behind || without.contains(&node.block) {
+            continue;
+        }
+        match SEGMENTS.inspect(txn, &node)? {
+            NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
+            NodeContent::Leaf(entries) => {
+                let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
+                out.extend(mine.filter_map(|(key, value)| Some(decode_item(key, value)?.1)));
+            }
+        }
+    }
+    out.truncate(max);
+    Ok(out)
 }

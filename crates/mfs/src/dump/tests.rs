@@ -46,7 +46,7 @@ fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     let mfs = if near { formatted_near(size) } else { formatted_with(size) };
     let mut rng = SimRng::new(seed);
     let client = run(&mfs, |txn| txn.new_client(b"client"));
-    run(&mfs, |txn| txn.grant(client, None, 3000));
+    run(&mfs, |txn| txn.space().grant(client, None, 3000));
     let (mut dirs, mut files) = (vec![Ino::ROOT], Vec::new());
     for n in 0..300 {
         let dir = dirs[rng.below(dirs.len() as u64) as usize];
@@ -82,13 +82,13 @@ fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
         };
         let values: Vec<usize> = (0..rng.below(3)).map(|n| 7000 * n as usize).collect();
         let ino = run(&mfs, |txn| {
-            let ino = txn.create(dir, &name, &new, None)?;
+            let ino = txn.names().create(dir, &name, &new, None)?;
             for (n, &len) in values.iter().enumerate() {
-                txn.set_xattr(ino, format!("user.{n}").as_bytes(), &vec![n as u8; len])?;
+                txn.names().set_xattr(ino, format!("user.{n}").as_bytes(), &vec![n as u8; len])?;
             }
             if kind == FileKind::Directory {
-                let attr = txn.attr(dir)?.unwrap();
-                txn.set_attr(&Attr { nlink: attr.nlink + 1, version: 77, ..attr })?;
+                let attr = txn.names().attr(dir)?.unwrap();
+                txn.names().set_attr(&Attr { nlink: attr.nlink + 1, version: 77, ..attr })?;
             }
             Ok(ino)
         });
@@ -100,23 +100,25 @@ fn random_tree_with(seed: u64, size: SlotSize) -> Mfs {
     }
     for (n, (_, _, ino)) in files.iter().enumerate() {
         for m in 0..rng.below(30) {
-            let Some(&(pag, start, _)) = run(&mfs, |txn| txn.pool(client)).first() else { break };
+            let Some(&(pag, start, _)) = run(&mfs, |txn| txn.space().pool(client)).first() else {
+                break;
+            };
             let state = if m % 2 == 0 { SegmentState::Written } else { SegmentState::Unwritten };
             let addr = PagBlock(start.0);
             let segment = Segment { file: FileBlock(7 * m), len: 1 + m % 3, pag, addr, state };
-            run(&mfs, |txn| txn.map(*ino, client, segment));
+            run(&mfs, |txn| txn.layouts().map(*ino, client, segment));
         }
         let to = dirs[rng.below(dirs.len() as u64) as usize];
         let further = Name::new(format!("further{n}").as_bytes()).unwrap();
         match rng.below(4) {
             0 => run(&mfs, |txn| {
-                txn.link(to, &further, *ino)?;
-                let attr = txn.attr(*ino)?.unwrap();
-                txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
+                txn.names().link(to, &further, *ino)?;
+                let attr = txn.names().attr(*ino)?.unwrap();
+                txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
             }),
             1 => {
                 let (dir, name, _) = &files[n];
-                run(&mfs, |txn| txn.rename(*dir, name, to, &further));
+                run(&mfs, |txn| txn.names().rename(*dir, name, to, &further));
             }
             _ => {}
         }
@@ -241,10 +243,11 @@ fn dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
         let mfs = formatted();
         let new = new_inode(FileKind::Directory);
         run(&mfs, |txn| {
-            let dir = txn.create(Ino::ROOT, &Name::new(b"dir").unwrap(), &new, None)?;
-            let sister = txn.create(Ino::ROOT, &Name::new(b"sister").unwrap(), &new, None)?;
+            let dir = txn.names().create(Ino::ROOT, &Name::new(b"dir").unwrap(), &new, None)?;
+            let sister =
+                txn.names().create(Ino::ROOT, &Name::new(b"sister").unwrap(), &new, None)?;
             let to = if target == "root" { Ino::ROOT } else { sister };
-            txn.put_link(dir, b"up", to, FileKind::Directory)
+            txn.names().put_link(dir, b"up", to, FileKind::Directory)
         });
         let mut room = [0; 1 << 16];
         let error = now(dump(&mfs, &[], &mut &mut room[..])).unwrap_err().to_string();
@@ -329,9 +332,9 @@ fn illegal_names_are_reported_and_nothing_else_is_omitted() {
     let legal = Name::new(b"legal").unwrap();
     run(&mfs, |txn| {
         let new = NewInode { symlink: None, ..new_inode(FileKind::Regular) };
-        let ino = txn.create(Ino::ROOT, &legal, &new, None)?;
+        let ino = txn.names().create(Ino::ROOT, &legal, &new, None)?;
         for name in [&b"a/b"[..], b"..", b"zero\0"] {
-            txn.put_link(Ino::ROOT, name, ino, FileKind::Regular)?;
+            txn.names().put_link(Ino::ROOT, name, ino, FileKind::Regular)?;
         }
         Ok(())
     });
@@ -348,9 +351,10 @@ fn inline_data_is_dumped_and_not_counted_as_data_blocks() {
         run(&mfs, |txn| {
             for (text, len) in [("in the slot", 100), ("in a blob", CONTENT_MAX)] {
                 let name = Name::new(text.as_bytes()).unwrap();
-                let ino = txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)?;
-                txn.set_content(ino, &vec![b'c'; len])?;
-                assert_eq!(txn.attr(ino)?.unwrap().blocks, 1);
+                let ino =
+                    txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)?;
+                txn.layouts().set_content(ino, &vec![b'c'; len])?;
+                assert_eq!(txn.names().attr(ino)?.unwrap().blocks, 1);
             }
             Ok(())
         });
@@ -365,17 +369,17 @@ fn senseless_slot_costs_no_other_name_of_its_block() {
     let name = |n: u64| Name::new(format!("n{n}").as_bytes()).unwrap();
     let dir = run(&mfs, |txn| {
         let dir = Name::new(b"dir").unwrap();
-        let dir = txn.create(Ino::ROOT, &dir, &new_inode(FileKind::Directory), None)?;
+        let dir = txn.names().create(Ino::ROOT, &dir, &new_inode(FileKind::Directory), None)?;
         for n in 0..40 {
-            txn.create(dir, &name(n), &new_inode(FileKind::Fifo), None)?;
+            txn.names().create(dir, &name(n), &new_inode(FileKind::Fifo), None)?;
         }
         Ok(dir)
     });
     let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
     assert_eq!((whole.inodes, whole.damaged_count), (42, 0));
     let block = run(&mfs, |txn| {
-        let victim = txn.lookup(dir, &name(17))?.unwrap();
-        let (spot, _) = txn.locate_live(victim)?;
+        let victim = txn.names().lookup(dir, &name(17))?.unwrap();
+        let (spot, _) = txn.names().locate_live(victim)?;
         let data = txn.write(spot.block)?;
         // No kind of an inode has this number.
         data[slot::slot_range(data, spot.place.index()).unwrap().start + 1] = 99;
@@ -405,7 +409,7 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
         let mut writer = Writer::new(&mut out);
         let mut put = |record: &Record| writer.put(record).unwrap();
         put(&Record::Head { content, name: b"x".to_vec(), zones: vec![zone(0)] });
-        let attr = run(&mfs, |txn| txn.attr(Ino::ROOT)).unwrap();
+        let attr = run(&mfs, |txn| txn.names().attr(Ino::ROOT)).unwrap();
         let root = Inode {
             parent: 0,
             name: Vec::new(),

@@ -116,7 +116,7 @@ fn checkpoint_of_growing_directories_needs_few_writes_and_short_waits() {
             for n in 0..TASKS {
                 let name = Name::new(format!("d{n}").as_bytes()).unwrap();
                 let made = mfs.run(Cost::SMALL, |txn| {
-                    txn.create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
+                    txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
                 });
                 dirs.push(made.await.unwrap().0);
             }
@@ -125,7 +125,7 @@ fn checkpoint_of_growing_directories_needs_few_writes_and_short_waits() {
         async |mfs, dirs, task, n| {
             let name = Name::new(format!("file{n}").as_bytes()).unwrap();
             let made = mfs.run(Cost::SMALL, |txn| {
-                txn.create(dirs[task as usize], &name, &new_inode(FileKind::Regular), None)
+                txn.names().create(dirs[task as usize], &name, &new_inode(FileKind::Regular), None)
             });
             made.await.unwrap();
         },

@@ -41,7 +41,7 @@ fn durable(processes: u64, files: u64) -> (u64, Duration) {
                     let text = format!("{process}.{n}");
                     let name = Name::new(text.as_bytes()).unwrap();
                     let made = mfs.run(Cost::SMALL, |txn| {
-                        txn.create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)
+                        txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)
                     });
                     let number = made.await.unwrap().1;
                     mfs.wait_durable(number).await.unwrap();

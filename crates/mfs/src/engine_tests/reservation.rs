@@ -30,7 +30,7 @@ fn name(number: u64) -> Name {
 /// number.
 fn fill(mfs: &Mfs) -> (Ino, u64) {
     let make = |dir: Ino, name: &Name, kind| {
-        now(mfs.run(Cost::SMALL, |txn| txn.create(dir, name, &new_inode(kind), None)))
+        now(mfs.run(Cost::SMALL, |txn| txn.names().create(dir, name, &new_inode(kind), None)))
             .map(|made| made.0)
     };
     let dir = make(Ino::ROOT, &Name::new(b"dir").unwrap(), FileKind::Directory).unwrap();
@@ -46,14 +46,14 @@ fn fill(mfs: &Mfs) -> (Ino, u64) {
 
 /// Removes the name as if a client had the file open: the inode is an orphan until it is freed.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, number: u64) -> Result<(), Stop> {
-    let ino = txn.remove_name(dir, &name(number))?;
-    let attr = txn.attr(ino)?.expect("it is there");
-    txn.set_attr(&Attr { nlink: 0, ..attr })
+    let ino = txn.names().remove_name(dir, &name(number))?;
+    let attr = txn.names().attr(ino)?.expect("it is there");
+    txn.names().set_attr(&Attr { nlink: 0, ..attr })
 }
 
 fn free_orphans(mfs: &Mfs) {
-    for ino in run(mfs, |txn| txn.orphans(Ino::NONE, 9)) {
-        while !run(mfs, |txn| txn.free_inode_step(ino, 64)) {}
+    for ino in run(mfs, |txn| txn.names().orphans(Ino::NONE, 9)) {
+        while !run(mfs, |txn| txn.names().free_inode_step(ino, 64)) {}
     }
 }
 
@@ -63,7 +63,7 @@ fn register(mfs: &Mfs) -> Result<ClientId, Fault> {
 }
 
 fn unregister(mfs: &Mfs, client: ClientId) {
-    while !run(mfs, |txn| txn.remove_client(client)) {}
+    while !run(mfs, |txn| txn.space().remove_client(client)) {}
 }
 
 fn reservation(mfs: &Mfs) -> ReplyReservation {

@@ -53,10 +53,10 @@ fn world(size: SlotSize) -> World {
     let files = [0, 1].map(|n| {
         run(&mfs, |txn| {
             let new = NewInode { size: CONTENT_MAX as u64, ..new_inode(FileKind::Regular) };
-            let ino = txn.create(Ino::ROOT, &name(&format!("file{n}")), &new, None)?;
-            txn.set_content(ino, &bytes(CONTENT_MAX, n))?;
-            txn.set_xattr(ino, FIRST, &bytes(9, n))?;
-            txn.set_xattr(ino, LONG, &bytes(9000, n))?;
+            let ino = txn.names().create(Ino::ROOT, &name(&format!("file{n}")), &new, None)?;
+            txn.layouts().set_content(ino, &bytes(CONTENT_MAX, n))?;
+            txn.names().set_xattr(ino, FIRST, &bytes(9, n))?;
+            txn.names().set_xattr(ino, LONG, &bytes(9000, n))?;
             Ok(ino)
         })
     });
@@ -64,8 +64,8 @@ fn world(size: SlotSize) -> World {
         run(&mfs, |txn| {
             let target = vec![b'a' + n as u8; SYMLINK_MAX];
             let new = NewInode { symlink: Some(&target), ..new_inode(FileKind::Symlink) };
-            let ino = txn.create(Ino::ROOT, &name(&format!("symlink{n}")), &new, None)?;
-            txn.set_xattr(ino, LONG, &bytes(5000, n))?;
+            let ino = txn.names().create(Ino::ROOT, &name(&format!("symlink{n}")), &new, None)?;
+            txn.names().set_xattr(ino, LONG, &bytes(5000, n))?;
             Ok(ino)
         })
     });
@@ -119,10 +119,11 @@ impl World {
 fn get(txn: &mut Txn<'_>, whose: BlobOwner) -> Result<Vec<u8>, Stop> {
     let ino = Ino(whose.number());
     match whose.kind() {
-        BlobKind::Content => txn.content(ino),
-        BlobKind::Target => txn.symlink(ino),
+        BlobKind::Content => txn.layouts().content(ino),
+        BlobKind::Target => txn.names().symlink(ino),
         BlobKind::Xattrs => {
-            Ok(format!("{:?} {:?}", txn.xattr(ino, FIRST)?, txn.xattr(ino, LONG)?).into())
+            Ok(format!("{:?} {:?}", txn.names().xattr(ino, FIRST)?, txn.names().xattr(ino, LONG)?)
+                .into())
         }
         BlobKind::Client => {
             let all = txn.clients()?;
@@ -137,7 +138,7 @@ fn first(txn: &mut Txn<'_>, whose: BlobOwner) -> Result<MetaBlock, Stop> {
         let value = CLIENTS.get(txn, &whose.number().to_be_bytes())?.expect("a client");
         return Ok(MetaBlock(u64::from_le_bytes(value)));
     }
-    let (_, slot) = txn.locate_live(Ino(whose.number()))?;
+    let (_, slot) = txn.names().locate_live(Ino(whose.number()))?;
     Ok(slot.blobs().into_iter().find(|(_, of)| *of == whose).expect("it is in a blob").0)
 }
 
@@ -147,13 +148,13 @@ fn lead(txn: &mut Txn<'_>, whose: BlobOwner, to: MetaBlock) -> Result<(), Stop> 
         let key = whose.number().to_be_bytes();
         return CLIENTS.insert(txn, &key, &to.0.to_le_bytes()).map(drop);
     }
-    let (spot, mut slot) = txn.locate_live(Ino(whose.number()))?;
+    let (spot, mut slot) = txn.names().locate_live(Ino(whose.number()))?;
     match whose.kind() {
         BlobKind::Xattrs => slot.set_xattr_blob(Some(to.0)),
         BlobKind::Target => slot.set_target_blob(Some(to.0)),
         _ => slot.set_content_blob(to.0),
     }
-    txn.store(&spot, &slot)
+    txn.names().store(&spot, &slot)
 }
 
 /// What is in block `from` comes to lie in block `to`, as if it were that one's.
@@ -294,7 +295,7 @@ fn overwritten_blob_is_reported_lost_and_the_other_stays_whole() {
             // A symlink without a target goes, with its attributes.
             before.remove(&a);
             before.remove(&BlobOwner::inode(world.symlinks[0], BlobKind::Xattrs));
-            let gone = run(&world.mfs, |txn| txn.attr(world.symlinks[0]));
+            let gone = run(&world.mfs, |txn| txn.names().attr(world.symlinks[0]));
             assert_eq!(gone, None);
         }
         for (whose, bytes) in before {
@@ -391,7 +392,7 @@ fn address_of_no_blob_is_set_to_the_own_blob_again() {
             BlobKind::Content => BadContent,
             BlobKind::Client => BadRecord,
         };
-        let directory = run(&world.mfs, |txn| Ok(txn.locate_live(world.files[0])?.0.block));
+        let directory = run(&world.mfs, |txn| Ok(txn.names().locate_live(world.files[0])?.0.block));
         for to in [directory, MetaBlock(0), MetaBlock(1 << 40)] {
             run(&world.mfs, |txn| lead(txn, a, to));
             if to.0 == 0 && what == BlobKind::Client {
@@ -437,26 +438,26 @@ fn foreign_reference_neither_changes_nor_frees_a_blob() {
         type Body<'a> = &'a dyn Fn(&mut Txn<'_>) -> Result<(), Stop>;
         let changes: &[Body<'_>] = match what {
             BlobKind::Xattrs => &[
-                &|txn| txn.set_xattr(ino, FIRST, b"x"),
-                &|txn| txn.set_xattr(ino, LONG, b""),
-                &|txn| txn.remove_xattr(ino, LONG).map(drop),
-                &|txn| txn.xattrs(ino).map(drop),
+                &|txn| txn.names().set_xattr(ino, FIRST, b"x"),
+                &|txn| txn.names().set_xattr(ino, LONG, b""),
+                &|txn| txn.names().remove_xattr(ino, LONG).map(drop),
+                &|txn| txn.names().xattrs(ino).map(drop),
             ],
             BlobKind::Content => &[
-                &|txn| txn.set_content(ino, b"x"),
-                &|txn| txn.set_content(ino, &[7; CONTENT_MAX]),
-                &|txn| txn.set_content(ino, b""),
+                &|txn| txn.layouts().set_content(ino, b"x"),
+                &|txn| txn.layouts().set_content(ino, &[7; CONTENT_MAX]),
+                &|txn| txn.layouts().set_content(ino, b""),
                 &|txn| {
-                    let attr = txn.attr(ino)?.unwrap();
-                    txn.set_attr(&types::Attr { size: 100, ..attr })
+                    let attr = txn.names().attr(ino)?.unwrap();
+                    txn.names().set_attr(&types::Attr { size: 100, ..attr })
                 },
             ],
             _ => &[],
         };
         let gone = |txn: &mut Txn<'_>| {
-            let attr = txn.attr(ino)?.unwrap();
-            txn.set_attr(&types::Attr { nlink: 0, size: attr.size, ..attr })?;
-            while !txn.free_inode_step(ino, 8)? {}
+            let attr = txn.names().attr(ino)?.unwrap();
+            txn.names().set_attr(&types::Attr { nlink: 0, size: attr.size, ..attr })?;
+            while !txn.names().free_inode_step(ino, 8)? {}
             Ok(())
         };
         for body in changes.iter().copied().chain([&gone as Body<'_>]) {
@@ -477,9 +478,9 @@ fn device() -> (SimDisk, [(MetaBlock, BlobOwner); 2]) {
         let mfs = open(&env).await;
         run_on(&mfs, |txn| {
             let mut all = Vec::new();
-            for dir in [Ino::ROOT, txn.lookup(Ino::ROOT, &name("d0"))?.unwrap()] {
-                for entry in txn.readdir(dir, 0, 1000)? {
-                    all.extend(txn.locate_live(entry.ino)?.1.blobs());
+            for dir in [Ino::ROOT, txn.names().lookup(Ino::ROOT, &name("d0"))?.unwrap()] {
+                for entry in txn.names().readdir(dir, 0, 1000)? {
+                    all.extend(txn.names().locate_live(entry.ino)?.1.blobs());
                 }
             }
             Ok(all)

@@ -9,7 +9,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::{CHUNK_VALUE, ContentRun, DESCRIPTOR, Descriptor, decode_key};
 use crate::format::number::home_of;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::names::index::Chunk;
+use crate::names::Chunk;
 use crate::trees::{CHUNKS, MOVED, NEXT_CHUNK, ORPHANS};
 use engine::error::StoreError;
 use engine::format::block::{self, BlockType};

@@ -9,7 +9,7 @@ use env::{DiskOptions, Env};
 use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    Attr, ClientId, Epoch, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
+    ClientId, Epoch, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
     SegmentState, Timestamp, Uuid,
 };
 
@@ -26,6 +26,7 @@ use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
 use crate::space::{ALL_FILES, PagState};
+use crate::testing::links;
 use crate::trees::{PAGS, QUARANTINES, SEGMENTS};
 use crate::txn::Txn;
 use crate::zones::ZoneDevice;
@@ -114,17 +115,12 @@ pub(crate) fn new(kind: FileKind) -> NewInode<'static> {
     }
 }
 
-pub(crate) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.unwrap();
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
-}
-
 pub(crate) async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
     mfs.run(Cost::DELETE, body).await.unwrap().0
 }
 
 pub(crate) fn directory(txn: &mut Txn<'_>, parent: Ino, text: String) -> Result<Ino, Stop> {
-    let dir = txn.create(parent, &name(text), &new(FileKind::Directory), None)?;
+    let dir = txn.names().create(parent, &name(text), &new(FileKind::Directory), None)?;
     links(txn, parent, 1)?;
     Ok(dir)
 }
@@ -173,7 +169,7 @@ pub(crate) fn populated_as(shape: Shape) -> SimDisk {
 
 async fn populate(mfs: &Mfs, count: usize) {
     let client = run(mfs, |txn| txn.new_client(&[7; 300])).await;
-    let pool = run(mfs, |txn| txn.grant(client, None, 2000)).await[0];
+    let pool = run(mfs, |txn| txn.space().grant(client, None, 2000)).await[0];
     let mut next = pool.1.0;
     let mut dirs = vec![Ino::ROOT];
     for n in 0..count {
@@ -182,14 +178,14 @@ async fn populate(mfs: &Mfs, count: usize) {
         dirs.push(dir);
         for m in 0..6 {
             let file = run(mfs, |txn| {
-                txn.create(dir, &name(format!("f{m}")), &new(FileKind::Regular), None)
+                txn.names().create(dir, &name(format!("f{m}")), &new(FileKind::Regular), None)
             })
             .await;
             let addr = PagBlock(next);
             next += 1;
             let state = SegmentState::Written;
             let segment = Segment { file: FileBlock(0), len: 1, pag: pool.0, addr, state };
-            run(mfs, |txn| txn.map(file, client, segment)).await;
+            run(mfs, |txn| txn.layouts().map(file, client, segment)).await;
         }
     }
     let most = count / 3 * 2;
@@ -197,32 +193,33 @@ async fn populate(mfs: &Mfs, count: usize) {
         let (from, to) = (dirs[1 + n % most], dirs[1 + most + n % (count - most)]);
         run(mfs, |txn| {
             let text = format!("m{n}");
-            txn.create(from, &name(text.clone()), &new(FileKind::Fifo), None)?;
-            txn.rename(from, &name(text.clone()), to, &name(text))
+            txn.names().create(from, &name(text.clone()), &new(FileKind::Fifo), None)?;
+            txn.names().rename(from, &name(text.clone()), to, &name(text))
         })
         .await;
     }
     let (big, orphan) = run(mfs, |txn| {
-        let big = txn.create(dirs[1], &name("big".into()), &new(FileKind::Regular), None)?;
-        txn.create(dirs[2], &name("symlink".into()), &new(FileKind::Symlink), None)?;
-        txn.link(dirs[3], &name("hard".into()), big)?;
+        let file = new(FileKind::Regular);
+        let big = txn.names().create(dirs[1], &name("big".into()), &file, None)?;
+        txn.names().create(dirs[2], &name("symlink".into()), &new(FileKind::Symlink), None)?;
+        txn.names().link(dirs[3], &name("hard".into()), big)?;
         links(txn, big, 1)?;
-        txn.set_xattr(big, b"user.long", &[1; 9000])?;
-        Ok((big, txn.create_orphan(&new(FileKind::Regular), None)?))
+        txn.names().set_xattr(big, b"user.long", &[1; 9000])?;
+        Ok((big, txn.names().create_orphan(&file, None)?))
     })
     .await;
     for n in 0..400 {
         let addr = PagBlock(next + 2 * n);
         let state = SegmentState::Written;
         let segment = Segment { file: FileBlock(3 * n), len: 1, pag: pool.0, addr, state };
-        run(mfs, |txn| txn.map(big, client, segment)).await;
+        run(mfs, |txn| txn.layouts().map(big, client, segment)).await;
     }
     run(mfs, |txn| {
-        txn.unmap(big, FileBlock(3), FileBlock(4))?;
+        txn.layouts().unmap(big, FileBlock(3), FileBlock(4))?;
         txn.set_reply(client, 7, 8, b"reply")?;
         txn.set_setting(3, b"setting")?;
-        txn.freeze(client, orphan)?;
-        txn.quarantine(client)
+        txn.space().freeze(client, orphan)?;
+        txn.space().quarantine(client)
     })
     .await;
 }
@@ -233,8 +230,8 @@ async fn contents_beside_inodes(mfs: &Mfs) {
     for (text, len) in [("in the slot".to_owned(), 200), ("b".repeat(255), CONTENT_MAX)] {
         run(mfs, |txn| {
             let new = NewInode { size: len as u64, ..new(FileKind::Regular) };
-            let ino = txn.create(Ino::ROOT, &name(text.clone()), &new, None)?;
-            txn.set_content(ino, &vec![b'c'; len])
+            let ino = txn.names().create(Ino::ROOT, &name(text.clone()), &new, None)?;
+            txn.layouts().set_content(ino, &vec![b'c'; len])
         })
         .await;
     }
@@ -258,7 +255,7 @@ pub(crate) fn walked<T>(
         let mut queue = vec![(String::new(), Ino::ROOT)];
         out.insert(String::new(), run(&mfs, |txn| told(txn, Ino::ROOT)).await);
         while let Some((path, dir)) = queue.pop() {
-            for entry in run(&mfs, |txn| txn.readdir(dir, 0, 10_000)).await {
+            for entry in run(&mfs, |txn| txn.names().readdir(dir, 0, 10_000)).await {
                 let path = format!("{path}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
                 out.insert(path.clone(), run(&mfs, |txn| told(txn, entry.ino)).await);
                 if entry.kind == FileKind::Directory {
@@ -271,14 +268,15 @@ pub(crate) fn walked<T>(
 }
 
 pub(crate) fn describe(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
-    let attr = txn.attr(ino)?.unwrap();
+    let attr = txn.names().attr(ino)?.unwrap();
     let mut text = format!("{ino} {:?} {:o} {:?}", attr.kind, attr.mode, attr.mtime);
     match attr.kind {
         FileKind::Regular => {
-            text += &format!(" {} {:?}", attr.nlink, txn.layout(ino, FileBlock(0), 1000)?);
-            text += &format!(" {:?} {:x}", txn.xattrs(ino)?, types::crc32c(&txn.content(ino)?));
+            let layout = txn.layouts().layout(ino, FileBlock(0), 1000)?;
+            let crc = types::crc32c(&txn.layouts().content(ino)?);
+            text += &format!(" {} {layout:?} {:?} {crc:x}", attr.nlink, txn.names().xattrs(ino)?);
         }
-        FileKind::Symlink => text += &format!(" {}", txn.symlink(ino)?.len()),
+        FileKind::Symlink => text += &format!(" {}", txn.names().symlink(ino)?.len()),
         FileKind::Directory => text = format!("{ino} {:?}", attr.kind),
         _ => {}
     }
@@ -510,7 +508,7 @@ pub(crate) fn the_label_is_written_anew_and_a_damaged_log_is_left() {
         let mfs = open(&env).await;
         for n in 0..20 {
             let made = mfs.run(Cost::DELETE, |txn| {
-                txn.create(Ino::ROOT, &name(format!("g{n}")), &new(FileKind::Fifo), None)
+                txn.names().create(Ino::ROOT, &name(format!("g{n}")), &new(FileKind::Fifo), None)
             });
             mfs.wait_durable(made.await.unwrap().1).await.unwrap();
         }
@@ -632,10 +630,10 @@ fn losses_are_reported_before_they_are_durable() {
 fn evicted(disk: &SimDisk) -> (Vec<ClientId>, usize) {
     in_world(&disk.fork(), |env| async move {
         let mfs = open(&env).await;
-        let clients = run(&mfs, |txn| txn.quarantines()).await;
+        let clients = run(&mfs, |txn| txn.space().quarantines()).await;
         let mut frozen = 0;
         for &client in &clients {
-            let files = run(&mfs, |txn| txn.frozen(client)).await;
+            let files = run(&mfs, |txn| txn.space().frozen(client)).await;
             frozen += usize::from(files.contains(&ALL_FILES));
         }
         (clients, frozen)
@@ -655,7 +653,7 @@ fn interrupted_repair_of_the_quarantine_list_forgets_no_eviction() {
                 crate::trees::CLIENTS.insert(txn, &client.to_be_bytes(), &[0; 8])?;
             }
             txn.set_root(crate::trees::NEXT_CLIENT, CLIENTS + 1)?;
-            txn.quarantine(ClientId(CLIENTS))
+            txn.space().quarantine(ClientId(CLIENTS))
         })
         .await;
         let block = run(&mfs, |txn| Ok(QUARANTINES.root_node(txn)?.unwrap().block)).await;
@@ -691,7 +689,8 @@ fn table_of_zones(disk: &SimDisk) -> u64 {
 
 /// The table of data zones.
 pub(crate) fn zones(disk: &SimDisk) -> Vec<PagState> {
-    in_world(&disk.fork(), |env| async move { run(&open(&env).await, |txn| txn.pags()).await })
+    let table = |env| async move { run(&open(&env).await, |txn| txn.space().pags()).await };
+    in_world(&disk.fork(), table)
 }
 
 /// Repairs with these data zones named, of which the devices hold what `change` makes of them.
@@ -876,7 +875,7 @@ fn set_line(disk: &SimDisk, id: PagId, change: impl Fn(&mut PagRecord)) {
     in_world(disk, |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let mut record = txn.pag(id)?.unwrap();
+            let mut record = txn.space().pag(id)?.unwrap();
             change(&mut record);
             PAGS.insert(txn, &pag_key(id), &record.encode())
         })
@@ -950,17 +949,18 @@ fn segment_in_a_zone_that_never_existed_is_removed_and_reported() {
         in_world(&broken, |env| async move {
             let mfs = open(&env).await;
             run(&mfs, |txn| {
-                let dir = txn.lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
-                let file = txn.lookup(dir, &name(if segments { "big" } else { "f0" }.into()))?;
-                let last = txn.layout(file.unwrap(), FileBlock(0), 1000)?.pop().unwrap();
+                let dir = txn.names().lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
+                let file =
+                    txn.names().lookup(dir, &name(if segments { "big" } else { "f0" }.into()))?;
+                let last = txn.layouts().layout(file.unwrap(), FileBlock(0), 1000)?.pop().unwrap();
                 if segments {
                     let segment = Segment { pag: PagId(9), ..last };
                     let key = segment_key(file.unwrap(), last.file.0);
                     return SEGMENTS.insert(txn, &key, &segment_value(&segment)).map(drop);
                 }
-                let (spot, mut slot) = txn.locate_live(file.unwrap())?;
+                let (spot, mut slot) = txn.names().locate_live(file.unwrap())?;
                 slot.set_segments(&[Segment { pag: PagId(9), ..last }]);
-                txn.store(&spot, &slot)
+                txn.names().store(&spot, &slot)
             })
             .await;
             mfs.close().await.unwrap();
@@ -1109,7 +1109,7 @@ fn dump_reports_a_file_with_another_block_count_than_its_segments() {
     in_world(&disk, |env| async move {
         let mfs = open(&env).await;
         run(&mfs, |txn| {
-            let last = txn.layout(file, FileBlock(0), 1000)?.pop().unwrap();
+            let last = txn.layouts().layout(file, FileBlock(0), 1000)?.pop().unwrap();
             SEGMENTS.remove(txn, &segment_key(file, last.file.0))
         })
         .await

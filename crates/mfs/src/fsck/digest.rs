@@ -20,7 +20,7 @@ use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::xattr::decode_xattrs;
-use crate::names::index::{Chunk, Position};
+use crate::names::{Chunk, Position};
 use engine::format::block::{self, Block, BlockType};
 use engine::format::features::{Feature, Features};
 use engine::format::superblock::Superblock;

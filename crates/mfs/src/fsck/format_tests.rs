@@ -19,14 +19,15 @@ use types::limits::BLOCK;
 use types::{ClientId, FileKind, Ino, MetaBlock, Name};
 
 use super::device_tests::{
-    Shape, WRITE, blocks_in_use, contents, describe, flip_bits, in_world, is_read, links, name,
-    new, open, populated_as, run, run_fsck,
+    Shape, WRITE, blocks_in_use, contents, describe, flip_bits, in_world, is_read, name, new, open,
+    populated_as, run, run_fsck,
 };
 use super::{ProblemKind, Subject};
 use crate::format::slot::SlotSize;
 use crate::golden::lasting;
 use crate::handle::Mfs;
 use crate::names::MapLimits;
+use crate::testing::links;
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -55,21 +56,21 @@ type Answer = Result<String, StoreError>;
 
 fn ask(txn: &mut Txn<'_>, probe: &Probe) -> Result<String, Stop> {
     match probe {
-        Probe::Name(dir, name) => Ok(format!("{:?}", txn.lookup(*dir, name)?)),
-        Probe::Inode(ino) => match txn.attr(*ino)? {
+        Probe::Name(dir, name) => Ok(format!("{:?}", txn.names().lookup(*dir, name)?)),
+        Probe::Inode(ino) => match txn.names().attr(*ino)? {
             Some(_) => describe(txn, *ino),
             None => Ok("none".to_owned()),
         },
         Probe::List(dir) => {
-            let entries = txn.readdir(*dir, 0, 10_000)?;
+            let entries = txn.names().readdir(*dir, 0, 10_000)?;
             let entry = |entry: &crate::names::DirEntry| (entry.name.clone(), entry.ino);
             Ok(format!("{:?}", entries.iter().map(entry).collect::<Vec<_>>()))
         }
         Probe::Clients => {
-            let mut text = format!("{:?} {:?}", txn.clients()?, txn.quarantines()?);
-            text += &format!("{:?} {:?}", txn.orphans(Ino(0), 100)?, txn.pags()?);
+            let mut text = format!("{:?} {:?}", txn.clients()?, txn.space().quarantines()?);
+            text += &format!("{:?} {:?}", txn.names().orphans(Ino(0), 100)?, txn.space().pags()?);
             let client = ClientId(1);
-            text += &format!("{:?} {:?}", txn.pool(client)?, txn.frozen(client)?);
+            text += &format!("{:?} {:?}", txn.space().pool(client)?, txn.space().frozen(client)?);
             text += &format!("{:?} {:?}", txn.reply(client, 7)?, txn.setting(3)?);
             Ok(text)
         }
@@ -153,7 +154,7 @@ fn probes(disk: &SimDisk) -> Vec<Probe> {
         let mut out = vec![Probe::Clients, Probe::Space, Probe::List(Ino::ROOT)];
         let mut dirs = vec![Ino::ROOT];
         while let Some(dir) = dirs.pop() {
-            for entry in run(&mfs, |txn| txn.readdir(dir, 0, 10_000)).await {
+            for entry in run(&mfs, |txn| txn.names().readdir(dir, 0, 10_000)).await {
                 out.extend([Probe::Name(dir, entry.name), Probe::Inode(entry.ino)]);
                 if entry.kind == FileKind::Directory {
                     out.push(Probe::List(entry.ino));
@@ -181,28 +182,28 @@ fn kinds(disk: &SimDisk) -> BTreeMap<BlockType, Vec<u64>> {
 
 /// Changes something in a block of each kind.
 async fn change(mfs: &Mfs) {
-    let entries = run(mfs, |txn| txn.readdir(Ino::ROOT, 0, 1000)).await;
+    let entries = run(mfs, |txn| txn.names().readdir(Ino::ROOT, 0, 1000)).await;
     let mut dirs: Vec<Ino> =
         entries.iter().filter(|it| it.kind == FileKind::Directory).map(|it| it.ino).collect();
     let mut at = 0;
     while let Some(&dir) = dirs.get(at) {
         at += 1;
-        let below = run(mfs, |txn| txn.readdir(dir, 0, 1000)).await;
+        let below = run(mfs, |txn| txn.names().readdir(dir, 0, 1000)).await;
         dirs.extend(below.iter().filter(|it| it.kind == FileKind::Directory).map(|it| it.ino));
         run(mfs, |txn| {
-            txn.create(dir, &name("late".into()), &new(FileKind::Fifo), None)?;
-            let file = txn.lookup(dir, &name("f1".into()))?.unwrap();
-            txn.set_xattr(file, b"user.late", &[3; 20])
+            txn.names().create(dir, &name("late".into()), &new(FileKind::Fifo), None)?;
+            let file = txn.names().lookup(dir, &name("f1".into()))?.unwrap();
+            txn.names().set_xattr(file, b"user.late", &[3; 20])
         })
         .await;
     }
     run(mfs, |txn| {
-        let dir = txn.lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
-        let big = txn.lookup(dir, &name("big".into()))?.unwrap();
+        let dir = txn.names().lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
+        let big = txn.names().lookup(dir, &name("big".into()))?.unwrap();
         for n in [0, 300, 330, 360, 600, 900, 1190] {
-            txn.unmap(big, types::FileBlock(n), types::FileBlock(n + 4))?;
+            txn.layouts().unmap(big, types::FileBlock(n), types::FileBlock(n + 4))?;
         }
-        txn.set_xattr(big, b"user.long", &[2; 9000])?;
+        txn.names().set_xattr(big, b"user.long", &[2; 9000])?;
         links(txn, big, 0)?;
         txn.set_reply(ClientId(1), 7, 9, b"another")
     })

@@ -8,14 +8,14 @@ use types::{
     Duration, FileBlock, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment, SegmentState,
 };
 
-use super::tests::{links, name};
+use super::tests::name;
 use super::{FsckOptions, ProblemKind, Report, check, fsck};
 use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
 use crate::names::NewInode;
-use crate::testing::{formatted_for_images, image_of, new_inode, now, random, run};
+use crate::testing::{formatted_for_images, image_of, links, new_inode, now, random, run};
 use crate::trees::{MOVED, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::Stop;
@@ -69,7 +69,7 @@ fn mixed(slots: SlotSize) -> Mfs {
     let features = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
     let mfs = formatted_for_images(20_000, features.with_slots(slots));
     let client = run(&mfs, |txn| txn.new_client(b"client"));
-    let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), 6000))[0];
+    let (pag, addr, _) = run(&mfs, |txn| txn.space().grant(client, Some(PagId(0)), 6000))[0];
     let mut next = addr.0;
     let mut seed = 5;
     let mut dirs = vec![Ino::ROOT];
@@ -77,14 +77,19 @@ fn mixed(slots: SlotSize) -> Mfs {
         let parent = dirs[random(&mut seed, dirs.len() as u64) as usize];
         let dir = run(&mfs, |txn| {
             links(txn, parent, 1)?;
-            txn.create(parent, &name(&format!("d{n}")), &new_inode(FileKind::Directory), None)
+            txn.names().create(
+                parent,
+                &name(&format!("d{n}")),
+                &new_inode(FileKind::Directory),
+                None,
+            )
         });
         dirs.push(dir);
     }
     let mut segment = |txn: &mut Txn<'_>, ino: Ino, at: u64| -> Result<(), Stop> {
         next += 1;
         let (file, addr, state) = (FileBlock(at), PagBlock(next), SegmentState::Written);
-        txn.map(ino, client, Segment { file, len: 1, pag, addr, state })
+        txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })
     };
     for n in 0..25 * DIRS {
         let dir = dirs[random(&mut seed, dirs.len() as u64) as usize];
@@ -98,7 +103,7 @@ fn mixed(slots: SlotSize) -> Mfs {
         };
         let target: &[u8] = if n.is_multiple_of(2) { b"target" } else { &[b't'; 900] };
         let new = NewInode { symlink: (what == 1).then_some(target), ..new_inode(sort) };
-        let ino = run(&mfs, |txn| txn.create(dir, &first, &new, None));
+        let ino = run(&mfs, |txn| txn.names().create(dir, &first, &new, None));
         let segments = match what {
             2..5 => 0,
             5..8 => 1 + random(&mut seed, 4),
@@ -113,21 +118,21 @@ fn mixed(slots: SlotSize) -> Mfs {
         run(&mfs, |txn| match what {
             2..5 => {
                 let size = 1 + 60 * (n % 50);
-                let attr = txn.attr(ino)?.unwrap();
-                txn.set_attr(&types::Attr { size, ..attr })?;
-                txn.set_content(ino, &vec![7; size as usize])
+                let attr = txn.names().attr(ino)?.unwrap();
+                txn.names().set_attr(&types::Attr { size, ..attr })?;
+                txn.layouts().set_content(ino, &vec![7; size as usize])
             }
-            9 => txn.rename(dir, &first, other, &second).map(drop),
+            9 => txn.names().rename(dir, &first, other, &second).map(drop),
             10 => {
-                txn.link(other, &second, ino)?;
+                txn.names().link(other, &second, ino)?;
                 links(txn, ino, 1)
             }
-            11 => txn.set_xattr(ino, b"user.x", &vec![1; 1 + 50 * (n as usize % 80)]),
+            11 => txn.names().set_xattr(ino, b"user.x", &vec![1; 1 + 50 * (n as usize % 80)]),
             _ => Ok(()),
         });
     }
     for _ in 0..20 {
-        run(&mfs, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
+        run(&mfs, |txn| txn.names().create_orphan(&new_inode(FileKind::Regular), None));
     }
     mfs.forget_indexes();
     mfs
@@ -149,23 +154,27 @@ fn files_of_every_sort_are_sound_with_any_number_of_threads() {
 fn ordinary() -> (Mfs, Vec<Ino>) {
     let mfs = formatted_for_images(20_000, Features::NONE.with(Feature::INLINE_DATA));
     let client = run(&mfs, |txn| txn.new_client(b"client"));
-    let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), 100))[0];
+    let (pag, addr, _) = run(&mfs, |txn| txn.space().grant(client, Some(PagId(0)), 100))[0];
     let dir = run(&mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
-        txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)
+        txn.names().create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)
     });
     let file = |n: u64| {
         run(&mfs, |txn| {
-            let ino =
-                txn.create(dir, &name(&format!("{n}")), &new_inode(FileKind::Regular), None)?;
-            let attr = txn.attr(ino)?.unwrap();
-            txn.set_attr(&types::Attr { size: 4096, ..attr })?;
+            let ino = txn.names().create(
+                dir,
+                &name(&format!("{n}")),
+                &new_inode(FileKind::Regular),
+                None,
+            )?;
+            let attr = txn.names().attr(ino)?.unwrap();
+            txn.names().set_attr(&types::Attr { size: 4096, ..attr })?;
             if n.is_multiple_of(2) {
-                txn.set_content(ino, b"content")?;
+                txn.layouts().set_content(ino, b"content")?;
                 return Ok(ino);
             }
             let (file, addr, state) = (FileBlock(0), PagBlock(addr.0 + n), SegmentState::Written);
-            txn.map(ino, client, Segment { file, len: 1, pag, addr, state })?;
+            txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             Ok(ino)
         })
     };
@@ -189,7 +198,7 @@ fn planted(wanted: &[ProblemKind], plant: impl Fn(&[Ino], &mut Txn<'_>) -> Resul
 fn faults_among_ordinary_files_are_found_with_any_number_of_threads() {
     use ProblemKind::{BadContent, DuplicateInode, MisplacedInode, StaleMove};
     let copy = |from: Ino, to: (MetaBlock, u32), txn: &mut Txn<'_>| {
-        let (_, slot) = txn.locate_live(from)?;
+        let (_, slot) = txn.names().locate_live(from)?;
         slot.store(txn.write(to.0)?, to.1);
         Ok::<_, Stop>(())
     };
@@ -198,14 +207,14 @@ fn faults_among_ordinary_files_are_found_with_any_number_of_threads() {
         planted(
             &[DuplicateInode, MisplacedInode][..if from > to { 2 } else { 1 }],
             |files, txn| {
-                let (spot, _) = txn.locate_live(files[to])?;
+                let (spot, _) = txn.names().locate_live(files[to])?;
                 copy(files[from], (spot.block, spot.place.index()), txn)
             },
         );
     }
     // In a directory that is read before.
     planted(&[DuplicateInode, MisplacedInode], |files, txn| {
-        let spot = txn.take_slot(Ino::ROOT)?;
+        let spot = txn.names().take_slot(Ino::ROOT)?;
         copy(files[9], (spot.block, spot.place.index()), txn)
     });
     planted(&[StaleMove], |files, txn| {
@@ -228,7 +237,7 @@ fn changed_byte_gives_the_same_report_with_any_number_of_threads() {
     let mut findings = 0;
     for round in 0..150 {
         let ino = files[random(&mut seed, 60) as usize];
-        let (spot, _) = run(&mfs, |txn| txn.locate_live(ino));
+        let (spot, _) = run(&mfs, |txn| txn.names().locate_live(ino));
         let at = match round {
             0..136 => round,
             _ => 136 + random(&mut seed, 40) as usize,
@@ -255,8 +264,8 @@ fn directories_of_one_block_are_read_concurrently() {
         run(&mfs, |txn| {
             links(txn, Ino::ROOT, 1)?;
             let new = new_inode(FileKind::Directory);
-            let dir = txn.create(Ino::ROOT, &name(&format!("d{n}")), &new, None)?;
-            txn.create(dir, &name("file"), &new_inode(FileKind::Regular), None)
+            let dir = txn.names().create(Ino::ROOT, &name(&format!("d{n}")), &new, None)?;
+            txn.names().create(dir, &name("file"), &new_inode(FileKind::Regular), None)
         });
     }
     let disk = image_of(&mfs);
@@ -276,8 +285,8 @@ fn read_error_ends_the_check_with_any_number_of_threads() {
     let disk = image_of(&mfs);
     // In the content of the root, which is read before its turn.
     let home = run(&mfs, |txn| {
-        let first = txn.readdir(Ino::ROOT, 0, 1)?[0].ino;
-        Ok(txn.locate_live(first)?.0.block)
+        let first = txn.names().readdir(Ino::ROOT, 0, 1)?[0].ino;
+        Ok(txn.names().locate_live(first)?.0.block)
     });
     disk.make_unreadable(home.0 * 4096..home.0 * 4096 + 4096);
     for jobs in [1, 2, 4] {

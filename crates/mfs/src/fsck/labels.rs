@@ -67,7 +67,7 @@ pub(super) async fn damaged_labels<'a>(
 ) -> Vec<((&'a ZoneDevice<'a>, PagFormat), DamagedDataLabel)> {
     let mut found = Vec::new();
     // The check reports what is wrong with the table.
-    let Ok((table, _)) = mfs.run(Cost::READ, |txn| txn.pags()).await else { return found };
+    let Ok((table, _)) = mfs.run(Cost::READ, |txn| txn.space().pags()).await else { return found };
     for place in options.zones {
         let Some(line) = table.iter().find(|line| line.id == place.id) else { continue };
         let zone = PagFormat { id: line.id, uuid: line.uuid, blocks: line.total + 1 };

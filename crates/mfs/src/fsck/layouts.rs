@@ -65,7 +65,7 @@ impl Check {
             self.lose_layout((at, block), ino, seen.end);
             return Ok(());
         }
-        let read = self.read(|txn| txn.layout_block_of(at.home, block, ino)).await?;
+        let read = self.read(|txn| txn.layouts().layout_block_of(at.home, block, ino)).await?;
         let fits = |list: &Vec<types::Segment>| list[0].file.0 >= seen.end;
         let Some(list) = read.filter(fits) else {
             let detail = format!("block {block}");

@@ -9,7 +9,7 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, NameMapEntry, bucket_of};
 use crate::format::number::ORPHAN_DIR;
-use crate::names::index::Chunk;
+use crate::names::Chunk;
 use engine::error::StoreError;
 use engine::format::block::BlockType;
 
@@ -214,7 +214,8 @@ pub(super) mod tests {
             symlink: None,
         };
         for n in 0..NAMES {
-            now(mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None))).unwrap();
+            now(mfs.run(Cost::SMALL, |txn| txn.names().create(Ino::ROOT, &name(n), &new, None)))
+                .unwrap();
         }
     }
 
@@ -233,10 +234,10 @@ pub(super) mod tests {
         plant: &impl Fn(&mut Txn<'_>, MetaBlock) -> Result<(), Stop>,
     ) {
         let plant = |txn: &mut Txn<'_>| {
-            let map = txn.map_of(Ino::ROOT).expect("200 names have a map");
-            let head = txn.bucket_of_name(Ino::ROOT, map, name(0).as_bytes())?;
+            let map = txn.names().map_of(Ino::ROOT).expect("200 names have a map");
+            let head = txn.names().bucket_of_name(Ino::ROOT, map, name(0).as_bytes())?;
             plant(txn, head)?;
-            Ok((head, txn.locate_live(Ino::ROOT)?.1.map()))
+            Ok((head, txn.names().locate_live(Ino::ROOT)?.1.map()))
         };
         let (head, map) = now(mfs.run(Cost::STEP, plant)).unwrap().0;
         mfs.forget_indexes();
@@ -254,11 +255,11 @@ pub(super) mod tests {
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();
         assert_eq!(checked(mfs).problems, [], "{what}");
-        assert!(now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).is_ok());
-        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
+        assert!(now(mfs.run(Cost::READ, |txn| txn.names().lookup(Ino::ROOT, &name(0)))).is_ok());
+        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.names().map_of(Ino::ROOT)))).unwrap().0;
         assert!(mapped.is_some(), "{what}: the map was made again");
         for n in 0..NAMES {
-            let found = now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(n))));
+            let found = now(mfs.run(Cost::READ, |txn| txn.names().lookup(Ino::ROOT, &name(n))));
             assert!(found.unwrap().0.is_some(), "{what}: n{n} is lost");
         }
     }
@@ -267,10 +268,10 @@ pub(super) mod tests {
     fn a_large_directory_that_a_broken_off_repair_left_without_a_map_gets_one_by_the_next() {
         let mfs = mapped(SlotSize::default());
         let drop_map = |txn: &mut Txn<'_>| {
-            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            let (spot, mut slot) = txn.names().locate_live(Ino::ROOT)?;
             slot.set_map(0);
             slot.set_names(0);
-            txn.store(&spot, &slot)
+            txn.names().store(&spot, &slot)
         };
         now(mfs.run(Cost::STEP, drop_map)).unwrap();
         mfs.forget_indexes();
@@ -280,8 +281,8 @@ pub(super) mod tests {
         let repaired = now(repair_open(&mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         mfs.forget_indexes();
-        now(mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name(0)))).unwrap();
-        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.map_of(Ino::ROOT)))).unwrap().0;
+        now(mfs.run(Cost::READ, |txn| txn.names().lookup(Ino::ROOT, &name(0)))).unwrap();
+        let mapped = now(mfs.run(Cost::READ, |txn| Ok(txn.names().map_of(Ino::ROOT)))).unwrap().0;
         assert!(mapped.is_some(), "{:#?}", repaired.done);
     }
 
@@ -315,14 +316,14 @@ pub(super) mod tests {
             txn.init(head, BlockType::Blob).map(drop)
         });
         planted("a map that is missing", |txn, _| {
-            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            let (spot, mut slot) = txn.names().locate_live(Ino::ROOT)?;
             slot.set_map(0xff_ffff);
-            txn.store(&spot, &slot)
+            txn.names().store(&spot, &slot)
         });
         planted("a wrong count of names", |txn, _| {
-            let (spot, mut slot) = txn.locate_live(Ino::ROOT)?;
+            let (spot, mut slot) = txn.names().locate_live(Ino::ROOT)?;
             slot.set_names(NAMES + 1);
-            txn.store(&spot, &slot)
+            txn.names().store(&spot, &slot)
         });
     }
 }

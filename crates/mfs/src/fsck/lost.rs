@@ -463,7 +463,7 @@ impl Loss {
             Loss::Root { .. } => (Ino::ROOT, None),
             _ => return Ok(None),
         };
-        let Some(mut path) = txn.path(ino)? else { return Ok(None) };
+        let Some(mut path) = txn.names().path(ino)? else { return Ok(None) };
         if let Some(name) = name {
             if name.is_empty() {
                 return Ok(None);

@@ -14,7 +14,7 @@ use types::{DirNo, FileKind, HashMap, Ino, Name};
 use super::digest::{Deferred, Digest, Unit, position};
 use super::layouts::Fragments;
 use super::namespace::MetDirectory;
-use super::plan::{Fix, SlotAt};
+use super::plan::{Fix, SlotAt, slot_at};
 use super::stranded::ShortDirectory;
 use super::{Check, ProblemKind, Subject};
 use crate::format::lmap::{self, hash_of};
@@ -26,7 +26,7 @@ use crate::format::segment::{ino_of_key, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::xattr::decode_xattrs;
-use crate::names::index::{Chunk, Position};
+use crate::names::{Chunk, Position};
 use crate::trees::{INODES, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
@@ -681,7 +681,7 @@ impl Check {
             let found = |at: Position| self.slot_of(*chunks.get(&at.chunk())?, at.slot());
             let both = (found(Position(list[first].at)), found(Position(list[at].at)));
             let (Some(a), Some(b)) = both else { continue };
-            let read = self.read(|txn| Ok((txn.slot_at(a)?, txn.slot_at(b)?))).await?;
+            let read = self.read(|txn| Ok((slot_at(txn, a)?, slot_at(txn, b)?))).await?;
             if let Some((a, second)) = read.filter(|(a, b)| a.name() == b.name()) {
                 let detail = format!("{:?}", String::from_utf8_lossy(a.name()));
                 self.found(ProblemKind::DuplicateName, Subject::Chunk(b.place.chunk), detail);

@@ -22,8 +22,7 @@ use types::{
 };
 
 use super::device_tests::{
-    Shape, WRITE, ZONES, directory, flip, in_world, links, name, new, populated_as, run, wipe_log,
-    zones,
+    Shape, WRITE, ZONES, directory, flip, in_world, name, new, populated_as, run, wipe_log, zones,
 };
 use super::fix::{Fixer, RepairState};
 use super::plan::Fix;
@@ -34,9 +33,10 @@ use crate::format::segment::{SEGMENT_KEY, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::golden::lasting;
 use crate::handle::Mfs;
+use crate::layouts::LayoutLimits;
 use crate::names::MapLimits;
 use crate::open::OpenOptions;
-use crate::space::LayoutLimits;
+use crate::testing::links;
 use crate::trees;
 use crate::txn::Txn;
 use engine::alloc::metaspace::bitmap_blocks;
@@ -104,18 +104,19 @@ fn tree_roots(txn: &mut Txn<'_>) -> Result<Vec<Critical>, Stop> {
 
 /// The first block of a directory, and that of its name map if it has one.
 fn first_blocks(txn: &mut Txn<'_>, dir: Ino) -> Result<Vec<MetaBlock>, Stop> {
-    let (_, slot) = txn.locate_live(dir)?;
+    let (_, slot) = txn.names().locate_live(dir)?;
     let mut out = Vec::new();
     for chunk in [slot.body(), slot.map()].map(DirNo).into_iter().filter(|chunk| chunk.0 != 0) {
-        txn.ensure_chunk(chunk)?;
-        let first = txn.chunk(chunk)?.runs.iter().find(|run| run.is_present());
+        txn.names().ensure_chunk(chunk)?;
+        let runs = txn.names().chunk(chunk)?.runs.clone();
+        let first = runs.iter().find(|run| run.is_present());
         out.extend(first.map(|run: &ContentRun| run.start));
     }
     Ok(out)
 }
 
 fn child(txn: &mut Txn<'_>, dir: Ino, text: &str) -> Result<Ino, Stop> {
-    txn.lookup(dir, &name(text.to_owned()))?.ok_or(Stop::Fault(Fault::NotFound))
+    txn.names().lookup(dir, &name(text.to_owned()))?.ok_or(Stop::Fault(Fault::NotFound))
 }
 
 /// The blocks through which everything else is found, and one of each sort of content of
@@ -131,8 +132,11 @@ fn critical(txn: &mut Txn<'_>) -> Result<Vec<Critical>, Stop> {
     let bitmap = |at| (format!("bitmap {at}"), first + at);
     out.extend((0..bitmap_blocks(blocks)).map(bitmap));
     out.extend(tree_roots(txn)?);
-    txn.ensure_chunk(SYSTEM_CHUNK)?;
-    out.push(("content: root and orphans".to_owned(), txn.chunk(SYSTEM_CHUNK)?.runs[0].start.0));
+    txn.names().ensure_chunk(SYSTEM_CHUNK)?;
+    out.push((
+        "content: root and orphans".to_owned(),
+        txn.names().chunk(SYSTEM_CHUNK)?.runs[0].start.0,
+    ));
     let dir = child(txn, Ino::ROOT, "d0")?;
     for (what, of) in [("root directory", Ino::ROOT), ("directory", dir)] {
         let parts = ["content:", "name map:"];
@@ -160,21 +164,22 @@ async fn come(mfs: &Mfs) -> BTreeSet<String> {
         removed.insert(dir.to_string());
         for m in 0..GONE.1 {
             let text = name(format!("gone{m}"));
-            let file = run(mfs, |txn| txn.create(dir, &text, &new(FileKind::Regular), None)).await;
+            let file =
+                run(mfs, |txn| txn.names().create(dir, &text, &new(FileKind::Regular), None)).await;
             removed.insert(file.to_string());
         }
     }
     let client = run(mfs, |txn| txn.new_client(b"another")).await;
-    let (pag, addr, _) = run(mfs, |txn| txn.grant(client, None, 1000)).await[0];
+    let (pag, addr, _) = run(mfs, |txn| txn.space().grant(client, None, 1000)).await[0];
     let kind = new(FileKind::Regular);
-    let long = run(mfs, |txn| txn.create(parent, &name("long".into()), &kind, None)).await;
+    let long = run(mfs, |txn| txn.names().create(parent, &name("long".into()), &kind, None)).await;
     for n in 0..900 {
         let (addr, state) = (PagBlock(addr.0 + n), SegmentState::Written);
         let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(mfs, |txn| txn.map(long, client, segment)).await;
+        run(mfs, |txn| txn.layouts().map(long, client, segment)).await;
     }
     for n in 0..6 {
-        run(mfs, |txn| txn.create(parent, &name(format!("ahead{n}")), &kind, None)).await;
+        run(mfs, |txn| txn.names().create(parent, &name(format!("ahead{n}")), &kind, None)).await;
     }
     assert!(mfs.volatile_state().space.unused.len() > 0, "layout blocks ahead");
     removed
@@ -187,23 +192,23 @@ async fn go(mfs: &Mfs) {
         let dir = run(mfs, |txn| child(txn, parent, &text)).await;
         for m in 0..GONE.1 {
             run(mfs, |txn| {
-                let file = txn.remove_name(dir, &name(format!("gone{m}")))?;
+                let file = txn.names().remove_name(dir, &name(format!("gone{m}")))?;
                 links(txn, file, -1)?;
-                txn.free_inode_step(file, 100)
+                txn.names().free_inode_step(file, 100)
             })
             .await;
         }
         run(mfs, |txn| {
-            txn.remove_name(parent, &name(text.clone()))?;
+            txn.names().remove_name(parent, &name(text.clone()))?;
             links(txn, parent, -1)?;
             links(txn, dir, -2)
         })
         .await;
-        while !run(mfs, |txn| txn.free_inode_step(dir, 100)).await {}
+        while !run(mfs, |txn| txn.names().free_inode_step(dir, 100)).await {}
     }
     let long = run(mfs, |txn| child(txn, parent, "long")).await;
     for n in 100..800 {
-        run(mfs, |txn| txn.unmap(long, FileBlock(2 * n), FileBlock(2 * n + 1))).await;
+        run(mfs, |txn| txn.layouts().unmap(long, FileBlock(2 * n), FileBlock(2 * n + 1))).await;
     }
 }
 
@@ -304,15 +309,16 @@ fn free_blocks(txn: &mut Txn<'_>) -> Result<Vec<u64>, Stop> {
 
 /// What an inode is, but for the names it has.
 fn told(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::NotFound))?;
     let mut text = format!("{ino} {:?} {:o}", attr.kind, attr.mode);
     match attr.kind {
         FileKind::Regular => {
-            let layout = format!("{:?}", txn.layout(ino, FileBlock(0), 2000)?);
-            let sum = types::crc32c(&[layout.as_bytes(), &txn.content(ino)?].concat());
-            text += &format!(" {} {} {sum:x} {:?}", attr.size, attr.blocks, txn.xattrs(ino)?);
+            let layout = format!("{:?}", txn.layouts().layout(ino, FileBlock(0), 2000)?);
+            let sum = types::crc32c(&[layout.as_bytes(), &txn.layouts().content(ino)?].concat());
+            text +=
+                &format!(" {} {} {sum:x} {:?}", attr.size, attr.blocks, txn.names().xattrs(ino)?);
         }
-        FileKind::Symlink => text += &format!(" {}", txn.symlink(ino)?.len()),
+        FileKind::Symlink => text += &format!(" {}", txn.names().symlink(ino)?.len()),
         _ => {}
     }
     Ok(text)
@@ -325,13 +331,14 @@ fn readable(disk: &SimDisk) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
         let mut queue = vec![(String::new(), Ino::ROOT)];
         while let Some((path, dir)) = queue.pop() {
-            let listed = mfs.run(Cost::READ, |txn| txn.readdir(dir, 0, 10_000)).await;
+            let listed = mfs.run(Cost::READ, |txn| txn.names().readdir(dir, 0, 10_000)).await;
             for entry in listed.map_or(Vec::new(), |(entries, _)| entries) {
                 let path = format!("{path}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-                let found = mfs.run(Cost::READ, |txn| match txn.lookup(dir, &entry.name)? {
-                    Some(ino) if ino == entry.ino => told(txn, ino),
-                    _ => Err(Stop::Fault(Fault::NotFound)),
-                });
+                let found =
+                    mfs.run(Cost::READ, |txn| match txn.names().lookup(dir, &entry.name)? {
+                        Some(ino) if ino == entry.ino => told(txn, ino),
+                        _ => Err(Stop::Fault(Fault::NotFound)),
+                    });
                 if let Ok((text, _)) = found.await {
                     out.insert(path.clone(), text);
                     if entry.kind == FileKind::Directory {
@@ -509,9 +516,9 @@ fn block_that_only_the_log_has_is_not_reused_where_the_bitmap_is_lost() {
         let block = run(&mfs, |txn| {
             let dir = child(txn, Ino::ROOT, "d0")?;
             let file = child(txn, dir, "long")?;
-            let attr = txn.attr(file)?.unwrap();
-            txn.set_attr(&types::Attr { mode: 0o600, ..attr })?;
-            Ok(txn.locate_live(file)?.0.block)
+            let attr = txn.names().attr(file)?.unwrap();
+            txn.names().set_attr(&types::Attr { mode: 0o600, ..attr })?;
+            Ok(txn.names().locate_live(file)?.0.block)
         })
         .await;
         mfs.close().await.unwrap();
@@ -538,7 +545,7 @@ fn leaf_that_only_the_log_has_is_part_of_a_tree_with_a_lost_root() {
             let leaf = run(&mfs, |txn| {
                 let dir = child(txn, Ino::ROOT, "d0")?;
                 let file = child(txn, dir, "long")?;
-                txn.unmap(file, FileBlock(2 * 820), FileBlock(2 * 820 + 1))?;
+                txn.layouts().unmap(file, FileBlock(2 * 820), FileBlock(2 * 820 + 1))?;
                 let way = trees::SEGMENTS.descend(txn, &segment_key(file, 2 * 820))?;
                 Ok(*way.unwrap().nodes.last().unwrap())
             });
@@ -572,7 +579,8 @@ fn bitmap_is_restored_from_the_log() {
         run(&mfs, |txn| txn.alloc_meta(1, None).and_then(|at| txn.free_meta(at, 1))).await;
         run(&mfs, |txn| directory(txn, Ino::ROOT, "late".into())).await;
         let late = run(&mfs, |txn| child(txn, Ino::ROOT, "late")).await;
-        run(&mfs, |txn| txn.create(late, &name("f".into()), &new(FileKind::Fifo), None)).await;
+        run(&mfs, |txn| txn.names().create(late, &name("f".into()), &new(FileKind::Fifo), None))
+            .await;
         mfs.close().await.unwrap();
     });
     let broken = disk.fork();
@@ -610,7 +618,7 @@ fn mapped(disk: &SimDisk, text: &str) -> BTreeSet<(u64, u64)> {
         let layout = run(&mfs, |txn| {
             let dir = child(txn, Ino::ROOT, "d0")?;
             let file = child(txn, dir, text)?;
-            txn.layout(file, FileBlock(0), 2000)
+            txn.layouts().layout(file, FileBlock(0), 2000)
         });
         layout.await.iter().map(|segment| (segment.file.0, segment.addr.0)).collect()
     })

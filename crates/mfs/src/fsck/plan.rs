@@ -16,9 +16,12 @@ use crate::format::chunk::CHUNK_KEY;
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SlotPlace;
 use crate::format::segment::SEGMENT_KEY;
+use crate::format::slot::Slot;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
-use crate::names::index::Chunk;
+use crate::names::Chunk;
+use crate::txn::Txn;
+use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner};
 use engine::format::features::Feature;
 use engine::format::reply::REPLY_KEY;
@@ -86,6 +89,11 @@ pub(super) enum TreeName {
 pub(super) struct SlotAt {
     pub(super) home: MetaBlock,
     pub(super) place: SlotPlace,
+}
+
+/// The slot's bytes, unchecked.
+pub(super) fn slot_at(txn: &Txn<'_>, at: SlotAt) -> Result<Slot, Stop> {
+    Ok(Slot::load(txn.read_slots(at.home)?, at.place.index()))
 }
 
 /// One thing to do.

@@ -67,38 +67,36 @@ pub(super) struct ShortDirectory {
     pub(super) missing: u64,
 }
 
-impl Txn<'_> {
-    /// Reads what the sound inodes in a content block say.
-    ///
-    /// # Errors
-    /// `Corrupt` if it is none.
-    pub(super) fn block_evidence(&mut self, block: MetaBlock) -> Result<BlockEvidence, Stop> {
-        let data = self.read_slots(block)?;
-        let lsn = lsn_of(data);
-        let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
-        let (places, inodes, links) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut said = BlockEvidence { lsn, places, inodes, links };
-        for (at, slot) in (0..).zip(&slots) {
-            let ino = slot.ino();
-            match slot.state() {
-                _ if slot.check().is_err() => continue,
-                SlotState::Empty => continue,
-                SlotState::Link => {
-                    said.links.push(ino);
-                    continue;
-                }
-                SlotState::Inode => {}
+/// Reads what the sound inodes in a content block say.
+///
+/// # Errors
+/// `Corrupt` if it is none.
+pub(super) fn block_evidence(txn: &mut Txn<'_>, block: MetaBlock) -> Result<BlockEvidence, Stop> {
+    let data = txn.read_slots(block)?;
+    let lsn = lsn_of(data);
+    let slots: Vec<Slot> = (0..SLOTS_PER_BLOCK).map(|at| Slot::load(data, at)).collect();
+    let (places, inodes, links) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut said = BlockEvidence { lsn, places, inodes, links };
+    for (at, slot) in (0..).zip(&slots) {
+        let ino = slot.ino();
+        match slot.state() {
+            _ if slot.check().is_err() => continue,
+            SlotState::Empty => continue,
+            SlotState::Link => {
+                said.links.push(ino);
+                continue;
             }
-            said.inodes.push(ino);
-            let moved = MOVED.get(self, &ino.0.to_be_bytes())?;
-            let moved = moved.map(|value| SlotPlace::unpack(u64::from_le_bytes(value)));
-            let place = moved.unwrap_or(home_of(ino));
-            if place.index() == at {
-                *said.places.entry((place.chunk, place.block())).or_default() += 1;
-            }
+            SlotState::Inode => {}
         }
-        Ok(said)
+        said.inodes.push(ino);
+        let moved = MOVED.get(txn, &ino.0.to_be_bytes())?;
+        let moved = moved.map(|value| SlotPlace::unpack(u64::from_le_bytes(value)));
+        let place = moved.unwrap_or(home_of(ino));
+        if place.index() == at {
+            *said.places.entry((place.chunk, place.block())).or_default() += 1;
+        }
     }
+    Ok(said)
 }
 
 impl Check {
@@ -112,7 +110,7 @@ impl Check {
         if !missing && self.underlinked.is_empty() {
             return Ok(false);
         }
-        let said = match self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await {
+        let said = match self.mfs.run(Cost::READ, |txn| block_evidence(txn, block)).await {
             Ok((said, _)) => said,
             Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => return Ok(false),
             Err(error) => return Err(error),

@@ -5,14 +5,14 @@ use types::{Attr, DirNo, FileKind, Ino, MetaBlock, Name};
 
 use super::jobs_tests::checked;
 use super::repair::repair_open;
-use super::tests::{links, name};
+use super::tests::name;
 use super::{FsckOptions, ProblemKind, Repaired, Subject};
 use crate::format::chunk::{ContentRun, chunk_key, decode_key};
 use crate::format::number::{SlotPlace, ino_of};
 use crate::format::slot::{RETIRED, Slot};
 use crate::handle::Mfs;
 use crate::mkfs::first_attr;
-use crate::testing::{formatted_for_images, new_inode, now, run};
+use crate::testing::{formatted_for_images, links, new_inode, now, run};
 use crate::trees::{CHUNKS, INODES};
 use engine::format::block::BlockType;
 use engine::format::features::Features;
@@ -21,23 +21,23 @@ use engine::format::features::Features;
 fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {
     let dir = run(mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
-        txn.create(Ino::ROOT, &name(text), &new_inode(FileKind::Directory), None)
+        txn.names().create(Ino::ROOT, &name(text), &new_inode(FileKind::Directory), None)
     });
     for round in 0..3 {
         for n in 0..10 {
             let file = name(&format!("f{round}-{n}"));
-            run(mfs, |txn| txn.create(dir, &file, &new_inode(FileKind::Regular), None));
+            run(mfs, |txn| txn.names().create(dir, &file, &new_inode(FileKind::Regular), None));
         }
         run(mfs, |txn| {
             if round < 2 {
-                txn.begin_replays()
+                txn.names().begin_replays()
             } else {
-                txn.end_replays();
+                txn.names().end_replays();
                 Ok(())
             }
         });
     }
-    let chunks = run(mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    let chunks = run(mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec()));
     assert_eq!(chunks.len(), 3);
     (dir, chunks)
 }
@@ -73,7 +73,7 @@ fn repaired(mfs: &Mfs) -> Repaired {
 
 /// What is in a directory, sorted: a chunk that is found again may come behind later ones.
 fn names(mfs: &Mfs, dir: Ino) -> Vec<(Name, Ino)> {
-    let entries = run(mfs, |txn| txn.readdir(dir, 0, 1000));
+    let entries = run(mfs, |txn| txn.names().readdir(dir, 0, 1000));
     let mut out: Vec<_> = entries.into_iter().map(|entry| (entry.name, entry.ino)).collect();
     out.sort_unstable_by_key(|(_, ino)| *ino);
     out
@@ -103,10 +103,15 @@ fn content_of_unknown_directories_goes_to_lost_and_found() {
     let out = repaired(&mfs);
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
     for (file, ino) in before {
-        let entry = run(&mfs, |txn| txn.entry_of(ino));
+        let entry = run(&mfs, |txn| txn.names().entry_of(ino));
         let (parent, now) = entry.expect("every inode is there");
         assert_eq!(now, file);
-        assert_eq!(run(&mfs, |txn| txn.lookup(parent, &file)), Some(ino), "{:#?}", out.done);
+        assert_eq!(
+            run(&mfs, |txn| txn.names().lookup(parent, &file)),
+            Some(ino),
+            "{:#?}",
+            out.done
+        );
     }
     assert_eq!((names(&mfs, dir).len(), names(&mfs, other).len()), (20, 20));
 }
@@ -116,21 +121,23 @@ fn with_names(mfs: &Mfs, dir: Ino, text: &str) -> DirNo {
     let files: Vec<Ino> = (0..6)
         .map(|n| {
             let file = name(&format!("{text}{n}"));
-            run(mfs, |txn| txn.create(Ino::ROOT, &file, &new_inode(FileKind::Regular), None))
+            run(mfs, |txn| {
+                txn.names().create(Ino::ROOT, &file, &new_inode(FileKind::Regular), None)
+            })
         })
         .collect();
-    run(mfs, |txn| txn.begin_replays());
+    run(mfs, |txn| txn.names().begin_replays());
     for (n, &ino) in files.iter().enumerate() {
         run(mfs, |txn| {
-            txn.link(dir, &name(&format!("n{n}")), ino)?;
+            txn.names().link(dir, &name(&format!("n{n}")), ino)?;
             links(txn, ino, 1)
         });
     }
     run(mfs, |txn| {
-        txn.end_replays();
+        txn.names().end_replays();
         Ok(())
     });
-    let chunks = run(mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    let chunks = run(mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec()));
     assert_eq!(chunks.len(), 4);
     chunks[3]
 }
@@ -147,7 +154,7 @@ fn block_of_further_names_returns_to_its_directory_or_lost_and_found() {
     assert_eq!((&out.left.problems, &out.lost), (&vec![], &vec![]), "{:#?}", out.done);
     assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
 
-    let chunks = run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec()));
+    let chunks = run(&mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec()));
     let (other, _) = long_directory(&mfs, "other");
     lose(&mfs, &[chunks[3], with_names(&mfs, other, "g")]);
     let out = repaired(&mfs);
@@ -156,7 +163,7 @@ fn block_of_further_names_returns_to_its_directory_or_lost_and_found() {
     let lost: Vec<_> = out.lost.iter().map(|lost| (lost.kind(), lost.inode().unwrap())).collect();
     assert_eq!(lost[..2], [("Slots", dir), ("Slots", other)], "{:#?}", out.done);
     assert!(lost[2..].iter().all(|(kind, _)| *kind == "Directory"), "{:#?}", out.lost);
-    let found = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("lost+found"))).unwrap();
+    let found = run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("lost+found"))).unwrap();
     let made = names(&mfs, found);
     assert_eq!(made.len(), 2, "{:#?}", out.done);
     assert!(made.iter().all(|(_, dir)| names(&mfs, *dir).len() == 6), "{:#?}", out.done);
@@ -168,17 +175,22 @@ fn block_missing_in_its_chunk_returns_to_its_place() {
     let (dir, chunks) = long_directory(&mfs, "dir");
     let before = names(&mfs, dir);
     run(&mfs, |txn| {
-        txn.ensure_chunk(chunks[0])?;
-        let mut chunk = txn.chunk(chunks[0])?.clone();
+        txn.names().ensure_chunk(chunks[0])?;
+        let mut chunk = txn.names().chunk(chunks[0])?.clone();
         let old = chunk.runs.clone();
         chunk.put(ContentRun::hole(0, 1, RETIRED));
-        txn.set_runs(chunks[0], &old, chunk)
+        txn.names().set_runs(chunks[0], &old, chunk)
     });
     mfs.forget_indexes();
     let out = repaired(&mfs);
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
     assert_eq!(names(&mfs, dir), before, "{:#?}", out.done);
-    assert_eq!(run(&mfs, |txn| Ok(txn.read_chunks(dir)?.to_vec())), chunks, "{:#?}", out.done);
+    assert_eq!(
+        run(&mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec())),
+        chunks,
+        "{:#?}",
+        out.done
+    );
 }
 
 /// A block with two inodes that say they are of different chunks, and so many more inodes in the
@@ -211,10 +223,10 @@ fn content_with_contradicting_inodes_goes_to_lost_and_found() {
     let said = |it: &super::Problem| it.subject == Subject::Block(home);
     assert!(out.found.iter().any(|it| it.kind == ProblemKind::BadChunk && said(it)));
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
-    let found = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("lost+found"))).unwrap();
+    let found = run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("lost+found"))).unwrap();
     for ino in inodes {
-        let (dir, _) = run(&mfs, |txn| txn.entry_of(ino)).expect("it is there");
-        let (parent, _) = run(&mfs, |txn| txn.entry_of(dir)).unwrap();
+        let (dir, _) = run(&mfs, |txn| txn.names().entry_of(ino)).expect("it is there");
+        let (parent, _) = run(&mfs, |txn| txn.names().entry_of(dir)).unwrap();
         assert_eq!(parent, found, "{:#?}", out.done);
     }
 }
@@ -227,7 +239,7 @@ fn content_of_a_removed_directory_is_freed_if_no_inode_is_missing() {
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
     assert!(!run(&mfs, |txn| txn.meta_allocated(home)));
     for ino in inodes {
-        assert_eq!(run(&mfs, |txn| txn.attr(ino)), None);
+        assert_eq!(run(&mfs, |txn| txn.names().attr(ino)), None);
     }
 }
 
@@ -253,5 +265,5 @@ fn block_whose_place_is_taken_goes_to_lost_and_found() {
     let out = repaired(&mfs);
     assert_eq!(out.left.problems, [], "{:#?}", out.done);
     assert_eq!(names(&mfs, dir), before);
-    assert!(run(&mfs, |txn| txn.entry_of(ino)).is_some(), "{:#?}", out.done);
+    assert!(run(&mfs, |txn| txn.names().entry_of(ino)).is_some(), "{:#?}", out.done);
 }

@@ -18,8 +18,8 @@ use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
 use types::{Attr, FileBlock, FileKind, Ino, MetaBlock, PagBlock, Segment, SegmentState};
 
 use super::device_tests::{
-    Shape, WRITE, ZONES, blocks_in_use, directory, in_world, links, name, new, open, populated_as,
-    run, walked, wipe_log,
+    Shape, WRITE, ZONES, blocks_in_use, directory, in_world, name, new, open, populated_as, run,
+    walked, wipe_log,
 };
 use super::lost::{KnownName, Loss};
 use super::plan::TreeName;
@@ -29,6 +29,7 @@ use crate::format::xattr::Xattr;
 use crate::golden::lasting;
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
+use crate::testing::links;
 use crate::trees::{CHUNKS, PAGS};
 use crate::txn::Txn;
 use engine::btree::NodeContent;
@@ -68,19 +69,19 @@ struct Told {
 type Tree = BTreeMap<String, Told>;
 
 fn told(txn: &mut Txn<'_>, ino: Ino) -> Result<Told, Stop> {
-    let attr = txn.attr(ino)?.expect("it has a name");
+    let attr = txn.names().attr(ino)?.expect("it has a name");
     let mut xattrs = Vec::new();
-    for (name, _) in txn.xattrs(ino)? {
-        let value = txn.xattr(ino, &name)?.expect("it was listed");
+    for (name, _) in txn.names().xattrs(ino)? {
+        let value = txn.names().xattr(ino, &name)?.expect("it was listed");
         xattrs.push((name, value));
     }
     let file = attr.kind == FileKind::Regular;
     let (target, content) = match attr.kind {
-        FileKind::Symlink => (txn.symlink(ino)?, Vec::new()),
-        _ if file => (Vec::new(), txn.content(ino)?),
+        FileKind::Symlink => (txn.names().symlink(ino)?, Vec::new()),
+        _ if file => (Vec::new(), txn.layouts().content(ino)?),
         _ => Default::default(),
     };
-    let layout = if file { txn.layout(ino, FileBlock(0), 10_000)? } else { Vec::new() };
+    let layout = if file { txn.layouts().layout(ino, FileBlock(0), 10_000)? } else { Vec::new() };
     Ok(Told { attr, target, xattrs, content, layout })
 }
 
@@ -96,7 +97,7 @@ fn mapped(layout: &[Segment]) -> BTreeMap<u64, (u16, u64)> {
 
 async fn make(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind, symlink: Option<&[u8]>) -> Ino {
     let new = NewInode { symlink, ..new(kind) };
-    run(mfs, |txn| txn.create(dir, &name(text.to_owned()), &new, None)).await
+    run(mfs, |txn| txn.names().create(dir, &name(text.to_owned()), &new, None)).await
 }
 
 /// What populated devices have too little of: content that holds names alone, long blobs, leaves
@@ -107,14 +108,14 @@ async fn furnish(mfs: &Mfs) {
     for n in 0..40 {
         let file = make(mfs, files, &format!("f{n}"), FileKind::Regular, None).await;
         run(mfs, |txn| {
-            txn.link(names, &name(format!("n{n}")), file)?;
+            txn.names().link(names, &name(format!("n{n}")), file)?;
             links(txn, file, 1)?;
             if n % 5 > 0 {
                 return Ok(());
             }
             // Some files have further names only, two beside each other.
-            txn.link(names, &name(format!("m{n}")), file)?;
-            txn.remove_name(files, &name(format!("f{n}"))).map(drop)
+            txn.names().link(names, &name(format!("m{n}")), file)?;
+            txn.names().remove_name(files, &name(format!("f{n}"))).map(drop)
         })
         .await;
     }
@@ -125,7 +126,7 @@ async fn furnish(mfs: &Mfs) {
         run(mfs, |txn| {
             let lengths = [100, 30, 5000, 200, 9000, 40];
             lengths[..=usize::from(n)].iter().enumerate().try_for_each(|(at, &len)| {
-                txn.set_xattr(file, format!("user.{at}").as_bytes(), &vec![n; len])
+                txn.names().set_xattr(file, format!("user.{at}").as_bytes(), &vec![n; len])
             })
         })
         .await;
@@ -135,16 +136,16 @@ async fn furnish(mfs: &Mfs) {
     for n in 0..12 {
         deep = run(mfs, |txn| directory(txn, deep, format!("d{n}"))).await;
         make(mfs, deep, "file", FileKind::Regular, None).await;
-        run(mfs, |txn| txn.set_xattr(deep, b"user.depth", &[n; 9])).await;
+        run(mfs, |txn| txn.names().set_xattr(deep, b"user.depth", &[n; 9])).await;
     }
     let long = dir("long").await;
     for n in 0..60 {
         if n % 20 == 0 {
             run(mfs, |txn| {
                 if n < 40 {
-                    return txn.begin_replays();
+                    return txn.names().begin_replays();
                 }
-                txn.end_replays();
+                txn.names().end_replays();
                 Ok(())
             })
             .await;
@@ -156,7 +157,7 @@ async fn furnish(mfs: &Mfs) {
 
 async fn layouts(mfs: &Mfs, files: Ino) {
     let client = run(mfs, |txn| txn.new_client(b"another")).await;
-    let granted = run(mfs, |txn| txn.grant(client, None, 6 * SEGMENTS)).await;
+    let granted = run(mfs, |txn| txn.space().grant(client, None, 6 * SEGMENTS)).await;
     let mut pool =
         granted.iter().flat_map(|&(pag, addr, len)| (0..len).map(move |n| (pag, addr.0 + n)));
     // Some have a size that ends with their last block, some have holes, some are full.
@@ -175,12 +176,12 @@ async fn layouts(mfs: &Mfs, files: Ino) {
                 addr: PagBlock(addr),
                 state: SegmentState::Written,
             };
-            run(mfs, |txn| txn.map(ino, client, segment)).await;
+            run(mfs, |txn| txn.layouts().map(ino, client, segment)).await;
         }
         let size = step * count * BLOCK_U64 - 7;
         run(mfs, |txn| {
-            let attr = txn.attr(ino)?.unwrap();
-            txn.set_attr(&Attr { size, ..attr })
+            let attr = txn.names().attr(ino)?.unwrap();
+            txn.names().set_attr(&Attr { size, ..attr })
         })
         .await;
     }
@@ -191,8 +192,8 @@ async fn small_files(mfs: &Mfs, files: Ino) {
         let len = [50, 300, 900, CONTENT_MAX][n % 4];
         let new = NewInode { size: len as u64, ..new(FileKind::Regular) };
         run(mfs, |txn| {
-            let ino = txn.create(files, &name(format!("small{n}")), &new, None)?;
-            txn.set_content(ino, &vec![n as u8 + 1; len])
+            let ino = txn.names().create(files, &name(format!("small{n}")), &new, None)?;
+            txn.layouts().set_content(ino, &vec![n as u8 + 1; len])
         })
         .await;
     }

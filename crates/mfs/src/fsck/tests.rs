@@ -22,7 +22,7 @@ use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
 use crate::space::ALL_FILES;
-use crate::testing::{formatted_for_images, new_inode, now, run};
+use crate::testing::{formatted_for_images, links, new_dir, new_inode, now, run};
 use crate::trees::{
     CHUNKS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
     QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
@@ -35,12 +35,6 @@ use engine::format::features::{Feature, Features};
 
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
-}
-
-pub(super) fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.unwrap();
-    let nlink = attr.nlink.saturating_add_signed(change);
-    txn.set_attr(&Attr { nlink, ..attr })
 }
 
 /// A small file system with one of everything.
@@ -85,32 +79,33 @@ fn world() -> World {
     let mfs = formatted_for_images(BLOCKS.get(), features.with_slots(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
-        let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
+        let dir = new_dir(txn, Ino::ROOT, "dir")?;
         links(txn, Ino::ROOT, 1)?;
-        let file = txn.create(dir, &name("file"), &new_inode(FileKind::Regular), None)?;
-        txn.link(Ino::ROOT, &name("hard"), file)?;
+        let file = txn.names().create(dir, &name("file"), &new_inode(FileKind::Regular), None)?;
+        txn.names().link(Ino::ROOT, &name("hard"), file)?;
         links(txn, file, 1)?;
         let target = vec![b't'; 1000];
         let symlink = NewInode { symlink: Some(&target), ..new_inode(FileKind::Symlink) };
-        let symlink = txn.create(dir, &name("symlink"), &symlink, None)?;
-        let moved = txn.create(dir, &name("moved"), &new_inode(FileKind::Fifo), None)?;
-        txn.rename(dir, &name("moved"), Ino::ROOT, &name("away"))?;
-        let orphan = txn.create_orphan(&new_inode(FileKind::Regular), None)?;
-        txn.set_xattr(file, XATTR, &[1; 6000])?;
+        let symlink = txn.names().create(dir, &name("symlink"), &symlink, None)?;
+        let moved = txn.names().create(dir, &name("moved"), &new_inode(FileKind::Fifo), None)?;
+        txn.names().rename(dir, &name("moved"), Ino::ROOT, &name("away"))?;
+        let orphan = txn.names().create_orphan(&new_inode(FileKind::Regular), None)?;
+        txn.names().set_xattr(file, XATTR, &[1; 6000])?;
         txn.set_reply(client, 7, 8, b"reply")?;
         txn.set_setting(3, b"setting")?;
-        txn.freeze(client, file)?;
-        txn.quarantine(client)?;
+        txn.space().freeze(client, file)?;
+        txn.space().quarantine(client)?;
         Ok((client, dir, file, symlink, moved, orphan))
     });
-    let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, Some(PagId(0)), segments() + 70))[0];
+    let (pag, addr, _) =
+        run(&mfs, |txn| txn.space().grant(client, Some(PagId(0)), segments() + 70))[0];
     for n in 0..segments() {
         let addr = PagBlock(addr.0 + n);
         let state = SegmentState::Written;
         let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(&mfs, |txn| txn.map(file, client, segment));
+        run(&mfs, |txn| txn.layouts().map(file, client, segment));
     }
-    run(&mfs, |txn| txn.unmap(file, FileBlock(4), FileBlock(5)));
+    run(&mfs, |txn| txn.layouts().unmap(file, FileBlock(4), FileBlock(5)));
     let (mapped, small, inline) = untouched(&mfs);
     World { mfs, client, dir, file, symlink, moved, orphan, mapped, small, inline }
 }
@@ -120,20 +115,20 @@ fn world() -> World {
 fn untouched(mfs: &Mfs) -> (Ino, Ino, Ino) {
     let mapped = run(mfs, |txn| {
         links(txn, Ino::ROOT, 1)?;
-        txn.create(Ino::ROOT, &name("mapped"), &new_inode(FileKind::Directory), None)
+        new_dir(txn, Ino::ROOT, "mapped")
     });
     let usual = std::mem::replace(&mut mfs.volatile_state_mut().limits, MapLimits::TINY);
     for n in 0..MAPPED {
         let kind = new_inode(FileKind::Fifo);
-        run(mfs, |txn| txn.create(mapped, &name(&format!("n{n}")), &kind, None));
+        run(mfs, |txn| txn.names().create(mapped, &name(&format!("n{n}")), &kind, None));
     }
     mfs.volatile_state_mut().limits = usual;
-    assert!(run(mfs, |txn| Ok(txn.map_of(mapped).is_some())));
+    assert!(run(mfs, |txn| Ok(txn.names().map_of(mapped).is_some())));
     run(mfs, |txn| {
         let file = |txn: &mut Txn<'_>, text, len| {
             let new = NewInode { size: len as u64, ..new_inode(FileKind::Regular) };
-            let ino = txn.create(Ino::ROOT, &name(text), &new, None)?;
-            txn.set_content(ino, &numbers(len))?;
+            let ino = txn.names().create(Ino::ROOT, &name(text), &new, None)?;
+            txn.layouts().set_content(ino, &numbers(len))?;
             Ok::<_, Stop>(ino)
         };
         Ok((mapped, file(txn, "small", 100)?, file(txn, "inline", 3000)?))
@@ -161,28 +156,30 @@ fn contents(world: &World) -> BTreeMap<&'static str, String> {
     let mut out = BTreeMap::new();
     for (what, ino) in all {
         let text = run(&world.mfs, |txn| {
-            let Some(attr) = txn.attr(ino)? else { return Ok("gone".into()) };
+            let Some(attr) = txn.names().attr(ino)? else { return Ok("gone".into()) };
             let mut text = format!("{:?} {}", attr.kind, attr.mode);
-            if let Some((dir, name)) = txn.entry_of(ino)? {
+            if let Some((dir, name)) = txn.names().entry_of(ino)? {
                 text += &format!(" {name:?} in {dir}");
                 if dir != crate::format::number::ORPHAN_DIR {
-                    assert_eq!(txn.lookup(dir, &name)?, Some(ino));
+                    assert_eq!(txn.names().lookup(dir, &name)?, Some(ino));
                 }
             }
             match attr.kind {
                 FileKind::Regular => {
-                    let layout = txn.layout(ino, FileBlock(0), 999)?;
-                    let data = (layout.clone(), txn.content(ino)?);
+                    let layout = txn.layouts().layout(ino, FileBlock(0), 999)?;
+                    let data = (layout.clone(), txn.layouts().content(ino)?);
                     let sum = types::crc32c(format!("{data:?}").as_bytes());
                     text += &format!(" {} segments {sum:x}", layout.len());
-                    text += &format!(" {:?}", txn.xattr(ino, XATTR)?.map(|value| value.len()));
+                    text +=
+                        &format!(" {:?}", txn.names().xattr(ino, XATTR)?.map(|value| value.len()));
                 }
-                FileKind::Symlink => text += &format!(" {:?}", txn.symlink(ino)?.len()),
+                FileKind::Symlink => text += &format!(" {:?}", txn.names().symlink(ino)?.len()),
                 _ if ino == world.mapped => {
                     for n in 0..MAPPED {
-                        text += &format!(" {:?}", txn.lookup(ino, &name(&format!("n{n}")))?);
+                        text +=
+                            &format!(" {:?}", txn.names().lookup(ino, &name(&format!("n{n}")))?);
                     }
-                    text += &format!(" by map: {}", txn.map_of(ino).is_some());
+                    text += &format!(" by map: {}", txn.names().map_of(ino).is_some());
                 }
                 _ => {}
             }
@@ -259,19 +256,19 @@ pub(crate) fn settled(kind: ProblemKind, outcome: Outcome) {
 
 /// The block of the slot of an inode.
 fn home(txn: &mut Txn<'_>, ino: Ino) -> Result<Subject, Stop> {
-    Ok(Subject::Block(txn.locate_live(ino)?.0.block))
+    Ok(Subject::Block(txn.names().locate_live(ino)?.0.block))
 }
 
 /// Changes the slot of an inode.
 fn slot(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
-    let (spot, mut slot) = txn.locate_live(ino)?;
+    let (spot, mut slot) = txn.names().locate_live(ino)?;
     change(&mut slot);
-    txn.store(&spot, &slot)
+    txn.names().store(&spot, &slot)
 }
 
 /// Changes the raw bytes of the slot of an inode.
 fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Stop> {
-    let (spot, _) = txn.locate_live(ino)?;
+    let (spot, _) = txn.names().locate_live(ino)?;
     let data = txn.write(spot.block)?;
     let from = slot::slot_range(data, spot.place.index()).unwrap().start + at;
     data[from..from + value.len()].copy_from_slice(value);
@@ -280,7 +277,7 @@ fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Sto
 
 /// The same with the bits of one flag byte set.
 fn set_flags(txn: &mut Txn<'_>, ino: Ino, flags: u8) -> Result<(), Stop> {
-    let (spot, _) = txn.locate_live(ino)?;
+    let (spot, _) = txn.names().locate_live(ino)?;
     let data = txn.write(spot.block)?;
     data[slot::slot_range(data, spot.place.index()).unwrap().start + 5] |= flags;
     Ok(())
@@ -305,33 +302,33 @@ fn directory_freed_in_part_is_clean() {
     let [other, sister] = ["other", "sister"].map(|text| {
         run(&world.mfs, |txn| {
             links(txn, world.dir, 1)?;
-            txn.create(world.dir, &name(text), &new_inode(FileKind::Directory), None)
+            txn.names().create(world.dir, &name(text), &new_inode(FileKind::Directory), None)
         })
     });
     for n in 0..1000 {
         for dir in [sister, other] {
             run(&world.mfs, |txn| {
-                txn.create(dir, &name(&format!("{n}")), &new_inode(FileKind::Fifo), None)
+                txn.names().create(dir, &name(&format!("{n}")), &new_inode(FileKind::Fifo), None)
             });
         }
     }
     // While clients replay, an emptied directory keeps its blocks.
-    run(&world.mfs, |txn| txn.begin_replays());
+    run(&world.mfs, |txn| txn.names().begin_replays());
     for n in 0..1000 {
         run(&world.mfs, |txn| {
-            let ino = txn.remove_name(other, &name(&format!("{n}")))?;
+            let ino = txn.names().remove_name(other, &name(&format!("{n}")))?;
             links(txn, ino, -1)?;
-            txn.free_inode_step(ino, 1)
+            txn.names().free_inode_step(ino, 1)
         });
     }
     run(&world.mfs, |txn| {
-        txn.remove_name(world.dir, &name("other"))?;
+        txn.names().remove_name(world.dir, &name("other"))?;
         links(txn, world.dir, -1)?;
         links(txn, other, -2)
     });
     for step in 0.. {
         assert_eq!(report(&world).problems, []);
-        if run(&world.mfs, |txn| txn.free_inode_step(other, 2)) {
+        if run(&world.mfs, |txn| txn.names().free_inode_step(other, 2)) {
             assert!(step > 0, "freed at once");
             break;
         }
@@ -342,8 +339,8 @@ fn directory_freed_in_part_is_clean() {
 #[test]
 fn freed_run_that_was_unused_or_would_reissue_numbers_is_found() {
     let chunk_of = |txn: &mut Txn<'_>, ino: Ino| {
-        let (spot, _) = txn.locate_live(ino)?;
-        let chunk = txn.chunk(spot.place.chunk)?.clone();
+        let (spot, _) = txn.names().locate_live(ino)?;
+        let chunk = txn.names().chunk(spot.place.chunk)?.clone();
         Ok::<_, Stop>((spot.place.chunk, chunk))
     };
     // What such a chunk has ahead counts as nobody's.
@@ -355,19 +352,19 @@ fn freed_run_that_was_unused_or_would_reissue_numbers_is_found() {
     });
     planted(ProblemKind::BadChunk, 1, |world, txn| {
         // A directory's block is given back; the files that were born there moved away.
-        let other = txn.create(Ino::ROOT, &name("other"), &new_inode(FileKind::Directory), None)?;
+        let other = new_dir(txn, Ino::ROOT, "other")?;
         links(txn, Ino::ROOT, 1)?;
-        let first = txn.create(other, &name("a"), &new_inode(FileKind::Fifo), None)?;
+        let first = txn.names().create(other, &name("a"), &new_inode(FileKind::Fifo), None)?;
         let chunk = home_of(first).chunk;
         // The next slot there is.
         let slot = if SLOTS.get().per_block() > 1 { 1 } else { SLOTS_PER_BLOCK };
         let fifth = ino_of(SlotPlace { chunk, slot }, 5);
-        txn.create(other, &name("b"), &new_inode(FileKind::Fifo), Some(fifth))?;
+        txn.names().create(other, &name("b"), &new_inode(FileKind::Fifo), Some(fifth))?;
         for text in ["a", "b"] {
-            txn.rename(other, &name(text), world.dir, &name(text))?;
+            txn.names().rename(other, &name(text), world.dir, &name(text))?;
         }
-        txn.trim_chunk(chunk)?;
-        let runs = txn.chunk(chunk)?.runs.clone();
+        txn.names().trim_chunk(chunk)?;
+        let runs = txn.names().chunk(chunk)?.runs.clone();
         let blocks = runs.iter().map(|run| run.len).sum();
         for run in runs {
             if run.is_present() {
@@ -387,7 +384,7 @@ fn freed_run_that_was_unused_or_would_reissue_numbers_is_found() {
 #[test]
 fn block_of_the_wrong_type_is_found() {
     planted_on(&["file", "symlink"], ProblemKind::DamagedBlock, 9, |world, txn| {
-        let (spot, _) = txn.locate_live(world.file)?;
+        let (spot, _) = txn.names().locate_live(world.file)?;
         txn.init(spot.block, BlockType::Blob)?;
         Ok(Subject::Block(spot.block))
     });
@@ -396,7 +393,7 @@ fn block_of_the_wrong_type_is_found() {
 #[test]
 fn metadata_block_with_two_owners_is_found() {
     planted(ProblemKind::SharedMetaBlock, 3, |world, txn| {
-        let (spot, _) = txn.locate_live(world.file)?;
+        let (spot, _) = txn.names().locate_live(world.file)?;
         let run = ContentRun::present(0, spot.block, 1);
         txn.set_root(NEXT_CHUNK, 1000)?;
         let descriptor = Descriptor { owner: world.dir, next: DirNo(0), index: 1, used: 0 };
@@ -419,7 +416,7 @@ fn address_outside_the_device_is_found() {
 #[test]
 fn bitmap_that_disagrees_with_the_blocks_in_use_is_found() {
     planted(ProblemKind::FreeMetaBlock, 1, |world, txn| {
-        let (spot, _) = txn.locate_live(world.file)?;
+        let (spot, _) = txn.names().locate_live(world.file)?;
         txn.free_meta(spot.block, 1)?;
         Ok(Subject::Block(spot.block))
     });
@@ -486,11 +483,11 @@ fn senseless_slots_and_names_are_found() {
 #[test]
 fn names_that_lead_wrong_are_found() {
     planted(ProblemKind::DanglingName, 1, |world, txn| {
-        txn.put_link(world.dir, b"dangling", Ino(12345 << 24), FileKind::Fifo)?;
+        txn.names().put_link(world.dir, b"dangling", Ino(12345 << 24), FileKind::Fifo)?;
         Ok(Subject::Inode(Ino(12345 << 24)))
     });
     planted(ProblemKind::WrongKind, 2, |world, txn| {
-        txn.put_link(world.dir, b"wrong", world.file, FileKind::Fifo)?;
+        txn.names().put_link(world.dir, b"wrong", world.file, FileKind::Fifo)?;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::WrongLinkCount, 1, |_, txn| {
@@ -501,7 +498,7 @@ fn names_that_lead_wrong_are_found() {
         Ok(Subject::Inode(ORPHAN_DIR))
     });
     planted(ProblemKind::WrongLinkCount, 1, |world, txn| {
-        txn.put_link(world.dir, b"more", world.file, FileKind::Regular)?;
+        txn.names().put_link(world.dir, b"more", world.file, FileKind::Regular)?;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::WrongLinkCount, 1, |world, txn| {
@@ -513,12 +510,12 @@ fn names_that_lead_wrong_are_found() {
 #[test]
 fn inodes_in_the_wrong_place_are_found() {
     planted(ProblemKind::DuplicateInode, 2, |world, txn| {
-        let (_, body) = txn.locate_live(world.file)?;
-        let spot = txn.take_slot(Ino::ROOT)?;
-        let mut slot = txn.load(&spot)?;
+        let (_, body) = txn.names().locate_live(world.file)?;
+        let spot = txn.names().take_slot(Ino::ROOT)?;
+        let mut slot = txn.names().load(&spot)?;
         slot.adopt(&body);
         slot.set_name(b"again");
-        txn.store(&spot, &slot)?;
+        txn.names().store(&spot, &slot)?;
         Ok(Subject::Inode(world.file))
     });
     planted(ProblemKind::MisplacedInode, 1, |world, txn| {
@@ -555,7 +552,8 @@ fn senseless_inline_data_is_found() {
     let of_orphan = |world: &World| Subject::Inode(world.orphan);
     let of_file = |world: &World| Subject::Inode(world.file);
     let blob_of_orphan = |world: &World| {
-        let blob = run(&world.mfs, |txn| Ok(txn.locate_live(world.orphan)?.1.content_blob()));
+        let blob =
+            run(&world.mfs, |txn| Ok(txn.names().locate_live(world.orphan)?.1.content_blob()));
         Subject::Block(MetaBlock(blob.unwrap()))
     };
     let content = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
@@ -565,7 +563,7 @@ fn senseless_inline_data_is_found() {
         })
     };
     let blob = |txn: &mut Txn<'_>, ino: Ino, len: usize, size: u64| {
-        let (spot, _) = txn.locate_live(ino)?;
+        let (spot, _) = txn.names().locate_live(ino)?;
         let whose = BlobOwner::inode(ino, BlobKind::Content);
         let blob = txn.write_blob(None, &numbers(len), whose, spot.block)?;
         slot(txn, ino, |slot| {
@@ -600,7 +598,7 @@ fn senseless_inline_data_is_found() {
     assert_eq!(after.file.1, before.file.1[1..]);
     // The same where another file has the data block: that keeps it.
     let (before, after) = planted_with(&[BadContent], of_file, |world, txn| {
-        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        let first = txn.layouts().layout(world.file, FileBlock(0), 1)?[0];
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[first]);
             slot.set_blocks(1);
@@ -611,7 +609,7 @@ fn senseless_inline_data_is_found() {
     assert_eq!(after.mapped, before.file.1[..1]);
     // A segment of the tree that the slot does not count.
     let stray = |txn: &mut Txn<'_>, world: &World, len: u64| {
-        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        let first = txn.layouts().layout(world.file, FileBlock(0), 1)?[0];
         let segment = Segment { addr: PagBlock(first.addr.0 + 40), len, ..first };
         SEGMENTS.insert(txn, &segment_key(world.orphan, 0), &segment_value(&segment))?;
         content(txn, world.orphan, 100, 1 << 20)
@@ -622,9 +620,9 @@ fn senseless_inline_data_is_found() {
     assert_eq!(after.mapped, []);
     // Two files in one blob: it belongs to the one that it names.
     let (_, after) = planted_with(&[WrongBlob], of_orphan, |world, txn| {
-        txn.unmap(world.file, FileBlock(0), FileBlock(1))?;
+        txn.layouts().unmap(world.file, FileBlock(0), FileBlock(1))?;
         blob(txn, world.file, 3000, 1 << 20)?;
-        let (_, file) = txn.locate_live(world.file)?;
+        let (_, file) = txn.names().locate_live(world.file)?;
         slot(txn, world.orphan, |slot| {
             slot.set_content_blob(file.content_blob().unwrap_or_default());
             slot.set_size(1 << 20);
@@ -634,7 +632,7 @@ fn senseless_inline_data_is_found() {
     // A blob in the unused layout block of a file that the check meets first: it gets a copy.
     let (_, after) = planted_with(&[SharedMetaBlock], blob_of_orphan, |world, txn| {
         blob(txn, world.orphan, 3000, 1 << 20)?;
-        let (_, orphan) = txn.locate_live(world.orphan)?;
+        let (_, orphan) = txn.names().locate_live(world.orphan)?;
         let block = MetaBlock(orphan.content_blob().unwrap_or_default());
         slot(txn, world.small, |slot| slot.set_layout_blocks(&[block]))
     });
@@ -646,7 +644,7 @@ fn without_content() -> World {
     let world = world();
     run(&world.mfs, |txn| {
         for ino in [world.small, world.inline] {
-            txn.set_content(ino, &[])?;
+            txn.layouts().set_content(ino, &[])?;
         }
         Ok(())
     });
@@ -682,15 +680,15 @@ fn inline_data_flags_without_the_feature_are_cleared_and_segments_stay() {
     let world = without_content();
     let features = world.mfs.superblock().features;
     run(&world.mfs, |txn| {
-        let (spot, mut slot) = txn.locate_live(world.orphan)?;
+        let (spot, mut slot) = txn.names().locate_live(world.orphan)?;
         slot.set_content(b"content");
         slot.set_size(7);
-        txn.store(&spot, &slot)
+        txn.names().store(&spot, &slot)
     });
     let found = report(&world).problems;
     assert_eq!(found.iter().map(|p| p.kind).collect::<Vec<_>>(), [ProblemKind::BadContent]);
     assert_eq!(now(repair_open(&world.mfs, FsckOptions::default())).unwrap().left.problems, []);
-    assert_eq!(run(&world.mfs, |txn| txn.content(world.orphan)), b"");
+    assert_eq!(run(&world.mfs, |txn| txn.layouts().content(world.orphan)), b"");
     assert_eq!(world.mfs.superblock().features, features);
 }
 
@@ -720,10 +718,11 @@ struct Data {
 
 fn data(world: &World) -> Data {
     run(&world.mfs, |txn| {
+        let mut layouts = txn.layouts();
         Ok(Data {
-            orphan: txn.content(world.orphan)?,
-            mapped: txn.layout(world.orphan, FileBlock(0), 999)?,
-            file: (txn.content(world.file)?, txn.layout(world.file, FileBlock(0), 999)?),
+            orphan: layouts.content(world.orphan)?,
+            mapped: layouts.layout(world.orphan, FileBlock(0), 999)?,
+            file: (layouts.content(world.file)?, layouts.layout(world.file, FileBlock(0), 999)?),
         })
     })
 }
@@ -755,7 +754,7 @@ fn planted_with(
 #[test]
 fn damaged_xattrs_and_targets_are_found() {
     planted_on(&["file"], ProblemKind::BadXattrs, 1, |world, txn| {
-        let (_, slot) = txn.locate_live(world.file)?;
+        let (_, slot) = txn.names().locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
         txn.write(block)?[DATA] = 0;
         Ok(Subject::Inode(world.file))
@@ -765,7 +764,7 @@ fn damaged_xattrs_and_targets_are_found() {
         Ok(Subject::Inode(world.symlink))
     });
     planted_on(&["file"], ProblemKind::DamagedBlock, 4, |world, txn| {
-        let (_, slot) = txn.locate_live(world.file)?;
+        let (_, slot) = txn.names().locate_live(world.file)?;
         let block = MetaBlock(slot.xattr_blob().unwrap());
         put_u64(txn.write(block)?, 32, block.0);
         Ok(Subject::Block(block))
@@ -801,7 +800,7 @@ fn senseless_layouts_are_found() {
 
 /// The layout block of the world's file.
 fn layout_block(world: &World, txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
-    Ok(txn.locate_live(world.file)?.1.layout_blocks()[0])
+    Ok(txn.names().locate_live(world.file)?.1.layout_blocks()[0])
 }
 
 #[test]
@@ -844,14 +843,14 @@ fn senseless_layout_blocks_are_found() {
     });
     // One that is ahead, and a directory has it: the directory's content says so.
     planted(SharedMetaBlock, 1, |world, txn| {
-        let (spot, _) = txn.locate_live(world.file)?;
+        let (spot, _) = txn.names().locate_live(world.file)?;
         slot(txn, world.orphan, |slot| slot.set_layout_blocks(&[spot.block]))?;
         Ok(Subject::Block(spot.block))
     });
     // Flags on what is no file, and words that cannot be.
     for victim in [|world: &World| world.symlink, |world: &World| world.dir] {
         planted(BadLayoutBlock, 1, move |world, txn| {
-            let (_, slot) = txn.locate_live(victim(world))?;
+            let (_, slot) = txn.names().locate_live(victim(world))?;
             let flags = if slot.target_blob().is_some() { 2 } else { 0 };
             bytes(txn, victim(world), 5, &[flags | 16])?;
             Ok(Subject::Inode(victim(world)))
@@ -873,7 +872,7 @@ fn wrong_fragmentation_count_is_found() {
     use ProblemKind::WrongFragmentation;
     let world = world();
     let counted = (segments() - 1) / FRAGMENT * FRAGMENT;
-    assert_eq!(run(&world.mfs, |txn| txn.fragmentation(world.dir)), (counted, 2));
+    assert_eq!(run(&world.mfs, |txn| txn.layouts().fragmentation(world.dir)), (counted, 2));
     for wrong in [0, 7] {
         planted(WrongFragmentation, 1, |world, txn| {
             slot(txn, world.dir, |slot| slot.set_fragments(wrong))?;
@@ -902,7 +901,7 @@ fn layout_blocks_without_their_feature_are_found() {
 #[test]
 fn data_blocks_with_two_owners_or_none_are_found() {
     planted_on(&["file", "orphan"], ProblemKind::SharedDataBlock, 2, |world, txn| {
-        let first = txn.layout(world.file, FileBlock(0), 1)?[0];
+        let first = txn.layouts().layout(world.file, FileBlock(0), 1)?[0];
         slot(txn, world.orphan, |slot| {
             slot.set_segments(&[first]);
             slot.set_blocks(1);
@@ -924,7 +923,7 @@ fn data_blocks_with_two_owners_or_none_are_found() {
         Ok(Subject::Data(PagId(1), PagBlock(10_007)))
     });
     planted(ProblemKind::LostDataBlock, 1, |world, txn| {
-        let (pag, start, len) = txn.pool(world.client)?[0];
+        let (pag, start, len) = txn.space().pool(world.client)?[0];
         POOLS.remove(txn, &pool_key(world.client, pag, start.0))?;
         assert!(len > 0);
         Ok(Subject::Data(pag, start))
@@ -934,14 +933,14 @@ fn data_blocks_with_two_owners_or_none_are_found() {
 #[test]
 fn segment_longer_than_its_file_counts_takes_no_blocks_from_others() {
     let world = world();
-    let taken = run(&world.mfs, |txn| txn.layout(world.file, FileBlock(0), 1))[0];
+    let taken = run(&world.mfs, |txn| txn.layouts().layout(world.file, FileBlock(0), 1))[0];
     let before = contents(&world);
     for (start, pag) in [(5000, PagId(1)), (taken.addr.0, taken.pag)] {
         run(&world.mfs, |txn| {
             // Of two files the one that was changed last would keep a block.
-            let attr = txn.attr(world.orphan)?.unwrap();
+            let attr = txn.names().attr(world.orphan)?.unwrap();
             let ctime = Timestamp { seconds: i64::MAX / 2, nanos: 0 };
-            txn.set_attr(&Attr { ctime, size: 10, ..attr })?;
+            txn.names().set_attr(&Attr { ctime, size: 10, ..attr })?;
             slot(txn, world.orphan, |slot| {
                 slot.set_segments(&[Segment { pag, len: 3000, ..segment(0, start) }]);
                 slot.set_blocks(2999);
@@ -951,7 +950,7 @@ fn segment_longer_than_its_file_counts_takes_no_blocks_from_others() {
         assert_eq!(repaired.left.problems, [], "{:#?}", repaired.done);
         let cut = repaired.done.iter().filter(|line| line.contains("that it counts")).count();
         assert_eq!(cut, 1, "{:#?}", repaired.done);
-        let mapped = run(&world.mfs, |txn| txn.layout(world.orphan, FileBlock(0), 9));
+        let mapped = run(&world.mfs, |txn| txn.layouts().layout(world.orphan, FileBlock(0), 9));
         assert_eq!(mapped[0].len, 2999, "{:#?}", repaired.done);
         if pag == PagId(1) {
             assert_eq!(contents(&world)["file"], before["file"]);
@@ -978,7 +977,7 @@ fn content_of_a_zone_without_a_record_is_left_as_it_is() {
             slot(txn, world.file, |slot| slot.set_blocks(1))
         });
         let before = contents(&world);
-        let pool = run(&world.mfs, |txn| txn.pool(world.client));
+        let pool = run(&world.mfs, |txn| txn.space().pool(world.client));
         run(&world.mfs, |txn| bytes(txn, world.moved, 0, &[0]));
         world.mfs.forget_indexes();
         let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
@@ -990,7 +989,7 @@ fn content_of_a_zone_without_a_record_is_left_as_it_is() {
         let mut after = contents(&world);
         after.insert("moved", before["moved"].clone());
         assert_eq!(after, before, "{:#?}", repaired.done);
-        assert_eq!(run(&world.mfs, |txn| txn.pool(world.client)), pool);
+        assert_eq!(run(&world.mfs, |txn| txn.space().pool(world.client)), pool);
         assert_eq!(report(&world).problems, repaired.left.problems);
     }
 }
@@ -998,7 +997,7 @@ fn content_of_a_zone_without_a_record_is_left_as_it_is() {
 #[test]
 fn wrong_counts_and_unjoined_runs_are_found() {
     planted(ProblemKind::WrongCount, 1, |_, txn| {
-        let record = txn.pag(PagId(1))?.unwrap();
+        let record = txn.space().pag(PagId(1))?.unwrap();
         let wrong = PagRecord { free: record.free + 1, ..record };
         PAGS.insert(txn, &pag_key(PagId(1)), &wrong.encode())?;
         Ok(Subject::Data(PagId(1), PagBlock(0)))
@@ -1014,7 +1013,7 @@ fn wrong_counts_and_unjoined_runs_are_found() {
 fn senseless_client_records_are_found() {
     let unknown = Subject::Client(ClientId(50));
     planted(ProblemKind::UnknownClient, 1, |_, txn| {
-        txn.quarantine(ClientId(50))?;
+        txn.space().quarantine(ClientId(50))?;
         Ok(unknown)
     });
     planted(ProblemKind::UnknownClient, 1, |_, txn| {
@@ -1053,8 +1052,8 @@ fn evicted_client_stays_evicted_when_the_quarantine_list_is_lost() {
         .any(|lost| lost.to_string().contains("every client counts as evicted"));
     assert!(said, "{:?}", repaired.lost);
     for client in [world.client, other] {
-        assert!(run(&world.mfs, |txn| txn.is_quarantined(client)), "{client}");
-        let frozen = run(&world.mfs, |txn| txn.frozen(client));
+        assert!(run(&world.mfs, |txn| txn.space().is_quarantined(client)), "{client}");
+        let frozen = run(&world.mfs, |txn| txn.space().frozen(client));
         assert!(frozen.contains(&ALL_FILES), "{client}: {frozen:?}");
     }
 }
@@ -1063,11 +1062,11 @@ fn evicted_client_stays_evicted_when_the_quarantine_list_is_lost() {
 fn client_that_repair_adds_is_evicted_with_all_files_frozen() {
     let world = world();
     let gone = ClientId(50);
-    run(&world.mfs, |txn| txn.quarantine(gone));
+    run(&world.mfs, |txn| txn.space().quarantine(gone));
     let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
-    assert_eq!(run(&world.mfs, |txn| txn.frozen(gone)), [ALL_FILES]);
-    assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [world.file]);
+    assert_eq!(run(&world.mfs, |txn| txn.space().frozen(gone)), [ALL_FILES]);
+    assert_eq!(run(&world.mfs, |txn| txn.space().frozen(world.client)), [world.file]);
 }
 
 #[test]
@@ -1091,10 +1090,10 @@ fn all_files_are_frozen_when_the_list_of_frozen_files_is_lost() {
             .iter()
             .any(|lost| lost.to_string().contains("which files evicted clients"));
         assert!(said, "{:?}", repaired.lost);
-        assert_eq!(run(&world.mfs, |txn| txn.frozen(world.client)), [ALL_FILES]);
+        assert_eq!(run(&world.mfs, |txn| txn.space().frozen(world.client)), [ALL_FILES]);
         let others = if both { vec![ALL_FILES] } else { vec![] };
-        assert_eq!(run(&world.mfs, |txn| txn.frozen(other)), others);
-        assert_eq!(run(&world.mfs, |txn| txn.is_quarantined(other)), both);
+        assert_eq!(run(&world.mfs, |txn| txn.space().frozen(other)), others);
+        assert_eq!(run(&world.mfs, |txn| txn.space().is_quarantined(other)), both);
     }
 }
 
@@ -1132,7 +1131,7 @@ fn unreachable_inodes_go_to_lost_and_found() {
     });
     // The inode of a directory is gone, its content is not.
     let content = |txn: &mut Txn<'_>, world: &World| {
-        Ok::<_, Stop>(Subject::Chunk(DirNo(txn.locate_live(world.dir)?.1.body())))
+        Ok::<_, Stop>(Subject::Chunk(DirNo(txn.names().locate_live(world.dir)?.1.body())))
     };
     planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| {
         let content = content(txn, world)?;
@@ -1141,9 +1140,9 @@ fn unreachable_inodes_go_to_lost_and_found() {
     });
     // A directory below itself.
     planted_on(&["dir"], ProblemKind::LostChunk, 20, |world, txn| {
-        let below = txn.create(world.dir, &name("below"), &new_inode(FileKind::Directory), None)?;
+        let below = new_dir(txn, world.dir, "below")?;
         links(txn, world.dir, 1)?;
-        txn.rename(Ino::ROOT, &name("dir"), below, &name("circle"))?;
+        txn.names().rename(Ino::ROOT, &name("dir"), below, &name("circle"))?;
         links(txn, Ino::ROOT, -1)?;
         links(txn, below, 1)?;
         content(txn, world)
@@ -1153,8 +1152,8 @@ fn unreachable_inodes_go_to_lost_and_found() {
 #[test]
 fn namespace_index_that_disagrees_with_the_directories_is_found() {
     let entry = |txn: &mut Txn<'_>, dir: Ino| -> Result<NamespaceEntry, Stop> {
-        let parent = DirNo(txn.locate_live(Ino::ROOT)?.1.body());
-        Ok(NamespaceEntry { parent, stream: txn.locate_live(dir)?.1.stream(), dir })
+        let parent = DirNo(txn.names().locate_live(Ino::ROOT)?.1.body());
+        Ok(NamespaceEntry { parent, stream: txn.names().locate_live(dir)?.1.stream(), dir })
     };
     planted(ProblemKind::UnindexedDirectory, 1, |world, txn| {
         let key = entry(txn, world.dir)?.key();

@@ -10,10 +10,10 @@ use types::{
 use super::{WRITE, options};
 use crate::format::number::CHUNK_SLOTS;
 use crate::handle::Mfs;
+use crate::layouts::LayoutAhead;
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
-use crate::space::LayoutAhead;
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::Stop;
@@ -53,18 +53,18 @@ async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) ->
 }
 
 fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.unwrap();
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
+    let attr = txn.names().attr(ino)?.unwrap();
+    txn.names().set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
 fn mkdir(txn: &mut Txn<'_>, parent: Ino, text: &str) -> Result<Ino, Stop> {
-    let dir = txn.create(parent, &name(text), &new(FileKind::Directory, 7), None)?;
+    let dir = txn.names().create(parent, &name(text), &new(FileKind::Directory, 7), None)?;
     links(txn, parent, 1)?;
     Ok(dir)
 }
 
 fn file(txn: &mut Txn<'_>, dir: Ino, text: &str, n: u64) -> Result<Ino, Stop> {
-    txn.create(dir, &name(text), &new(FileKind::Regular, n), None)
+    txn.names().create(dir, &name(text), &new(FileKind::Regular, n), None)
 }
 
 /// A device with the tree, after a power cut while the log had changes that were not yet home.
@@ -115,9 +115,9 @@ async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
     for first in (0..names).step_by(8) {
         run(mfs, |txn| {
             for n in (first..names.min(first + 8)).filter(|n| n % kept != 0) {
-                let ino = txn.remove_name(dir, &name(&format!("l{n}")))?;
+                let ino = txn.names().remove_name(dir, &name(&format!("l{n}")))?;
                 links(txn, ino, -1)?;
-                txn.free_inode_step(ino, 9)?;
+                txn.names().free_inode_step(ino, 9)?;
             }
             Ok(())
         })
@@ -144,11 +144,11 @@ async fn directories(mfs: &Mfs) {
 async fn files(mfs: &Mfs) {
     let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "small")).await;
     let client = run(mfs, |txn| txn.new_client(b"a client that is there")).await;
-    let (pag, mut next, _) = run(mfs, |txn| txn.grant(client, None, 300)).await[0];
+    let (pag, mut next, _) = run(mfs, |txn| txn.space().grant(client, None, 300)).await[0];
     let kinds = [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice];
     run(mfs, |txn| {
         for (n, kind) in (0..).zip(kinds) {
-            txn.create(dir, &name(&format!("{kind:?}")), &new(kind, n), None)?;
+            txn.names().create(dir, &name(&format!("{kind:?}")), &new(kind, n), None)?;
         }
         for (text, len) in [("short", 20), ("symlink", 2000)] {
             let target = vec![b't'; len];
@@ -157,12 +157,12 @@ async fn files(mfs: &Mfs) {
                 size: len as u64,
                 ..new(FileKind::Symlink, len as u64)
             };
-            txn.create(dir, &name(text), &new, None)?;
+            txn.names().create(dir, &name(text), &new, None)?;
         }
         for (text, len) in [("few", 30), ("attributes", 6000)] {
             let ino = file(txn, dir, text, len)?;
-            txn.set_xattr(ino, b"user.one", &vec![b'x'; len as usize])?;
-            txn.set_xattr(ino, b"user.two", b"2")?;
+            txn.names().set_xattr(ino, b"user.one", &vec![b'x'; len as usize])?;
+            txn.names().set_xattr(ino, b"user.two", b"2")?;
         }
         Ok(())
     })
@@ -173,11 +173,11 @@ async fn files(mfs: &Mfs) {
             let state = if n % 3 == 0 { SegmentState::Unwritten } else { SegmentState::Written };
             let segment = Segment { file: FileBlock(3 * n), len: 1, pag, addr: next, state };
             next = PagBlock(next.0 + 2);
-            run(mfs, |txn| txn.map(ino, client, segment)).await;
+            run(mfs, |txn| txn.layouts().map(ino, client, segment)).await;
         }
         run(mfs, |txn| {
-            let attr = txn.attr(ino)?.unwrap();
-            txn.set_attr(&Attr { size: segments * 3 * 4096, ..attr })
+            let attr = txn.names().attr(ino)?.unwrap();
+            txn.names().set_attr(&Attr { size: segments * 3 * 4096, ..attr })
         })
         .await;
     }
@@ -188,7 +188,7 @@ async fn files(mfs: &Mfs) {
         run(mfs, |txn| {
             for (text, len) in [("in the slot", 200), ("in a blob", 3000)] {
                 let ino = file(txn, dir, text, 3)?;
-                txn.set_content(ino, &vec![b'c'; len])?;
+                txn.layouts().set_content(ino, &vec![b'c'; len])?;
             }
             Ok(())
         })
@@ -196,12 +196,12 @@ async fn files(mfs: &Mfs) {
     }
     let evicted = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
     run(mfs, |txn| {
-        txn.grant(evicted, None, 50)?;
+        txn.space().grant(evicted, None, 50)?;
         txn.set_reply(client, 4, 9, b"a reply")?;
         txn.set_setting(3, b"a setting")?;
-        let ino = txn.lookup(dir, &name("one"))?.unwrap();
-        txn.freeze(evicted, ino)?;
-        txn.quarantine(evicted)
+        let ino = txn.names().lookup(dir, &name("one"))?.unwrap();
+        txn.space().freeze(evicted, ino)?;
+        txn.space().quarantine(evicted)
     })
     .await;
 }
@@ -210,21 +210,21 @@ async fn files(mfs: &Mfs) {
 /// unused layout block.
 async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
     let ino = run(mfs, |txn| file(txn, dir, "two blocks", 9)).await;
-    let (pag, first, _) = run(mfs, |txn| txn.grant(client, None, 400)).await[0];
+    let (pag, first, _) = run(mfs, |txn| txn.space().grant(client, None, 400)).await[0];
     for n in (0..400).map(|n| n * 171 % 400) {
         let (addr, state) = (PagBlock(first.0 + n), SegmentState::Written);
         let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(mfs, |txn| txn.map(ino, client, segment)).await;
+        run(mfs, |txn| txn.layouts().map(ino, client, segment)).await;
     }
     run(mfs, |txn| {
-        let attr = txn.attr(ino)?.unwrap();
-        txn.set_attr(&Attr { size: 800 * 4096, ..attr })
+        let attr = txn.names().attr(ino)?.unwrap();
+        txn.names().set_attr(&Attr { size: 800 * 4096, ..attr })
     })
     .await;
     mfs.volatile_state_mut().layouts.ahead = LayoutAhead::Above(1);
     let ino = run(mfs, |txn| file(txn, dir, "not fragmented", 9)).await;
     mfs.volatile_state_mut().layouts.ahead = LayoutAhead::Usual;
-    let blocks = run(mfs, |txn| Ok(txn.locate_live(ino)?.1.layout_blocks().len())).await;
+    let blocks = run(mfs, |txn| Ok(txn.names().locate_live(ino)?.1.layout_blocks().len())).await;
     assert_eq!(blocks, 1);
 }
 
@@ -232,21 +232,21 @@ async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
 async fn afterwards(mfs: &Mfs) {
     run(mfs, |txn| {
         let find = |txn: &mut Txn<'_>, text: &str| {
-            Ok::<_, Stop>(txn.lookup(Ino::ROOT, &name(text))?.unwrap())
+            Ok::<_, Stop>(txn.names().lookup(Ino::ROOT, &name(text))?.unwrap())
         };
         let (small, many, deep) = (find(txn, "small")?, find(txn, "many")?, find(txn, "deep")?);
-        let fragments = txn.lookup(small, &name("fragments"))?.unwrap();
-        txn.link(deep, &name("hard"), fragments)?;
+        let fragments = txn.names().lookup(small, &name("fragments"))?.unwrap();
+        txn.names().link(deep, &name("hard"), fragments)?;
         links(txn, fragments, 1)?;
-        txn.unmap(fragments, FileBlock(30), FileBlock(60))?;
+        txn.layouts().unmap(fragments, FileBlock(30), FileBlock(60))?;
         for n in 0..12 {
-            txn.rename(many, &name(&format!("m{n}")), deep, &name(&format!("moved{n}")))?;
+            txn.names().rename(many, &name(&format!("m{n}")), deep, &name(&format!("moved{n}")))?;
         }
         for n in 80..85 {
-            let ino = txn.remove_name(many, &name(&format!("m{n}")))?;
+            let ino = txn.names().remove_name(many, &name(&format!("m{n}")))?;
             links(txn, ino, -1)?;
         }
-        txn.create_orphan(&new(FileKind::Regular, 5), None)?;
+        txn.names().create_orphan(&new(FileKind::Regular, 5), None)?;
         mkdir(txn, deep, "late").map(drop)
     })
     .await;

@@ -27,9 +27,9 @@ use crate::format::slot_size::SlotFeatures;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
 use crate::golden::lasting;
 use crate::handle::Mfs;
+use crate::layouts::LayoutLimits;
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
-use crate::space::LayoutLimits;
 use crate::testing::new_inode;
 use crate::trees::NEXT_CHUNK;
 use crate::txn::Txn;
@@ -107,10 +107,10 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
     let sizes = sizes.into_iter().filter(|&size| txn.has_feature(size));
     let mut out: BTreeSet<_> = sizes.filter_map(Feature::name).collect();
     for dir in directories(txn)? {
-        let mapped = txn.locate_live(dir)?.1.map() != 0;
+        let mapped = txn.names().locate_live(dir)?.1.map() != 0;
         out.extend(mapped.then_some(NAME_MAP));
-        for entry in txn.readdir(dir, 0, 1000)? {
-            let slot = txn.locate_live(entry.ino)?.1;
+        for entry in txn.names().readdir(dir, 0, 1000)? {
+            let slot = txn.names().locate_live(entry.ino)?.1;
             let regular = entry.kind == FileKind::Regular;
             let layout = regular && !slot.layout_blocks().is_empty() && slot.body() > 0;
             let content = regular && slot.has_content();
@@ -187,7 +187,7 @@ fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
     let mut out = vec![Ino::ROOT];
     let mut at = 0;
     while at < out.len() {
-        for entry in txn.readdir(out[at], 0, 1000)? {
+        for entry in txn.names().readdir(out[at], 0, 1000)? {
             if entry.kind == FileKind::Directory {
                 out.push(entry.ino);
             }
@@ -198,9 +198,9 @@ fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
 }
 
 fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
     let nlink = attr.nlink.saturating_add_signed(change);
-    txn.set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
+    txn.names().set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
     Ok(nlink)
 }
 
@@ -209,9 +209,9 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
     let dirs = directories(txn)?;
     let (dir, other) = (dirs[a as usize % dirs.len()], dirs[b as usize % dirs.len()]);
     let (name, second) = (any_name(c), any_name(d));
-    let old = txn.lookup(dir, &name)?;
+    let old = txn.names().lookup(dir, &name)?;
     let kind = match old {
-        Some(ino) => txn.attr(ino)?.map(|attr| attr.kind),
+        Some(ino) => txn.names().attr(ino)?.map(|attr| attr.kind),
         None => None,
     };
     match draw.kind {
@@ -219,7 +219,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             let kind =
                 [FileKind::Regular, FileKind::Regular, FileKind::Directory, FileKind::Symlink]
                     [e as usize % 4];
-            txn.create(dir, &name, &new(kind), None)?;
+            txn.names().create(dir, &name, &new(kind), None)?;
             if kind == FileKind::Directory {
                 links(txn, dir, 1)?;
             }
@@ -227,32 +227,32 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
         5..=6 => {
             let Some(ino) = old else { return Ok(()) };
             if kind == Some(FileKind::Directory) {
-                if !txn.is_empty(ino)? {
+                if !txn.names().is_empty(ino)? {
                     return Ok(());
                 }
                 links(txn, dir, -1)?;
             }
-            if e % 2 == 1 && txn.free_with_name(dir, &name)?.is_some() {
+            if e % 2 == 1 && txn.names().free_with_name(dir, &name)?.is_some() {
                 return Ok(());
             }
-            txn.remove_name(dir, &name)?;
+            txn.names().remove_name(dir, &name)?;
             links(txn, ino, if kind == Some(FileKind::Directory) { -2 } else { -1 })?;
         }
         7 => {
             let Some(ino) = old.filter(|_| kind != Some(FileKind::Directory)) else {
                 return Ok(());
             };
-            if txn.lookup(other, &second)?.is_none() {
-                txn.link(other, &second, ino)?;
+            if txn.names().lookup(other, &second)?.is_none() {
+                txn.names().link(other, &second, ino)?;
                 links(txn, ino, 1)?;
             }
         }
         8..=9 => {
             let Some(ino) = old else { return Ok(()) };
-            if txn.lookup(other, &second)?.is_some() || txn.is_within(other, ino)? {
+            if txn.names().lookup(other, &second)?.is_some() || txn.names().is_within(other, ino)? {
                 return Ok(());
             }
-            txn.rename(dir, &name, other, &second)?;
+            txn.names().rename(dir, &name, other, &second)?;
             if kind == Some(FileKind::Directory) {
                 links(txn, dir, -1)?;
                 links(txn, other, 1)?;
@@ -260,54 +260,58 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
         }
         10 => {
             if let Some(ino) = old {
-                txn.set_xattr(ino, b"user.a", &vec![e as u8; [3, 300, 9000][f as usize % 3]])?;
+                txn.names().set_xattr(
+                    ino,
+                    b"user.a",
+                    &vec![e as u8; [3, 300, 9000][f as usize % 3]],
+                )?;
             }
         }
         11 => {
-            txn.create_orphan(&new(FileKind::Regular), None)?;
+            txn.names().create_orphan(&new(FileKind::Regular), None)?;
         }
         12..=13 => {
-            for ino in txn.orphans(Ino(0), 3)? {
-                txn.free_inode_step(ino, 2)?;
+            for ino in txn.names().orphans(Ino(0), 3)? {
+                txn.names().free_inode_step(ino, 2)?;
             }
         }
-        14 => match txn.grant(client, None, 1 + e % 40) {
+        14 => match txn.space().grant(client, None, 1 + e % 40) {
             Err(Stop::Fault(Fault::NoSpace)) => {}
             other => drop(other?),
         },
         15..=18 => {
             let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) else { return Ok(()) };
-            let pool = txn.pool(client)?;
+            let pool = txn.space().pool(client)?;
             let Some(&(pag, start, len)) = pool.get(e as usize % pool.len().max(1)) else {
                 return Ok(());
             };
             let state = if f % 2 == 0 { SegmentState::Written } else { SegmentState::Unwritten };
             let (addr, len) = (PagBlock(start.0 + e % len), 1 + f % (len - e % len).min(5));
             let segment = Segment { file: FileBlock(f % 100), len, pag, addr, state };
-            txn.map(ino, client, segment)?;
+            txn.layouts().map(ino, client, segment)?;
         }
         19 => {
             if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
-                txn.mark_written(ino, FileBlock(e % 100), 1 + f % 30)?;
-                txn.unmap(ino, FileBlock(f % 100), FileBlock(f % 100 + 10))?;
+                txn.layouts().mark_written(ino, FileBlock(e % 100), 1 + f % 30)?;
+                txn.layouts().unmap(ino, FileBlock(f % 100), FileBlock(f % 100 + 10))?;
             }
         }
-        20 => drop(txn.release_freed(5)?),
+        20 => drop(txn.space().release_freed(5)?),
         22 => {
             let dir = dirs[a as usize % dirs.len().min(2)];
             for name in (0..30 + e % 60).map(many) {
-                if txn.lookup(dir, &name)?.is_none() {
-                    txn.create(dir, &name, &new(FileKind::Regular), None)?;
+                if txn.names().lookup(dir, &name)?.is_none() {
+                    txn.names().create(dir, &name, &new(FileKind::Regular), None)?;
                 }
             }
         }
         23 => {
             let dir = dirs[a as usize % dirs.len().min(2)];
             for name in (f % 3 * 20..90).map(many) {
-                if let Some(ino) = txn.lookup(dir, &name)? {
-                    txn.remove_name(dir, &name)?;
+                if let Some(ino) = txn.names().lookup(dir, &name)? {
+                    txn.names().remove_name(dir, &name)?;
                     if links(txn, ino, -1)? == 0 {
-                        while !txn.free_inode_step(ino, 3)? {}
+                        while !txn.names().free_inode_step(ino, 3)? {}
                     }
                 }
             }
@@ -315,60 +319,61 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
         24..=25 => {
             if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
                 let len = [0, 40, 300, 3928][e as usize % 4];
-                txn.set_content(ino, &vec![f as u8; len])?;
+                txn.layouts().set_content(ino, &vec![f as u8; len])?;
             }
         }
         26 => {
             if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
-                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-                txn.set_attr(&Attr { size: e % 500, ..attr })?;
+                let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.names().set_attr(&Attr { size: e % 500, ..attr })?;
             }
         }
         27 => {
             let Some(ino) = old.filter(|_| kind != Some(FileKind::Directory)) else {
                 return Ok(());
             };
-            let Some(target) = txn.lookup(other, &second)?.filter(|target| *target != ino) else {
+            let Some(target) = txn.names().lookup(other, &second)?.filter(|target| *target != ino)
+            else {
                 return Ok(());
             };
-            if txn.attr(target)?.is_some_and(|attr| attr.kind != FileKind::Directory) {
-                txn.remove_name(other, &second)?;
+            if txn.names().attr(target)?.is_some_and(|attr| attr.kind != FileKind::Directory) {
+                txn.names().remove_name(other, &second)?;
                 links(txn, target, -1)?;
-                txn.rename(dir, &name, other, &second)?;
+                txn.names().rename(dir, &name, other, &second)?;
             }
         }
         28 => {
-            if txn.quarantines()?.len() < 3 {
+            if txn.space().quarantines()?.len() < 3 {
                 let evicted = txn.new_client(&vec![5; (f % 900) as usize])?;
-                match txn.grant(evicted, None, 1 + e % 20) {
+                match txn.space().grant(evicted, None, 1 + e % 20) {
                     Err(Stop::Fault(Fault::NoSpace)) => {}
                     other => drop(other?),
                 }
-                txn.freeze(evicted, old.unwrap_or(dir))?;
-                txn.quarantine(evicted)?;
+                txn.space().freeze(evicted, old.unwrap_or(dir))?;
+                txn.space().quarantine(evicted)?;
             }
         }
         29 => {
-            for evicted in txn.quarantines()? {
-                for ino in txn.frozen(evicted)? {
-                    txn.unfreeze(evicted, ino)?;
+            for evicted in txn.space().quarantines()? {
+                for ino in txn.space().frozen(evicted)? {
+                    txn.space().unfreeze(evicted, ino)?;
                 }
-                if txn.release_pool(evicted)? {
-                    txn.remove_client(evicted)?;
+                if txn.space().release_pool(evicted)? {
+                    txn.space().remove_client(evicted)?;
                 }
             }
         }
         30 => {
             if let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) {
-                txn.unmap(ino, FileBlock(e % 50), FileBlock(u64::MAX))?;
-                let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+                txn.layouts().unmap(ino, FileBlock(e % 50), FileBlock(u64::MAX))?;
+                let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
                 let size = e % 50 * BLOCK as u64;
-                txn.set_attr(&Attr { size, version: attr.version + 1, ..attr })?;
+                txn.names().set_attr(&Attr { size, version: attr.version + 1, ..attr })?;
             }
         }
         31..=32 => {
             let Some(ino) = old.filter(|_| kind == Some(FileKind::Regular)) else { return Ok(()) };
-            let pool = txn.pool(client)?;
+            let pool = txn.space().pool(client)?;
             let Some(&(pag, start, len)) = pool.get(e as usize % pool.len().max(1)) else {
                 return Ok(());
             };
@@ -376,7 +381,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             for n in 0..len.min(20) {
                 let (addr, state) = (PagBlock(start.0 + n), SegmentState::Written);
                 let file = FileBlock(f.checked_sub(DRAWN).unwrap_or(f % 100) + 2 * n);
-                txn.map(ino, client, Segment { file, len: 1, pag, addr, state })?;
+                txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
@@ -448,41 +453,41 @@ async fn dump(mfs: &Mfs) -> String {
     let read = mfs.run(Cost::READ, |txn| {
         let mut out = String::new();
         for dir in directories(txn)? {
-            let attr = txn.attr(dir)?;
-            writeln!(out, "{attr:?} in {:?}", txn.parent(dir)?).unwrap();
-            for entry in txn.readdir(dir, 0, 1000)? {
+            let attr = txn.names().attr(dir)?;
+            writeln!(out, "{attr:?} in {:?}", txn.names().parent(dir)?).unwrap();
+            for entry in txn.names().readdir(dir, 0, 1000)? {
                 writeln!(out, " {:?} {} {}", entry.name, entry.ino, entry.cookie).unwrap();
-                assert_eq!(txn.lookup(dir, &entry.name)?, Some(entry.ino));
+                assert_eq!(txn.names().lookup(dir, &entry.name)?, Some(entry.ino));
                 dump_inode(txn, entry.ino, &mut out)?;
             }
         }
-        for ino in txn.orphans(Ino(0), 1000)? {
+        for ino in txn.names().orphans(Ino(0), 1000)? {
             dump_inode(txn, ino, &mut out)?;
         }
         for (client, _) in txn.clients()? {
-            writeln!(out, "{client} {:?}", txn.pool(client)?).unwrap();
+            writeln!(out, "{client} {:?}", txn.space().pool(client)?).unwrap();
             for slot in 0..7 {
                 writeln!(out, "{:?}", txn.reply(client, slot)?).unwrap();
             }
         }
-        for client in txn.quarantines()? {
-            writeln!(out, "{client} may write {:?}", txn.frozen(client)?).unwrap();
+        for client in txn.space().quarantines()? {
+            writeln!(out, "{client} may write {:?}", txn.space().frozen(client)?).unwrap();
         }
-        writeln!(out, "{:?}", txn.pags()?).unwrap();
+        writeln!(out, "{:?}", txn.space().pags()?).unwrap();
         Ok(out)
     });
     read.await.unwrap().0
 }
 
 fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-    let value = txn.xattr(ino, b"user.a")?;
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let value = txn.names().xattr(ino, b"user.a")?;
     writeln!(out, "  {attr:?} {:?}", value.map(|v| (v.len(), v.first().copied()))).unwrap();
     match attr.kind {
-        FileKind::Symlink => writeln!(out, "  {}", txn.symlink(ino)?.len()).unwrap(),
+        FileKind::Symlink => writeln!(out, "  {}", txn.names().symlink(ino)?.len()).unwrap(),
         FileKind::Regular => {
-            writeln!(out, "  {:?}", txn.layout(ino, FileBlock(0), 1000)?).unwrap();
-            let content = txn.content(ino)?;
+            writeln!(out, "  {:?}", txn.layouts().layout(ino, FileBlock(0), 1000)?).unwrap();
+            let content = txn.layouts().content(ino)?;
             writeln!(out, "  {} {:x}", content.len(), types::crc32c(&content)).unwrap();
         }
         _ => {}
@@ -585,7 +590,7 @@ fn directory_larger_than_the_cache_is_looked_up_listed_and_checked() {
         for n in 0..FILES {
             let name = Name::new(format!("file{n}").as_bytes()).unwrap();
             let made = mfs.run(Cost::SMALL, |txn| {
-                txn.create(Ino::ROOT, &name, &new(FileKind::Regular), None)
+                txn.names().create(Ino::ROOT, &name, &new(FileKind::Regular), None)
             });
             made.await.unwrap();
         }
@@ -594,12 +599,12 @@ fn directory_larger_than_the_cache_is_looked_up_listed_and_checked() {
         assert!(mfs.usage().cache_max < FILES as usize / 8, "the directory fits in the cache");
         for n in (0..FILES).step_by(977) {
             let name = Name::new(format!("file{n}").as_bytes()).unwrap();
-            let found = mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name));
+            let found = mfs.run(Cost::READ, |txn| txn.names().lookup(Ino::ROOT, &name));
             assert!(found.await.unwrap().0.is_some());
         }
         let (mut listed, mut after) = (0, 0);
         loop {
-            let read = mfs.run(Cost::READ, |txn| txn.readdir(Ino::ROOT, after, 1000));
+            let read = mfs.run(Cost::READ, |txn| txn.names().readdir(Ino::ROOT, after, 1000));
             let entries = read.await.unwrap().0;
             let Some(last) = entries.last() else { break };
             after = last.cookie;
@@ -660,8 +665,8 @@ fn fsck_finds_a_flipped_bit_in_any_block_in_use() {
         let unused = mfs.run(Cost::READ, |txn| {
             let mut unused = 0;
             for chunk in 1..txn.root(NEXT_CHUNK)? {
-                if txn.ensure_chunk(DirNo(chunk))? {
-                    let chunk = txn.chunk(DirNo(chunk))?;
+                if txn.names().ensure_chunk(DirNo(chunk))? {
+                    let chunk = txn.names().chunk(DirNo(chunk))?.clone();
                     unused += u64::from(chunk.allocated() - chunk.descriptor.used);
                 }
             }
@@ -741,8 +746,8 @@ fn recovery_applies_a_long_log_also_after_a_failed_read() {
         let mfs = Mfs::open(&env, &meta, options).await.unwrap();
         for n in 0..FILES {
             let made = mfs.run(COST, |txn| {
-                let ino = txn.create(Ino::ROOT, &text(n), &new(FileKind::Regular), None)?;
-                txn.set_xattr(ino, b"user.long", &value(n))
+                let ino = txn.names().create(Ino::ROOT, &text(n), &new(FileKind::Regular), None)?;
+                txn.names().set_xattr(ino, b"user.long", &value(n))
             });
             made.await.unwrap();
         }
@@ -770,8 +775,9 @@ fn recovery_applies_a_long_log_also_after_a_failed_read() {
             };
             for n in 0..FILES {
                 let read = mfs.run(Cost::READ, |txn| {
-                    let ino = txn.lookup(Ino::ROOT, &text(n))?.expect("the file was created");
-                    txn.xattr(ino, b"user.long")
+                    let ino =
+                        txn.names().lookup(Ino::ROOT, &text(n))?.expect("the file was created");
+                    txn.names().xattr(ino, b"user.long")
                 });
                 let (read, _) = read.await.unwrap();
                 assert!(read == Some(value(n)), "file {n}");

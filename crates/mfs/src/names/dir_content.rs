@@ -18,11 +18,11 @@ use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
 use super::index::{Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
+use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, SlotPlace, home_of, ino_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::{CHUNKS, NEXT_CHUNK};
-use crate::txn::Txn;
 use engine::error::Stop;
 use types::limits::BLOCK_U64;
 
@@ -39,29 +39,29 @@ const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Most chunks of one directory: a position has 16 bits for the chunk.
 pub const CHUNKS_MAX: usize = 1 << 16;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Takes a slot of `dir` for a name or an inode: the lowest free one, or a new one. It is
     /// `Empty`.
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let durable = self.durable();
-        self.volatile_mut().names.end_cool_down(dir, durable);
-        if let Some(first) = self.volatile().names.replay_safe_from {
+        let durable = self.txn.durable();
+        self.txn.volatile_mut().names.end_cool_down(dir, durable);
+        if let Some(first) = self.txn.volatile().names.replay_safe_from {
             return self.take_replay_safe(dir, first);
         }
-        for more in [Txn::learn_free, Txn::grow] {
-            if self.volatile().names.lowest_free(&self.pending.names, dir, None).is_none() {
+        for more in [Self::learn_free, Self::grow] {
+            if self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None).is_none() {
                 more(self, dir).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
             }
         }
-        let at = self.volatile().names.lowest_free(&self.pending.names, dir, None);
+        let at = self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None);
         let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
     }
 
     /// If a directory cannot grow because there is no space, it waits for slots that it released.
     fn or_wait_for_slot(&self, dir: Ino, stop: Stop) -> Stop {
-        match self.volatile().names.cooling_until(dir) {
+        match self.txn.volatile().names.cooling_until(dir) {
             Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::WaitDurable(number),
             _ => stop,
         }
@@ -69,9 +69,10 @@ impl Txn<'_> {
 
     /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
     fn take_replay_safe(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
         for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
-            let at = self.volatile().names.lowest_free(&self.pending.names, dir, Some(index));
+            let at =
+                self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, Some(index));
             if let Some(at) = at {
                 return self.claim(dir, at);
             }
@@ -81,30 +82,31 @@ impl Txn<'_> {
                 return self.take_replay_safe(dir, first);
             }
         }
-        let number = DirNo(self.root(NEXT_CHUNK)?.max(first.0));
+        let number = DirNo(self.txn.root(NEXT_CHUNK)?.max(first.0));
         self.add_chunk(dir, &chunks, number)?;
         self.take_replay_safe(dir, first)
     }
 
-    /// Clients will replay what the server lost, each in its own order. Until [`Txn::end_replays`],
-    /// an operation that takes a slot without naming it avoids the places that replays will name.
+    /// Clients will replay what the server lost, each in its own order. Until
+    /// [`Names::end_replays`], an operation that takes a slot without naming it avoids the places
+    /// that replays will name.
     ///
     /// # Errors
     /// `NoSpace` if the chunk numbers are used up.
     pub fn begin_replays(&mut self) -> Result<(), Stop> {
-        let next = self.root(NEXT_CHUNK)?;
+        let next = self.txn.root(NEXT_CHUNK)?;
         let first = next + LOST_CHUNKS_MAX;
         if first > DIRNO_MAX {
             return Err(Stop::Fault(Fault::NoSpace));
         }
-        self.set_root(NEXT_CHUNK, first)?;
-        self.on_commit(move |side, _| side.names.replay_safe_from = Some(DirNo(first)));
+        self.txn.set_root(NEXT_CHUNK, first)?;
+        self.txn.on_commit(move |side, _| side.names.replay_safe_from = Some(DirNo(first)));
         Ok(())
     }
 
     /// All replays are done.
     pub fn end_replays(&mut self) {
-        self.on_commit(|side, _| side.names.replay_safe_from = None);
+        self.txn.on_commit(|side, _| side.names.replay_safe_from = None);
     }
 
     fn claim(&mut self, dir: Ino, at: Position) -> Result<Spot, Stop> {
@@ -112,13 +114,13 @@ impl Txn<'_> {
         if self.load(&spot)?.state() != SlotState::Empty {
             return Err(Stop::Corrupt(spot.block, "a free slot is in use"));
         }
-        self.pending.names.take(dir, at);
+        self.txn.pending.names.take(dir, at);
         Ok(spot)
     }
 
     /// Takes a slot of `dir` for a new inode and issues its number. `given` is the number that the
     /// inode had before a restart of the server; it leads to the same slot.
-    pub(crate) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
+    pub(super) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
         let (spot, reuse) = match given {
             None => {
                 let spot = self.take_slot(dir)?;
@@ -138,7 +140,7 @@ impl Txn<'_> {
     /// Takes exactly the slot `place`, and grows `dir` up to it.
     fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
         let index = match known {
             Some(index) => index,
@@ -164,8 +166,8 @@ impl Txn<'_> {
 
     /// Adds content blocks to `dir`.
     fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
-        let durable = self.durable();
-        let hole = self.volatile().names.hole(&self.pending.names, dir, durable);
+        let durable = self.txn.durable();
+        let hole = self.txn.volatile().names.hole(&self.txn.pending.names, dir, durable);
         if let Some((unit, mask)) = hole
             && let Some(number) = self.chunk_at(dir, unit)?
         {
@@ -173,7 +175,7 @@ impl Txn<'_> {
             let block = unit.first_block() + mask.trailing_zeros();
             return self.refill_hole(dir, number, block, slot.blocks());
         }
-        let chunks = self.volatile().names.chunks_of(&self.pending.names, dir);
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
         let last = match chunks.last() {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
             None => None,
@@ -181,7 +183,7 @@ impl Txn<'_> {
         let last = match last {
             Some(last) if self.chunk(last)?.descriptor.used < CHUNK_BLOCKS => last,
             _ => {
-                let number = DirNo(self.root(NEXT_CHUNK)?);
+                let number = DirNo(self.txn.root(NEXT_CHUNK)?);
                 self.add_chunk(dir, &chunks, number)?;
                 number
             }
@@ -192,7 +194,7 @@ impl Txn<'_> {
     /// The chunk of a unit.
     fn chunk_at(&mut self, dir: Ino, unit: Unit) -> Result<Option<DirNo>, Stop> {
         let index = unit.start().chunk();
-        match self.volatile().names.chunk_number(&self.pending.names, dir, index) {
+        match self.txn.volatile().names.chunk_number(&self.txn.pending.names, dir, index) {
             Some(number) if self.ensure_chunk(number)? => Ok(Some(number)),
             _ => Ok(None),
         }
@@ -202,8 +204,8 @@ impl Txn<'_> {
         if chunks.len() >= CHUNKS_MAX || number.0 > DIRNO_MAX {
             return Err(Stop::Fault(Fault::NoSpace));
         }
-        if self.root(NEXT_CHUNK)? <= number.0 {
-            self.set_root(NEXT_CHUNK, number.0 + 1)?;
+        if self.txn.root(NEXT_CHUNK)? <= number.0 {
+            self.txn.set_root(NEXT_CHUNK, number.0 + 1)?;
         }
         match chunks.last() {
             Some(&last) => {
@@ -221,14 +223,14 @@ impl Txn<'_> {
         let descriptor =
             Descriptor { owner: dir, next: DirNo(0), index: chunks.len() as u32, used: 0 };
         self.set_chunk(number, Chunk { descriptor, runs: Vec::new() })?;
-        self.pending.names.add_chunk(dir, number);
+        self.txn.pending.names.add_chunk(dir, number);
         Ok(())
     }
 
     /// Writes the descriptor of a chunk, and keeps the chunk in memory.
-    pub(crate) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
-        CHUNKS.insert(self, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
-        self.pending.names.set_chunk(number, Some(chunk));
+    pub(super) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
+        CHUNKS.insert(self.txn, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
+        self.txn.pending.names.set_chunk(number, Some(chunk));
         Ok(())
     }
 
@@ -253,14 +255,14 @@ impl Txn<'_> {
         }
         let run = chunk.run_of(block).copied().ok_or(Stop::Fault(Fault::Corrupt))?;
         for at in block..ahead.min(run.end()) {
-            self.init_slots(run.home(at))?;
+            self.txn.init_slots(run.home(at))?;
         }
         chunk.descriptor.used += 1;
         let index = chunk.descriptor.index;
         self.set_chunk(number, chunk)?;
-        for n in 0..self.slots().per_block() {
+        for n in 0..self.txn.slots().per_block() {
             let at = Position::new(index, block * SLOTS_PER_BLOCK + n);
-            self.pending.names.free(dir, at);
+            self.txn.pending.names.free(dir, at);
         }
         slot.set_blocks(slot.blocks() + 1);
         slot.set_size(slot.blocks() * BLOCK_U64);
@@ -269,7 +271,7 @@ impl Txn<'_> {
     }
 
     /// Allocates the next run, and joins it with the last one if they are contiguous.
-    pub(crate) fn add_run(
+    pub(super) fn add_run(
         &mut self,
         number: DirNo,
         chunk: &mut Chunk,
@@ -281,7 +283,7 @@ impl Txn<'_> {
         let goal = last.map_or(near, |run| run.home(run.end()));
         let (start, len) = self.alloc_run(wanted.min(CHUNK_BLOCKS - allocated), goal)?;
         if len > 1 {
-            self.volatile_mut().placement.note_preallocated();
+            self.txn.volatile_mut().placement.note_preallocated();
         }
         let old = chunk.runs.clone();
         chunk.put(ContentRun::present(allocated, start, len));
@@ -291,7 +293,7 @@ impl Txn<'_> {
     /// Allocates `len` contiguous blocks, or half of that, or a quarter ….
     fn alloc_run(&mut self, mut len: u32, goal: MetaBlock) -> Result<(MetaBlock, u32), Stop> {
         loop {
-            match self.alloc_meta(len, Some(goal)) {
+            match self.txn.alloc_meta(len, Some(goal)) {
                 Err(Stop::Fault(Fault::NoSpace)) if len > 1 => len /= 2,
                 other => return Ok((other?, len)),
             }
@@ -310,12 +312,12 @@ impl Txn<'_> {
             at.ok().map(|at| list[at] == *run)
         };
         for run in old.iter().filter(|run| same(&chunk.runs, run).is_none()) {
-            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+            CHUNKS.remove(self.txn, &chunk_key(number, run.first))?;
         }
         for run in chunk.runs.iter().filter(|run| same(old, run) != Some(true)) {
-            CHUNKS.insert(self, &chunk_key(number, run.first), &run.encode())?;
+            CHUNKS.insert(self.txn, &chunk_key(number, run.first), &run.encode())?;
         }
-        self.pending.names.set_chunk(number, Some(chunk));
+        self.txn.pending.names.set_chunk(number, Some(chunk));
         Ok(())
     }
 
@@ -338,7 +340,7 @@ impl Txn<'_> {
         let goal = before.map_or(home.block, |(block, run)| MetaBlock(run.home(block).0 + 1));
         let (start, len) = self.alloc_run(wanted, goal)?;
         for n in 0..len {
-            let data = self.init_slots(MetaBlock(start.0 + u64::from(n)))?;
+            let data = self.txn.init_slots(MetaBlock(start.0 + u64::from(n)))?;
             let mut empty = Slot::default();
             empty.set_next_reuse(hole.reuse);
             (0..SLOTS_PER_BLOCK).for_each(|at| empty.store(data, at));
@@ -348,11 +350,11 @@ impl Txn<'_> {
         let index = chunk.descriptor.index;
         self.set_runs(number, &old, chunk)?;
         let mask = mask_of(unit.first_block(), block, block + len);
-        self.pending.names.regain(dir, unit, mask);
-        let slots = self.slots().per_block();
+        self.txn.pending.names.regain(dir, unit, mask);
+        let slots = self.txn.slots().per_block();
         for at in block * SLOTS_PER_BLOCK..(block + len) * SLOTS_PER_BLOCK {
             if at % SLOTS_PER_BLOCK < slots {
-                self.pending.names.free(dir, Position::new(index, at));
+                self.txn.pending.names.free(dir, Position::new(index, at));
             }
         }
         slot.set_blocks(slot.blocks() + u64::from(len));
@@ -361,15 +363,15 @@ impl Txn<'_> {
     }
 
     /// Empties a slot. It can be used again when that is durable, unless it is retired.
-    pub(crate) fn release_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
+    pub(super) fn release_slot(&mut self, spot: &Spot) -> Result<(), Stop> {
         self.ensure_index(spot.dir)?;
         let mut slot = self.load(spot)?;
         slot.clear();
         self.store(spot, &slot)?;
         if slot.next_reuse() < RETIRED {
-            self.pending.names.cool_down(spot.dir, spot.at);
+            self.txn.pending.names.cool_down(spot.dir, spot.at);
         } else {
-            self.pending.names.retire(spot.dir, spot.at);
+            self.txn.pending.names.retire(spot.dir, spot.at);
         }
         self.give_back_unit(spot)
     }
@@ -379,7 +381,7 @@ impl Txn<'_> {
     /// was next there.
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.volatile().names.replay_safe_from.is_some()
+        if self.txn.volatile().names.replay_safe_from.is_some()
             || self.unit_in_use(dir, number, unit)?
         {
             return Ok(());
@@ -391,7 +393,7 @@ impl Txn<'_> {
         let old = chunk.runs.clone();
         let mut hole = Hole { mask: 0, idle: 0, reusable: reuse < RETIRED };
         for block in &empty {
-            self.free_meta(block.home, 1)?;
+            self.txn.free_meta(block.home, 1)?;
             chunk.put(ContentRun::hole(block.at, 1, reuse));
             hole.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
             hole.idle += block.usable;
@@ -400,12 +402,12 @@ impl Txn<'_> {
         if used <= unit.first_block() + UNIT_BLOCKS {
             let unused = old.iter().filter_map(|run| run.part(used, CHUNK_BLOCKS));
             for run in unused.filter(ContentRun::is_present) {
-                self.free_meta(run.start, run.len)?;
+                self.txn.free_meta(run.start, run.len)?;
             }
             chunk.cut(used);
         }
         self.set_runs(number, &old, chunk)?;
-        self.pending.names.give_back(dir, unit, hole);
+        self.txn.pending.names.give_back(dir, unit, hole);
         let (home, mut slot) = self.locate_live(dir)?;
         slot.set_blocks(slot.blocks().saturating_sub(empty.len() as u64));
         slot.set_size(slot.blocks() * BLOCK_U64);
@@ -422,13 +424,13 @@ impl Txn<'_> {
         let parts = chunk.runs.iter().filter_map(|run| run.part(first, end));
         let mut out = Vec::new();
         for run in parts.filter(ContentRun::is_present) {
-            self.require_cached(run.start, run.len)?;
+            self.txn.require_cached(run.start, run.len)?;
             for at in run.first..run.end() {
                 out.push(self.empty_block(at, run.home(at))?);
             }
         }
         let here: u64 = out.iter().map(|block| u64::from(block.usable)).sum();
-        if idle.saturating_sub(here) < u64::from(self.slots().per_block())
+        if idle.saturating_sub(here) < u64::from(self.txn.slots().per_block())
             && let Some(kept) = out.iter().position(|block| block.usable > 0)
         {
             out.remove(kept);
@@ -437,9 +439,9 @@ impl Txn<'_> {
     }
 
     fn empty_block(&self, at: u32, home: MetaBlock) -> Result<EmptyBlock, Stop> {
-        let data = self.read_slots(home)?;
+        let data = self.txn.read_slots(home)?;
         let mut block = EmptyBlock { at, home, reuse: 0, usable: 0 };
-        for n in 0..self.slots().per_block() {
+        for n in 0..self.txn.slots().per_block() {
             let slot = Slot::load(data, n);
             if slot.state() != SlotState::Empty {
                 return Err(Stop::Corrupt(home, "a slot that counts as free is in use"));

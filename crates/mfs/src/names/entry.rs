@@ -4,15 +4,15 @@ use types::{Attr, Fault, FileKind, Ino, MetaBlock, Name};
 
 use super::find::Spot;
 use super::inode::NewInode;
+use super::view::Names;
 use crate::format::namespace::Stream;
 use crate::format::number::{ORPHAN_DIR, home_of};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{MOVED, ORPHANS};
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// The inode that `name` leads to.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Txn<'_> {
         self.ensure_index(dir)?;
         match self.map_of(dir) {
             Some(_) => Ok(self.names_mapped(dir)? == 0),
-            None => Ok(self.volatile().names.is_empty(&self.pending.names, dir)),
+            None => Ok(self.txn.volatile().names.is_empty(&self.txn.pending.names, dir)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Txn<'_> {
     /// passes the number that the inode had, which leads to its slot.
     ///
     /// # Errors
-    /// `Exists`; `Stale` if the given number is not free; `NoSpace`; as [`Txn::lookup`].
+    /// `Exists`; `Stale` if the given number is not free; `NoSpace`; as [`Names::lookup`].
     pub fn create(
         &mut self,
         dir: Ino,
@@ -63,7 +63,7 @@ impl Txn<'_> {
     /// `Stale` if the given number is not free; `NoSpace`.
     pub fn create_orphan(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
         let (_, ino) = self.make_inode(ORPHAN_DIR, b"", new, 0, given)?;
-        ORPHANS.insert(self, &ino.0.to_be_bytes(), &[0; 8])?;
+        ORPHANS.insert(self.txn, &ino.0.to_be_bytes(), &[0; 8])?;
         Ok(ino)
     }
 
@@ -83,10 +83,10 @@ impl Txn<'_> {
         }
         if new.kind == FileKind::Directory {
             slot.set_stream(Stream::of(new.uid, new.client));
-            self.pending.names.new_dir(ino);
+            self.txn.pending.names.new_dir(ino);
             self.index_new_dir(dir, &slot, spot.block)?;
         }
-        self.give_layout_block(&mut slot, &spot)?;
+        self.txn.layouts().give_layout_block(&mut slot, &spot)?;
         self.store(&spot, &slot)?;
         self.count_inode(1)?;
         Ok((spot, ino))
@@ -128,7 +128,7 @@ impl Txn<'_> {
     /// to the orphan directory. The caller sets the number of links.
     ///
     /// # Errors
-    /// `NotFound`; as [`Txn::lookup`].
+    /// `NotFound`; as [`Names::lookup`].
     pub fn remove_name(&mut self, dir: Ino, name: &Name) -> Result<Ino, Stop> {
         let (spot, slot) = self.find_live(dir, name)?;
         if slot.state() == SlotState::Inode {
@@ -154,7 +154,7 @@ impl Txn<'_> {
         if from.dir != dir {
             let start = self.index_remove(from.dir, &slot)?;
             self.index_insert(dir, &slot, start)?;
-            self.move_fragments(from.dir, dir, &slot)?;
+            self.txn.layouts().move_fragments(from.dir, dir, &slot)?;
         }
         if !old_name.is_empty() {
             self.remove_name_at(from.dir, &old_name, from.at)?;
@@ -170,21 +170,21 @@ impl Txn<'_> {
     pub(crate) fn update_moved(&mut self, spot: &Spot, ino: Ino) -> Result<(), Stop> {
         let key = ino.0.to_be_bytes();
         if home_of(ino) == spot.place {
-            MOVED.remove(self, &key)?;
+            MOVED.remove(self.txn, &key)?;
         } else {
-            MOVED.insert(self, &key, &spot.place.pack().to_le_bytes())?;
+            MOVED.insert(self.txn, &key, &spot.place.pack().to_le_bytes())?;
         }
         Ok(())
     }
 
-    pub(crate) fn find_live(&mut self, dir: Ino, name: &Name) -> Result<(Spot, Slot), Stop> {
+    pub(super) fn find_live(&mut self, dir: Ino, name: &Name) -> Result<(Spot, Slot), Stop> {
         refuse_orphan_dir(dir)?;
         let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
         let slot = self.load(&spot)?;
         Ok((spot, slot))
     }
 
-    pub(crate) fn name_is_free(&mut self, dir: Ino, name: &Name) -> Result<(), Stop> {
+    pub(super) fn name_is_free(&mut self, dir: Ino, name: &Name) -> Result<(), Stop> {
         refuse_orphan_dir(dir)?;
         match self.find(dir, name.as_bytes())? {
             Some(_) => Err(Stop::Fault(Fault::Exists)),
@@ -209,15 +209,17 @@ impl Txn<'_> {
                 let content = slot.payload().to_vec();
                 let owner = slot.blob_owner(BlobKind::Content);
                 let blob =
-                    self.without_reserve(|txn| txn.write_blob(None, &content, owner, near))?;
+                    self.txn.without_reserve(|txn| txn.write_blob(None, &content, owner, near))?;
                 slot.set_content_blob(blob.0);
             }
-            FileKind::Regular => self.spill_segments(near, slot, slot.segment_room(len))?,
+            FileKind::Regular => {
+                self.txn.layouts().spill_segments(near, slot, slot.segment_room(len))?
+            }
             FileKind::Symlink => {
                 let target = slot.payload().to_vec();
                 slot.set_payload(b"");
                 let blob =
-                    self.write_blob(None, &target, slot.blob_owner(BlobKind::Target), near)?;
+                    self.txn.write_blob(None, &target, slot.blob_owner(BlobKind::Target), near)?;
                 slot.set_target_blob(Some(blob.0));
             }
             _ => {}
@@ -225,7 +227,8 @@ impl Txn<'_> {
         if slot.payload().len() > slot.payload_room(len) {
             let xattrs = slot.xattrs().to_vec();
             slot.set_xattrs(b"");
-            let blob = self.write_blob(None, &xattrs, slot.blob_owner(BlobKind::Xattrs), near)?;
+            let blob =
+                self.txn.write_blob(None, &xattrs, slot.blob_owner(BlobKind::Xattrs), near)?;
             slot.set_xattr_blob(Some(blob.0));
         }
         Ok(())

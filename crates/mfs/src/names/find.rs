@@ -7,11 +7,11 @@
 use types::{DirNo, Fault, FileKind, Ino, MetaBlock};
 
 use super::index::{Chunk, DirIndex, Position, hash_name};
+use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
 use crate::format::number::{CHUNK_BLOCKS, SlotPlace, home_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::{CHUNKS, MOVED};
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::features::Feature;
 
@@ -31,32 +31,32 @@ pub struct Spot {
     pub at: Position,
 }
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Reads a chunk's descriptor and runs into memory; `false` if there is no such chunk.
     pub(crate) fn ensure_chunk(&mut self, number: DirNo) -> Result<bool, Stop> {
-        if let Some(found) = self.volatile().names.chunk(&self.pending.names, number) {
+        if let Some(found) = self.txn.volatile().names.chunk(&self.txn.pending.names, number) {
             return Ok(found.is_some());
         }
         let Some(chunk) = self.read_chunk(number)? else { return Ok(false) };
-        self.volatile_mut().names.put_chunk(number, chunk);
+        self.txn.volatile_mut().names.put_chunk(number, chunk);
         Ok(true)
     }
 
     /// A chunk's descriptor and runs, from the directory table.
     pub(crate) fn read_chunk(&self, number: DirNo) -> Result<Option<Chunk>, Stop> {
-        let Some(value) = CHUNKS.get(self, &chunk_key(number, DESCRIPTOR))? else {
+        let Some(value) = CHUNKS.get(self.txn, &chunk_key(number, DESCRIPTOR))? else {
             return Ok(None);
         };
         let descriptor = Descriptor::decode(&value)
-            .ok_or_else(|| CHUNKS.corrupt(self, "a chunk's descriptor is invalid"))?;
+            .ok_or_else(|| CHUNKS.corrupt(self.txn, "a chunk's descriptor is invalid"))?;
         let mut runs: Vec<ContentRun> = Vec::new();
         let mut next = 0;
-        while let Some((key, value)) = CHUNKS.next(self, &chunk_key(number, next))? {
+        while let Some((key, value)) = CHUNKS.next(self.txn, &chunk_key(number, next))? {
             match decode_key(&key) {
                 Some((chunk, first)) if chunk == number && first != DESCRIPTOR => {
                     let run = ContentRun::decode(first, &value).filter(|_| first == next);
                     let run =
-                        run.ok_or_else(|| CHUNKS.corrupt(self, "a run of a chunk is invalid"))?;
+                        run.ok_or_else(|| CHUNKS.corrupt(self.txn, "a run of a chunk is invalid"))?;
                     next = first + run.len;
                     runs.push(run);
                 }
@@ -67,14 +67,14 @@ impl Txn<'_> {
             }
         }
         if descriptor.used > next {
-            return Err(CHUNKS.corrupt(self, "a chunk uses more blocks than it has"));
+            return Err(CHUNKS.corrupt(self.txn, "a chunk uses more blocks than it has"));
         }
         Ok(Some(Chunk { descriptor, runs }))
     }
 
-    /// A chunk that [`Txn::ensure_chunk`] found.
+    /// A chunk that [`Names::ensure_chunk`] found.
     pub(crate) fn chunk(&self, number: DirNo) -> Result<&Chunk, Stop> {
-        let found = self.volatile().names.chunk(&self.pending.names, number);
+        let found = self.txn.volatile().names.chunk(&self.txn.pending.names, number);
         found.flatten().ok_or(Stop::Fault(Fault::Stale))
     }
 
@@ -97,8 +97,9 @@ impl Txn<'_> {
     }
 
     /// The slot at a position of a directory whose index is complete.
-    pub(crate) fn spot_at(&mut self, dir: Ino, at: Position) -> Result<Option<Spot>, Stop> {
-        let number = self.volatile().names.chunk_number(&self.pending.names, dir, at.chunk());
+    pub(super) fn spot_at(&mut self, dir: Ino, at: Position) -> Result<Option<Spot>, Stop> {
+        let number =
+            self.txn.volatile().names.chunk_number(&self.txn.pending.names, dir, at.chunk());
         match number {
             Some(chunk) => self.spot(SlotPlace { chunk, slot: at.slot() }),
             None => Ok(None),
@@ -109,15 +110,15 @@ impl Txn<'_> {
     pub(crate) fn locate(&mut self, ino: Ino) -> Result<Option<Spot>, Stop> {
         let home = home_of(ino);
         if let Some(spot) = self.spot(home)? {
-            let block = self.read_slots(spot.block)?;
+            let block = self.txn.read_slots(spot.block)?;
             if Slot::holds_at(block, home.index(), ino) {
                 return Ok(Some(spot));
             }
         }
-        let Some(value) = MOVED.get(self, &ino.0.to_be_bytes())? else { return Ok(None) };
+        let Some(value) = MOVED.get(self.txn, &ino.0.to_be_bytes())? else { return Ok(None) };
         let place = SlotPlace::unpack(u64::from_le_bytes(value));
         if let Some(spot) = self.spot(place)? {
-            let block = self.read_slots(spot.block)?;
+            let block = self.txn.read_slots(spot.block)?;
             if Slot::holds_at(block, place.index(), ino) {
                 return Ok(Some(spot));
             }
@@ -126,10 +127,10 @@ impl Txn<'_> {
                 "a moved inode is not in the slot that the tree of moved inodes names",
             ));
         }
-        Err(MOVED.corrupt(self, "the tree of moved inodes names a slot that does not exist"))
+        Err(MOVED.corrupt(self.txn, "the tree of moved inodes names a slot that does not exist"))
     }
 
-    /// As [`Txn::locate`], for an inode that must exist.
+    /// As [`Names::locate`], for an inode that must exist.
     pub(crate) fn locate_live(&mut self, ino: Ino) -> Result<(Spot, Slot), Stop> {
         let spot = self.locate(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
         let slot = self.load(&spot)?;
@@ -138,16 +139,16 @@ impl Txn<'_> {
 
     /// The slot, checked.
     pub(crate) fn load(&self, spot: &Spot) -> Result<Slot, Stop> {
-        let block = self.read_slots(spot.block)?;
+        let block = self.txn.read_slots(spot.block)?;
         let slot = Slot::load(block, spot.place.index());
         slot.check().map_err(|what| Stop::Corrupt(spot.block, what))?;
-        if slot.has_content() && !self.has_content_feature() {
+        if slot.has_content() && !self.txn.has_feature(Feature::INLINE_DATA) {
             return Err(Stop::Corrupt(
                 spot.block,
                 "slot: content without the feature `inline-data`",
             ));
         }
-        if !slot.layout_blocks().is_empty() && !self.has_feature(Feature::LAYOUT_BLOCKS) {
+        if !slot.layout_blocks().is_empty() && !self.txn.has_feature(Feature::LAYOUT_BLOCKS) {
             return Err(Stop::Corrupt(
                 spot.block,
                 "slot: layout blocks without the feature `layout-blocks`",
@@ -158,7 +159,7 @@ impl Txn<'_> {
 
     /// Writes the slot.
     pub(crate) fn store(&mut self, spot: &Spot, slot: &Slot) -> Result<(), Stop> {
-        let block = self.write_slots(spot.block)?;
+        let block = self.txn.write_slots(spot.block)?;
         slot.store(block, spot.place.index());
         Ok(())
     }
@@ -169,14 +170,16 @@ impl Txn<'_> {
         let map = self.map_of(dir);
         let candidates = match map {
             Some(first) => self.mapped(dir, first, name)?,
-            None => self.volatile().names.candidates(&self.pending.names, dir, hash_name(name)),
+            None => {
+                self.txn.volatile().names.candidates(&self.txn.pending.names, dir, hash_name(name))
+            }
         };
         for at in candidates {
             let Some(spot) = self.spot_at(dir, at)? else { continue };
             if map.is_some() {
                 self.fetch_content(dir, &spot)?;
             }
-            let block = self.read_slots(spot.block)?;
+            let block = self.txn.read_slots(spot.block)?;
             if Slot::named_at(block, spot.place.index(), name) {
                 return Ok(Some(spot));
             }
@@ -186,18 +189,18 @@ impl Txn<'_> {
 
     /// Ensures that the index of `dir` is complete: reads the content that is not indexed yet, in
     /// large pieces.
-    pub(crate) fn ensure_index(&mut self, dir: Ino) -> Result<(), Stop> {
-        let volatile = &mut *self.volatile;
-        if volatile.names.is_complete(&self.pending.names, dir) {
+    pub(super) fn ensure_index(&mut self, dir: Ino) -> Result<(), Stop> {
+        let volatile = &mut *self.txn.volatile;
+        if volatile.names.is_complete(&self.txn.pending.names, dir) {
             return Ok(());
         }
-        let mut index = match self.volatile_mut().names.take_unfinished(dir) {
+        let mut index = match self.txn.volatile_mut().names.take_unfinished(dir) {
             Some(index) => index,
             None => self.new_index(dir)?,
         };
         let result = self.read_content(&mut index);
         if matches!(result, Ok(()) | Err(Stop::Miss(..) | Stop::Scan(..))) {
-            self.volatile_mut().names.put(dir, index);
+            self.txn.volatile_mut().names.put(dir, index);
         }
         result.map_err(|stop| self.read_around(stop))
     }
@@ -260,7 +263,7 @@ impl Txn<'_> {
             let end = used.min(run.first + run.len).min(block + READ_MAX);
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
-                if let Err(Stop::Miss(first, count)) = self.require_cached(start, end - block) {
+                if let Err(Stop::Miss(first, count)) = self.txn.require_cached(start, end - block) {
                     return Err(Stop::Scan(first, count));
                 }
                 for n in 0..end - block {
@@ -278,12 +281,12 @@ impl Txn<'_> {
 
     /// Notes which files of a content block have layout blocks and do not use them.
     fn note_unused(&mut self, home: MetaBlock) -> Result<(), Stop> {
-        let data = self.read_slots(home)?;
+        let data = self.txn.read_slots(home)?;
         let has = |at: &u32| Slot::layout_blocks_at(data, *at)[0].is_some();
         let slots = (0..SLOTS_PER_BLOCK).filter(has).map(|at| Slot::load(data, at));
         let unused: Vec<Ino> =
             slots.filter(|slot| slot.body() == 0).map(|slot| slot.ino()).collect();
-        unused.into_iter().for_each(|ino| self.volatile_mut().space.unused.note(ino));
+        unused.into_iter().for_each(|ino| self.txn.volatile_mut().space.unused.note(ino));
         Ok(())
     }
 
@@ -294,7 +297,7 @@ impl Txn<'_> {
         chunk: u32,
         block: u32,
     ) -> Result<(), Stop> {
-        let data = self.read_slots(home)?;
+        let data = self.txn.read_slots(home)?;
         for n in 0..SLOTS_PER_BLOCK {
             let slot = Slot::load(data, n);
             slot.check().map_err(|what| Stop::Corrupt(home, what))?;

@@ -4,30 +4,30 @@
 //! Invariants:
 //! - a step frees from the end, and the inode's slot last; so a half-freed inode is still an orphan
 //!   and is found again;
-//! - an inode that is freed with its name ([`Txn::free_with_name`]) is never an orphan, on the disk
-//!   or in memory.
+//! - an inode that is freed with its name ([`Names::free_with_name`]) is never an orphan, on the
+//!   disk or in memory.
 
 use types::{DirNo, Fault, FileKind, Ino, Name};
 
 use super::entry::refuse_orphan_dir;
 use super::find::Spot;
+use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, chunk_key};
 use crate::format::number::home_of;
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{CHUNKS, MOVED, ORPHANS};
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Most segments of a file that is freed with its name: each one changes records of data space.
 const SMALL_SEGMENTS: usize = 4;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Removes a name and frees the inode in its slot, if that has no other name and is small: no
     /// directory, few segments, all in its slot, and no blobs. Otherwise returns `None` and changes
     /// nothing. Nobody may still use the inode.
     ///
     /// # Errors
-    /// `NotFound`; as [`Txn::lookup`].
+    /// `NotFound`; as [`Names::lookup`].
     pub fn free_with_name(&mut self, dir: Ino, name: &Name) -> Result<Option<Ino>, Stop> {
         refuse_orphan_dir(dir)?;
         let spot = self.find(dir, name.as_bytes())?.ok_or(Stop::Fault(Fault::NotFound))?;
@@ -36,7 +36,9 @@ impl Txn<'_> {
             return Ok(None);
         }
         let ino = slot.ino();
-        if slot.kind() == FileKind::Regular && !self.unmap_step(ino, 0, u64::MAX, SMALL_SEGMENTS)? {
+        if slot.kind() == FileKind::Regular
+            && !self.txn.layouts().unmap_step(ino, 0, u64::MAX, SMALL_SEGMENTS)?
+        {
             return Err(Stop::Corrupt(spot.block, "a file has more segments than its slot counts"));
         }
         self.free_slot(&spot)?;
@@ -55,7 +57,9 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Invalid));
         }
         match slot.kind() {
-            FileKind::Regular if !self.unmap_step(ino, 0, u64::MAX, max_segments)? => {
+            FileKind::Regular
+                if !self.txn.layouts().unmap_step(ino, 0, u64::MAX, max_segments)? =>
+            {
                 return Ok(false);
             }
             FileKind::Directory if !self.free_content(ino, &spot, slot, max_segments)? => {
@@ -64,7 +68,7 @@ impl Txn<'_> {
             _ => {}
         }
         self.free_slot(&spot)?;
-        ORPHANS.remove(self, &ino.0.to_be_bytes())?;
+        ORPHANS.remove(self.txn, &ino.0.to_be_bytes())?;
         Ok(true)
     }
 
@@ -74,11 +78,11 @@ impl Txn<'_> {
         let slot = self.load(spot)?;
         let ino = slot.ino();
         for (first, owner) in slot.blobs() {
-            self.free_blob(first, owner)?;
+            self.txn.free_blob(first, owner)?;
         }
         for block in slot.layout_blocks() {
-            self.free_meta(block, 1)?;
-            self.layout_block_is_used(ino);
+            self.txn.free_meta(block, 1)?;
+            self.txn.layouts().layout_block_is_used(ino);
         }
         let name = slot.name().to_vec();
         if !name.is_empty() {
@@ -89,7 +93,7 @@ impl Txn<'_> {
         self.release_slot(spot)?;
         self.count_inode(-1)?;
         if home_of(ino) != spot.place {
-            MOVED.remove(self, &ino.0.to_be_bytes())?;
+            MOVED.remove(self.txn, &ino.0.to_be_bytes())?;
         }
         Ok(())
     }
@@ -102,7 +106,7 @@ impl Txn<'_> {
         mut slot: Slot,
         max_runs: usize,
     ) -> Result<bool, Stop> {
-        self.pending.names.forget(dir);
+        self.txn.pending.names.forget(dir);
         let mut left = max_runs.max(1);
         let mut done = true;
         while done && slot.body() != 0 {
@@ -148,26 +152,26 @@ impl Txn<'_> {
             }
             *left -= 1;
             if run.is_present() {
-                self.free_meta(run.start, run.len)?;
+                self.txn.free_meta(run.start, run.len)?;
             }
             if run.is_present() && !chunk.descriptor.is_map() {
                 let used = run.len.min(chunk.descriptor.used.saturating_sub(run.first));
                 slot.set_blocks(slot.blocks().saturating_sub(u64::from(used)));
             }
             chunk.descriptor.used = chunk.descriptor.used.min(run.first);
-            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+            CHUNKS.remove(self.txn, &chunk_key(number, run.first))?;
         }
         self.remove_chunk(number, &[])?;
         Ok(Some(chunk.descriptor.next))
     }
 
     /// Removes the items of a chunk whose runs `runs` were freed; it must have no others.
-    pub(crate) fn remove_chunk(&mut self, number: DirNo, runs: &[ContentRun]) -> Result<(), Stop> {
+    pub(super) fn remove_chunk(&mut self, number: DirNo, runs: &[ContentRun]) -> Result<(), Stop> {
         for run in runs {
-            CHUNKS.remove(self, &chunk_key(number, run.first))?;
+            CHUNKS.remove(self.txn, &chunk_key(number, run.first))?;
         }
-        CHUNKS.remove(self, &chunk_key(number, DESCRIPTOR))?;
-        self.pending.names.set_chunk(number, None);
+        CHUNKS.remove(self.txn, &chunk_key(number, DESCRIPTOR))?;
+        self.txn.pending.names.set_chunk(number, None);
         Ok(())
     }
 }

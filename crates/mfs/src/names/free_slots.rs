@@ -14,8 +14,8 @@ use types::{DirNo, Ino, MetaBlock};
 
 use super::dir_content::RUN_MAX;
 use super::index::{Position, UNIT_BLOCKS, Unit};
+use super::view::Names;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Most pieces of content that one operation reads.
@@ -23,28 +23,28 @@ const PIECES: u32 = 4;
 /// Fewer unknown slots are not worth a scan.
 const WORTH: u64 = 512;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
     pub(crate) fn idle_slots(&mut self, dir: Ino) -> Result<u64, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.volatile().names.idle(&self.pending.names, dir));
+            return Ok(self.txn.volatile().names.idle(&self.txn.pending.names, dir));
         }
         let slot = self.locate_live(dir)?.1;
-        let slots = slot.blocks() * u64::from(self.slots().per_block());
+        let slots = slot.blocks() * u64::from(self.txn.slots().per_block());
         Ok(slots.saturating_sub(u64::from(slot.names())))
     }
 
     /// Is a slot of the unit in use? With a map, as far as the cached blocks show.
-    pub(crate) fn unit_in_use(&self, dir: Ino, number: DirNo, unit: Unit) -> Result<bool, Stop> {
+    pub(super) fn unit_in_use(&self, dir: Ino, number: DirNo, unit: Unit) -> Result<bool, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.volatile().names.live(&self.pending.names, dir, unit) > 0);
+            return Ok(self.txn.volatile().names.live(&self.txn.pending.names, dir, unit) > 0);
         }
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
         let end = chunk.descriptor.used.min(first + UNIT_BLOCKS);
         for run in chunk.runs.iter().filter_map(|run| run.part(first, end)) {
             for block in (run.first..run.end()).filter(|_| run.is_present()) {
-                let Ok(data) = self.read(run.home(block)) else { return Ok(true) };
+                let Ok(data) = self.txn.read(run.home(block)) else { return Ok(true) };
                 let used = |n| Slot::load(data, n).state() != SlotState::Empty;
                 if (0..SLOTS_PER_BLOCK).any(used) {
                     return Ok(true);
@@ -55,25 +55,26 @@ impl Txn<'_> {
     }
 
     /// Is this slot free? The index must be complete.
-    pub(crate) fn slot_is_free(
+    pub(super) fn slot_is_free(
         &mut self,
         dir: Ino,
         at: Position,
         home: MetaBlock,
     ) -> Result<bool, Stop> {
         if self.map_of(dir).is_none() {
-            return Ok(self.volatile().names.slot_is_free(&self.pending.names, dir, at));
+            return Ok(self.txn.volatile().names.slot_is_free(&self.txn.pending.names, dir, at));
         }
-        if let Some(known) = self.pending.names.slot_is_free(dir, at) {
+        if let Some(known) = self.txn.pending.names.slot_is_free(dir, at) {
             return Ok(known);
         }
-        let data = self.read_slots(home)?;
+        let data = self.txn.read_slots(home)?;
         Ok(Slot::load(data, at.slot() % SLOTS_PER_BLOCK).state() == SlotState::Empty)
     }
 
     /// Looks for free slots of a directory with a map, when none is known.
-    pub(crate) fn learn_free(&mut self, dir: Ino) -> Result<(), Stop> {
-        let Some(index) = self.volatile().names.dir(dir).filter(|index| index.map.is_some()) else {
+    pub(super) fn learn_free(&mut self, dir: Ino) -> Result<(), Stop> {
+        let Some(index) = self.txn.volatile().names.dir(dir).filter(|index| index.map.is_some())
+        else {
             return Ok(());
         };
         let free_scan = index.free_scan;
@@ -85,14 +86,17 @@ impl Txn<'_> {
             None => self.scan_pays(dir)?.then_some(Position(0)),
         };
         for _ in 0..PIECES {
-            let found = self.volatile().names.lowest_free(&self.pending.names, dir, None);
+            let found = self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None);
             let Some(at) = scan.filter(|_| found.is_none()) else { break };
             scan = self.learn_piece(dir, at)?;
             if scan.is_none() {
                 let missed = self.unknown(dir)?;
-                self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.missed = missed);
+                self.txn
+                    .volatile_mut()
+                    .names
+                    .update_scan(dir, |free_scan| free_scan.missed = missed);
             }
-            self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.next = scan);
+            self.txn.volatile_mut().names.update_scan(dir, |free_scan| free_scan.next = scan);
         }
         Ok(())
     }
@@ -100,20 +104,20 @@ impl Txn<'_> {
     /// Idle slots that are not known.
     fn unknown(&mut self, dir: Ino) -> Result<u64, Stop> {
         let idle = self.idle_slots(dir)?;
-        let known = self.volatile().names.dir(dir).map_or(0, |index| index.known_slots());
+        let known = self.txn.volatile().names.dir(dir).map_or(0, |index| index.known_slots());
         Ok(idle.saturating_sub(known))
     }
 
     fn scan_pays(&mut self, dir: Ino) -> Result<bool, Stop> {
-        let slots = self.locate_live(dir)?.1.blocks() * u64::from(self.slots().per_block());
+        let slots = self.locate_live(dir)?.1.blocks() * u64::from(self.txn.slots().per_block());
         let unknown = self.unknown(dir)?;
-        let missed = self.volatile().names.dir(dir).map_or(0, |index| index.free_scan.missed);
-        let worth = WORTH.min(8 * self.volatile().limits.blocks);
+        let missed = self.txn.volatile().names.dir(dir).map_or(0, |index| index.free_scan.missed);
+        let worth = WORTH.min(8 * self.txn.volatile().limits.blocks);
         Ok(unknown >= worth && unknown >= slots / 4 && unknown >= 2 * missed)
     }
 
     fn learn_tail(&mut self, dir: Ino) -> Result<(), Stop> {
-        let names = &self.volatile().names;
+        let names = &self.txn.volatile().names;
         let chunks = names.dir(dir).map_or(&[][..], |index| &index.chunks);
         if let Some(&number) = chunks.last()
             && let Some(chunk) = names.committed(number)
@@ -121,19 +125,19 @@ impl Txn<'_> {
             && let Some(run) = chunk.run_of(block).filter(|run| run.is_present())
         {
             let (index, home) = (chunks.len() as u32 - 1, run.home(block));
-            if !self.is_cached(home) {
+            if !self.txn.is_cached(home) {
                 return Err(Stop::Miss(home, 1));
             }
             self.learn_block(dir, Position::new(index, block * SLOTS_PER_BLOCK), home)?;
         }
-        self.volatile_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
+        self.txn.volatile_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
         Ok(())
     }
 
     /// Learns the free slots of the next piece of content from `at` on. Returns where to go on;
     /// `None` at the end.
     fn learn_piece(&mut self, dir: Ino, at: Position) -> Result<Option<Position>, Stop> {
-        let names = &self.volatile().names;
+        let names = &self.txn.volatile().names;
         let number = names.dir(dir).and_then(|index| index.chunks.get(at.chunk())).copied();
         let Some(number) = number else { return Ok(None) };
         let block = at.slot() / SLOTS_PER_BLOCK;
@@ -146,7 +150,7 @@ impl Txn<'_> {
             return Ok((next < 1 << 16).then(|| Position::new(next, 0)));
         };
         if run.is_present() {
-            if let Err(Stop::Miss(first, count)) = self.require_cached(run.start, run.len) {
+            if let Err(Stop::Miss(first, count)) = self.txn.require_cached(run.start, run.len) {
                 return Err(Stop::Scan(first, count));
             }
             for block in run.first..run.end() {
@@ -161,7 +165,7 @@ impl Txn<'_> {
     }
 
     fn learn_block(&mut self, dir: Ino, first: Position, home: MetaBlock) -> Result<(), Stop> {
-        let Some(data) = self.cached(home) else { return Ok(()) };
+        let Some(data) = self.txn.cached(home) else { return Ok(()) };
         let mut free = BTreeSet::new();
         for n in 0..SLOTS_PER_BLOCK {
             let slot = Slot::load(data, n);
@@ -170,7 +174,7 @@ impl Txn<'_> {
                 free.insert(Position(first.0 + n));
             }
         }
-        self.volatile_mut().names.learn(dir, free);
+        self.txn.volatile_mut().names.learn(dir, free);
         Ok(())
     }
 }

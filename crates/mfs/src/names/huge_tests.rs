@@ -38,9 +38,14 @@ async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) ->
 /// The directory and its first chunk; all blocks of its chunks were given back.
 async fn hollow_directory(mfs: &Mfs) -> (Ino, DirNo) {
     let dir = run(mfs, |txn| {
-        let attr = txn.attr(Ino::ROOT)?.unwrap();
-        txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
-        txn.create(Ino::ROOT, &Name::new(b"huge").unwrap(), &new_inode(FileKind::Directory), None)
+        let attr = txn.names().attr(Ino::ROOT)?.unwrap();
+        txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+        txn.names().create(
+            Ino::ROOT,
+            &Name::new(b"huge").unwrap(),
+            &new_inode(FileKind::Directory),
+            None,
+        )
     })
     .await;
     let first = run(mfs, |txn| txn.root(NEXT_CHUNK)).await;
@@ -61,9 +66,9 @@ async fn hollow_directory(mfs: &Mfs) -> (Ino, DirNo) {
         .await;
     }
     run(mfs, |txn| {
-        let (spot, mut slot) = txn.locate_live(dir)?;
+        let (spot, mut slot) = txn.names().locate_live(dir)?;
         slot.set_body(first);
-        txn.store(&spot, &slot)
+        txn.names().store(&spot, &slot)
     })
     .await;
     mfs.forget_indexes();
@@ -94,7 +99,8 @@ fn directory_for_a_hundred_million_files_works_to_its_last_slot() {
                 let ino = ino_of(SlotPlace { chunk: DirNo(first.0 + index), slot }, 3);
                 let number = index * u64::from(CHUNK_SLOTS) + u64::from(slot);
                 let file = new_inode(FileKind::Regular);
-                let there = run(&mfs, |txn| txn.create(dir, &name(number), &file, Some(ino))).await;
+                let there =
+                    run(&mfs, |txn| txn.names().create(dir, &name(number), &file, Some(ino))).await;
                 assert_eq!(there, ino);
                 made.push((number, ino));
             }
@@ -102,17 +108,18 @@ fn directory_for_a_hundred_million_files_works_to_its_last_slot() {
         assert!(made.last().unwrap().0 >= ROOM - 1);
         // And one for which the store chooses the slot.
         let taken =
-            run(&mfs, |txn| txn.create(dir, &name(5), &new_inode(FileKind::Regular), None)).await;
+            run(&mfs, |txn| txn.names().create(dir, &name(5), &new_inode(FileKind::Regular), None))
+                .await;
         mfs.close().await.unwrap();
         let mfs = open().await.unwrap();
         for &(number, ino) in &made {
-            let found = run(&mfs, |txn| txn.lookup(dir, &name(number))).await;
+            let found = run(&mfs, |txn| txn.names().lookup(dir, &name(number))).await;
             assert_eq!(found, Some(ino), "{number}");
         }
-        assert_eq!(run(&mfs, |txn| txn.lookup(dir, &name(5))).await, Some(taken));
+        assert_eq!(run(&mfs, |txn| txn.names().lookup(dir, &name(5))).await, Some(taken));
         let (mut listed, mut after) = (Vec::new(), 0);
         loop {
-            let entries = run(&mfs, |txn| txn.readdir(dir, after, 7)).await;
+            let entries = run(&mfs, |txn| txn.names().readdir(dir, after, 7)).await;
             let Some(last) = entries.last() else { break };
             after = last.cookie;
             listed.extend(entries.iter().map(|entry| entry.ino).filter(|ino| *ino != taken));

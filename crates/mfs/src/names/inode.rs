@@ -4,10 +4,10 @@ use types::limits::SYMLINK_MAX;
 use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::entry::refuse_orphan_dir;
+use super::view::Names;
 use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
 
@@ -50,20 +50,20 @@ pub struct InodeCounts {
     pub free: u64,
 }
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// How many inodes there are.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn inode_counts(&mut self) -> Result<InodeCounts, Stop> {
-        let used = self.root(INODES)?.saturating_sub(1);
-        let free = self.meta_space().1.saturating_sub(self.set_aside());
-        Ok(InodeCounts { used, free: free * u64::from(self.slots().per_block()) })
+        let used = self.txn.root(INODES)?.saturating_sub(1);
+        let free = self.txn.meta_space().1.saturating_sub(self.txn.set_aside());
+        Ok(InodeCounts { used, free: free * u64::from(self.txn.slots().per_block()) })
     }
 
-    pub(crate) fn count_inode(&mut self, change: i64) -> Result<(), Stop> {
-        let count = self.root(INODES)?.saturating_add_signed(change);
-        self.set_root(INODES, count)
+    pub(super) fn count_inode(&mut self, change: i64) -> Result<(), Stop> {
+        let count = self.txn.root(INODES)?.saturating_add_signed(change);
+        self.txn.set_root(INODES, count)
     }
 
     /// The attributes of an inode; `None` if there is none of that number, or no longer.
@@ -93,17 +93,17 @@ impl Txn<'_> {
         let size = if old.kind == FileKind::Directory { old.size } else { attr.size };
         slot.set_attr(&Attr { kind: old.kind, blocks: old.blocks, size, ..*attr });
         if size < old.size {
-            self.cut_content(&mut slot)?;
+            self.txn.layouts().cut_content(&mut slot)?;
         }
         self.store(&spot, &slot)?;
         let key = attr.ino.0.to_be_bytes();
         if old.nlink > 0 && attr.nlink == 0 {
-            ORPHANS.insert(self, &key, &[0; 8])?;
+            ORPHANS.insert(self.txn, &key, &[0; 8])?;
             if old.kind == FileKind::Directory {
-                self.pending.names.forget(attr.ino);
+                self.txn.pending.names.forget(attr.ino);
             }
         } else if old.nlink == 0 && attr.nlink > 0 {
-            ORPHANS.remove(self, &key)?;
+            ORPHANS.remove(self.txn, &key)?;
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Stop` of the blocks read.
-    pub fn entry_of(&mut self, ino: Ino) -> Result<Option<(Ino, Name)>, Stop> {
+    pub(crate) fn entry_of(&mut self, ino: Ino) -> Result<Option<(Ino, Name)>, Stop> {
         let Some(spot) = self.locate(ino)? else { return Ok(None) };
         let slot = self.load(&spot)?;
         Ok(Name::new(slot.name()).ok().map(|name| (spot.dir, name)))
@@ -134,7 +134,7 @@ impl Txn<'_> {
     /// `Stop` of the blocks read.
     pub fn orphans(&mut self, after: Ino, max: usize) -> Result<Vec<Ino>, Stop> {
         let Some(from) = after.0.checked_add(1) else { return Ok(Vec::new()) };
-        let found = ORPHANS.range(self, &from.to_be_bytes(), max)?;
+        let found = ORPHANS.range(self.txn, &from.to_be_bytes(), max)?;
         Ok(found.into_iter().map(|(key, _)| Ino(u64::from_be_bytes(key))).collect())
     }
 
@@ -149,14 +149,14 @@ impl Txn<'_> {
         }
         match slot.target_blob() {
             Some(block) => {
-                self.read_blob(MetaBlock(block), SYMLINK_MAX, slot.blob_owner(BlobKind::Target))
+                self.txn.read_blob(MetaBlock(block), SYMLINK_MAX, slot.blob_owner(BlobKind::Target))
             }
             None => Ok(slot.payload().to_vec()),
         }
     }
 
     /// Puts the target of a new symlink into its slot, or into a blob.
-    pub(crate) fn put_target(
+    pub(super) fn put_target(
         &mut self,
         slot: &mut Slot,
         target: &[u8],
@@ -171,7 +171,8 @@ impl Txn<'_> {
         if target.len() <= slot.payload_room(slot.name().len()) {
             slot.set_payload(target);
         } else {
-            let block = self.write_blob(None, target, slot.blob_owner(BlobKind::Target), near)?;
+            let block =
+                self.txn.write_blob(None, target, slot.blob_owner(BlobKind::Target), near)?;
             slot.set_target_blob(Some(block.0));
         }
         Ok(())

@@ -69,34 +69,35 @@ fn name(n: u32) -> Name {
 }
 
 async fn create(mfs: &Mfs, dir: Ino, n: u32) -> Ino {
-    let made =
-        mfs.run(Cost::SMALL, |txn| txn.create(dir, &name(n), &new_inode(FileKind::Regular), None));
+    let made = mfs.run(Cost::SMALL, |txn| {
+        txn.names().create(dir, &name(n), &new_inode(FileKind::Regular), None)
+    });
     made.await.unwrap().0
 }
 
 async fn mkdir(mfs: &Mfs) -> Ino {
     let made = mfs.run(Cost::SMALL, |txn| {
-        let attr = txn.attr(Ino::ROOT)?.unwrap();
-        txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+        let attr = txn.names().attr(Ino::ROOT)?.unwrap();
+        txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
         let name = Name::new(b"large").unwrap();
-        txn.create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
+        txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Directory), None)
     });
     made.await.unwrap().0
 }
 
 async fn lookup(mfs: &Mfs, dir: Ino, n: u32) -> Option<Ino> {
-    mfs.run(Cost::READ, |txn| txn.lookup(dir, &name(n))).await.unwrap().0
+    mfs.run(Cost::READ, |txn| txn.names().lookup(dir, &name(n))).await.unwrap().0
 }
 
 async fn unlink(mfs: &Mfs, dir: Ino, n: u32) {
     let removed = mfs.run(Cost::DELETE, |txn| {
-        let ino = txn.remove_name(dir, &name(n))?;
-        let attr = txn.attr(ino)?.unwrap();
-        txn.set_attr(&Attr { nlink: 0, ..attr })?;
+        let ino = txn.names().remove_name(dir, &name(n))?;
+        let attr = txn.names().attr(ino)?.unwrap();
+        txn.names().set_attr(&Attr { nlink: 0, ..attr })?;
         Ok(ino)
     });
     let ino = removed.await.unwrap().0;
-    mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 9)).await.unwrap();
+    mfs.run(Cost::DELETE, |txn| txn.names().free_inode_step(ino, 9)).await.unwrap();
 }
 
 /// Names that were created in sequence are looked up, created, moved and removed in a directory of
@@ -142,9 +143,9 @@ fn create_logs_few_bytes_with_slots_of_any_size() {
             let mut dirs = Vec::new();
             for n in 0..8 {
                 let made = mfs.run(Cost::SMALL, |txn| {
-                    let attr = txn.attr(Ino::ROOT)?.unwrap();
-                    txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
-                    txn.create(Ino::ROOT, &name(n), &new_inode(FileKind::Directory), None)
+                    let attr = txn.names().attr(Ino::ROOT)?.unwrap();
+                    txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+                    txn.names().create(Ino::ROOT, &name(n), &new_inode(FileKind::Directory), None)
                 });
                 dirs.push(made.await.unwrap().0);
             }
@@ -183,7 +184,8 @@ fn directory_with_larger_slots_shrinks_and_reuses_its_slots() {
                 for n in 0..700 {
                     create(&mfs, dir, n).await;
                 }
-                let attr = mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap();
+                let attr =
+                    mfs.run(Cost::READ, |txn| txn.names().attr(dir)).await.unwrap().0.unwrap();
                 let least = 700u64.div_ceil(u64::from(size.per_block()));
                 assert!(
                     (least..=least + least / 4 + 16).contains(&attr.blocks),
@@ -238,7 +240,7 @@ async fn changes(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
         create(mfs, dir, names + n).await;
         unlink(mfs, dir, rng.below(u64::from(names) / 2) as u32 * 2 + n % 2).await;
         let (from, to) = (name(names + n), name(2 * names + n));
-        mfs.run(Cost::SMALL, |txn| txn.rename(dir, &from, dir, &to)).await.unwrap();
+        mfs.run(Cost::SMALL, |txn| txn.names().rename(dir, &from, dir, &to)).await.unwrap();
     }
     let cost = (reads(disk).0 - before.0, (reads(disk).1 - before.1) >> 10);
     println!("50 creates, unlinks and renames: {cost:?} reads and KiB");
@@ -253,11 +255,11 @@ async fn changes(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
 }
 
 async fn listing(mfs: &Mfs, disk: &SimDisk, dir: Ino, names: u32) {
-    let size = mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap().size;
+    let size = mfs.run(Cost::READ, |txn| txn.names().attr(dir)).await.unwrap().0.unwrap().size;
     let before = reads(disk);
     let (mut listed, mut after) = (0, 0);
     loop {
-        let read = mfs.run(Cost::READ, |txn| txn.readdir(dir, after, 1024));
+        let read = mfs.run(Cost::READ, |txn| txn.names().readdir(dir, after, 1024));
         let entries = read.await.unwrap().0;
         let Some(last) = entries.last() else { break };
         assert!(entries.iter().all(|entry| entry.attr.is_some()));
@@ -300,19 +302,19 @@ fn large_directory_shrinks_reuses_its_slots_and_is_freed() {
             let used = free - mfs.usage().blocks_free;
             assert!(used < 100, "{used} blocks are left of an empty directory");
         }
-        let empty = mfs.run(Cost::READ, |txn| txn.is_empty(dir)).await.unwrap().0;
+        let empty = mfs.run(Cost::READ, |txn| txn.names().is_empty(dir)).await.unwrap().0;
         assert!(empty);
         let gone = mfs.run(Cost::DELETE, |txn| {
-            let ino = txn.remove_name(Ino::ROOT, &Name::new(b"large").unwrap())?;
+            let ino = txn.names().remove_name(Ino::ROOT, &Name::new(b"large").unwrap())?;
             for (ino, change) in [(ino, -2), (Ino::ROOT, -1)] {
-                let attr = txn.attr(ino)?.unwrap();
+                let attr = txn.names().attr(ino)?.unwrap();
                 let nlink = attr.nlink.saturating_add_signed(change);
-                txn.set_attr(&Attr { nlink, ..attr })?;
+                txn.names().set_attr(&Attr { nlink, ..attr })?;
             }
             Ok(ino)
         });
         let ino = gone.await.unwrap().0;
-        while !mfs.run(Cost::DELETE, |txn| txn.free_inode_step(ino, 1)).await.unwrap().0 {
+        while !mfs.run(Cost::DELETE, |txn| txn.names().free_inode_step(ino, 1)).await.unwrap().0 {
             assert_eq!(check(&mfs).await.unwrap().problems, []);
         }
         assert_eq!(check(&mfs).await.unwrap().problems, []);
@@ -341,7 +343,9 @@ fn idle_slots_of_a_cold_directory_are_found_when_many() {
         let mfs = open(&env, EARLY).await;
         let size = |mfs: &Mfs| {
             let mfs = mfs.clone();
-            async move { mfs.run(Cost::READ, |txn| txn.attr(dir)).await.unwrap().0.unwrap().blocks }
+            async move {
+                mfs.run(Cost::READ, |txn| txn.names().attr(dir)).await.unwrap().0.unwrap().blocks
+            }
         };
         let before = size(&mfs).await;
         for n in 0..19_000 {

@@ -8,28 +8,34 @@
 //! - slots never move while a directory exists, so a readdir cookie (position + 1) stays valid;
 //! - every operation is bounded, except those that return how far they came.
 
-pub mod dir_content;
-pub mod entry;
-pub mod find;
-pub mod free;
-pub mod free_slots;
-pub mod index;
-pub mod inode;
-pub mod name_map;
-pub(crate) mod namespace;
-pub mod path;
-pub(crate) mod placement;
-pub(crate) mod read_around;
-pub mod readahead;
-pub mod readdir;
-pub mod rename;
-pub mod slot_scan;
-pub mod xattr;
+mod dir_content;
+mod entry;
+mod find;
+mod free;
+mod free_slots;
+mod index;
+mod inode;
+mod name_map;
+mod namespace;
+mod path;
+mod placement;
+mod read_around;
+mod readahead;
+mod readdir;
+mod rename;
+mod slot_scan;
+mod view;
+mod xattr;
 
+pub(crate) use find::Spot;
+pub(crate) use index::{Chunk, NameIndexes, PendingNames, Position};
 pub use inode::{InodeCounts, NewInode};
 pub use namespace::{SubdirCursor, Subdirectory};
 pub use path::{AllPaths, PATHS_MAX, Paths};
+pub(crate) use placement::trim;
 pub use readdir::DirEntry;
+pub(crate) use readdir::SkippedEntry;
+pub use view::Names;
 
 pub use crate::volatile::maps::MapLimits;
 pub use crate::volatile::placement::DirPlacement;

@@ -16,12 +16,12 @@ use types::{DirNo, Fault, Ino, MetaBlock};
 
 use super::dir_content::RUN_MAX;
 use super::index::{Chunk, Position};
+use super::view::Names;
 use crate::format::chunk::{Descriptor, MAP_CHUNK};
 use crate::format::lmap::{self, NameMapEntry, bucket_of, hash_of, parent_of};
 use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, ORPHAN_DIR};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::NEXT_CHUNK;
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::block::BlockType;
 
@@ -40,14 +40,14 @@ struct NameMap {
     buckets: u32,
 }
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// The first chunk of the map of `dir`, if it has one. The index must be complete.
     pub(crate) fn map_of(&self, dir: Ino) -> Option<DirNo> {
-        self.volatile().names.map_of(&self.pending.names, dir)
+        self.txn.volatile().names.map_of(&self.txn.pending.names, dir)
     }
 
     /// The slots of `dir` that its map has for a name.
-    pub(crate) fn mapped(
+    pub(super) fn mapped(
         &mut self,
         dir: Ino,
         first: DirNo,
@@ -65,35 +65,35 @@ impl Txn<'_> {
     }
 
     /// Adds a name in a slot of `dir`.
-    pub(crate) fn add_name(&mut self, dir: Ino, name: &[u8], at: Position) -> Result<(), Stop> {
+    pub(super) fn add_name(&mut self, dir: Ino, name: &[u8], at: Position) -> Result<(), Stop> {
         let Some(first) = self.map_of(dir) else {
-            self.pending.names.add_name(dir, name, at);
+            self.txn.pending.names.add_name(dir, name, at);
             return Ok(());
         };
         let entry = NameMapEntry { hash: hash_of(name), at: at.0 };
         let (map, head) = self.bucket_for(dir, first, entry.hash)?;
         self.add_entry(head, entry)?;
         let names = self.count_names(dir, 1)?;
-        let load = u64::from(self.volatile().limits.load);
+        let load = u64::from(self.txn.volatile().limits.load);
         if names > load * u64::from(map.buckets) { self.split(dir, &map) } else { Ok(()) }
     }
 
     /// Removes the name of a slot of `dir`.
-    pub(crate) fn remove_name_at(
+    pub(super) fn remove_name_at(
         &mut self,
         dir: Ino,
         name: &[u8],
         at: Position,
     ) -> Result<(), Stop> {
         let Some(first) = self.map_of(dir) else {
-            self.pending.names.remove_name(dir, name, at);
+            self.txn.pending.names.remove_name(dir, name, at);
             return Ok(());
         };
         let entry = NameMapEntry { hash: hash_of(name), at: at.0 };
         let (map, head) = self.bucket_for(dir, first, entry.hash)?;
         self.remove_entry(head, entry)?;
         let names = self.count_names(dir, -1)?;
-        let load = u64::from(self.volatile().limits.load);
+        let load = u64::from(self.txn.volatile().limits.load);
         if map.buckets > 1 && names * SHRINK < load * u64::from(map.buckets) {
             self.join(dir, &map)?;
         }
@@ -101,7 +101,7 @@ impl Txn<'_> {
     }
 
     /// Number of names in the map of `dir`.
-    pub(crate) fn names_mapped(&mut self, dir: Ino) -> Result<u64, Stop> {
+    pub(super) fn names_mapped(&mut self, dir: Ino) -> Result<u64, Stop> {
         Ok(u64::from(self.locate_live(dir)?.1.names()))
     }
 
@@ -194,7 +194,7 @@ impl Txn<'_> {
     }
 
     fn bucket(&self, block: MetaBlock) -> Result<&engine::format::block::Block, Stop> {
-        let data = self.read_as(block, BlockType::NameMap)?;
+        let data = self.txn.read_as(block, BlockType::NameMap)?;
         match lmap::count(data) {
             Some(_) => Ok(data),
             None => Err(Stop::Corrupt(block, "a bucket of a name map is invalid")),
@@ -214,18 +214,18 @@ impl Txn<'_> {
     }
 
     fn add_entry(&mut self, head: MetaBlock, entry: NameMapEntry) -> Result<(), Stop> {
-        let most = self.volatile().limits.entries;
+        let most = self.txn.volatile().limits.entries;
         let chain = self.chain(head)?;
         for &block in &chain {
             if lmap::entries(self.bucket(block)?).len() < most {
-                lmap::push(self.write(block)?, entry);
+                lmap::push(self.txn.write(block)?, entry);
                 return Ok(());
             }
         }
-        let more = self.alloc_meta(1, Some(head))?;
-        lmap::push(self.init(more, BlockType::NameMap)?, entry);
+        let more = self.txn.alloc_meta(1, Some(head))?;
+        lmap::push(self.txn.init(more, BlockType::NameMap)?, entry);
         let last = chain[chain.len() - 1];
-        lmap::set_next(self.write(last)?, Some(more));
+        lmap::set_next(self.txn.write(last)?, Some(more));
         Ok(())
     }
 
@@ -237,12 +237,12 @@ impl Txn<'_> {
                 before = Some(block);
                 continue;
             };
-            let data = self.write(block)?;
+            let data = self.txn.write(block)?;
             lmap::swap_remove(data, at);
             let (empty, next) = (lmap::entries(data).len() == 0, lmap::next(data));
             if let Some(before) = before.filter(|_| empty) {
-                lmap::set_next(self.write(before)?, next);
-                self.free_meta(block, 1)?;
+                lmap::set_next(self.txn.write(before)?, next);
+                self.txn.free_meta(block, 1)?;
             }
             return Ok(());
         }
@@ -255,10 +255,10 @@ impl Txn<'_> {
         for block in self.chain(head)? {
             out.extend(lmap::entries(self.bucket(block)?));
             if block != head {
-                self.free_meta(block, 1)?;
+                self.txn.free_meta(block, 1)?;
             }
         }
-        lmap::clear(self.write(head)?);
+        lmap::clear(self.txn.write(head)?);
         Ok(out)
     }
 
@@ -307,7 +307,7 @@ impl Txn<'_> {
         // As with content, a run is initialised as a whole, so that it is written home without a
         // gap.
         for at in block..if fresh { run.end() } else { block + 1 } {
-            self.init(run.home(at), BlockType::NameMap)?;
+            self.txn.init(run.home(at), BlockType::NameMap)?;
         }
         chunk.descriptor.used += 1;
         self.set_chunk(number, chunk)?;
@@ -317,11 +317,11 @@ impl Txn<'_> {
     /// Adds a chunk of a map after `last`. The caller enters the first one into the directory's
     /// slot.
     fn add_map_chunk(&mut self, dir: Ino, last: Option<DirNo>) -> Result<DirNo, Stop> {
-        let number = DirNo(self.root(NEXT_CHUNK)?);
+        let number = DirNo(self.txn.root(NEXT_CHUNK)?);
         if number.0 > DIRNO_MAX {
             return Err(Stop::Fault(Fault::NoSpace));
         }
-        self.set_root(NEXT_CHUNK, number.0 + 1)?;
+        self.txn.set_root(NEXT_CHUNK, number.0 + 1)?;
         let mut index = MAP_CHUNK;
         if let Some(last) = last {
             let mut chunk = self.chunk(last)?.clone();
@@ -350,7 +350,7 @@ impl Txn<'_> {
         let keep = used.next_power_of_two();
         if keep < chunk.allocated() {
             for run in old.iter().filter_map(|run| run.part(keep, CHUNK_BLOCKS)) {
-                self.free_meta(run.start, run.len)?;
+                self.txn.free_meta(run.start, run.len)?;
             }
             chunk.cut(keep);
             self.set_runs(number, &old, chunk.clone())?;
@@ -372,22 +372,22 @@ impl Txn<'_> {
         self.set_chunk(before, chunk)?;
         let runs = self.chunk(number)?.runs.clone();
         for run in &runs {
-            self.free_meta(run.start, run.len)?;
+            self.txn.free_meta(run.start, run.len)?;
         }
         self.remove_chunk(number, &runs)
     }
 
     /// Gives `dir`, whose index is complete, a map if its content has become large enough.
-    pub(crate) fn add_map_if_large(&mut self, dir: Ino) -> Result<(), Stop> {
+    pub(super) fn add_map_if_large(&mut self, dir: Ino) -> Result<(), Stop> {
         // Building the map reads all of the content and keeps it cached.
-        let least = self.volatile().limits.blocks.min(self.cache_capacity() as u64 / 4);
+        let least = self.txn.volatile().limits.blocks.min(self.txn.cache_capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
         let may = (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }
         let entries = self.all_names(dir)?;
-        let load = self.volatile().limits.load as usize;
+        let load = self.txn.volatile().limits.load as usize;
         let buckets = entries.len().div_ceil(load).max(1) as u32;
         let first = self.add_map_chunk(dir, None)?;
         self.link_map(dir, first)?;
@@ -399,7 +399,7 @@ impl Txn<'_> {
             self.add_entry(homes[bucket_of(entry.hash, buckets) as usize], *entry)?;
         }
         self.count_names(dir, entries.len() as i32)?;
-        self.pending.names.set_map(dir, first);
+        self.txn.pending.names.set_map(dir, first);
         Ok(())
     }
 
@@ -412,12 +412,12 @@ impl Txn<'_> {
     /// Is `dir`, which has no map, large enough for one?
     pub(crate) fn wants_map(&mut self, dir: Ino) -> Result<bool, Stop> {
         let (_, slot) = self.locate_live(dir)?;
-        Ok(slot.map() == 0 && slot.blocks() >= self.volatile().limits.blocks)
+        Ok(slot.map() == 0 && slot.blocks() >= self.txn.volatile().limits.blocks)
     }
 
-    /// A step of building a map that [`Txn::finish_map`] enters into its directory at the end. Adds
-    /// a bucket with each of these lists of entries after chunk `last` (`None`: the map has none
-    /// yet). Returns the first and the last chunk.
+    /// A step of building a map that [`Names::finish_map`] enters into its directory at the end.
+    /// Adds a bucket with each of these lists of entries after chunk `last` (`None`: the map has
+    /// none yet). Returns the first and the last chunk.
     pub(crate) fn add_buckets(
         &mut self,
         dir: Ino,
@@ -454,28 +454,33 @@ impl Txn<'_> {
     /// without room it waits for the next growth.
     fn has_room_for_map(&self, blocks: u64) -> bool {
         let names = blocks * u64::from(SLOTS_PER_BLOCK);
-        let buckets = names.div_ceil(u64::from(self.volatile().limits.load)) + 1;
+        let buckets = names.div_ceil(u64::from(self.txn.volatile().limits.load)) + 1;
         let journal = names * ENTRY_LOGGED + buckets * BUCKET_LOGGED;
         // The last run may be as long as all before it; the tables of chunks and runs grow by a few
         // blocks.
-        let space = self.set_aside() + 2 * buckets + u64::from(RUN_MAX);
-        self.meta_space().1 >= space && self.has_room_for(journal, 2 * buckets)
+        let space = self.txn.set_aside() + 2 * buckets + u64::from(RUN_MAX);
+        self.txn.meta_space().1 >= space && self.txn.has_room_for(journal, 2 * buckets)
     }
 
     /// Every name of `dir`, from its content, as this transaction sees it.
     fn all_names(&mut self, dir: Ino) -> Result<Vec<NameMapEntry>, Stop> {
         let mut out = Vec::new();
-        for (index, number) in
-            self.volatile().names.chunks_of(&self.pending.names, dir).into_iter().enumerate()
+        for (index, number) in self
+            .txn
+            .volatile()
+            .names
+            .chunks_of(&self.txn.pending.names, dir)
+            .into_iter()
+            .enumerate()
         {
             self.ensure_chunk(number)?;
             let chunk = self.chunk(number)?;
             let used = chunk.descriptor.used;
             let runs = chunk.runs.iter().filter_map(|run| run.part(0, used));
             for run in runs.filter(|run| run.is_present()) {
-                self.require_cached(run.start, run.len)?;
+                self.txn.require_cached(run.start, run.len)?;
                 for block in run.first..run.end() {
-                    let data = self.read_slots(run.home(block))?;
+                    let data = self.txn.read_slots(run.home(block))?;
                     for n in 0..SLOTS_PER_BLOCK {
                         let slot = Slot::load(data, n);
                         if slot.state() != SlotState::Empty {

@@ -10,13 +10,13 @@
 
 use types::{DirNo, FileKind, Ino, MetaBlock};
 
+use super::view::Names;
 use crate::format::namespace::{
     NAMESPACE_KEY, NAMESPACE_VALUE, NamespaceEntry, Stream, decode_start, encode_start,
 };
 use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::NAMESPACE;
-use crate::txn::Txn;
 use engine::btree::Finger;
 use engine::error::Stop;
 
@@ -38,7 +38,7 @@ pub struct Subdirectory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubdirCursor(Stream, Ino);
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// At most `max` subdirectories of `dir` after `after`, those of one stream together. This does
     /// not read the content of `dir`.
     ///
@@ -61,7 +61,9 @@ impl Txn<'_> {
         let mut from = NamespaceEntry { parent, stream, dir: Ino(ino.0.saturating_add(1)) }.key();
         while out.len() < max {
             self.approach(&from)?;
-            for (key, value) in NAMESPACE.leaf_range(self, self.finger(), &from, max - out.len())? {
+            for (key, value) in
+                NAMESPACE.leaf_range(self.txn, self.finger(), &from, max - out.len())?
+            {
                 let NamespaceEntry { parent: of, stream, dir: ino } = NamespaceEntry::of(&key);
                 if of != parent {
                     return Ok(out);
@@ -78,18 +80,18 @@ impl Txn<'_> {
     }
 
     fn finger(&self) -> &Finger<NAMESPACE_KEY> {
-        match &self.pending.namespace.finger {
+        match &self.txn.pending.namespace.finger {
             Some(finger) => finger,
-            None => &self.volatile().namespace.finger,
+            None => &self.txn.volatile().namespace.finger,
         }
     }
 
     /// Moves the finger to the leaf of `key`.
     fn approach(&mut self, key: &[u8; NAMESPACE_KEY]) -> Result<(), Stop> {
         let mut finger = self.finger().clone();
-        let read = NAMESPACE.seek(self, &mut finger, key);
-        self.pending.namespace.finger = Some(finger);
-        let counts = &mut self.pending.namespace.counts;
+        let read = NAMESPACE.seek(self.txn, &mut finger, key);
+        self.txn.pending.namespace.finger = Some(finger);
+        let counts = &mut self.txn.pending.namespace.counts;
         counts.searches += 1;
         counts.nodes += read?;
         Ok(())
@@ -99,7 +101,7 @@ impl Txn<'_> {
     fn start_of(&mut self, entry: NamespaceEntry) -> Result<Option<MetaBlock>, Stop> {
         let key = entry.key();
         self.approach(&key)?;
-        let found = NAMESPACE.leaf_range(self, self.finger(), &key, 1)?;
+        let found = NAMESPACE.leaf_range(self.txn, self.finger(), &key, 1)?;
         let found = found.first().filter(|(found, _)| *found == key);
         Ok(found.and_then(|(_, value)| decode_start(value)))
     }
@@ -110,14 +112,14 @@ impl Txn<'_> {
         key: &[u8; NAMESPACE_KEY],
     ) -> Result<(Option<RawEntry>, Option<RawEntry>), Stop> {
         self.approach(key)?;
-        let mut before = NAMESPACE.leaf_prev(self, self.finger(), key)?;
-        let behind = NAMESPACE.leaf_range(self, self.finger(), key, 1)?.first().copied();
+        let mut before = NAMESPACE.leaf_prev(self.txn, self.finger(), key)?;
+        let behind = NAMESPACE.leaf_range(self.txn, self.finger(), key, 1)?.first().copied();
         // The entry before may be the last of the previous leaf. The entry after is only looked up
         // in this leaf: it is a hint.
         if let Some(least) = self.finger().lower_bound().filter(|_| before.is_none()) {
             let last = u128::from_be_bytes(least).saturating_sub(1).to_be_bytes();
             self.approach(&last)?;
-            before = NAMESPACE.leaf_prev(self, self.finger(), key)?;
+            before = NAMESPACE.leaf_prev(self.txn, self.finger(), key)?;
         }
         Ok((before, behind))
     }
@@ -126,9 +128,9 @@ impl Txn<'_> {
         let (key, value) = (entry.key(), encode_start(start));
         self.approach(&key)?;
         let finger = self.finger().clone();
-        if !NAMESPACE.leaf_insert(self, &finger, &key, &value)? {
-            self.pending.namespace.finger = Some(Finger::default());
-            NAMESPACE.insert(self, &key, &value)?;
+        if !NAMESPACE.leaf_insert(self.txn, &finger, &key, &value)? {
+            self.txn.pending.namespace.finger = Some(Finger::default());
+            NAMESPACE.insert(self.txn, &key, &value)?;
         }
         Ok(())
     }
@@ -138,9 +140,9 @@ impl Txn<'_> {
         let start = self.start_of(entry)?;
         let key = entry.key();
         let finger = self.finger().clone();
-        if !NAMESPACE.leaf_remove(self, &finger, &key)? {
-            self.pending.namespace.finger = Some(Finger::default());
-            NAMESPACE.remove(self, &key)?;
+        if !NAMESPACE.leaf_remove(self.txn, &finger, &key)? {
+            self.txn.pending.namespace.finger = Some(Finger::default());
+            NAMESPACE.remove(self.txn, &key)?;
         }
         Ok(start)
     }
@@ -154,7 +156,8 @@ impl Txn<'_> {
         if !indexed {
             return Ok(None);
         }
-        let chunk = match self.volatile().names.chunk_number(&self.pending.names, parent, 0) {
+        let chunk = match self.txn.volatile().names.chunk_number(&self.txn.pending.names, parent, 0)
+        {
             Some(chunk) => chunk,
             None => DirNo(self.locate_live(parent)?.1.body()),
         };
@@ -162,7 +165,7 @@ impl Txn<'_> {
     }
 
     /// Inserts the new directory in `slot`, which lies in `parent`.
-    pub(crate) fn index_new_dir(
+    pub(super) fn index_new_dir(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -174,7 +177,7 @@ impl Txn<'_> {
     }
 
     /// Removes the directory in `slot` from the entries of `parent`. Returns where it begins.
-    pub(crate) fn index_remove(
+    pub(super) fn index_remove(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -186,7 +189,7 @@ impl Txn<'_> {
     }
 
     /// Inserts the directory in `slot`, which begins at `start` and was moved into `parent`.
-    pub(crate) fn index_insert(
+    pub(super) fn index_insert(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -199,7 +202,7 @@ impl Txn<'_> {
     }
 
     /// Where the directory in `slot`, which lies in `parent`, was to begin when it was created.
-    pub(crate) fn indexed_start(
+    pub(super) fn indexed_start(
         &mut self,
         parent: Ino,
         slot: &Slot,
@@ -211,7 +214,7 @@ impl Txn<'_> {
     }
 
     /// Where the siblings next to `entry` begin.
-    pub(crate) fn siblings(&mut self, entry: NamespaceEntry) -> Result<Siblings, Stop> {
+    pub(super) fn siblings(&mut self, entry: NamespaceEntry) -> Result<Siblings, Stop> {
         let (before, behind) = self.neighbours(&entry.key())?;
         let mut out = Siblings::default();
         for (key, value) in [before, behind].into_iter().flatten() {

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::{Fault, FileKind, HashSet, Ino};
 
+use super::view::Names;
 use crate::handle::Mfs;
-use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 
@@ -25,7 +25,7 @@ const PAGE: usize = 256;
 /// Most directories of a path; a longer one is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, if
     /// it has no name, or if its own slot has none (a file whose first name was removed while it
     /// had others).
@@ -99,7 +99,7 @@ impl Mfs {
     pub async fn all_paths(&self, inodes: &BTreeSet<Ino>) -> Result<AllPaths, StoreError> {
         let mut all = AllPaths::default();
         for &ino in inodes.iter().filter(|&&ino| ino != Ino::NONE) {
-            let attr = match self.run(Cost::READ, |txn| txn.attr(ino)).await {
+            let attr = match self.run(Cost::READ, |txn| txn.names().attr(ino)).await {
                 Ok((Some(attr), _)) => attr,
                 Ok((None, _)) => continue,
                 Err(StoreError::Corrupt { block, what }) => {
@@ -140,11 +140,12 @@ impl Mfs {
     ) -> Result<(), StoreError> {
         let (mut after, mut path) = (0, None);
         loop {
-            let (entries, _) = self.run(Cost::READ, |txn| txn.readdir(dir, after, PAGE)).await?;
+            let (entries, _) =
+                self.run(Cost::READ, |txn| txn.names().readdir(dir, after, PAGE)).await?;
             for entry in &entries {
                 if all.found.contains_key(&entry.ino) {
                     if path.is_none() {
-                        let found = self.run(Cost::READ, |txn| txn.path(dir)).await?.0;
+                        let found = self.run(Cost::READ, |txn| txn.names().path(dir)).await?.0;
                         path = Some(found.ok_or(StoreError::Fault(Fault::Stale))?);
                     }
                     all.add(entry.ino, path.as_deref().unwrap_or_default(), entry.name.as_bytes());
@@ -178,18 +179,35 @@ mod tests {
     fn path_follows_an_inode_through_renames() {
         let mfs = formatted();
         let (tmp, out, deep) = run(&mfs, |txn| {
-            let tmp = txn.create(Ino::ROOT, &name("tmp"), &new_inode(FileKind::Directory), None)?;
-            let out = txn.create(Ino::ROOT, &name("out"), &new_inode(FileKind::Directory), None)?;
-            Ok((tmp, out, txn.create(out, &name("deep"), &new_inode(FileKind::Directory), None)?))
+            let tmp = txn.names().create(
+                Ino::ROOT,
+                &name("tmp"),
+                &new_inode(FileKind::Directory),
+                None,
+            )?;
+            let out = txn.names().create(
+                Ino::ROOT,
+                &name("out"),
+                &new_inode(FileKind::Directory),
+                None,
+            )?;
+            Ok((
+                tmp,
+                out,
+                txn.names().create(out, &name("deep"), &new_inode(FileKind::Directory), None)?,
+            ))
         });
-        let path = |ino: Ino| run(&mfs, |txn| txn.path(ino)).map(|p| String::from_utf8(p).unwrap());
+        let path = |ino: Ino| {
+            run(&mfs, |txn| txn.names().path(ino)).map(|p| String::from_utf8(p).unwrap())
+        };
         assert_eq!(path(Ino::ROOT).as_deref(), Some("/"));
         let mut files = Vec::new();
         for n in 0..500 {
             let text = format!("f{n}");
             let ino = run(&mfs, |txn| {
-                let ino = txn.create(tmp, &name("new"), &new_inode(FileKind::Regular), None)?;
-                txn.rename(tmp, &name("new"), deep, &name(&text))?;
+                let ino =
+                    txn.names().create(tmp, &name("new"), &new_inode(FileKind::Regular), None)?;
+                txn.names().rename(tmp, &name("new"), deep, &name(&text))?;
                 Ok(ino)
             });
             files.push((ino, format!("/out/deep/{text}")));
@@ -197,16 +215,16 @@ mod tests {
         for (ino, wanted) in &files {
             assert_eq!(path(*ino).as_ref(), Some(wanted));
         }
-        run(&mfs, |txn| txn.rename(out, &name("deep"), Ino::ROOT, &name("up")));
+        run(&mfs, |txn| txn.names().rename(out, &name("deep"), Ino::ROOT, &name("up")));
         assert_eq!(path(files[7].0).as_deref(), Some("/up/f7"));
         let orphan = files[8].0;
         run(&mfs, |txn| {
-            txn.remove_name(deep, &name("f8"))?;
-            let attr = txn.attr(orphan)?.unwrap();
-            txn.set_attr(&Attr { nlink: 0, ..attr })
+            txn.names().remove_name(deep, &name("f8"))?;
+            let attr = txn.names().attr(orphan)?.unwrap();
+            txn.names().set_attr(&Attr { nlink: 0, ..attr })
         });
         assert_eq!(path(orphan), None, "an orphan has no path");
-        while !run(&mfs, |txn| txn.free_inode_step(orphan, 9)) {}
+        while !run(&mfs, |txn| txn.names().free_inode_step(orphan, 9)) {}
         assert_eq!((path(orphan), path(Ino::NONE)), (None, None));
     }
 
@@ -214,25 +232,39 @@ mod tests {
     fn all_paths_finds_links_whose_first_name_was_removed() {
         let mfs = formatted();
         let (dir, file, other) = run(&mfs, |txn| {
-            let dir = txn.create(Ino::ROOT, &name("dir"), &new_inode(FileKind::Directory), None)?;
-            let file = txn.create(Ino::ROOT, &name("file"), &new_inode(FileKind::Regular), None)?;
-            Ok((dir, file, txn.create(dir, &name("other"), &new_inode(FileKind::Fifo), None)?))
+            let dir = txn.names().create(
+                Ino::ROOT,
+                &name("dir"),
+                &new_inode(FileKind::Directory),
+                None,
+            )?;
+            let file = txn.names().create(
+                Ino::ROOT,
+                &name("file"),
+                &new_inode(FileKind::Regular),
+                None,
+            )?;
+            Ok((
+                dir,
+                file,
+                txn.names().create(dir, &name("other"), &new_inode(FileKind::Fifo), None)?,
+            ))
         });
         let count = PATHS_MAX + 5;
         for from in (0..count).step_by(100) {
             run(&mfs, |txn| {
                 for n in from..count.min(from + 100) {
-                    txn.link(dir, &name(&format!("l{n}")), file)?;
+                    txn.names().link(dir, &name(&format!("l{n}")), file)?;
                 }
                 Ok(())
             });
         }
         run(&mfs, |txn| {
-            txn.remove_name(Ino::ROOT, &name("file"))?;
-            let attr = txn.attr(file)?.unwrap();
-            txn.set_attr(&Attr { nlink: count as u32, ..attr })
+            txn.names().remove_name(Ino::ROOT, &name("file"))?;
+            let attr = txn.names().attr(file)?.unwrap();
+            txn.names().set_attr(&Attr { nlink: count as u32, ..attr })
         });
-        assert_eq!(run(&mfs, |txn| txn.path(file)), None, "its own slot has none");
+        assert_eq!(run(&mfs, |txn| txn.names().path(file)), None, "its own slot has none");
         let sought = BTreeSet::from([Ino::ROOT, dir, file, other, Ino(99 << 24)]);
         let all = now(mfs.all_paths(&sought)).unwrap();
         assert_eq!(all.unread, []);

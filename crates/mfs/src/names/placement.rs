@@ -24,13 +24,13 @@ use types::{DirNo, Ino, MetaBlock};
 
 use super::dir_content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
 use super::find::Spot;
+use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SYSTEM_CHUNK;
 use crate::format::slot::Slot;
 use crate::handle::Mfs;
 use crate::trees::CHUNKS;
-use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 
@@ -49,10 +49,10 @@ const ENOUGH: u64 = 256;
 /// ext3.
 const GROUP: u64 = engine::alloc::metaspace::BITS;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Length of the next run of a directory that has `blocks` content blocks.
-    pub(crate) fn run_wanted(&self, blocks: u64) -> u32 {
-        if self.meta_is_short() {
+    pub(super) fn run_wanted(&self, blocks: u64) -> u32 {
+        if self.txn.meta_is_short() {
             return 1;
         }
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
@@ -60,16 +60,16 @@ impl Txn<'_> {
     }
 
     /// Where the content of the directory in `slot`, at `home`, should begin.
-    pub(crate) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
+    pub(super) fn first_goal(&mut self, home: &Spot, slot: &Slot) -> Result<MetaBlock, Stop> {
         let siblings = (home.dir, slot.attr().uid);
-        let Placement { policy, newest, .. } = &self.volatile().placement;
+        let Placement { policy, newest, .. } = &self.txn.volatile().placement;
         let (policy, newest) = (*policy, *newest);
         if policy == DirPlacement::Together
             && let Some(start) = self.indexed_start(home.dir, slot)?
         {
             return Ok(start);
         }
-        let behind = self.volatile().placement.behind.get(&siblings).copied();
+        let behind = self.txn.volatile().placement.behind.get(&siblings).copied();
         let region = match policy {
             DirPlacement::Together if self.begins_a_region(home.dir, slot, behind)? => {
                 self.free_region()?
@@ -83,20 +83,20 @@ impl Txn<'_> {
         };
         let end = region.map(|start| start.0 + self.region_blocks());
         let next = MetaBlock(goal.0 + u64::from(FIRST));
-        self.on_commit(move |side, _| side.placement.note(siblings, next, end));
+        self.txn.on_commit(move |side, _| side.placement.note(siblings, next, end));
         Ok(goal)
     }
 
     /// Where the new directory in `slot`, with the index entry `entry`, begins; its slot lies in
     /// `parent`, in the block `home`.
-    pub(crate) fn choose_start(
+    pub(super) fn choose_start(
         &mut self,
         parent: Ino,
         entry: NamespaceEntry,
         slot: &Slot,
         home: MetaBlock,
     ) -> Result<Option<MetaBlock>, Stop> {
-        if self.volatile().placement.policy != DirPlacement::Together {
+        if self.txn.volatile().placement.policy != DirPlacement::Together {
             return Ok(None);
         }
         let siblings = self.siblings(entry)?;
@@ -104,12 +104,12 @@ impl Txn<'_> {
             && let Some(region) = self.free_region()?
         {
             let end = region.0 + self.region_blocks();
-            self.on_commit(move |volatile, _| volatile.placement.region = end);
+            self.txn.on_commit(move |volatile, _| volatile.placement.region = end);
             return Ok(Some(region));
         }
         let sibling = siblings.of_user.or(siblings.any);
         let behind = sibling.map(|sibling| sibling.0.saturating_add(u64::from(FIRST)));
-        let there = behind.filter(|&behind| behind < self.meta_space().0);
+        let there = behind.filter(|&behind| behind < self.txn.meta_space().0);
         Ok(Some(there.map_or(home, MetaBlock)))
     }
 
@@ -138,31 +138,31 @@ impl Txn<'_> {
     /// The start of the group after that of `block`; after the last comes the first.
     fn next_group(&self, block: MetaBlock) -> MetaBlock {
         let next = (block.0 / GROUP + 1) * GROUP;
-        MetaBlock(if next < self.meta_space().0 { next } else { 0 })
+        MetaBlock(if next < self.txn.meta_space().0 { next } else { 0 })
     }
 
     fn region_blocks(&self) -> u64 {
-        (self.meta_space().0 / REGION_SHARE).clamp(*REGION.start(), *REGION.end())
+        (self.txn.meta_space().0 / REGION_SHARE).clamp(*REGION.start(), *REGION.end())
     }
 
     /// An unused region after the newest one, or before it.
     fn free_region(&self) -> Result<Option<MetaBlock>, Stop> {
-        if self.meta_is_short() {
+        if self.txn.meta_is_short() {
             return Ok(None);
         }
-        let (region, len) = (MetaBlock(self.volatile().placement.region), self.region_blocks());
+        let (region, len) = (MetaBlock(self.txn.volatile().placement.region), self.region_blocks());
         // Prefers one that begins at a multiple of its length: another one could be the unused end
         // of a region, whose directories grow there.
-        if let Some(found) = self.find_meta(2 * len as u32 - 1, region)? {
+        if let Some(found) = self.txn.find_meta(2 * len as u32 - 1, region)? {
             return Ok(Some(MetaBlock(found.0.next_multiple_of(len))));
         }
-        self.find_meta(len as u32, region)
+        self.txn.find_meta(len as u32, region)
     }
 
     /// Frees what some chunks from `from` on have allocated ahead. Returns the number of blocks,
     /// and where to go on.
-    pub(crate) fn trim_step(&mut self, from: DirNo) -> Result<(u64, Option<DirNo>), Stop> {
-        let items = CHUNKS.range(self, &chunk_key(from, 0), LOOK)?;
+    fn trim_step(&mut self, from: DirNo) -> Result<(u64, Option<DirNo>), Stop> {
+        let items = CHUNKS.range(self.txn, &chunk_key(from, 0), LOOK)?;
         let more = items.len() == LOOK;
         let (mut blocks, mut chunks, mut next, mut last) = (0, 0, None, from);
         for (key, value) in items {
@@ -199,7 +199,7 @@ impl Txn<'_> {
         for run in
             old.iter().filter_map(|run| run.part(used, u32::MAX)).filter(ContentRun::is_present)
         {
-            self.free_meta(run.start, run.len)?;
+            self.txn.free_meta(run.start, run.len)?;
             freed += u64::from(run.len);
         }
         chunk.cut(used);
@@ -217,7 +217,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
     };
     let (mut from, mut wrapped, mut blocks) = (start, false, 0);
     while blocks < ENOUGH {
-        let step = Box::pin(mfs.run(Cost::STEP, |txn| txn.trim_step(from)));
+        let step = Box::pin(mfs.run(Cost::STEP, |txn| txn.names().trim_step(from)));
         let ((freed, next), _) = step.await?;
         blocks += freed;
         match next {

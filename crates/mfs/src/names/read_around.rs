@@ -12,20 +12,21 @@
 use crate::volatile::regions::WINDOW_FIRST;
 use types::MetaBlock;
 
-use crate::txn::Txn;
+use super::view::Names;
 use engine::error::{Readahead, Stop};
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Adds to `stop` the blocks around the content that it misses, if that is small and other
     /// content near it was read.
-    pub(crate) fn read_around(&mut self, stop: Stop) -> Stop {
+    pub(super) fn read_around(&mut self, stop: Stop) -> Stop {
         let (Stop::Miss(first, count) | Stop::Scan(first, count)) = stop else { return stop };
         let end = first.0 + u64::from(count);
         if u64::from(count) > WINDOW_FIRST {
             return stop;
         }
-        let Readahead { before, behind } = self.volatile_mut().nearby.window(first.0, end);
-        let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
+        let Readahead { before, behind } = self.txn.volatile_mut().nearby.window(first.0, end);
+        let allocated =
+            |block: &u64| matches!(self.txn.meta_allocated(MetaBlock(*block)), Ok(true));
         let least = first.0 - u64::from(before);
         let before = (least..first.0).rev().take_while(allocated).count() as u32;
         let behind = (end..end + u64::from(behind)).take_while(allocated).count() as u32;
@@ -83,16 +84,17 @@ mod tests {
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
             // Directories of the root begin in regions of their own.
             let top = mfs.run(Cost::SMALL, |txn| {
-                txn.create(Ino::ROOT, &name(0), &new_inode(FileKind::Directory), None)
+                txn.names().create(Ino::ROOT, &name(0), &new_inode(FileKind::Directory), None)
             });
             let top = top.await.unwrap().0;
             let mut dirs = Vec::new();
             for n in 0..DIRS {
                 let make = mfs.run(Cost::SMALL, |txn| {
-                    let dir = txn.create(top, &name(n), &new_inode(FileKind::Directory), None)?;
-                    txn.create(dir, &name(n), &new_inode(FileKind::Regular), None)?;
-                    let number = txn.read_chunks(dir)?[0];
-                    Ok((dir, txn.chunk(number)?.runs[0].start))
+                    let dir =
+                        txn.names().create(top, &name(n), &new_inode(FileKind::Directory), None)?;
+                    txn.names().create(dir, &name(n), &new_inode(FileKind::Regular), None)?;
+                    let number = txn.names().read_chunks(dir)?[0];
+                    Ok((dir, txn.names().chunk(number)?.runs[0].start))
                 });
                 dirs.push(make.await.unwrap().0);
             }
@@ -105,13 +107,13 @@ mod tests {
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
             for &(dir, _) in &dirs {
                 // Do not count reads of the directory's slot and table.
-                mfs.run(Cost::READ, |txn| txn.read_chunks(dir)).await.unwrap();
+                mfs.run(Cost::READ, |txn| txn.names().read_chunks(dir)).await.unwrap();
             }
             let before = outside.counts().reads;
             let mut found = Vec::new();
             for n in (0..DIRS).map(|n| n * 37 % DIRS) {
                 let dir = dirs[n as usize].0;
-                found.push(mfs.run(Cost::READ, |txn| txn.lookup(dir, &name(n))).await);
+                found.push(mfs.run(Cost::READ, |txn| txn.names().lookup(dir, &name(n))).await);
             }
             let found = found.into_iter().map(|found| found.map(|(found, _)| found)).collect();
             (outside.counts().reads - before, found)

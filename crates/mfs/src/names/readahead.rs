@@ -6,21 +6,21 @@
 use types::{Ino, MetaBlock};
 
 use super::find::Spot;
+use super::view::Names;
 use crate::format::slot::SLOTS_PER_BLOCK;
-use crate::txn::Txn;
 use engine::error::Stop;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Ensures that the content block of a slot is cached, together with the blocks after it if
     /// lookups follow the order of the slots.
-    pub(crate) fn fetch_content(&mut self, dir: Ino, spot: &Spot) -> Result<(), Stop> {
-        if !matches!(self.read(spot.block), Err(Stop::Miss(..))) {
+    pub(super) fn fetch_content(&mut self, dir: Ino, spot: &Spot) -> Result<(), Stop> {
+        if !matches!(self.txn.read(spot.block), Err(Stop::Miss(..))) {
             return Ok(());
         }
         let block = spot.at.slot() / SLOTS_PER_BLOCK;
         let mut wanted = 1;
         let chunk = spot.at.chunk();
-        self.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.content(chunk, block));
+        self.txn.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.content(chunk, block));
         let map = self.chunk(spot.place.chunk)?;
         let used = map.descriptor.used.min(block + wanted);
         let piece = map.run_of(block).and_then(|run| run.part(block, used));
@@ -30,7 +30,7 @@ impl Txn<'_> {
     /// Fetches `home` in one read, with its neighbours in `first..first + len` up to the next
     /// cached block.
     fn fetch_around(&self, home: MetaBlock, first: MetaBlock, len: u32) -> Result<(), Stop> {
-        let missing = |block: &u64| matches!(self.read(MetaBlock(*block)), Err(Stop::Miss(..)));
+        let missing = |block: &u64| matches!(self.txn.read(MetaBlock(*block)), Err(Stop::Miss(..)));
         let before = (first.0..home.0).rev().take_while(missing).count() as u64;
         let behind = (home.0 + 1..first.0 + u64::from(len)).take_while(missing).count();
         Err(Stop::Miss(MetaBlock(home.0 - before), before as u32 + 1 + behind as u32))
@@ -38,17 +38,17 @@ impl Txn<'_> {
 
     /// Ensures that a block of a name map is cached, with its neighbours in `first..first + len` if
     /// many were read before.
-    pub(crate) fn fetch_piece(
+    pub(super) fn fetch_piece(
         &mut self,
         dir: Ino,
         home: MetaBlock,
         piece: impl FnOnce(u32) -> (MetaBlock, u32),
     ) -> Result<(), Stop> {
-        if !matches!(self.read(home), Err(Stop::Miss(..))) {
+        if !matches!(self.txn.read(home), Err(Stop::Miss(..))) {
             return Ok(());
         }
         let mut wanted = 1;
-        self.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.bucket());
+        self.txn.volatile_mut().names.update_scan(dir, |l| wanted = l.ahead.bucket());
         let (first, len) = piece(wanted);
         self.fetch_around(home, first, len)
     }

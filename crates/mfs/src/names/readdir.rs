@@ -9,8 +9,8 @@ use types::{Attr, FileKind, Ino, MetaBlock, Name};
 
 use super::entry::refuse_orphan_dir;
 use super::index::Position;
+use super::view::Names;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::txn::Txn;
 use engine::error::{Readahead, Stop};
 
 /// Most blocks of one read; twice what was asked for, since the listing will go on.
@@ -41,7 +41,7 @@ pub struct DirEntry {
     pub attr: Option<Attr>,
 }
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// At most `max` entries after the cookie `after` (0: from the beginning); fewer at the end.
     ///
     /// # Errors
@@ -50,8 +50,8 @@ impl Txn<'_> {
         self.readdir_reporting(dir, after, max, &BTreeSet::new(), |_| ())
     }
 
-    /// As [`Txn::readdir`], but skips unreadable parts of the blocks `damaged`. Calls `report` with
-    /// these, and with invalid names, which are no entries either.
+    /// As [`Names::readdir`], but skips unreadable parts of the blocks `damaged`. Calls `report`
+    /// with these, and with invalid names, which are no entries either.
     ///
     /// # Errors
     /// The same.
@@ -83,7 +83,7 @@ impl Txn<'_> {
             if run.start.0 != 0 {
                 let start = MetaBlock(run.start.0 + u64::from(block - run.first));
                 // If the block can be read, some of its slots are invalid and others are not.
-                if damaged.contains(&start) && self.read(start).is_err() {
+                if damaged.contains(&start) && self.txn.read(start).is_err() {
                     report(SkippedEntry::Block(start));
                     from = next_position(from, (block + 1) * SLOTS_PER_BLOCK);
                     if from == Position(0) {
@@ -91,14 +91,14 @@ impl Txn<'_> {
                     }
                     continue;
                 }
-                if let Err(Stop::Miss(..)) = self.read(start) {
+                if let Err(Stop::Miss(..)) = self.txn.read(start) {
                     // In pieces: a sliding window would fetch its last block alone each time.
                     let piece = (max - out.len()).div_ceil(4).min(PIECE_MAX) as u32;
                     let piece = (end - block).min(piece);
                     let damaged =
                         damaged.range(start..MetaBlock(start.0 + u64::from(piece))).next();
                     let piece = damaged.map_or(piece, |damaged| (damaged.0 - start.0) as u32);
-                    let piece = self.require_cached(start, piece);
+                    let piece = self.txn.require_cached(start, piece);
                     piece.map_err(|stop| self.read_ahead(stop))?;
                 }
                 let skip_damaged = damaged.contains(&start);
@@ -128,7 +128,7 @@ impl Txn<'_> {
                 return Ok(());
             }
             let here = Position::new(from.chunk() as u32, n);
-            let slot = Slot::load(self.read_slots(home)?, n % SLOTS_PER_BLOCK);
+            let slot = Slot::load(self.txn.read_slots(home)?, n % SLOTS_PER_BLOCK);
             if let Err(what) = slot.check() {
                 if !skip_damaged {
                     return Err(Stop::Corrupt(home, what));
@@ -160,10 +160,11 @@ impl Txn<'_> {
     fn read_ahead(&mut self, stop: Stop) -> Stop {
         let Stop::Miss(first, count) = stop else { return stop };
         let end = first.0 + u64::from(count);
-        let most = self.volatile_mut().listed.wanted(first.0, end);
-        let allocated = |block: &u64| matches!(self.meta_allocated(MetaBlock(*block)), Ok(true));
+        let most = self.txn.volatile_mut().listed.wanted(first.0, end);
+        let allocated =
+            |block: &u64| matches!(self.txn.meta_allocated(MetaBlock(*block)), Ok(true));
         let ahead = (end..end + u64::from(most)).take_while(allocated).count() as u32;
-        self.volatile_mut().listed.end = end + u64::from(ahead);
+        self.txn.volatile_mut().listed.end = end + u64::from(ahead);
         match most {
             0 => self.read_around(stop),
             _ => Stop::MissWithReadahead(first, count, Readahead::behind(ahead)),

@@ -3,16 +3,16 @@
 
 use types::{Fault, Ino, Name};
 
+use super::view::Names;
 use crate::format::slot::SlotState;
-use crate::txn::Txn;
 use engine::error::Stop;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// Renames the entry `name` of `from` to `target` in `to`, which must not exist. Within one
     /// directory the slot stays; else the inode moves with it.
     ///
     /// # Errors
-    /// `NotFound`, `Exists`, `NoSpace`; as [`Txn::lookup`].
+    /// `NotFound`, `Exists`, `NoSpace`; as [`Names::lookup`].
     pub fn rename(&mut self, from: Ino, name: &Name, to: Ino, target: &Name) -> Result<(), Stop> {
         let (spot, mut slot) = self.find_live(from, name)?;
         self.name_is_free(to, target)?;
@@ -35,7 +35,7 @@ impl Txn<'_> {
     /// Exchanges the inodes of two names.
     ///
     /// # Errors
-    /// `NotFound`, `NoSpace`; as [`Txn::lookup`].
+    /// `NotFound`, `NoSpace`; as [`Names::lookup`].
     pub fn exchange(&mut self, a: (Ino, &Name), b: (Ino, &Name)) -> Result<(), Stop> {
         let (spot_a, mut slot_a) = self.find_live(a.0, a.1)?;
         let (spot_b, mut slot_b) = self.find_live(b.0, b.1)?;
@@ -61,8 +61,8 @@ impl Txn<'_> {
         let starts = (self.index_remove(a.0, &new_b)?, self.index_remove(b.0, &new_a)?);
         self.index_insert(a.0, &new_a, starts.1)?;
         self.index_insert(b.0, &new_b, starts.0)?;
-        self.move_fragments(a.0, b.0, &new_b)?;
-        self.move_fragments(b.0, a.0, &new_a)?;
+        self.txn.layouts().move_fragments(a.0, b.0, &new_b)?;
+        self.txn.layouts().move_fragments(b.0, a.0, &new_a)?;
         self.store(&spot_a, &new_a)?;
         self.store(&spot_b, &new_b)?;
         for (spot, slot) in [(spot_a, new_a), (spot_b, new_b)] {

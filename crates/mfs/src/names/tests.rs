@@ -25,13 +25,13 @@ fn fault<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Fau
 }
 
 fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind) -> Ino {
-    run(mfs, |txn| txn.create(dir, &name(text), &new_inode(kind), None))
+    run(mfs, |txn| txn.names().create(dir, &name(text), &new_inode(kind), None))
 }
 
 fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
     let nlink = attr.nlink.saturating_add_signed(change);
-    txn.set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
+    txn.names().set_attr(&Attr { nlink, version: attr.version + 1, ..attr })?;
     Ok(nlink)
 }
 
@@ -39,14 +39,14 @@ fn set_nlink(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<u32, Stop> {
 /// through the orphan directory.
 fn unlink(txn: &mut Txn<'_>, dir: Ino, text: &Name) -> Result<(), Stop> {
     let at_once = text.as_bytes().iter().map(|&byte| u32::from(byte)).sum::<u32>() % 2 == 1;
-    if at_once && txn.free_with_name(dir, text)?.is_some() {
+    if at_once && txn.names().free_with_name(dir, text)?.is_some() {
         return Ok(());
     }
-    let ino = txn.remove_name(dir, text)?;
-    let kind = txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?.kind;
+    let ino = txn.names().remove_name(dir, text)?;
+    let kind = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?.kind;
     let last = if kind == FileKind::Directory { -2 } else { -1 };
     if set_nlink(txn, ino, last)? == 0 {
-        while !txn.free_inode_step(ino, 3)? {}
+        while !txn.names().free_inode_step(ino, 3)? {}
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn unlink(txn: &mut Txn<'_>, dir: Ino, text: &Name) -> Result<(), Stop> {
 fn list(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<(Vec<u8>, Ino)> {
     let (mut out, mut after) = (Vec::new(), 0);
     loop {
-        let entries = run(mfs, |txn| txn.readdir(dir, after, batch));
+        let entries = run(mfs, |txn| txn.names().readdir(dir, after, batch));
         let done = entries.len() < batch;
         after = entries.last().map_or(after, |entry| entry.cookie);
         for entry in entries {
@@ -84,30 +84,30 @@ impl Model {
             listed.sort();
             let wanted: Vec<_> = entries.iter().map(|(n, &i)| (n.clone(), i)).collect();
             assert_eq!(listed, wanted, "directory {dir}");
-            assert_eq!(run(mfs, |txn| txn.is_empty(dir)), entries.is_empty());
+            assert_eq!(run(mfs, |txn| txn.names().is_empty(dir)), entries.is_empty());
             for (text, &ino) in entries {
-                assert_eq!(run(mfs, |txn| txn.lookup(dir, &name(text))), Some(ino));
+                assert_eq!(run(mfs, |txn| txn.names().lookup(dir, &name(text))), Some(ino));
                 if self.dirs.contains_key(&ino) {
-                    assert_eq!(run(mfs, |txn| txn.parent(ino)), Some(dir));
+                    assert_eq!(run(mfs, |txn| txn.names().parent(ino)), Some(dir));
                 }
             }
         }
         for (&ino, &links) in &self.links {
-            let attr = run(mfs, |txn| txn.attr(ino)).expect("an inode with links");
+            let attr = run(mfs, |txn| txn.names().attr(ino)).expect("an inode with links");
             assert_eq!((attr.ino, attr.nlink), (ino, links));
         }
         for (&ino, target) in &self.targets {
-            assert_eq!(&run(mfs, |txn| txn.symlink(ino)), target);
+            assert_eq!(&run(mfs, |txn| txn.names().symlink(ino)), target);
         }
         for (&ino, xattrs) in &self.xattrs {
             let names: Vec<_> = xattrs.iter().map(|(n, v)| (n.clone(), v.len() as u32)).collect();
-            assert_eq!(run(mfs, |txn| txn.xattrs(ino)), names);
+            assert_eq!(run(mfs, |txn| txn.names().xattrs(ino)), names);
             for (key, value) in xattrs {
-                assert_eq!(run(mfs, |txn| txn.xattr(ino, key)).as_ref(), Some(value));
+                assert_eq!(run(mfs, |txn| txn.names().xattr(ino, key)).as_ref(), Some(value));
             }
         }
-        assert_eq!(run(mfs, |txn| txn.orphans(Ino(0), 100)), []);
-        assert_eq!(run(mfs, |txn| txn.inode_counts()).used, self.links.len() as u64);
+        assert_eq!(run(mfs, |txn| txn.names().orphans(Ino(0), 100)), []);
+        assert_eq!(run(mfs, |txn| txn.names().inode_counts()).used, self.links.len() as u64);
     }
 
     fn inode_freed(&mut self, ino: Ino) {
@@ -147,7 +147,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
             let target = vec![b't'; 1 + random(seed, 300) as usize];
             let symlink = (kind == FileKind::Symlink).then_some(&target[..]);
             let what = NewInode { symlink, ..new_inode(kind) };
-            let done = now(mfs.run(Cost::STEP, |txn| txn.create(dir, &text, &what, None)));
+            let done = now(mfs.run(Cost::STEP, |txn| txn.names().create(dir, &text, &what, None)));
             match (old, done) {
                 (Some(_), Err(StoreError::Fault(Fault::Exists))) => {}
                 (None, Ok((ino, _))) => {
@@ -183,7 +183,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
                 return;
             }
             run(mfs, |txn| {
-                txn.link(dir, &text, ino)?;
+                txn.names().link(dir, &text, ino)?;
                 set_nlink(txn, ino, 1)
             });
             model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), ino);
@@ -191,27 +191,29 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
         }
         7..=8 => {
             let Some(ino) = old else { return };
-            if run(mfs, |txn| txn.is_within(other, ino)) {
+            if run(mfs, |txn| txn.names().is_within(other, ino)) {
                 return;
             }
             let taken = model.dirs[&other].contains_key(second.as_bytes());
             if taken {
-                let failed = fault(mfs, |txn| txn.rename(dir, &text, other, &second));
+                let failed = fault(mfs, |txn| txn.names().rename(dir, &text, other, &second));
                 assert_eq!(failed, Fault::Exists);
                 return;
             }
-            run(mfs, |txn| txn.rename(dir, &text, other, &second));
+            run(mfs, |txn| txn.names().rename(dir, &text, other, &second));
             model.dirs.get_mut(&dir).unwrap().remove(text.as_bytes());
             model.dirs.get_mut(&other).unwrap().insert(second.as_bytes().to_vec(), ino);
         }
         9 => {
             let Some(ino) = old else { return };
             let Some(&b) = model.dirs[&other].get(second.as_bytes()) else { return };
-            let loops = run(mfs, |txn| Ok(txn.is_within(other, ino)? || txn.is_within(dir, b)?));
+            let loops = run(mfs, |txn| {
+                Ok(txn.names().is_within(other, ino)? || txn.names().is_within(dir, b)?)
+            });
             if loops {
                 return;
             }
-            run(mfs, |txn| txn.exchange((dir, &text), (other, &second)));
+            run(mfs, |txn| txn.names().exchange((dir, &text), (other, &second)));
             model.dirs.get_mut(&dir).unwrap().insert(text.as_bytes().to_vec(), b);
             model.dirs.get_mut(&other).unwrap().insert(second.as_bytes().to_vec(), ino);
         }
@@ -219,13 +221,13 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
             let ino = pick(seed, &inodes);
             let key = vec![b'x'; 1 + random(seed, 4) as usize];
             let value = vec![7; [0, 10, 60, 200, 5000][random(seed, 5) as usize]];
-            run(mfs, |txn| txn.set_xattr(ino, &key, &value));
+            run(mfs, |txn| txn.names().set_xattr(ino, &key, &value));
             model.xattrs.entry(ino).or_default().insert(key, value);
         }
         _ => {
             let ino = pick(seed, &inodes);
             let key = vec![b'x'; 1 + random(seed, 4) as usize];
-            let removed = run(mfs, |txn| txn.remove_xattr(ino, &key));
+            let removed = run(mfs, |txn| txn.names().remove_xattr(ino, &key));
             let was = model.xattrs.get_mut(&ino).and_then(|list| list.remove(&key));
             assert_eq!(removed, was.is_some());
         }
@@ -254,7 +256,7 @@ fn namespace_operations_equal_a_model() {
         remove_everything(&mfs, &mut model);
         model.check(&mfs, 10);
         let after = run(&mfs, |txn| Ok(txn.meta_space().1));
-        let kept = run(&mfs, |txn| Ok(txn.attr(Ino::ROOT)?.unwrap().blocks));
+        let kept = run(&mfs, |txn| Ok(txn.names().attr(Ino::ROOT)?.unwrap().blocks));
         assert!(before - after <= 2 * kept.next_power_of_two() + 80, "{before} {after} {kept}");
     }
 }
@@ -280,15 +282,15 @@ fn failed_transaction_leaves_the_name_index_unchanged() {
     let mfs = formatted();
     create(&mfs, Ino::ROOT, "a", FileKind::Regular);
     let failed = fault(&mfs, |txn| {
-        txn.create(Ino::ROOT, &name("b"), &new_inode(FileKind::Directory), None)?;
-        txn.remove_name(Ino::ROOT, &name("a"))?;
-        assert_eq!(txn.lookup(Ino::ROOT, &name("a"))?, None);
-        assert!(txn.lookup(Ino::ROOT, &name("b"))?.is_some());
+        txn.names().create(Ino::ROOT, &name("b"), &new_inode(FileKind::Directory), None)?;
+        txn.names().remove_name(Ino::ROOT, &name("a"))?;
+        assert_eq!(txn.names().lookup(Ino::ROOT, &name("a"))?, None);
+        assert!(txn.names().lookup(Ino::ROOT, &name("b"))?.is_some());
         Err::<(), _>(Stop::Fault(Fault::Busy))
     });
     assert_eq!(failed, Fault::Busy);
-    assert!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("a"))).is_some());
-    assert_eq!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("b"))), None);
+    assert!(run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("a"))).is_some());
+    assert_eq!(run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("b"))), None);
 }
 
 /// SEMANTICS 4.3.
@@ -302,10 +304,10 @@ fn inode_number_is_never_reissued_while_a_directory_churns() {
         assert!(last.insert(ino));
         run(&mfs, |txn| unlink(txn, dir, &name("x")));
     }
-    let attr = run(&mfs, |txn| txn.attr(dir)).unwrap();
+    let attr = run(&mfs, |txn| txn.names().attr(dir)).unwrap();
     assert!(attr.blocks <= 16, "{} blocks", attr.blocks);
     mfs.forget_indexes();
-    assert!(run(&mfs, |txn| txn.is_empty(dir)));
+    assert!(run(&mfs, |txn| txn.names().is_empty(dir)));
     create(&mfs, dir, "y", FileKind::Regular);
     assert_eq!(list(&mfs, dir, 10).len(), 1);
 }
@@ -321,13 +323,13 @@ fn renames_between_directories_leave_both_small_and_lose_no_file() {
     let mfs = formatted();
     let tmp = create(&mfs, Ino::ROOT, "tmp", FileKind::Directory);
     let out = create(&mfs, Ino::ROOT, "out", FileKind::Directory);
-    let blocks = |dir| run(&mfs, |txn| txn.attr(dir)).unwrap().blocks;
+    let blocks = |dir| run(&mfs, |txn| txn.names().attr(dir)).unwrap().blocks;
     let mut living = std::collections::VecDeque::new();
     let mut first = (0, 0);
     for n in 0..cycles {
         let text = name(format!("f{n}"));
         let made = create(&mfs, tmp, "new", FileKind::Regular);
-        run(&mfs, |txn| txn.rename(tmp, &name("new"), out, &text));
+        run(&mfs, |txn| txn.names().rename(tmp, &name("new"), out, &text));
         assert!(
             living.iter().all(|&(ino, _)| ino != made),
             "cycle {n}: an inode number was issued twice"
@@ -338,7 +340,8 @@ fn renames_between_directories_leave_both_small_and_lose_no_file() {
             run(&mfs, |txn| unlink(txn, out, &text));
         }
         for (ino, text) in [living.front(), living.back()].into_iter().flatten() {
-            let found = run(&mfs, |txn| Ok((txn.entry_of(*ino)?, txn.lookup(out, text)?)));
+            let found =
+                run(&mfs, |txn| Ok((txn.names().entry_of(*ino)?, txn.names().lookup(out, text)?)));
             assert_eq!(found, (Some((out, text.clone())), Some(*ino)), "cycle {n}");
         }
         if n == 99 {
@@ -349,9 +352,9 @@ fn renames_between_directories_leave_both_small_and_lose_no_file() {
     assert_eq!(last, first, "blocks of the directories after {cycles} cycles");
     mfs.forget_indexes();
     for (ino, text) in living {
-        assert_eq!(run(&mfs, |txn| txn.lookup(out, &text)), Some(ino));
+        assert_eq!(run(&mfs, |txn| txn.names().lookup(out, &text)), Some(ino));
     }
-    assert!(run(&mfs, |txn| txn.is_empty(tmp)));
+    assert!(run(&mfs, |txn| txn.names().is_empty(tmp)));
 }
 
 #[test]
@@ -360,21 +363,22 @@ fn replayed_create_gets_its_number_and_slot_again() {
     let dir = create(&first, Ino::ROOT, "dir", FileKind::Directory);
     let made: Vec<Ino> =
         (0..40).map(|n| create(&first, dir, &format!("f{n}"), FileKind::Regular)).collect();
-    let orphan = run(&first, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
+    let orphan = run(&first, |txn| txn.names().create_orphan(&new_inode(FileKind::Regular), None));
 
     let second = formatted();
     let given = |dir, text: String, kind, ino| {
-        run(&second, |txn| txn.create(dir, &name(&text), &new_inode(kind), Some(ino)))
+        run(&second, |txn| txn.names().create(dir, &name(&text), &new_inode(kind), Some(ino)))
     };
     assert_eq!(given(Ino::ROOT, "dir".into(), FileKind::Directory, dir), dir);
     for (n, &ino) in made.iter().enumerate().rev() {
         assert_eq!(given(dir, format!("f{n}"), FileKind::Regular, ino), ino);
     }
-    let again = run(&second, |txn| txn.create_orphan(&new_inode(FileKind::Regular), Some(orphan)));
+    let again =
+        run(&second, |txn| txn.names().create_orphan(&new_inode(FileKind::Regular), Some(orphan)));
     assert_eq!(again, orphan);
     assert_eq!(list(&second, dir, 7), list(&first, dir, 7));
     let taken = fault(&second, |txn| {
-        txn.create(dir, &name("other"), &new_inode(FileKind::Regular), Some(made[3]))
+        txn.names().create(dir, &name("other"), &new_inode(FileKind::Regular), Some(made[3]))
     });
     assert_eq!(taken, Fault::Stale);
     let fresh = create(&second, dir, "new", FileKind::Regular);
@@ -388,7 +392,9 @@ fn replayed_create_gets_its_number_and_slot_again() {
 fn only_a_small_file_is_freed_with_its_last_name() {
     let mfs = formatted();
     let client = types::ClientId(1);
-    let state = |mfs: &Mfs| run(mfs, |txn| Ok((txn.inode_counts()?.used, txn.orphans(Ino(0), 9)?)));
+    let state = |mfs: &Mfs| {
+        run(mfs, |txn| Ok((txn.names().inode_counts()?.used, txn.names().orphans(Ino(0), 9)?)))
+    };
     let before = state(&mfs);
     let small = create(&mfs, Ino::ROOT, "small", FileKind::Regular);
     let linked = create(&mfs, Ino::ROOT, "linked", FileKind::Regular);
@@ -396,36 +402,47 @@ fn only_a_small_file_is_freed_with_its_last_name() {
     let heavy = create(&mfs, Ino::ROOT, "heavy", FileKind::Regular);
     create(&mfs, Ino::ROOT, "dir", FileKind::Directory);
     run(&mfs, |txn| {
-        txn.link(Ino::ROOT, &name("further"), linked)?;
+        txn.names().link(Ino::ROOT, &name("further"), linked)?;
         set_nlink(txn, linked, 1)?;
         set_nlink(txn, Ino::ROOT, 1)?;
-        txn.set_xattr(heavy, b"user.a", &[7; 9000])?;
+        txn.names().set_xattr(heavy, b"user.a", &[7; 9000])?;
         for (ino, segments) in [(small, 2), (large, 6)] {
             for n in 0..segments {
-                let (pag, addr, _) = txn.grant(client, None, 1)?[0];
+                let (pag, addr, _) = txn.space().grant(client, None, 1)?[0];
                 let file = types::FileBlock(2 * n);
                 let state = types::SegmentState::Written;
-                txn.map(ino, client, types::Segment { file, len: 1, pag, addr, state })?;
+                txn.layouts().map(
+                    ino,
+                    client,
+                    types::Segment { file, len: 1, pag, addr, state },
+                )?;
             }
         }
         Ok(())
     });
     for text in ["linked", "further", "large", "heavy", "dir"] {
-        assert_eq!(run(&mfs, |txn| txn.free_with_name(Ino::ROOT, &name(text))), None, "{text}");
-        assert!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name(text))).is_some(), "{text}");
+        assert_eq!(
+            run(&mfs, |txn| txn.names().free_with_name(Ino::ROOT, &name(text))),
+            None,
+            "{text}"
+        );
+        assert!(run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name(text))).is_some(), "{text}");
     }
-    assert_eq!(fault(&mfs, |txn| txn.free_with_name(Ino::ROOT, &name("none"))), Fault::NotFound);
-    let freed = run(&mfs, |txn| txn.free_with_name(Ino::ROOT, &name("small")));
+    assert_eq!(
+        fault(&mfs, |txn| txn.names().free_with_name(Ino::ROOT, &name("none"))),
+        Fault::NotFound
+    );
+    let freed = run(&mfs, |txn| txn.names().free_with_name(Ino::ROOT, &name("small")));
     assert_eq!(freed, Some(small));
-    assert_eq!(run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("small"))), None);
-    assert_eq!(run(&mfs, |txn| txn.attr(small)), None);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 2, "its two blocks, and no others");
+    assert_eq!(run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("small"))), None);
+    assert_eq!(run(&mfs, |txn| txn.names().attr(small)), None);
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), 2, "its two blocks, and no others");
     assert_eq!(state(&mfs), (before.0 + 4, before.1));
     // One that was renamed out of its home slot leaves no trace there.
     let moved = create(&mfs, Ino::ROOT, "moved", FileKind::Symlink);
-    let dir = run(&mfs, |txn| txn.lookup(Ino::ROOT, &name("dir"))).unwrap();
-    run(&mfs, |txn| txn.rename(Ino::ROOT, &name("moved"), dir, &name("away")));
-    assert_eq!(run(&mfs, |txn| txn.free_with_name(dir, &name("away"))), Some(moved));
+    let dir = run(&mfs, |txn| txn.names().lookup(Ino::ROOT, &name("dir"))).unwrap();
+    run(&mfs, |txn| txn.names().rename(Ino::ROOT, &name("moved"), dir, &name("away")));
+    assert_eq!(run(&mfs, |txn| txn.names().free_with_name(dir, &name("away"))), Some(moved));
     let report = now(crate::fsck::check(&mfs)).unwrap();
     assert_eq!(report.problems, []);
 }
@@ -433,27 +450,27 @@ fn only_a_small_file_is_freed_with_its_last_name() {
 #[test]
 fn orphan_lives_until_it_is_freed_and_can_be_linked() {
     let mfs = formatted();
-    let ino = run(&mfs, |txn| txn.create_orphan(&new_inode(FileKind::Regular), None));
-    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
-    assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), None);
+    let ino = run(&mfs, |txn| txn.names().create_orphan(&new_inode(FileKind::Regular), None));
+    assert_eq!(run(&mfs, |txn| txn.names().orphans(Ino(0), 9)), [ino]);
+    assert_eq!(run(&mfs, |txn| txn.names().entry_of(ino)), None);
     run(&mfs, |txn| {
-        txn.link(Ino::ROOT, &name("named"), ino)?;
+        txn.names().link(Ino::ROOT, &name("named"), ino)?;
         set_nlink(txn, ino, 1)
     });
-    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), []);
-    assert_eq!(run(&mfs, |txn| txn.entry_of(ino)), Some((Ino::ROOT, name("named"))));
-    assert_eq!(fault(&mfs, |txn| txn.free_inode_step(ino, 9)), Fault::Invalid);
+    assert_eq!(run(&mfs, |txn| txn.names().orphans(Ino(0), 9)), []);
+    assert_eq!(run(&mfs, |txn| txn.names().entry_of(ino)), Some((Ino::ROOT, name("named"))));
+    assert_eq!(fault(&mfs, |txn| txn.names().free_inode_step(ino, 9)), Fault::Invalid);
     run(&mfs, |txn| {
-        txn.remove_name(Ino::ROOT, &name("named"))?;
+        txn.names().remove_name(Ino::ROOT, &name("named"))?;
         set_nlink(txn, ino, -1)
     });
-    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), [ino]);
-    assert_eq!(run(&mfs, |txn| txn.orphans(ino, 9)), []);
-    assert!(run(&mfs, |txn| txn.attr(ino)).is_some());
-    assert!(run(&mfs, |txn| txn.free_inode_step(ino, 9)));
-    assert_eq!(run(&mfs, |txn| txn.attr(ino)), None);
-    assert_eq!(run(&mfs, |txn| txn.orphans(Ino(0), 9)), []);
-    assert!(run(&mfs, |txn| txn.free_inode_step(ino, 9)), "freeing again finds nothing");
+    assert_eq!(run(&mfs, |txn| txn.names().orphans(Ino(0), 9)), [ino]);
+    assert_eq!(run(&mfs, |txn| txn.names().orphans(ino, 9)), []);
+    assert!(run(&mfs, |txn| txn.names().attr(ino)).is_some());
+    assert!(run(&mfs, |txn| txn.names().free_inode_step(ino, 9)));
+    assert_eq!(run(&mfs, |txn| txn.names().attr(ino)), None);
+    assert_eq!(run(&mfs, |txn| txn.names().orphans(Ino(0), 9)), []);
+    assert!(run(&mfs, |txn| txn.names().free_inode_step(ino, 9)), "freeing again finds nothing");
 }
 
 #[test]
@@ -468,29 +485,30 @@ fn removed_directory_is_empty_and_is_freed_in_steps() {
         create(&mfs, other, &format!("{n}"), FileKind::Fifo);
     }
     // While clients replay, an emptied directory keeps its blocks.
-    run(&mfs, |txn| txn.begin_replays());
+    run(&mfs, |txn| txn.names().begin_replays());
     for n in 0..3000 {
         run(&mfs, |txn| unlink(txn, dir, &name(format!("{n}"))));
     }
     run(&mfs, |txn| {
-        txn.end_replays();
+        txn.names().end_replays();
         Ok(())
     });
     let free = run(&mfs, |txn| Ok(txn.meta_space().1));
     run(&mfs, |txn| {
-        txn.remove_name(top, &name("dir"))?;
+        txn.names().remove_name(top, &name("dir"))?;
         set_nlink(txn, dir, -2)
     });
-    assert_eq!(run(&mfs, |txn| txn.parent(dir)), None);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(dir, &name("a"))), Fault::NotFound);
-    let refused = fault(&mfs, |txn| txn.create(dir, &name("a"), &new_inode(FileKind::Fifo), None));
+    assert_eq!(run(&mfs, |txn| txn.names().parent(dir)), None);
+    assert_eq!(fault(&mfs, |txn| txn.names().lookup(dir, &name("a"))), Fault::NotFound);
+    let refused =
+        fault(&mfs, |txn| txn.names().create(dir, &name("a"), &new_inode(FileKind::Fifo), None));
     assert_eq!(refused, Fault::NotFound);
     let mut steps = 0;
-    while !run(&mfs, |txn| txn.free_inode_step(dir, 2)) {
+    while !run(&mfs, |txn| txn.names().free_inode_step(dir, 2)) {
         steps += 1;
     }
     assert!(steps > 0);
-    assert_eq!(run(&mfs, |txn| txn.attr(dir)), None);
+    assert_eq!(run(&mfs, |txn| txn.names().attr(dir)), None);
     assert!(run(&mfs, |txn| Ok(txn.meta_space().1)) >= free + 3000 / 8);
 }
 
@@ -505,7 +523,7 @@ fn cookies_stay_valid_while_names_come_and_go() {
     let mut seen = Vec::new();
     let mut after = 0;
     for round in 0.. {
-        let batch = run(&mfs, |txn| txn.readdir(dir, after, 7));
+        let batch = run(&mfs, |txn| txn.names().readdir(dir, after, 7));
         let Some(last) = batch.last() else { break };
         after = last.cookie;
         seen.extend(batch.iter().map(|entry| entry.name.clone()));
@@ -522,14 +540,17 @@ fn cookies_stay_valid_while_names_come_and_go() {
 fn orphan_directory_is_hidden() {
     let mfs = formatted();
     let orphan_dir = crate::format::number::ORPHAN_DIR;
-    assert_eq!(run(&mfs, |txn| txn.attr(orphan_dir)), None);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(orphan_dir, &name("a"))), Fault::NotFound);
-    assert_eq!(fault(&mfs, |txn| txn.readdir(orphan_dir, 0, 9)), Fault::NotFound);
+    assert_eq!(run(&mfs, |txn| txn.names().attr(orphan_dir)), None);
+    assert_eq!(fault(&mfs, |txn| txn.names().lookup(orphan_dir, &name("a"))), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.names().readdir(orphan_dir, 0, 9)), Fault::NotFound);
     let what = new_inode(FileKind::Regular);
-    assert_eq!(fault(&mfs, |txn| txn.create(orphan_dir, &name("a"), &what, None)), Fault::NotFound);
+    assert_eq!(
+        fault(&mfs, |txn| txn.names().create(orphan_dir, &name("a"), &what, None)),
+        Fault::NotFound
+    );
     let file = create(&mfs, Ino::ROOT, "f", FileKind::Regular);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(file, &name("a"))), Fault::NotDirectory);
-    assert_eq!(fault(&mfs, |txn| txn.lookup(Ino(999 << 24), &name("a"))), Fault::NotFound);
+    assert_eq!(fault(&mfs, |txn| txn.names().lookup(file, &name("a"))), Fault::NotDirectory);
+    assert_eq!(fault(&mfs, |txn| txn.names().lookup(Ino(999 << 24), &name("a"))), Fault::NotFound);
 }
 
 #[test]
@@ -541,7 +562,7 @@ fn large_directory_finds_every_name_after_a_dropped_index() {
     }
     mfs.forget_indexes();
     for n in (0..70_000u32).step_by(97) {
-        assert!(run(&mfs, |txn| txn.lookup(dir, &name(format!("{n:x}")))).is_some());
+        assert!(run(&mfs, |txn| txn.names().lookup(dir, &name(format!("{n:x}")))).is_some());
     }
     assert_eq!(list(&mfs, dir, 4096).len(), 70_000);
 }
@@ -558,8 +579,9 @@ fn remove(mfs: &Mfs, dir: Ino, text: &str) {
 fn fill(mfs: &Mfs, dir: Ino, round: u32) -> u32 {
     for n in 0.. {
         let text = name(format!("{round}-{n}"));
-        let made =
-            mfs.run(Cost::SMALL, |txn| txn.create(dir, &text, &new_inode(FileKind::Regular), None));
+        let made = mfs.run(Cost::SMALL, |txn| {
+            txn.names().create(dir, &text, &new_inode(FileKind::Regular), None)
+        });
         match now(made) {
             Ok(_) => {}
             Err(StoreError::Fault(Fault::NoSpace)) => return n,
@@ -633,7 +655,7 @@ fn reused_directory_blocks_issue_no_number_twice() {
             let n = if round % 2 == 0 { n } else { count - 1 - n };
             remove(&mfs, dir, &format!("{n}"));
         }
-        let attr = run(&mfs, |txn| txn.attr(dir)).unwrap();
+        let attr = run(&mfs, |txn| txn.names().attr(dir)).unwrap();
         assert!(attr.blocks <= 2, "{} blocks of an empty directory", attr.blocks);
     }
 }
@@ -667,13 +689,13 @@ fn replay_finds_its_slot_in_given_back_blocks() {
         remove(&mfs, dir, &format!("{n}"));
     }
     // Lost: files created in reused blocks, and an emptied unit.
-    let first = run(&mfs, |txn| txn.attr(dir)).unwrap().blocks;
+    let first = run(&mfs, |txn| txn.names().attr(dir)).unwrap().blocks;
     let made: Vec<Ino> =
         (0..100).map(|n| create(&mfs, dir, &format!("{n}"), FileKind::Regular)).collect();
     for n in 0..100 {
         remove(&mfs, dir, &format!("{n}"));
     }
-    assert_eq!(run(&mfs, |txn| txn.attr(dir)).unwrap().blocks, first);
+    assert_eq!(run(&mfs, |txn| txn.names().attr(dir)).unwrap().blocks, first);
     let second = formatted();
     assert_eq!(create(&second, Ino::ROOT, "dir", FileKind::Directory), dir);
     for n in 0..200 {
@@ -682,21 +704,24 @@ fn replay_finds_its_slot_in_given_back_blocks() {
     for n in 0..200 {
         remove(&second, dir, &format!("{n}"));
     }
-    run(&second, |txn| txn.begin_replays());
+    run(&second, |txn| txn.names().begin_replays());
     for (n, &ino) in made.iter().enumerate().rev() {
         let text = name(format!("{n}"));
         let kind = FileKind::Regular;
-        assert_eq!(run(&second, |txn| txn.create(dir, &text, &new_inode(kind), Some(ino))), ino);
+        assert_eq!(
+            run(&second, |txn| txn.names().create(dir, &text, &new_inode(kind), Some(ino))),
+            ino
+        );
         // Removed at once: no block that another replay names may be freed.
         run(&second, |txn| unlink(txn, dir, &text));
     }
     run(&second, |txn| {
-        txn.end_replays();
+        txn.names().end_replays();
         Ok(())
     });
     // Units that a replay emptied keep their blocks for the next names in the directory; when these
     // are removed the blocks are given back.
-    let blocks = || run(&second, |txn| txn.attr(dir)).unwrap().blocks;
+    let blocks = || run(&second, |txn| txn.names().attr(dir)).unwrap().blocks;
     let left = blocks();
     assert!(left > first, "{left} {first}");
     for n in 0..100 {

@@ -4,13 +4,13 @@ use types::limits::{SLOT_XATTRS_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALU
 use types::{Fault, Ino, MetaBlock};
 
 use super::find::Spot;
+use super::view::Names;
 use crate::format::slot::Slot;
 use crate::format::xattr::{BLOB_MAX, Xattr, decode_xattrs, encode_xattrs};
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
 
-impl Txn<'_> {
+impl Names<'_, '_> {
     /// The value of an xattr.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Txn<'_> {
         let list = match slot.xattr_blob() {
             Some(block) => {
                 let owner = slot.blob_owner(BlobKind::Xattrs);
-                decode_xattrs(&self.read_blob(MetaBlock(block), BLOB_MAX, owner)?)
+                decode_xattrs(&self.txn.read_blob(MetaBlock(block), BLOB_MAX, owner)?)
             }
             None => decode_xattrs(slot.xattrs()),
         };
@@ -96,12 +96,12 @@ impl Txn<'_> {
         let (bytes, owner) = (encode_xattrs(list), slot.blob_owner(BlobKind::Xattrs));
         if bytes.len() <= slot.xattr_room().min(SLOT_XATTRS_MAX) {
             if let Some(block) = old {
-                self.free_blob(block, owner)?;
+                self.txn.free_blob(block, owner)?;
             }
             slot.set_xattr_blob(None);
             slot.set_xattrs(&bytes);
         } else {
-            let block = self.write_blob(old, &bytes, owner, near)?;
+            let block = self.txn.write_blob(old, &bytes, owner, near)?;
             slot.set_xattrs(b"");
             slot.set_xattr_blob(Some(block.0));
         }

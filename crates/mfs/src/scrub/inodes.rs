@@ -77,15 +77,15 @@ impl Scrub<'_> {
         slot.segments().iter().for_each(|segment| self.segment(slot.ino(), segment));
         for blob in blobs {
             let named = |txn: &mut Txn<'_>| {
-                let Some(spot) = txn.spot(place)? else { return Ok(false) };
-                let now = txn.load(&spot)?;
+                let Some(spot) = txn.names().spot(place)? else { return Ok(false) };
+                let now = txn.names().load(&spot)?;
                 Ok(now.state() == SlotState::Inode && now.blobs().contains(&blob))
             };
             self.blob(blob, subject, &named).await?;
         }
         let used = |txn: &mut Txn<'_>, block: MetaBlock| {
-            let Some(spot) = txn.spot(place)? else { return Ok(false) };
-            let now = txn.load(&spot)?;
+            let Some(spot) = txn.names().spot(place)? else { return Ok(false) };
+            let now = txn.names().load(&spot)?;
             Ok(now.state() == SlotState::Inode && layout_of(&now).contains(&block))
         };
         for block in layout {
@@ -132,7 +132,7 @@ fn own_faults(slot: &Slot) -> Vec<Wrong> {
 
 /// The slot at `place` and its faults; `None`: the slot was removed.
 fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
-    let Some(chunk) = txn.read_chunk(place.chunk)? else { return Ok(None) };
+    let Some(chunk) = txn.names().read_chunk(place.chunk)? else { return Ok(None) };
     let dir = chunk.descriptor.owner;
     let run = chunk.run_of(place.block()).filter(|run| run.is_present());
     let Some(run) = run.filter(|_| place.block() < chunk.descriptor.used) else { return Ok(None) };
@@ -154,10 +154,10 @@ fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
     }
     match slot.state() {
         SlotState::Empty => {}
-        SlotState::Link => match txn.locate(slot.ino())? {
+        SlotState::Link => match txn.names().locate(slot.ino())? {
             None => wrong.push((ProblemKind::DanglingName, format!("in directory {dir}"))),
             Some(spot) => {
-                let kind = txn.load(&spot)?.kind();
+                let kind = txn.names().load(&spot)?.kind();
                 if kind != slot.kind() {
                     wrong.push((ProblemKind::WrongKind, format!("in directory {dir}: {kind:?}")));
                 }
@@ -192,7 +192,7 @@ fn look_at_inode(
     } else if moved != Some(place) {
         let detail = format!("chunk {}, slot {}", place.chunk, place.slot);
         wrong.push((ProblemKind::MisplacedInode, detail));
-    } else if txn.locate(ino)?.is_some_and(|spot| spot.place != place) {
+    } else if txn.names().locate(ino)?.is_some_and(|spot| spot.place != place) {
         wrong.push((ProblemKind::DuplicateInode, "it is at home, too".into()));
     }
     let is_orphan = ORPHANS.get(txn, &key)?.is_some();
@@ -225,7 +225,7 @@ fn look_at_inode(
 /// Checks that the layout blocks of a file are its own, and allocated. Returns how many segments
 /// they have, the blocks that these map, and where they end.
 fn look_at_layout_blocks(
-    txn: &Txn<'_>,
+    txn: &mut Txn<'_>,
     home: MetaBlock,
     slot: &Slot,
     wrong: &mut Vec<Wrong>,
@@ -243,7 +243,7 @@ fn look_at_layout_blocks(
             wrong.push((ProblemKind::BadLayoutBlock, format!("metadata block {block}")));
             continue;
         }
-        let list = txn.layout_block_of(home, block, slot.ino())?;
+        let list = txn.layouts().layout_block_of(home, block, slot.ino())?;
         if list[0].file.0 < end {
             wrong.push((ProblemKind::BadLayout, "segments overlap".into()));
         }
@@ -294,12 +294,12 @@ fn look_at_segments(
 }
 
 /// Checks that the first chunks of a directory's content and of its name map are its own.
-fn look_at_content(txn: &Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
+fn look_at_content(txn: &mut Txn<'_>, slot: &Slot, wrong: &mut Vec<Wrong>) -> Result<(), Stop> {
     for (first, map) in [(slot.body(), false), (slot.map(), true)] {
         if first == 0 {
             continue;
         }
-        let chunk = txn.read_chunk(DirNo(first))?.map(|chunk| chunk.descriptor);
+        let chunk = txn.names().read_chunk(DirNo(first))?.map(|chunk| chunk.descriptor);
         let fits = chunk.is_some_and(|chunk| {
             // A directory that is being freed has lost its first chunks.
             let begins = map || chunk.index == 0 || slot.nlink() == 0;

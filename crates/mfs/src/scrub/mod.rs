@@ -373,7 +373,7 @@ impl Scrub<'_> {
                 .query(|txn| {
                     let Some(value) = MOVED.get(txn, &key)? else { return Ok(true) };
                     let place = SlotPlace::unpack(u64::from_le_bytes(value));
-                    let Some(spot) = txn.spot(place)? else { return Ok(false) };
+                    let Some(spot) = txn.names().spot(place)? else { return Ok(false) };
                     Ok(Slot::holds_at(txn.read_slots(spot.block)?, place.index(), ino))
                 })
                 .await?;
@@ -390,8 +390,8 @@ impl Scrub<'_> {
                     if ORPHANS.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
-                    let Some(spot) = txn.locate(ino)? else { return Ok(false) };
-                    Ok(txn.load(&spot)?.nlink() == 0)
+                    let Some(spot) = txn.names().locate(ino)? else { return Ok(false) };
+                    Ok(txn.names().load(&spot)?.nlink() == 0)
                 })
                 .await?;
             if sound == Some(false) {
@@ -416,8 +416,8 @@ impl Scrub<'_> {
                     if NAMESPACE.get(txn, &key)?.is_none() {
                         return Ok(true);
                     }
-                    let Some(spot) = txn.locate(dir)? else { return Ok(false) };
-                    Ok(txn.load(&spot)?.kind() == FileKind::Directory)
+                    let Some(spot) = txn.names().locate(dir)? else { return Ok(false) };
+                    Ok(txn.names().load(&spot)?.kind() == FileKind::Directory)
                 })
                 .await?;
             if sound == Some(false) {
@@ -471,7 +471,7 @@ impl Scrub<'_> {
         let used = chunk.descriptor.used;
         let map = chunk.descriptor.is_map();
         let still = |txn: &mut Txn<'_>, block: MetaBlock| {
-            let Some(chunk) = txn.read_chunk(number)? else { return Ok(false) };
+            let Some(chunk) = txn.names().read_chunk(number)? else { return Ok(false) };
             let used = chunk.descriptor.used;
             Ok(chunk.runs.iter().filter(|run| run.is_present()).any(|run| {
                 let len = run.len.min(used.saturating_sub(run.first));
@@ -513,16 +513,16 @@ impl Scrub<'_> {
 }
 
 /// A chunk, and what of it does not fit.
-type Looked = (crate::names::index::Chunk, Vec<(ProblemKind, String)>);
+type Looked = (crate::names::Chunk, Vec<(ProblemKind, String)>);
 
 /// Compares a chunk with its directory, its neighbours and the bitmap; `None`: it was removed.
 fn look_at(txn: &mut Txn<'_>, number: DirNo) -> Result<Option<Looked>, Stop> {
-    let Some(chunk) = txn.read_chunk(number)? else { return Ok(None) };
+    let Some(chunk) = txn.names().read_chunk(number)? else { return Ok(None) };
     let descriptor = chunk.descriptor;
     let mut wrong = Vec::new();
     if number != SYSTEM_CHUNK {
-        let owner = match txn.locate(descriptor.owner)? {
-            Some(spot) => Some(txn.load(&spot)?.kind()),
+        let owner = match txn.names().locate(descriptor.owner)? {
+            Some(spot) => Some(txn.names().load(&spot)?.kind()),
             None => None,
         };
         if owner != Some(FileKind::Directory) {
@@ -531,7 +531,7 @@ fn look_at(txn: &mut Txn<'_>, number: DirNo) -> Result<Option<Looked>, Stop> {
         }
     }
     if descriptor.next.0 != 0 {
-        let next = txn.read_chunk(descriptor.next)?.map(|next| next.descriptor);
+        let next = txn.names().read_chunk(descriptor.next)?.map(|next| next.descriptor);
         let fits = |next: crate::format::chunk::Descriptor| {
             next.owner == descriptor.owner && next.index == descriptor.index + 1
         };

@@ -16,10 +16,11 @@ use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::namespace::NamespaceEntry;
 use crate::fsck::device_tests::{
-    blocks_in_use, contents, directory, flip, in_world, is_read, links, name, new, open, populated,
-    run, run_fsck, wipe_log,
+    blocks_in_use, contents, directory, flip, in_world, is_read, name, new, open, populated, run,
+    run_fsck, wipe_log,
 };
 use crate::handle::Mfs;
+use crate::testing::links;
 use crate::trees::{CHUNKS, MOVED, NAMESPACE, ORPHANS, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::Stop;
@@ -37,7 +38,7 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
     let (a, b) = (pick(rng), pick(rng));
     let (what, n) = (rng.below(10), rng.below(1 << 20));
     let changed = mfs.run(engine::cost::Cost::DELETE, |txn| {
-        let entries = txn.readdir(Ino::ROOT, 0, 1000)?;
+        let entries = txn.names().readdir(Ino::ROOT, 0, 1000)?;
         let dirs: Vec<Ino> = entries
             .iter()
             .filter(|entry| entry.kind == FileKind::Directory && entry.name.as_bytes()[0] == b'd')
@@ -46,43 +47,47 @@ async fn change(mfs: &Mfs, rng: &mut SimRng, client: ClientId) {
         let dir = |n: u64| dirs[n as usize % dirs.len()];
         let (from, to) = (dir(n), dir(n / 64));
         match what {
-            0 | 1 => txn.create(from, &name(a.clone()), &new(FileKind::Regular), None).map(drop),
-            2 => txn.create(from, &name(a.clone()), &new(FileKind::Symlink), None).map(drop),
+            0 | 1 => {
+                txn.names().create(from, &name(a.clone()), &new(FileKind::Regular), None).map(drop)
+            }
+            2 => {
+                txn.names().create(from, &name(a.clone()), &new(FileKind::Symlink), None).map(drop)
+            }
             3 => directory(txn, from, a.clone()).map(drop),
-            4 | 5 => txn.rename(from, &name(a.clone()), to, &name(b.clone())),
+            4 | 5 => txn.names().rename(from, &name(a.clone()), to, &name(b.clone())),
             6 => {
-                let Some(ino) = txn.lookup(from, &name(a.clone()))? else { return Ok(()) };
-                if txn.attr(ino)?.is_none_or(|attr| attr.kind != FileKind::Regular) {
+                let Some(ino) = txn.names().lookup(from, &name(a.clone()))? else { return Ok(()) };
+                if txn.names().attr(ino)?.is_none_or(|attr| attr.kind != FileKind::Regular) {
                     return Ok(());
                 }
-                txn.link(to, &name(b.clone()), ino)?;
+                txn.names().link(to, &name(b.clone()), ino)?;
                 links(txn, ino, 1)
             }
             7 => {
-                let Some(ino) = txn.lookup(from, &name(a.clone()))? else { return Ok(()) };
-                txn.set_xattr(ino, b"user.x", &vec![7; (n % 9000) as usize])
+                let Some(ino) = txn.names().lookup(from, &name(a.clone()))? else { return Ok(()) };
+                txn.names().set_xattr(ino, b"user.x", &vec![7; (n % 9000) as usize])
             }
             8 => {
-                let Some(ino) = txn.lookup(from, &name(a.clone()))? else { return Ok(()) };
-                if txn.attr(ino)?.is_none_or(|attr| attr.kind != FileKind::Regular) {
+                let Some(ino) = txn.names().lookup(from, &name(a.clone()))? else { return Ok(()) };
+                if txn.names().attr(ino)?.is_none_or(|attr| attr.kind != FileKind::Regular) {
                     return Ok(());
                 }
                 for n in n..n + 9 {
-                    let got = txn.grant(client, None, 1 + n % 3)?[0];
+                    let got = txn.space().grant(client, None, 1 + n % 3)?[0];
                     let state = SegmentState::Written;
                     let file = FileBlock(n % 50 * 4);
                     let segment = Segment { file, len: got.2, pag: got.0, addr: got.1, state };
-                    txn.map(ino, client, segment)?;
+                    txn.layouts().map(ino, client, segment)?;
                 }
                 Ok(())
             }
             _ => {
-                let Some(ino) = txn.lookup(from, &name(a.clone()))? else { return Ok(()) };
-                let attr = txn.attr(ino)?.unwrap();
+                let Some(ino) = txn.names().lookup(from, &name(a.clone()))? else { return Ok(()) };
+                let attr = txn.names().attr(ino)?.unwrap();
                 if attr.kind == FileKind::Directory {
                     return Ok(());
                 }
-                txn.remove_name(from, &name(a.clone()))?;
+                txn.names().remove_name(from, &name(a.clone()))?;
                 links(txn, ino, -1)
             }
         }
@@ -213,12 +218,12 @@ fn lost_write_is_noticed_while_the_block_is_cached() {
         let disk = disk.clone();
         async move {
             let mfs = open(&env).await;
-            let spot = run(&mfs, |txn| txn.locate(Ino::ROOT)).await.unwrap();
+            let spot = run(&mfs, |txn| txn.names().locate(Ino::ROOT)).await.unwrap();
             let at = spot.block.0 * BLOCK as u64;
             let before = disk.peek(at, BLOCK);
             let touch = |txn: &mut Txn<'_>| {
-                let attr = txn.attr(Ino::ROOT)?.unwrap();
-                txn.set_attr(&Attr { uid: attr.uid + 1, ..attr })
+                let attr = txn.names().attr(Ino::ROOT)?.unwrap();
+                txn.names().set_attr(&Attr { uid: attr.uid + 1, ..attr })
             };
             run(&mfs, touch).await;
             bring_home(&env, &mfs).await;
@@ -287,7 +292,7 @@ struct Known {
 }
 
 fn chunk_of(txn: &mut Txn<'_>, dir: Ino) -> Result<DirNo, Stop> {
-    Ok(txn.read_chunks(dir)?[0])
+    Ok(txn.names().read_chunks(dir)?[0])
 }
 
 fn set_slot(
@@ -295,10 +300,10 @@ fn set_slot(
     ino: Ino,
     change: impl FnOnce(&mut crate::format::slot::Slot),
 ) -> Result<(), Stop> {
-    let spot = txn.locate(ino)?.unwrap();
-    let mut slot = txn.load(&spot)?;
+    let spot = txn.names().locate(ino)?.unwrap();
+    let mut slot = txn.names().load(&spot)?;
     change(&mut slot);
-    txn.store(&spot, &slot)
+    txn.names().store(&spot, &slot)
 }
 
 fn set_descriptor(
@@ -314,16 +319,18 @@ fn set_descriptor(
 
 /// A layout block of the file that has many segments.
 fn layout_block(txn: &mut Txn<'_>, known: &Known) -> Result<MetaBlock, Stop> {
-    let big = txn.lookup(known.dir, &name("big".into()))?.unwrap();
-    Ok(txn.locate_live(big)?.1.layout_blocks()[1])
+    let big = txn.names().lookup(known.dir, &name("big".into()))?.unwrap();
+    Ok(txn.names().locate_live(big)?.1.layout_blocks()[1])
 }
 
 const PLANTS: &[Plant] = &[
     (ProblemKind::DanglingName, |txn, known| {
-        txn.put_link(known.dir, b"dangling", Ino(0x0012_3456_7800), FileKind::Fifo).map(drop)
+        txn.names()
+            .put_link(known.dir, b"dangling", Ino(0x0012_3456_7800), FileKind::Fifo)
+            .map(drop)
     }),
     (ProblemKind::WrongKind, |txn, known| {
-        txn.put_link(known.dir, b"other", known.file, FileKind::Fifo).map(drop)
+        txn.names().put_link(known.dir, b"other", known.file, FileKind::Fifo).map(drop)
     }),
     (ProblemKind::MisplacedInode, |txn, known| {
         MOVED.remove(txn, &known.moved.0.to_be_bytes()).map(drop)
@@ -340,7 +347,7 @@ const PLANTS: &[Plant] = &[
     }),
     (ProblemKind::WrongBlockCount, |txn, known| set_slot(txn, known.file, |s| s.set_blocks(77))),
     (ProblemKind::BadLayout, |txn, known| {
-        let big = txn.lookup(known.dir, &name("big".into()))?.unwrap();
+        let big = txn.names().lookup(known.dir, &name("big".into()))?.unwrap();
         set_slot(txn, big, |slot| slot.set_body(slot.body() + 1))
     }),
     (ProblemKind::BadLayoutBlock, |txn, known| {
@@ -379,7 +386,7 @@ const PLANTS: &[Plant] = &[
     }),
     (ProblemKind::FreeMetaBlock, |txn, known| {
         let chunk = chunk_of(txn, known.dir)?;
-        let start = txn.read_chunk(chunk)?.unwrap().runs[0].start;
+        let start = txn.names().read_chunk(chunk)?.unwrap().runs[0].start;
         txn.free_meta(start, 1)
     }),
     (ProblemKind::BadName, |txn, known| set_slot(txn, known.file, |slot| slot.set_name(b"a/b"))),
@@ -408,8 +415,8 @@ fn inconsistent_structures_are_reported() {
         in_world(&disk, |env| async move {
             let mfs = open(&env).await;
             let known = run(&mfs, |txn| {
-                let dir = txn.lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
-                let file = txn.lookup(dir, &name("f1".into()))?.unwrap();
+                let dir = txn.names().lookup(Ino::ROOT, &name("d0".into()))?.unwrap();
+                let file = txn.names().lookup(dir, &name("f1".into()))?.unwrap();
                 let moved = MOVED.last(txn)?.map(|(key, _)| Ino(u64::from_be_bytes(key))).unwrap();
                 let orphan = ORPHANS.last(txn)?.map(|(key, _)| Ino(u64::from_be_bytes(key)));
                 Ok(Known { dir, file, moved, orphan: orphan.unwrap() })

@@ -8,28 +8,28 @@
 
 use types::{Ino, PagBlock, PagId, Segment};
 
+use super::view::Space;
 use crate::format::space::{FreedRun, decode_run_key, run_key};
 use crate::handle::Mfs;
 use crate::trees::FREED;
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Freed runs that are examined for each one made free.
 const LOOK: usize = 16;
 
-impl Txn<'_> {
+impl Space<'_, '_> {
     /// Adds blocks that left the layout of `ino` to the freed tree: they become free when that is
     /// durable.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn free_later(&mut self, ino: Ino, segments: &[Segment]) -> Result<(), Stop> {
-        let stamp = self.log_end();
+        let stamp = self.txn.log_end();
         for segment in segments {
             let freed = FreedRun { len: segment.len, ino, stamp };
             let key = run_key(segment.pag, segment.addr.0);
-            if FREED.insert(self, &key, &freed.encode())?.is_some() {
-                return Err(FREED.corrupt(self, "a data block is freed twice"));
+            if FREED.insert(self.txn, &key, &freed.encode())?.is_some() {
+                return Err(FREED.corrupt(self.txn, "a data block is freed twice"));
             }
             self.count(segment.pag, 0, segment.len as i64)?;
         }
@@ -46,11 +46,11 @@ impl Txn<'_> {
         if self.is_held(Ino::NONE) {
             return Ok(0);
         }
-        let durable = self.durable().lsn;
-        let at = self.volatile().space.freed_at;
+        let durable = self.txn.durable().lsn;
+        let at = self.txn.volatile().space.freed_at;
         let (pag, start) = at.unwrap_or((PagId(0), 0));
         let look = max.saturating_mul(LOOK);
-        let found = FREED.range(self, &run_key(pag, start), look)?;
+        let found = FREED.range(self.txn, &run_key(pag, start), look)?;
         let (mut blocks, mut runs, mut next) = (0, 0, None);
         for (n, (key, value)) in found.into_iter().enumerate() {
             let ((pag, PagBlock(start)), freed) = (decode_run_key(&key), FreedRun::decode(&value));
@@ -61,7 +61,7 @@ impl Txn<'_> {
             if freed.len == 0 || early || self.is_held(freed.ino) || self.is_frozen(freed.ino)? {
                 continue;
             }
-            FREED.remove(self, &key)?;
+            FREED.remove(self.txn, &key)?;
             self.count(pag, 0, -(freed.len as i64))?;
             self.add_free(pag, start, freed.len)?;
             blocks += freed.len;
@@ -72,13 +72,13 @@ impl Txn<'_> {
             }
         }
         if next != at {
-            self.on_commit(move |volatile, _| volatile.space.freed_at = next);
+            self.txn.on_commit(move |volatile, _| volatile.space.freed_at = next);
         }
         Ok(blocks)
     }
 
     fn is_held(&self, ino: Ino) -> bool {
-        let holds = &self.volatile().space.holds;
+        let holds = &self.txn.volatile().space.holds;
         holds.contains_key(&ino) || holds.contains_key(&Ino::NONE)
     }
 }

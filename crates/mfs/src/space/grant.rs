@@ -8,7 +8,7 @@ use types::{ClientId, Fault, PagBlock, PagId};
 
 use super::pags::PagState;
 use super::runs::FreeRun;
-use crate::txn::Txn;
+use super::view::Space;
 use engine::error::Stop;
 
 /// Free runs that are examined for one grant.
@@ -16,13 +16,13 @@ const LOOK: usize = 64;
 /// Most pieces of one grant.
 const PIECES: usize = 16;
 
-impl Txn<'_> {
+impl Space<'_, '_> {
     /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
     /// `hint` if it has any.
     ///
     /// # Errors
     /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
-    /// [`Txn::release_freed`]); `Invalid` for 0 blocks.
+    /// [`Space::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant(
         &mut self,
         client: ClientId,
@@ -34,7 +34,7 @@ impl Txn<'_> {
         }
         let pags = self.pags()?;
         let pag = choose(&pags, client, hint, blocks).ok_or(Stop::Fault(Fault::NoSpace))?;
-        let cursor = self.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
+        let cursor = self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
         let pieces = pick(self.look(pag, cursor)?, blocks);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
@@ -44,7 +44,7 @@ impl Txn<'_> {
             end = start + len;
             out.push((pag, PagBlock(start), len));
         }
-        self.on_commit(move |volatile, _| {
+        self.txn.on_commit(move |volatile, _| {
             volatile.space.cursors.insert(pag, end);
         });
         if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }

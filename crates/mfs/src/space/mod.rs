@@ -1,4 +1,4 @@
-//! Data space: the layouts of files, and who owns the blocks of the data zones.
+//! Data space: who owns the blocks of the data zones.
 //!
 //! Invariants:
 //! - every block above a PAG's label is in exactly one state: free, in a client's pool
@@ -8,26 +8,20 @@
 //!   them, no lease holds them back and no evicted client could still write them;
 //! - the counts in the PAG table are the sums of the trees.
 
-pub mod freed;
-pub mod frozen;
-pub mod grant;
-pub mod inline_data;
-pub mod layout;
-pub(crate) mod layout_ahead;
-pub(crate) mod near;
-pub mod pags;
-pub mod pool;
-pub mod runs;
-pub mod splice;
+mod clients;
+mod freed;
+mod frozen;
+mod grant;
+mod owner;
+mod pags;
+mod pool;
+mod runs;
+mod view;
 
 pub use frozen::ALL_FILES;
+pub use owner::BlockOwner;
 pub use pags::PagState;
+pub use view::Space;
 
-pub use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
-
-#[cfg(test)]
-mod fragment_tests;
-#[cfg(test)]
-mod inline_data_tests;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,10 @@
 use types::limits::PAGS_MAX;
 use types::{Fault, PagId, Uuid};
 
+use super::view::Space;
 use crate::format::space::{PagRecord, pag_key, run_key};
 use crate::mkfs::PagFormat;
 use crate::trees::{FREE, PAGS};
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// One data zone.
@@ -24,14 +24,14 @@ pub struct PagState {
     pub freed: u64,
 }
 
-impl Txn<'_> {
+impl Space<'_, '_> {
     /// Every data zone, by number.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn pags(&mut self) -> Result<Vec<PagState>, Stop> {
         let mut out = Vec::new();
-        PAGS.for_each(self, &[0; 2], |key, value| {
+        PAGS.for_each(self.txn, &[0; 2], |key, value| {
             let record = PagRecord::decode(value);
             out.push(PagState {
                 id: PagId(u16::from_be_bytes(*key)),
@@ -53,29 +53,29 @@ impl Txn<'_> {
         for pag in pags {
             let free = pag.blocks - 1;
             let record = PagRecord { uuid: pag.uuid, blocks: pag.blocks, free, freed: 0 };
-            if PAGS.insert(self, &pag_key(pag.id), &record.encode())?.is_some() {
+            if PAGS.insert(self.txn, &pag_key(pag.id), &record.encode())?.is_some() {
                 return Err(Stop::Fault(Fault::Invalid));
             }
-            FREE.insert(self, &run_key(pag.id, 1), &free.to_le_bytes())?;
+            FREE.insert(self.txn, &run_key(pag.id, 1), &free.to_le_bytes())?;
         }
         Ok(())
     }
 
     pub(crate) fn pag(&self, pag: PagId) -> Result<Option<PagRecord>, Stop> {
-        Ok(PAGS.get(self, &pag_key(pag))?.map(|value| PagRecord::decode(&value)))
+        Ok(PAGS.get(self.txn, &pag_key(pag))?.map(|value| PagRecord::decode(&value)))
     }
 
     /// Changes the counts of a PAG.
     pub(crate) fn count(&mut self, pag: PagId, free: i64, freed: i64) -> Result<(), Stop> {
         let Some(mut record) = self.pag(pag)? else {
-            return Err(PAGS.corrupt(self, "blocks of a data zone that is not in the table"));
+            return Err(PAGS.corrupt(self.txn, "blocks of a data zone that is not in the table"));
         };
         let sums = (record.free.checked_add_signed(free), record.freed.checked_add_signed(freed));
         let (Some(free), Some(freed)) = sums else {
-            return Err(PAGS.corrupt(self, "the counts of a data zone are wrong"));
+            return Err(PAGS.corrupt(self.txn, "the counts of a data zone are wrong"));
         };
         (record.free, record.freed) = (free, freed);
-        PAGS.insert(self, &pag_key(pag), &record.encode())?;
+        PAGS.insert(self.txn, &pag_key(pag), &record.encode())?;
         Ok(())
     }
 }

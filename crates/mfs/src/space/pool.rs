@@ -3,15 +3,15 @@
 use types::{ClientId, Fault, PagBlock, PagId};
 
 use super::runs::FreeRun;
+use super::view::Space;
 use crate::format::space::{decode_pool_key, pool_key};
 use crate::trees::POOLS;
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Most runs that one step gives back.
 pub(crate) const STEP: usize = 128;
 
-impl Txn<'_> {
+impl Space<'_, '_> {
     /// Every run of a client's pool, by address.
     ///
     /// # Errors
@@ -20,13 +20,13 @@ impl Txn<'_> {
         self.pool_part(client, usize::MAX)
     }
 
-    pub(crate) fn pool_part(
+    pub(super) fn pool_part(
         &self,
         client: ClientId,
         max: usize,
     ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
         let mut out = Vec::new();
-        POOLS.for_each(self, &pool_key(client, PagId(0), 0), |key, value| {
+        POOLS.for_each(self.txn, &pool_key(client, PagId(0), 0), |key, value| {
             let (of, pag, start) = decode_pool_key(key);
             if of == client && out.len() < max {
                 out.push((pag, start, u64::from_le_bytes(*value)));
@@ -53,7 +53,7 @@ impl Txn<'_> {
     }
 
     /// Adds blocks to a pool.
-    pub(crate) fn pool_add(
+    pub(super) fn pool_add(
         &mut self,
         client: ClientId,
         pag: PagId,
@@ -63,20 +63,20 @@ impl Txn<'_> {
         let (mut from, mut end) = (start, start + len);
         if let Some((before, n)) = self.pool_run_to(client, pag, start)? {
             if before + n > start {
-                return Err(POOLS.corrupt(self, "a data block is granted twice"));
+                return Err(POOLS.corrupt(self.txn, "a data block is granted twice"));
             }
             if before + n == start {
                 from = before;
             }
         }
-        let next = POOLS.next(self, &pool_key(client, pag, start))?;
+        let next = POOLS.next(self.txn, &pool_key(client, pag, start))?;
         if let Some((key, value)) = next
             && key == pool_key(client, pag, end)
         {
-            POOLS.remove(self, &key)?;
+            POOLS.remove(self.txn, &key)?;
             end += u64::from_le_bytes(value);
         }
-        POOLS.insert(self, &pool_key(client, pag, from), &(end - from).to_le_bytes())?;
+        POOLS.insert(self.txn, &pool_key(client, pag, from), &(end - from).to_le_bytes())?;
         Ok(())
     }
 
@@ -100,23 +100,23 @@ impl Txn<'_> {
             return Err(Stop::Fault(Fault::Invalid));
         }
         if from < start {
-            POOLS.insert(self, &pool_key(client, pag, from), &(start - from).to_le_bytes())?;
+            POOLS.insert(self.txn, &pool_key(client, pag, from), &(start - from).to_le_bytes())?;
         } else {
-            POOLS.remove(self, &pool_key(client, pag, from))?;
+            POOLS.remove(self.txn, &pool_key(client, pag, from))?;
         }
         if end < from + n {
-            POOLS.insert(self, &pool_key(client, pag, end), &(from + n - end).to_le_bytes())?;
+            POOLS.insert(self.txn, &pool_key(client, pag, end), &(from + n - end).to_le_bytes())?;
         }
         Ok(())
     }
 
-    pub(crate) fn pool_run_to(
+    pub(super) fn pool_run_to(
         &self,
         client: ClientId,
         pag: PagId,
         to: u64,
     ) -> Result<Option<FreeRun>, Stop> {
-        let found = POOLS.prev(self, &pool_key(client, pag, to))?;
+        let found = POOLS.prev(self.txn, &pool_key(client, pag, to))?;
         Ok(found.and_then(|(key, value)| {
             let (of, on, start) = decode_pool_key(&key);
             (of == client && on == pag).then_some((start.0, u64::from_le_bytes(value)))

@@ -2,18 +2,18 @@
 
 use types::{Bug, PagId, planted};
 
+use super::view::Space;
 use crate::format::space::{decode_run_key, run_key};
 use crate::trees::FREE;
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// A run of blocks of a PAG: first block, length.
 pub(crate) type FreeRun = (u64, u64);
 
-impl Txn<'_> {
+impl Space<'_, '_> {
     /// The run of the free tree that begins at `from` or later.
     pub(crate) fn free_run_from(&self, pag: PagId, from: u64) -> Result<Option<FreeRun>, Stop> {
-        let found = FREE.next(self, &run_key(pag, from))?;
+        let found = FREE.next(self.txn, &run_key(pag, from))?;
         Ok(found.and_then(|(key, value)| {
             let (of, start) = decode_run_key(&key);
             (of == pag).then_some((start.0, u64::from_le_bytes(value)))
@@ -22,7 +22,7 @@ impl Txn<'_> {
 
     /// The run of the free tree that begins at `to` or before.
     pub(crate) fn free_run_to(&self, pag: PagId, to: u64) -> Result<Option<FreeRun>, Stop> {
-        let found = FREE.prev(self, &run_key(pag, to))?;
+        let found = FREE.prev(self.txn, &run_key(pag, to))?;
         Ok(found.and_then(|(key, value)| {
             let (of, start) = decode_run_key(&key);
             (of == pag).then_some((start.0, u64::from_le_bytes(value)))
@@ -30,15 +30,15 @@ impl Txn<'_> {
     }
 
     /// Adds blocks to the free tree.
-    pub(crate) fn add_free(&mut self, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
+    pub(super) fn add_free(&mut self, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
         let total = self.pag(pag)?.map_or(0, |record| record.blocks);
         if start == 0 || len == 0 || start.checked_add(len).is_none_or(|end| end > total) {
-            return Err(FREE.corrupt(self, "freed blocks lie outside their data zone"));
+            return Err(FREE.corrupt(self.txn, "freed blocks lie outside their data zone"));
         }
         let (mut from, mut end) = (start, start + len);
         if let Some((before, n)) = self.free_run_to(pag, start)? {
             if before + n > start {
-                return Err(FREE.corrupt(self, "a data block is freed twice"));
+                return Err(FREE.corrupt(self.txn, "a data block is freed twice"));
             }
             if before + n == start {
                 from = before;
@@ -46,19 +46,19 @@ impl Txn<'_> {
         }
         if let Some((next, n)) = self.free_run_from(pag, start)? {
             if next < end {
-                return Err(FREE.corrupt(self, "a data block is freed twice"));
+                return Err(FREE.corrupt(self.txn, "a data block is freed twice"));
             }
             if next == end {
-                FREE.remove(self, &run_key(pag, next))?;
+                FREE.remove(self.txn, &run_key(pag, next))?;
                 end = next + n;
             }
         }
-        FREE.insert(self, &run_key(pag, from), &(end - from).to_le_bytes())?;
+        FREE.insert(self.txn, &run_key(pag, from), &(end - from).to_le_bytes())?;
         self.count(pag, len as i64, 0)
     }
 
     /// Takes the first `len` blocks of the free run that begins at `start` and is `run` long.
-    pub(crate) fn take_free(
+    pub(super) fn take_free(
         &mut self,
         pag: PagId,
         start: u64,
@@ -68,9 +68,9 @@ impl Txn<'_> {
         if planted(Bug::DoubleAllocation) {
             return Ok(());
         }
-        FREE.remove(self, &run_key(pag, start))?;
+        FREE.remove(self.txn, &run_key(pag, start))?;
         if len < run {
-            FREE.insert(self, &run_key(pag, start + len), &(run - len).to_le_bytes())?;
+            FREE.insert(self.txn, &run_key(pag, start + len), &(run - len).to_le_bytes())?;
         }
         self.count(pag, -(len as i64), 0)
     }

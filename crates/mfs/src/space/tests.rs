@@ -6,8 +6,8 @@ use types::{ClientId, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment,
 
 use crate::format::slot::SlotSize;
 use crate::handle::Mfs;
+use crate::layouts::LayoutLimits;
 use crate::names::NewInode;
-use crate::space::LayoutLimits;
 use crate::testing::{formatted, formatted_inline_near, now, random};
 use crate::txn::Txn;
 use engine::cost::Cost;
@@ -41,7 +41,7 @@ fn file(mfs: &Mfs) -> Ino {
         client: ClientId::NONE,
         symlink: None,
     };
-    run(mfs, |txn| txn.create_orphan(&new, None))
+    run(mfs, |txn| txn.names().create_orphan(&new, None))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn check(&self, mfs: &Mfs, clients: &[ClientId]) {
-        for pag in run(mfs, |txn| txn.pags()) {
+        for pag in run(mfs, |txn| txn.space().pags()) {
             let mine = self.owners.iter().filter(|((of, _), _)| *of == pag.id);
             let (freed, used): (Vec<_>, Vec<_>) =
                 mine.partition(|(_, owner)| matches!(owner, Owner::Freed(_)));
@@ -75,13 +75,13 @@ impl Model {
         }
         for &client in clients {
             let mut blocks = Vec::new();
-            for (pag, start, len) in run(mfs, |txn| txn.pool(client)) {
+            for (pag, start, len) in run(mfs, |txn| txn.space().pool(client)) {
                 blocks.extend((start.0..start.0 + len).map(|block| (pag, block)));
             }
             assert_eq!(blocks, self.blocks_of(Owner::Pool(client)));
         }
         for (&ino, wanted) in &self.files {
-            let list = run(mfs, |txn| txn.layout(ino, FileBlock(0), usize::MAX));
+            let list = run(mfs, |txn| txn.layouts().layout(ino, FileBlock(0), usize::MAX));
             let mut found = BTreeMap::new();
             for pair in list.windows(2) {
                 assert!(pair[0].end() <= pair[1].file.0);
@@ -94,7 +94,7 @@ impl Model {
                 }
             }
             assert_eq!(&found, wanted);
-            let blocks = run(mfs, |txn| txn.attr(ino)).unwrap().blocks;
+            let blocks = run(mfs, |txn| txn.names().attr(ino)).unwrap().blocks;
             assert_eq!(blocks, wanted.len() as u64);
         }
     }
@@ -128,7 +128,7 @@ fn step(
             if model.blocks_of(Owner::Pool(client)).len() > 2000 {
                 return;
             }
-            for (pag, start, len) in run(mfs, |txn| txn.grant(client, None, blocks)) {
+            for (pag, start, len) in run(mfs, |txn| txn.space().grant(client, None, blocks)) {
                 for block in start.0..start.0 + len {
                     let old = model.owners.insert((pag, block), Owner::Pool(client));
                     assert_eq!(old, None);
@@ -136,7 +136,7 @@ fn step(
             }
         }
         2..=6 => {
-            let pool = run(mfs, |txn| txn.pool(client));
+            let pool = run(mfs, |txn| txn.space().pool(client));
             let Some(&(pag, start, len)) = pool.get(random(seed, 5) as usize) else { return };
             let skip = random(seed, len);
             let len = (len - skip).min(1 + random(seed, most));
@@ -144,7 +144,7 @@ fn step(
             let state = if written { SegmentState::Written } else { SegmentState::Unwritten };
             let addr = PagBlock(start.0 + skip);
             let segment = Segment { file: FileBlock(from), len, pag, addr, state };
-            run(mfs, |txn| txn.map(ino, client, segment));
+            run(mfs, |txn| txn.layouts().map(ino, client, segment));
             model.free(ino, from, from + len);
             for n in 0..len {
                 let block = (pag, addr.0 + n);
@@ -153,31 +153,31 @@ fn step(
             }
         }
         7 => {
-            run(mfs, |txn| txn.mark_written(ino, FileBlock(from), to - from));
+            run(mfs, |txn| txn.layouts().mark_written(ino, FileBlock(from), to - from));
             let file = model.files.get_mut(&ino).unwrap();
             file.range_mut(from..to).for_each(|(_, entry)| entry.1 = true);
         }
         8 => {
-            while !run(mfs, |txn| txn.unmap_step(ino, from, to, 3)) {}
+            while !run(mfs, |txn| txn.layouts().unmap_step(ino, from, to, 3)) {}
             model.free(ino, from, to);
         }
         9 => {
-            let pool = run(mfs, |txn| txn.pool(client));
+            let pool = run(mfs, |txn| txn.space().pool(client));
             let Some(&(pag, start, len)) = pool.first() else { return };
             let (skip, n) = (len / 3, 1 + len / 3);
-            run(mfs, |txn| txn.pool_return(client, pag, PagBlock(start.0 + skip), n));
+            run(mfs, |txn| txn.space().pool_return(client, pag, PagBlock(start.0 + skip), n));
             for block in start.0 + skip..start.0 + skip + n {
                 assert_eq!(model.owners.remove(&(pag, block)), Some(Owner::Pool(client)));
             }
         }
         10 => {
             let max = 1 + random(seed, 9) as usize;
-            run(mfs, |txn| txn.release_freed(max));
+            run(mfs, |txn| txn.space().release_freed(max));
             sync_freed(mfs, model);
         }
         // Larger files live longer.
         _ if random(seed, blocks / 50) == 0 => {
-            while !run(mfs, |txn| txn.free_inode_step(ino, 2)) {}
+            while !run(mfs, |txn| txn.names().free_inode_step(ino, 2)) {}
             model.free(ino, 0, u64::MAX);
             model.files.remove(&ino);
             model.files.insert(file(mfs), BTreeMap::new());
@@ -189,21 +189,19 @@ fn step(
 /// The store chooses which freed blocks become free: takes that over, and checks that nothing else
 /// became free.
 fn sync_freed(mfs: &Mfs, model: &mut Model) {
-    let freed = run(mfs, |txn| txn.freed_blocks());
+    let freed = run(mfs, freed_blocks);
     model.owners.retain(|block, owner| !matches!(owner, Owner::Freed(_)) || freed.contains(block));
 }
 
-impl Txn<'_> {
-    fn freed_blocks(&mut self) -> Result<std::collections::BTreeSet<Block>, Stop> {
-        let mut out = std::collections::BTreeSet::new();
-        crate::trees::FREED.for_each(self, &[0; 10], |key, value| {
-            let (pag, start) = crate::format::space::decode_run_key(key);
-            let len = crate::format::space::FreedRun::decode(value).len;
-            out.extend((start.0..start.0 + len).map(|block| (pag, block)));
-            true
-        })?;
-        Ok(out)
-    }
+fn freed_blocks(txn: &mut Txn<'_>) -> Result<std::collections::BTreeSet<Block>, Stop> {
+    let mut out = std::collections::BTreeSet::new();
+    crate::trees::FREED.for_each(txn, &[0; 10], |key, value| {
+        let (pag, start) = crate::format::space::decode_run_key(key);
+        let len = crate::format::space::FreedRun::decode(value).len;
+        out.extend((start.0..start.0 + len).map(|block| (pag, block)));
+        true
+    })?;
+    Ok(out)
 }
 
 #[test]
@@ -225,18 +223,18 @@ fn data_space_operations_equal_a_table_of_blocks() {
         }
         model.check(&mfs, &clients);
         for &client in &clients {
-            assert_eq!(fault(&mfs, |txn| txn.remove_client(client)), Fault::Busy);
-            run(&mfs, |txn| txn.quarantine(client));
-            while !run(&mfs, |txn| txn.release_pool(client)) {}
-            assert!(run(&mfs, |txn| txn.remove_client(client)));
+            assert_eq!(fault(&mfs, |txn| txn.space().remove_client(client)), Fault::Busy);
+            run(&mfs, |txn| txn.space().quarantine(client));
+            while !run(&mfs, |txn| txn.space().release_pool(client)) {}
+            assert!(run(&mfs, |txn| txn.space().remove_client(client)));
         }
         for ino in model.files.into_keys() {
-            while !run(&mfs, |txn| txn.free_inode_step(ino, 100)) {}
+            while !run(&mfs, |txn| txn.names().free_inode_step(ino, 100)) {}
         }
-        while run(&mfs, |txn| txn.release_freed(100)) > 0 {}
-        for pag in run(&mfs, |txn| txn.pags()) {
+        while run(&mfs, |txn| txn.space().release_freed(100)) > 0 {}
+        for pag in run(&mfs, |txn| txn.space().pags()) {
             assert_eq!((pag.free, pag.freed), (pag.total, 0));
-            let whole = run(&mfs, |txn| txn.free_run_from(pag.id, 0));
+            let whole = run(&mfs, |txn| txn.space().free_run_from(pag.id, 0));
             assert_eq!(whole, Some((1, pag.total)), "everything joined into one run");
         }
     }
@@ -276,18 +274,25 @@ fn blocks_of_another_pool_or_file_cannot_be_mapped() {
     let mfs = formatted();
     let (a, b) = (run(&mfs, |t| t.new_client(b"a")), run(&mfs, |t| t.new_client(b"")));
     let ino = file(&mfs);
-    let (pag, addr, len) = run(&mfs, |txn| txn.grant(a, None, 8))[0];
+    let (pag, addr, len) = run(&mfs, |txn| txn.space().grant(a, None, 8))[0];
     let segment = Segment { file: FileBlock(0), len, pag, addr, state: SegmentState::Written };
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, b, segment)), Fault::Invalid);
+    assert_eq!(fault(&mfs, |txn| txn.layouts().map(ino, b, segment)), Fault::Invalid);
     let longer = Segment { len: len + 1, ..segment };
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, a, longer)), Fault::Invalid);
-    run(&mfs, |txn| txn.map(ino, a, segment));
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, a, segment)), Fault::Invalid, "mapped already");
+    assert_eq!(fault(&mfs, |txn| txn.layouts().map(ino, a, longer)), Fault::Invalid);
+    run(&mfs, |txn| txn.layouts().map(ino, a, segment));
+    assert_eq!(
+        fault(&mfs, |txn| txn.layouts().map(ino, a, segment)),
+        Fault::Invalid,
+        "mapped already"
+    );
     let nonsense = Segment { file: FileBlock(u64::MAX), ..segment };
-    assert_eq!(fault(&mfs, |txn| txn.map(ino, a, nonsense)), Fault::Invalid);
-    assert_eq!(fault(&mfs, |txn| txn.pool_return(a, pag, PagBlock(u64::MAX), 2)), Fault::Invalid);
-    assert_eq!(fault(&mfs, |txn| txn.grant(a, None, 0)), Fault::Invalid);
-    assert_eq!(fault(&mfs, |txn| txn.layout(Ino::ROOT, FileBlock(0), 1)), Fault::Invalid);
+    assert_eq!(fault(&mfs, |txn| txn.layouts().map(ino, a, nonsense)), Fault::Invalid);
+    assert_eq!(
+        fault(&mfs, |txn| txn.space().pool_return(a, pag, PagBlock(u64::MAX), 2)),
+        Fault::Invalid
+    );
+    assert_eq!(fault(&mfs, |txn| txn.space().grant(a, None, 0)), Fault::Invalid);
+    assert_eq!(fault(&mfs, |txn| txn.layouts().layout(Ino::ROOT, FileBlock(0), 1)), Fault::Invalid);
 }
 
 /// SEMANTICS 3.5.
@@ -296,25 +301,25 @@ fn held_and_frozen_blocks_do_not_become_free() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let ino = file(&mfs);
-    let (pag, addr, len) = run(&mfs, |txn| txn.grant(client, None, 8))[0];
+    let (pag, addr, len) = run(&mfs, |txn| txn.space().grant(client, None, 8))[0];
     let segment = Segment { file: FileBlock(3), len, pag, addr, state: SegmentState::Written };
-    run(&mfs, |txn| txn.map(ino, client, segment));
-    run(&mfs, |txn| txn.freeze(client, ino));
-    assert_eq!(run(&mfs, |txn| txn.frozen(client)), [ino]);
+    run(&mfs, |txn| txn.layouts().map(ino, client, segment));
+    run(&mfs, |txn| txn.space().freeze(client, ino));
+    assert_eq!(run(&mfs, |txn| txn.space().frozen(client)), [ino]);
     mfs.hold_freed(ino);
     mfs.hold_freed(ino);
-    assert!(run(&mfs, |txn| txn.unmap(ino, FileBlock(0), FileBlock(u64::MAX))));
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0);
+    assert!(run(&mfs, |txn| txn.layouts().unmap(ino, FileBlock(0), FileBlock(u64::MAX))));
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), 0);
     mfs.unhold_freed(ino);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0);
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), 0);
     mfs.unhold_freed(ino);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "still frozen");
-    run(&mfs, |txn| txn.unfreeze(client, ino));
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), 0, "still frozen");
+    run(&mfs, |txn| txn.space().unfreeze(client, ino));
     mfs.hold_freed(Ino::NONE);
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), 0, "a hold on all files");
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), 0, "a hold on all files");
     mfs.unhold_freed(Ino::NONE);
-    assert!(!run(&mfs, |txn| txn.is_frozen(ino)));
-    assert_eq!(run(&mfs, |txn| txn.release_freed(9)), len);
+    assert!(!run(&mfs, |txn| txn.space().is_frozen(ino)));
+    assert_eq!(run(&mfs, |txn| txn.space().release_freed(9)), len);
 }
 
 #[test]
@@ -323,26 +328,26 @@ fn data_space_runs_out_and_is_freed_again() {
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let mut granted = 0;
     loop {
-        match now(mfs.run(Cost::STEP, |txn| txn.grant(client, None, 1000))) {
+        match now(mfs.run(Cost::STEP, |txn| txn.space().grant(client, None, 1000))) {
             Ok((pieces, _)) => granted += pieces.iter().map(|piece| piece.2).sum::<u64>(),
             Err(StoreError::Fault(Fault::NoSpace)) => break,
             Err(other) => panic!("{other}"),
         }
     }
     assert_eq!(granted, 2 * 9_999);
-    let (pag, start, _) = run(&mfs, |txn| txn.pool(client))[0];
-    run(&mfs, |txn| txn.pool_return(client, pag, start, 5));
-    assert_eq!(run(&mfs, |txn| txn.grant(client, None, 1000)), [(pag, start, 5)]);
+    let (pag, start, _) = run(&mfs, |txn| txn.space().pool(client))[0];
+    run(&mfs, |txn| txn.space().pool_return(client, pag, start, 5));
+    assert_eq!(run(&mfs, |txn| txn.space().grant(client, None, 1000)), [(pag, start, 5)]);
 }
 
 #[test]
 fn grants_of_one_client_follow_each_other() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
-    let first = run(&mfs, |txn| txn.grant(client, None, 16))[0];
-    let second = run(&mfs, |txn| txn.grant(client, Some(first.0), 16))[0];
+    let first = run(&mfs, |txn| txn.space().grant(client, None, 16))[0];
+    let second = run(&mfs, |txn| txn.space().grant(client, Some(first.0), 16))[0];
     assert_eq!((second.0, second.1.0), (first.0, first.1.0 + 16));
-    assert_eq!(run(&mfs, |txn| txn.pool(client)), [(first.0, first.1, 32)]);
+    assert_eq!(run(&mfs, |txn| txn.space().pool(client)), [(first.0, first.1, 32)]);
 }
 
 #[test]
@@ -350,7 +355,7 @@ fn layout_edit_of_too_many_segments_is_refused_but_works_in_steps() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
     let ino = file(&mfs);
-    let pieces = run(&mfs, |txn| txn.grant(client, None, 3000));
+    let pieces = run(&mfs, |txn| txn.space().grant(client, None, 3000));
     let (pag, addr, _) = pieces[0];
     for n in 0..1500 {
         let segment = Segment {
@@ -360,19 +365,19 @@ fn layout_edit_of_too_many_segments_is_refused_but_works_in_steps() {
             addr: PagBlock(addr.0 + n),
             state: SegmentState::Unwritten,
         };
-        run(&mfs, |txn| txn.map(ino, client, segment));
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment));
     }
-    let whole = run(&mfs, |txn| txn.layout(ino, FileBlock(0), usize::MAX));
+    let whole = run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), usize::MAX));
     assert_eq!(whole.len(), 1500);
-    assert_eq!(run(&mfs, |txn| txn.layout(ino, FileBlock(1001), 3))[0].file.0, 1002);
-    let refused = fault(&mfs, |txn| txn.mark_written(ino, FileBlock(0), 3000));
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(1001), 3))[0].file.0, 1002);
+    let refused = fault(&mfs, |txn| txn.layouts().mark_written(ino, FileBlock(0), 3000));
     assert_eq!(refused, Fault::Overloaded);
     let mut steps = 0;
-    while !run(&mfs, |txn| txn.unmap(ino, FileBlock(0), FileBlock(u64::MAX))) {
+    while !run(&mfs, |txn| txn.layouts().unmap(ino, FileBlock(0), FileBlock(u64::MAX))) {
         steps += 1;
     }
-    assert_eq!(steps, 1500 / super::layout::UNMAP_STEP);
-    assert_eq!(run(&mfs, |txn| txn.layout(ino, FileBlock(0), 9)), []);
+    assert_eq!(steps, 1500 / crate::layouts::UNMAP_STEP);
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 9)), []);
 }
 
 #[test]
@@ -383,19 +388,19 @@ fn longer_name_moves_segments_to_the_tree_and_loses_none() {
     let ino = file(&mfs);
     let short = Name::new(b"s").unwrap();
     let long = Name::new(&[b'l'; 255]).unwrap();
-    run(&mfs, |txn| txn.link(Ino::ROOT, &short, ino));
-    let (pag, addr, _) = run(&mfs, |txn| txn.grant(client, None, 100))[0];
+    run(&mfs, |txn| txn.names().link(Ino::ROOT, &short, ino));
+    let (pag, addr, _) = run(&mfs, |txn| txn.space().grant(client, None, 100))[0];
     for n in 0..10 {
         let addr = PagBlock(addr.0 + n);
         let state = SegmentState::Written;
         let segment = Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
-        run(&mfs, |txn| txn.map(ino, client, segment));
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment));
     }
-    let before = run(&mfs, |txn| txn.layout(ino, FileBlock(0), 99));
-    run(&mfs, |txn| txn.set_xattr(ino, b"user.x", &[1; 100]));
-    run(&mfs, |txn| txn.rename(Ino::ROOT, &short, Ino::ROOT, &long));
-    assert_eq!(run(&mfs, |txn| txn.layout(ino, FileBlock(0), 99)), before);
-    assert_eq!(run(&mfs, |txn| txn.xattr(ino, b"user.x")), Some(vec![1; 100]));
-    run(&mfs, |txn| txn.rename(Ino::ROOT, &long, Ino::ROOT, &short));
-    assert_eq!(run(&mfs, |txn| txn.layout(ino, FileBlock(0), 99)), before);
+    let before = run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 99));
+    run(&mfs, |txn| txn.names().set_xattr(ino, b"user.x", &[1; 100]));
+    run(&mfs, |txn| txn.names().rename(Ino::ROOT, &short, Ino::ROOT, &long));
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 99)), before);
+    assert_eq!(run(&mfs, |txn| txn.names().xattr(ino, b"user.x")), Some(vec![1; 100]));
+    run(&mfs, |txn| txn.names().rename(Ino::ROOT, &long, Ino::ROOT, &short));
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 99)), before);
 }

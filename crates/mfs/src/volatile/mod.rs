@@ -17,7 +17,7 @@ pub(crate) mod space;
 
 use types::Transno;
 
-use crate::names::index::{self, NameIndexes};
+use crate::names::{NameIndexes, PendingNames};
 use layouts::LayoutLimits;
 use listing::ListingReadahead;
 use maps::MapLimits;
@@ -49,7 +49,7 @@ pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
 /// Changes of the running transaction to the volatile state.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) names: index::PendingNames,
+    pub(crate) names: PendingNames,
     pub(crate) namespace: PendingSearches,
 }
 

@@ -161,48 +161,50 @@ async fn format(env: &Env, plan: Plan) {
 
 /// Makes a directory that is large enough for a name map, and removes every third name.
 async fn large_directory(mfs: &Mfs, names: u32) {
-    let dir =
-        run(mfs, |txn| txn.create(Ino::ROOT, &name("large"), &new(FileKind::Directory, 1), None))
-            .await;
+    let dir = run(mfs, |txn| {
+        txn.names().create(Ino::ROOT, &name("large"), &new(FileKind::Directory, 1), None)
+    })
+    .await;
     for first in (0..names).step_by(20) {
         run(mfs, |txn| {
             (first..names.min(first + 20)).try_for_each(|n| {
                 let new = new(FileKind::Regular, u64::from(n));
-                txn.create(dir, &name(&format!("{n}")), &new, None).map(drop)
+                txn.names().create(dir, &name(&format!("{n}")), &new, None).map(drop)
             })
         })
         .await;
     }
     for n in (0..names).step_by(3) {
-        run(mfs, |txn| txn.free_with_name(dir, &name(&format!("{n}")))).await;
+        run(mfs, |txn| txn.names().free_with_name(dir, &name(&format!("{n}")))).await;
     }
 }
 
 /// Makes an inode of each kind, with everything that may belong to it.
 async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
-    let dir =
-        run(mfs, |txn| txn.create(Ino::ROOT, &name("special"), &new(FileKind::Directory, 2), None))
-            .await;
+    let dir = run(mfs, |txn| {
+        txn.names().create(Ino::ROOT, &name("special"), &new(FileKind::Directory, 2), None)
+    })
+    .await;
     run(mfs, |txn| {
         for kind in [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice]
         {
-            txn.create(dir, &name(&format!("{kind:?}")), &new(kind, 3), None)?;
+            txn.names().create(dir, &name(&format!("{kind:?}")), &new(kind, 3), None)?;
         }
         for len in [1, 100, 300, 900, 4095] {
             let target = vec![b't'; len];
             let new =
                 NewInode { symlink: Some(&target), size: len as u64, ..new(FileKind::Symlink, 4) };
-            txn.create(dir, &name(&format!("to {len}")), &new, None)?;
+            txn.names().create(dir, &name(&format!("to {len}")), &new, None)?;
         }
         for (n, len) in [0, 10, 150, 9000].into_iter().enumerate() {
-            let ino = txn.create(
+            let ino = txn.names().create(
                 dir,
                 &name(&"n".repeat(255 - 80 * n)),
                 &new(FileKind::Regular, 5),
                 None,
             )?;
-            txn.set_xattr(ino, b"user.long", &vec![b'x'; len])?;
-            txn.set_xattr(ino, b"security.short", b"")?;
+            txn.names().set_xattr(ino, b"user.long", &vec![b'x'; len])?;
+            txn.names().set_xattr(ino, b"security.short", b"")?;
         }
         txn.set_reply(client, 4, 9, b"an answer")?;
         txn.set_setting(3, b"a setting")
@@ -213,25 +215,27 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
 /// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
 async fn fragmented(mfs: &Mfs, client: ClientId) {
     let new_dir = new(FileKind::Directory, 3);
-    let dir = run(mfs, |txn| txn.create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
+    let dir =
+        run(mfs, |txn| txn.names().create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
     for count in [1, 14, 40, 200, 400, 900] {
         let text = name(&format!("{count}"));
-        let ino = run(mfs, |txn| txn.create(dir, &text, &new(FileKind::Regular, 8), None)).await;
+        let ino =
+            run(mfs, |txn| txn.names().create(dir, &text, &new(FileKind::Regular, 8), None)).await;
         let mut left = Vec::new();
         for n in (0..count).map(|n| n * 7_919 % count) {
             if left.is_empty() {
-                left = run(mfs, |txn| txn.grant(client, None, 100)).await;
+                left = run(mfs, |txn| txn.space().grant(client, None, 100)).await;
             }
             let (pag, addr, len) = left.pop().unwrap();
             let state = if n % 3 == 0 { SegmentState::Unwritten } else { SegmentState::Written };
             let segment = types::Segment { file: FileBlock(2 * n), len: 1, pag, addr, state };
-            run(mfs, |txn| txn.map(ino, client, segment)).await;
+            run(mfs, |txn| txn.layouts().map(ino, client, segment)).await;
             if len > 1 {
                 left.push((pag, PagBlock(addr.0 + 1), len - 1));
             }
         }
         let middle = (FileBlock(count), FileBlock(count + count / 10));
-        while !run(mfs, |txn| txn.unmap(ino, middle.0, middle.1)).await {}
+        while !run(mfs, |txn| txn.layouts().unmap(ino, middle.0, middle.1)).await {}
     }
 }
 
@@ -241,11 +245,13 @@ const LARGE_TRANSACTION: u64 = 60_000;
 /// Runs a large transaction and waits until it is durable.
 async fn large_transaction(mfs: &Mfs, n: u64) {
     run(mfs, |txn| {
-        let ino = match txn.lookup(Ino::ROOT, &name("wide"))? {
+        let ino = match txn.names().lookup(Ino::ROOT, &name("wide"))? {
             Some(ino) => ino,
-            None => txn.create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?,
+            None => {
+                txn.names().create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?
+            }
         };
-        txn.set_xattr(ino, b"user.wide", &vec![n as u8 | 1; LARGE_TRANSACTION as usize])
+        txn.names().set_xattr(ino, b"user.wide", &vec![n as u8 | 1; LARGE_TRANSACTION as usize])
     })
     .await;
     mfs.sync().await.unwrap();
@@ -273,21 +279,22 @@ impl RandomOperations {
         let (text, other) = (file(), file());
         let (what, at, amount) = (below(12), below(60), below(30));
         if self.pool.is_empty() {
-            self.pool = run(mfs, |txn| txn.grant(self.client, None, 200)).await;
+            self.pool = run(mfs, |txn| txn.space().grant(self.client, None, 200)).await;
         }
         let (client, (pag, addr, len)) = (self.client, self.pool[0]);
         let done = mfs.run(Cost::STEP, |txn| {
-            let made = match txn.lookup(dir, &text)? {
+            let made = match txn.names().lookup(dir, &text)? {
                 Some(ino) => ino,
                 None if n.is_multiple_of(70) => {
-                    let made = txn.create(dir, &text, &new(FileKind::Directory, n), None)?;
+                    let made =
+                        txn.names().create(dir, &text, &new(FileKind::Directory, n), None)?;
                     return Ok(Done::Directory(made));
                 }
-                None => txn.create(dir, &text, &new(FileKind::Regular, n), None)?,
+                None => txn.names().create(dir, &text, &new(FileKind::Regular, n), None)?,
             };
             if attr(txn, made)?.kind == FileKind::Directory {
-                if !txn.is_within(to, made)? {
-                    txn.rename(dir, &text, to, &other)?;
+                if !txn.names().is_within(to, made)? {
+                    txn.names().rename(dir, &text, to, &other)?;
                 }
                 return Ok(Done::Other);
             }
@@ -297,24 +304,24 @@ impl RandomOperations {
                         if what == 0 { SegmentState::Unwritten } else { SegmentState::Written };
                     let segment =
                         types::Segment { file: FileBlock(at * 3), len: 1, pag, addr, state };
-                    txn.map(made, client, segment)?;
+                    txn.layouts().map(made, client, segment)?;
                     let old = attr(txn, made)?;
                     let size = old.size.max((at * 3 + 1) << 12);
-                    txn.set_attr(&Attr { size, version: old.version + 1, ..old })?;
+                    txn.names().set_attr(&Attr { size, version: old.version + 1, ..old })?;
                     return Ok(Done::Mapped);
                 }
-                6 => txn.set_content(made, &vec![n as u8; (at * 60 + 1) as usize])?,
-                7 => drop(txn.unmap(made, FileBlock(at), FileBlock(at + amount))?),
-                8 => txn.rename(dir, &text, to, &other)?,
+                6 => txn.layouts().set_content(made, &vec![n as u8; (at * 60 + 1) as usize])?,
+                7 => drop(txn.layouts().unmap(made, FileBlock(at), FileBlock(at + amount))?),
+                8 => txn.names().rename(dir, &text, to, &other)?,
                 9 => {
-                    txn.link(to, &other, made)?;
+                    txn.names().link(to, &other, made)?;
                     links(txn, made, 1)?;
                 }
                 10 => {
-                    txn.remove_name(dir, &text)?;
+                    txn.names().remove_name(dir, &text)?;
                     links(txn, made, -1)?;
                 }
-                _ => txn.set_xattr(made, b"user.some", &vec![b'y'; (at * 9) as usize])?,
+                _ => txn.names().set_xattr(made, b"user.some", &vec![b'y'; (at * 9) as usize])?,
             }
             Ok(Done::Other)
         });
@@ -337,12 +344,12 @@ enum Done {
 }
 
 fn attr(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-    txn.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
+    txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))
 }
 
 fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
     let attr = attr(txn, ino)?;
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
+    txn.names().set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
 /// The content of a device as the store reads it, without changing the device.
@@ -362,7 +369,7 @@ pub fn store_contents(disk: &SimDisk) -> Contents {
                     len,
                     client: client.0,
                 };
-                pools.extend(txn.pool(*client)?.into_iter().map(run));
+                pools.extend(txn.space().pool(*client)?.into_iter().map(run));
             }
             let pag = |pag: redbud_mfs::PagState| Pag {
                 id: pag.id.0,
@@ -373,8 +380,8 @@ pub fn store_contents(disk: &SimDisk) -> Contents {
             };
             Ok(Contents {
                 found: Vec::new(),
-                orphans: txn.orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
-                pags: txn.pags()?.into_iter().map(pag).collect(),
+                orphans: txn.names().orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
+                pags: txn.space().pags()?.into_iter().map(pag).collect(),
                 reply: txn.reply(clients[0].0, 4)?,
                 setting: txn.setting(3)?,
                 clients: clients.into_iter().map(|(client, info)| (client.0, info)).collect(),
@@ -397,7 +404,7 @@ async fn walk(mfs: &Mfs) -> Vec<NamedInode> {
     let mut found = vec![NamedInode { path: Vec::new(), parent: Ino::ROOT.0, inode: root }];
     let mut queue = VecDeque::from([(Vec::new(), Ino::ROOT)]);
     while let Some((above, dir)) = queue.pop_front() {
-        for entry in run(mfs, |txn| txn.readdir(dir, 0, 1_000_000)).await {
+        for entry in run(mfs, |txn| txn.names().readdir(dir, 0, 1_000_000)).await {
             let path = [&above[..], b"/", entry.name.as_bytes()].concat();
             if entry.kind == FileKind::Directory {
                 queue.push_back((path.clone(), entry.ino));
@@ -413,8 +420,8 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
     let attr = attr(txn, ino)?;
     let is_file = attr.kind == FileKind::Regular;
     let mut xattrs = Vec::new();
-    for (name, _) in txn.xattrs(ino)? {
-        let value = txn.xattr(ino, &name)?.ok_or(Stop::Fault(Fault::Stale))?;
+    for (name, _) in txn.names().xattrs(ino)? {
+        let value = txn.names().xattr(ino, &name)?.ok_or(Stop::Fault(Fault::Stale))?;
         xattrs.push((name, value));
     }
     let time = |time: Timestamp| (time.seconds, time.nanos);
@@ -425,8 +432,9 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         pag: segment.pag.0,
         addr: segment.addr.0,
     };
-    let content = if is_file { txn.content(ino)? } else { Vec::new() };
-    let layout = if is_file { txn.layout(ino, FileBlock(0), 100_000)? } else { Vec::new() };
+    let content = if is_file { txn.layouts().content(ino)? } else { Vec::new() };
+    let layout =
+        if is_file { txn.layouts().layout(ino, FileBlock(0), 100_000)? } else { Vec::new() };
     Ok(Inode {
         ino: ino.0,
         kind: match attr.kind {
@@ -449,7 +457,7 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         times: [attr.atime, attr.mtime, attr.ctime, attr.btime].map(time),
         version: attr.version,
         xattrs,
-        target: if attr.kind == FileKind::Symlink { txn.symlink(ino)? } else { Vec::new() },
+        target: if attr.kind == FileKind::Symlink { txn.names().symlink(ino)? } else { Vec::new() },
         content,
         segments: layout.into_iter().map(segment).collect(),
     })

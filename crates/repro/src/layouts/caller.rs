@@ -248,13 +248,14 @@ impl Caller {
     async fn take(&self, want: u64) -> Result<(PagId, u64, u64), StoreError> {
         let mut pool = self.state.pool.get();
         if pool.left == 0 {
-            let run = self.mfs.run(CHANGE, |txn| txn.grant(self.client(), None, CHUNK));
+            let run = self.mfs.run(CHANGE, |txn| txn.space().grant(self.client(), None, CHUNK));
             let pieces = run.await?.0;
             let (pag, PagBlock(addr), left) = pieces[0];
             pool = Pool { pag, addr, left };
             for &(pag, addr, len) in &pieces[1..] {
-                let run =
-                    self.mfs.run(CHANGE, |txn| txn.pool_return(self.client(), pag, addr, len));
+                let run = self
+                    .mfs
+                    .run(CHANGE, |txn| txn.space().pool_return(self.client(), pag, addr, len));
                 run.await?;
             }
         }
@@ -291,7 +292,7 @@ impl Caller {
         self.state.deleted.set(deleted);
         if deleted.is_multiple_of(RELEASE_EVERY) {
             let most = RELEASE_EVERY as usize;
-            self.mfs.run(Cost::STEP, |txn| txn.release_freed(most)).await?;
+            self.mfs.run(Cost::STEP, |txn| txn.space().release_freed(most)).await?;
         }
         self.settle(number).await
     }

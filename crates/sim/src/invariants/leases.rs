@@ -116,7 +116,7 @@ fn overlaps(events: &Events, parts: &PartHolders) {
 /// Is the inode gone, or being freed, as far as is known?
 fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
-        || cluster.inspect(|txn| Ok(txn.attr(ino)?.is_none())).unwrap_or(true)
+        || cluster.inspect(|txn| Ok(txn.names().attr(ino)?.is_none())).unwrap_or(true)
 }
 
 fn conflicts(events: &Events, holders: &Holders, how: &str) {

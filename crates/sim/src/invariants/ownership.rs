@@ -147,7 +147,7 @@ impl Owners {
     fn find(&self, cluster: &Cluster, block: u64) -> Option<OwnedBlock> {
         let ino = self.files.get(&block).copied();
         cluster.inspect(|txn| {
-            let owner = txn.owner(ZONE, PagBlock(block))?;
+            let owner = txn.space().owner(ZONE, PagBlock(block))?;
             let file = match (owner, ino) {
                 (BlockOwner::Mapped, Some(ino)) => segment_of(txn, ino, block)?
                     .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
@@ -160,16 +160,16 @@ impl Owners {
 
 /// Is the block part of a file? An unknown block counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
-    let owner = cluster.inspect(|txn| txn.owner(ZONE, PagBlock(block)));
+    let owner = cluster.inspect(|txn| txn.space().owner(ZONE, PagBlock(block)));
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
 /// The file's segment with this block.
 fn segment_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Segment>, Stop> {
-    if txn.attr(ino)?.is_none() {
+    if txn.names().attr(ino)?.is_none() {
         return Ok(None);
     }
-    let all = txn.layout(ino, FileBlock(0), MANY)?;
+    let all = txn.layouts().layout(ino, FileBlock(0), MANY)?;
     Ok(all.into_iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block)))
 }
 
@@ -210,7 +210,8 @@ fn violation_of(
 /// Is the client in quarantine, and may it be writing this file?
 fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
     let frozen = cluster.inspect(|txn| {
-        let frozen = txn.is_quarantined(client)?.then(|| txn.frozen(client)).transpose()?;
+        let frozen =
+            txn.space().is_quarantined(client)?.then(|| txn.space().frozen(client)).transpose()?;
         Ok(frozen.is_some_and(|files| files.contains(&ino) || files.contains(&ALL_FILES)))
     });
     // Without an answer nobody is accused.

@@ -83,7 +83,7 @@ impl Traditional {
         if new.len == 0 || extents.last().is_some_and(|last| last.end() > new.file.0) {
             return Err(Fault::Invalid.into());
         }
-        txn.pool_take(client, new.pag, new.addr.0, new.len)?;
+        txn.space().pool_take(client, new.pag, new.addr.0, new.len)?;
         match extents.last_mut().filter(|last| last.joins(&new)) {
             Some(last) => last.len += new.len,
             None => extents.push(new),
@@ -134,7 +134,7 @@ impl Traditional {
         record: &Record,
     ) -> Result<(), Stop> {
         let extents = self.file_extents(txn, record)?;
-        txn.free_later(ino, &extents)?;
+        txn.space().free_later(ino, &extents)?;
         match record.extent_block() {
             Some(block) => txn.free_meta(block, 1),
             None => Ok(()),

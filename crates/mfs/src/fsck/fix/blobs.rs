@@ -2,10 +2,11 @@
 
 use types::MetaBlock;
 
+use super::slots::put_slot;
 use super::{Done, Fixer};
 use crate::format::slot::{Slot, SlotState};
 use crate::format::xattr::BLOB_MAX;
-use crate::fsck::plan::{Fix, SlotAt};
+use crate::fsck::plan::{Fix, SlotAt, slot_at};
 use crate::trees::CLIENTS;
 use crate::txn::Txn;
 use engine::cost::Cost;
@@ -60,13 +61,13 @@ fn set_first(slot: &mut Slot, what: BlobKind, first: MetaBlock) {
 }
 
 fn copy(txn: &mut Txn<'_>, at: SlotAt, what: BlobKind) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     let whose = slot.blob_owner(what);
     if let Some(first) = first_of(&slot, what) {
         let bytes = txn.read_blob(first, BLOB_MAX, whose)?;
         let copy = txn.write_blob(None, &bytes, whose, at.home)?;
         set_first(&mut slot, what, copy);
-        txn.put_slot(at, &slot)?;
+        put_slot(txn, at, &slot)?;
     }
     Ok(format!("the {whose} lies in blocks of its own"))
 }
@@ -87,11 +88,11 @@ fn take(
         }
         return Ok(line);
     };
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
     if slot.state() == SlotState::Inode && first_of(&slot, whose.kind()).is_some() {
         set_first(&mut slot, whose.kind(), first);
-        txn.put_slot(at, &slot)?;
+        put_slot(txn, at, &slot)?;
     }
     Ok(line)
 }

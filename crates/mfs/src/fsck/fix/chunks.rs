@@ -2,16 +2,16 @@
 
 use types::{Attr, DirNo, Fault, FileKind, Ino, Lsn, MetaBlock};
 
-use super::slots::private_directory;
+use super::slots::{free_name, lost_and_found, private_directory, put_slot, rescue};
 use super::{Blocks, Change, Done, Evidence, Fixer};
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
 use crate::format::number::{DIRNO_MAX, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
-use crate::fsck::stranded::{BlockEvidence, ShortDirectory};
+use crate::fsck::stranded::{BlockEvidence, ShortDirectory, block_evidence};
 use crate::mkfs::first_attr;
-use crate::names::index::Chunk;
+use crate::names::Chunk;
 use crate::trees::{CHUNKS, NEXT_CHUNK};
 use crate::txn::Txn;
 use engine::cost::Cost;
@@ -136,7 +136,7 @@ impl Fixer {
     async fn gather(&mut self) -> Result<Evidence, StoreError> {
         let mut out = Evidence::new();
         for block in self.unowned_blocks().await? {
-            let read = self.mfs.run(Cost::READ, |txn| txn.block_evidence(block)).await;
+            let read = self.mfs.run(Cost::READ, |txn| block_evidence(txn, block)).await;
             if let Ok((said, _)) = read {
                 note(&mut out, block, &said);
             }
@@ -187,10 +187,10 @@ impl Fixer {
     async fn fill_all(&mut self, there: &Evidence) -> Result<usize, StoreError> {
         for (&number, blocks) in there {
             self.change(|txn| {
-                if !txn.ensure_chunk(number)? {
+                if !txn.names().ensure_chunk(number)? {
                     return Err(Stop::Fault(Fault::Stale));
                 }
-                let mut chunk = txn.chunk(number)?.clone();
+                let mut chunk = txn.names().chunk(number)?.clone();
                 fill(&mut chunk, blocks);
                 write_chunk(txn, number, Some(&chunk))
             })
@@ -259,25 +259,23 @@ fn note(evidence: &mut Evidence, block: MetaBlock, said: &BlockEvidence) {
 
 /// Links chunk `number` behind `last`.
 fn link_behind(txn: &mut Txn<'_>, last: DirNo, number: DirNo) -> Result<(), Stop> {
-    if !txn.ensure_chunk(last)? {
+    if !txn.names().ensure_chunk(last)? {
         return Err(Stop::Fault(Fault::Stale));
     }
-    let mut chunk = txn.chunk(last)?.clone();
+    let mut chunk = txn.names().chunk(last)?.clone();
     chunk.descriptor.next = number;
     write_chunk(txn, last, Some(&chunk))
 }
 
-impl Txn<'_> {
-    /// The place of an inode, if it has one; wrong entries of the `moved` tree do not count.
-    fn place_of(&mut self, ino: Ino) -> Result<Option<SlotPlace>, Stop> {
-        if ino == Ino::NONE {
-            return Ok(None);
-        }
-        match self.locate(ino) {
-            Ok(spot) => Ok(spot.map(|spot| spot.place)),
-            Err(Stop::Corrupt(..)) => Ok(None),
-            Err(stop) => Err(stop),
-        }
+/// The place of an inode, if it has one; wrong entries of the `moved` tree do not count.
+fn place_of(txn: &mut Txn<'_>, ino: Ino) -> Result<Option<SlotPlace>, Stop> {
+    if ino == Ino::NONE {
+        return Ok(None);
+    }
+    match txn.names().locate(ino) {
+        Ok(spot) => Ok(spot.map(|spot| spot.place)),
+        Err(Stop::Corrupt(..)) => Ok(None),
+        Err(stop) => Err(stop),
     }
 }
 
@@ -330,10 +328,10 @@ fn write_chunk(txn: &mut Txn<'_>, number: DirNo, chunk: Option<&Chunk>) -> Resul
 
 /// Drops a block that belongs to something else: the chunk's slots there are retired.
 fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> {
-    if !txn.ensure_chunk(number)? {
+    if !txn.names().ensure_chunk(number)? {
         return Ok(());
     }
-    let mut chunk = txn.chunk(number)?.clone();
+    let mut chunk = txn.names().chunk(number)?.clone();
     if index < chunk.descriptor.used {
         chunk.put(ContentRun::hole(index, 1, RETIRED));
     } else {
@@ -344,16 +342,16 @@ fn drop_block(txn: &mut Txn<'_>, number: DirNo, index: u32) -> Result<(), Stop> 
 
 /// Removes the map; the directory is searched without one from now on.
 fn drop_map(txn: &mut Txn<'_>, dir: Ino) -> Result<String, Stop> {
-    let (spot, mut slot) = txn.locate_live(dir)?;
+    let (spot, mut slot) = txn.names().locate_live(dir)?;
     let mut number = DirNo(slot.map());
     slot.set_map(0);
     slot.set_names(0);
-    txn.store(&spot, &slot)?;
+    txn.names().store(&spot, &slot)?;
     for _ in 0..MAP_CHUNKS_MAX {
-        if number.0 == 0 || !txn.ensure_chunk(number)? {
+        if number.0 == 0 || !txn.names().ensure_chunk(number)? {
             break;
         }
-        let descriptor = txn.chunk(number)?.descriptor;
+        let descriptor = txn.names().chunk(number)?.descriptor;
         if descriptor.owner != dir || !descriptor.is_map() {
             break;
         }
@@ -366,13 +364,13 @@ fn drop_map(txn: &mut Txn<'_>, dir: Ino) -> Result<String, Stop> {
 fn cut_chain(txn: &mut Txn<'_>, dir: Ino, last: Option<DirNo>) -> Result<String, Stop> {
     match last {
         None => {
-            let (spot, mut slot) = txn.locate_live(dir)?;
+            let (spot, mut slot) = txn.names().locate_live(dir)?;
             slot.set_body(0);
-            txn.store(&spot, &slot)?;
+            txn.names().store(&spot, &slot)?;
         }
         Some(last) => {
-            txn.ensure_chunk(last)?;
-            let mut chunk = txn.chunk(last)?.clone();
+            txn.names().ensure_chunk(last)?;
+            let mut chunk = txn.names().chunk(last)?.clone();
             chunk.descriptor.next = DirNo(0);
             write_chunk(txn, last, Some(&chunk))?;
         }
@@ -382,26 +380,26 @@ fn cut_chain(txn: &mut Txn<'_>, dir: Ino, last: Option<DirNo>) -> Result<String,
 
 /// Ends the chain of `dir` before `number`.
 fn cut_missing(txn: &mut Txn<'_>, dir: Ino, number: DirNo) -> Result<String, Stop> {
-    let (_, slot) = txn.locate_live(dir)?;
+    let (_, slot) = txn.names().locate_live(dir)?;
     let (mut at, mut last) = (DirNo(slot.body()), None);
     while at != number && at.0 != 0 {
-        if !txn.ensure_chunk(at)? {
+        if !txn.names().ensure_chunk(at)? {
             break;
         }
         last = Some(at);
-        at = txn.chunk(at)?.descriptor.next;
+        at = txn.names().chunk(at)?.descriptor.next;
     }
     cut_chain(txn, dir, last)
 }
 
 /// Gives a chunk that no directory reaches to its directory, unless that lies in a `lost` chunk.
 fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Result<Change, Stop> {
-    if !txn.ensure_chunk(number)? {
+    if !txn.names().ensure_chunk(number)? {
         return Err(Stop::Fault(Fault::Stale));
     }
-    let mut chunk = txn.chunk(number)?.clone();
+    let mut chunk = txn.names().chunk(number)?.clone();
     let owner = chunk.descriptor.owner;
-    if txn.place_of(owner)?.is_some_and(|place| lost(place.chunk)) {
+    if place_of(txn, owner)?.is_some_and(|place| lost(place.chunk)) {
         return Ok(Change::from(""));
     }
     if chunk.descriptor.is_map() {
@@ -414,8 +412,8 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
         write_chunk(txn, number, None)?;
         return Ok(format!("chunk {number}, which was empty, was removed").into());
     }
-    let there = match txn.place_of(owner)? {
-        Some(_) => Some(txn.locate_live(owner)?.1),
+    let there = match place_of(txn, owner)? {
+        Some(_) => Some(txn.names().locate_live(owner)?.1),
         None => None,
     };
     let gone = (there.is_none() && owner != ORPHAN_DIR && owner != Ino::NONE).then_some(owner);
@@ -429,9 +427,9 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
     };
     let own = there.is_some() && made == owner;
     let lost = (!own).then_some(gone.map_or(Loss::Unknown(made), Loss::Directory));
-    let (spot, mut slot) = txn.locate_live(made)?;
+    let (spot, mut slot) = txn.names().locate_live(made)?;
     slot.set_body(number.0);
-    txn.store(&spot, &slot)?;
+    txn.names().store(&spot, &slot)?;
     chunk.descriptor.owner = made;
     chunk.descriptor.index = 0;
     chunk.descriptor.next = DirNo(0);
@@ -452,15 +450,15 @@ fn append(
     let (mut at, mut index) = (first, 0);
     loop {
         if at == number {
-            txn.rescue(dir)?;
+            rescue(txn, dir)?;
             let line = format!("directory {dir} is in lost+found");
             return Ok(Change::with_losses(line, [Loss::AllNames { ino: dir, counted: 1 }]));
         }
-        if !txn.ensure_chunk(at)? {
+        if !txn.names().ensure_chunk(at)? {
             return Err(Stop::Fault(Fault::Stale));
         }
         index += 1;
-        let next = txn.chunk(at)?.descriptor.next;
+        let next = txn.names().chunk(at)?.descriptor.next;
         if next.0 == 0 || index > 1 << 16 {
             break;
         }
@@ -476,14 +474,14 @@ fn append(
 /// A directory in lost+found for content whose directory is lost: with the same number, if that is
 /// known.
 fn recovered_directory(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
-    let found = txn.lost_and_found()?;
+    let found = lost_and_found(txn)?;
     let name = match owner {
-        Ino::NONE => txn.free_name(found, Ino(txn.root(crate::trees::INODES)?))?,
-        owner => txn.free_name(found, owner)?,
+        Ino::NONE => free_name(txn, found, Ino(txn.root(crate::trees::INODES)?))?,
+        owner => free_name(txn, found, owner)?,
     };
-    let ino = txn.create(found, &name, &private_directory(), None)?;
-    let attr = txn.attr(found)?.ok_or(Stop::Fault(Fault::Stale))?;
-    txn.set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
+    let ino = txn.names().create(found, &name, &private_directory(), None)?;
+    let attr = txn.names().attr(found)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })?;
     if owner == Ino::NONE {
         return Ok(ino);
     }
@@ -492,18 +490,18 @@ fn recovered_directory(txn: &mut Txn<'_>, owner: Ino) -> Result<Ino, Stop> {
 
 /// Gives the new directory `ino` the number `owner`, which was issued before and lost.
 fn renumber(txn: &mut Txn<'_>, ino: Ino, owner: Ino) -> Result<Ino, Stop> {
-    let (spot, slot) = txn.locate_live(ino)?;
+    let (spot, slot) = txn.names().locate_live(ino)?;
     let at = SlotAt { home: spot.block, place: spot.place };
     let mut taken = slot.clone();
     taken.set_attr(&Attr { ino: owner, ..slot.attr() });
-    txn.put_slot(at, &taken)?;
-    txn.update_moved(&spot, owner)?;
+    put_slot(txn, at, &taken)?;
+    txn.names().update_moved(&spot, owner)?;
     Ok(owner)
 }
 
 fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop> {
     let place = home_of(ino);
-    let home = match txn.spot(place)? {
+    let home = match txn.names().spot(place)? {
         Some(spot) => spot.block,
         // The chunk lost its block to another owner.
         None => new_system_chunk(txn)?,
@@ -512,7 +510,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
     slot.set_next_reuse(1);
     slot.set_inode(b"", &first_attr(ino));
     slot.set_body(body.0);
-    txn.put_slot(SlotAt { home, place }, &slot)?;
+    put_slot(txn, SlotAt { home, place }, &slot)?;
     let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
     Ok(Change::with_losses(format!("inode {ino} was made anew"), lost))
 }
@@ -529,8 +527,8 @@ fn new_system_chunk(txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
 
 fn raise_reuse(txn: &mut Txn<'_>, ino: Ino) -> Result<String, Stop> {
     let home = home_of(ino);
-    if txn.ensure_chunk(home.chunk)? {
-        let mut chunk = txn.chunk(home.chunk)?.clone();
+    if txn.names().ensure_chunk(home.chunk)? {
+        let mut chunk = txn.names().chunk(home.chunk)?.clone();
         let reuse = u16::from(reuse_of(ino)) + 1;
         let gone = chunk.run_of(home.block()).copied();
         if gone.is_some_and(|run| !run.is_present() && run.reuse < reuse) {

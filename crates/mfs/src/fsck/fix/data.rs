@@ -86,7 +86,7 @@ impl Fixer {
             }
             Fix::PagCount(pag, free, freed) => {
                 self.change_with_report(|txn| {
-                    let record = txn.pag(pag)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    let record = txn.space().pag(pag)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { free, freed, ..record };
                     PAGS.insert(txn, &pag_key(pag), &record.encode())?;
                     Ok(format!("data zone {pag} has {free} free blocks, {freed} given up"))
@@ -158,7 +158,7 @@ fn rank(owner: Owner) -> u32 {
 /// Does the first of two files keep a block? The one that was changed last; else the lower number.
 fn wins(txn: &mut Txn<'_>, first: Ino, second: Ino) -> Result<bool, Stop> {
     let changed = |txn: &mut Txn<'_>, ino: Ino| {
-        let time = txn.attr(ino)?.map(|attr| attr.ctime);
+        let time = txn.names().attr(ino)?.map(|attr| attr.ctime);
         Ok::<_, Stop>(time.map(|time| (time.seconds, time.nanos)))
     };
     let (a, b) = (changed(txn, first)?, changed(txn, second)?);
@@ -224,7 +224,7 @@ fn rewrite(
     gaps: &Gaps,
     change: impl FnOnce(&mut Vec<Segment>),
 ) -> Result<Vec<Loss>, Stop> {
-    let (spot, mut slot) = txn.locate_live(ino)?;
+    let (spot, mut slot) = txn.names().locate_live(ino)?;
     let mut tree = Vec::new();
     SEGMENTS.for_each(txn, &crate::format::segment::segment_key(ino, 0), |key, value| {
         if key[..8] != ino.0.to_be_bytes() {
@@ -233,7 +233,7 @@ fn rewrite(
         tree.extend(decode_item(key, value).map(|(_, segment)| segment));
         true
     })?;
-    let near = txn.near(spot.block, &slot)?;
+    let near = txn.layouts().near(spot.block, &slot)?;
     let mut list = near.all();
     list.extend_from_slice(&tree);
     let size = slot.attr().size;
@@ -251,7 +251,7 @@ fn rewrite(
         keep
     });
     lost.extend(unmapped(ino, size, &before, &list));
-    txn.replace_segments(&spot, &mut slot, (&near, &tree), &list)?;
+    txn.layouts().replace_segments(&spot, &mut slot, (&near, &tree), &list)?;
     Ok(lost)
 }
 
@@ -306,7 +306,7 @@ fn beyond(txn: &mut Txn<'_>, gaps: &Gaps, owner: Owner) -> Result<Change, Stop> 
 /// Frees blocks without an owner, joined with free neighbours.
 fn add_free(txn: &mut Txn<'_>, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
     let (mut from, mut end) = (start, start + len);
-    if let Some((before, n)) = txn.free_run_to(pag, start)? {
+    if let Some((before, n)) = txn.space().free_run_to(pag, start)? {
         if before + n > start {
             return Ok(());
         }
@@ -314,7 +314,7 @@ fn add_free(txn: &mut Txn<'_>, pag: PagId, start: u64, len: u64) -> Result<(), S
             from = before;
         }
     }
-    if let Some((next, n)) = txn.free_run_from(pag, start)? {
+    if let Some((next, n)) = txn.space().free_run_from(pag, start)? {
         if next < end {
             return Ok(());
         }

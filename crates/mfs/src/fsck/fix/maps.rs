@@ -10,7 +10,7 @@ use super::Done;
 use crate::format::lmap::{NameMapEntry, bucket_of, hash_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::handle::Mfs;
-use crate::names::index::{Chunk, Position};
+use crate::names::{Chunk, Position};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -28,7 +28,7 @@ const CHUNKS_MAX: usize = 1 << 16;
 /// As `Mfs::run`; also where there is no room for it.
 pub(in crate::fsck) async fn make_map(mfs: &Mfs, dir: Ino) -> Done {
     mfs.forget_indexes();
-    if !mfs.run(Cost::READ, |txn| txn.wants_map(dir)).await?.0 {
+    if !mfs.run(Cost::READ, |txn| txn.names().wants_map(dir)).await?.0 {
         return Ok(None);
     }
     let entries = names(mfs, dir).await?;
@@ -38,26 +38,28 @@ pub(in crate::fsck) async fn make_map(mfs: &Mfs, dir: Ino) -> Done {
     entries.iter().for_each(|entry| buckets[bucket_of(entry.hash, count) as usize].push(*entry));
     let mut chunks = None;
     for part in buckets.chunks(BUCKETS) {
-        chunks = Some(mfs.run(Cost::STEP, |txn| txn.add_buckets(dir, chunks, part)).await?.0);
+        chunks =
+            Some(mfs.run(Cost::STEP, |txn| txn.names().add_buckets(dir, chunks, part)).await?.0);
     }
     let Some((first, _)) = chunks else { return Ok(None) };
     let names = entries.len() as u32;
-    mfs.run(Cost::STEP, |txn| txn.finish_map(dir, first, names)).await?;
+    mfs.run(Cost::STEP, |txn| txn.names().finish_map(dir, first, names)).await?;
     mfs.forget_indexes();
     Ok(Some(format!("directory {dir} has a name map again, of {names} names").into()))
 }
 
 /// The names of a directory, with where they are.
 async fn names(mfs: &Mfs, dir: Ino) -> Result<Vec<NameMapEntry>, StoreError> {
-    let first = mfs.run(Cost::READ, |txn| Ok(DirNo(txn.locate_live(dir)?.1.body()))).await?.0;
+    let first =
+        mfs.run(Cost::READ, |txn| Ok(DirNo(txn.names().locate_live(dir)?.1.body()))).await?.0;
     let (mut out, mut number) = (Vec::new(), first);
     for _ in 0..CHUNKS_MAX {
         if number.0 == 0 {
             break;
         }
         let read = mfs.run(Cost::READ, |txn| {
-            txn.ensure_chunk(number)?;
-            Ok(txn.chunk(number)?.clone())
+            txn.names().ensure_chunk(number)?;
+            Ok(txn.names().chunk(number)?.clone())
         });
         let chunk: Chunk = read.await?.0;
         let Chunk { descriptor, runs } = &chunk;

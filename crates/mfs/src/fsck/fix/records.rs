@@ -42,7 +42,7 @@ impl Fixer {
                 Ok(done.then(|| "an item about a frozen file was removed".into()))
             }
             Fix::Freeze(client, ino) => {
-                let done = self.change(|txn| txn.freeze(*client, *ino)).await?;
+                let done = self.change(|txn| txn.space().freeze(*client, *ino)).await?;
                 Ok(done.then(|| format!("inode {ino} is frozen for client {client}").into()))
             }
             Fix::IndexEntry(entry, start) => self.index_entry(*entry, *start).await,
@@ -83,7 +83,7 @@ impl Fixer {
                 if txn.root(NEXT_CLIENT)? <= client.0 {
                     txn.set_root(NEXT_CLIENT, client.0 + 1)?;
                 }
-                txn.quarantine_unknown(client)
+                txn.space().quarantine_unknown(client)
             })
             .await?;
         Ok(done.then(|| format!("client {client} was entered, and quarantined").into()))

@@ -8,7 +8,7 @@ use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
 use crate::format::xattr::{Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::fsck::lost::{KnownName, Loss};
-use crate::fsck::plan::{Fix, SlotAt};
+use crate::fsck::plan::{Fix, SlotAt, slot_at};
 use crate::names::NewInode;
 use crate::trees::{MOVED, ORPHANS};
 use crate::txn::Txn;
@@ -16,93 +16,92 @@ use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobKind;
 use engine::format::block::BlockType;
+use engine::format::features::Feature;
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 
 /// Names of the directory for unreachable inodes; the second is used if the first is no directory.
 const LOST_AND_FOUND: [&[u8]; 2] = [b"lost+found", b"lost+found.redbud"];
 
-impl Txn<'_> {
-    /// The slot's bytes, unchecked.
-    pub(in crate::fsck) fn slot_at(&self, at: SlotAt) -> Result<Slot, Stop> {
-        Ok(Slot::load(self.read_slots(at.home)?, at.place.index()))
-    }
+pub(super) fn put_slot(txn: &mut Txn<'_>, at: SlotAt, slot: &Slot) -> Result<(), Stop> {
+    slot.store(txn.write_slots(at.home)?, at.place.index());
+    Ok(())
+}
 
-    pub(super) fn put_slot(&mut self, at: SlotAt, slot: &Slot) -> Result<(), Stop> {
-        slot.store(self.write_slots(at.home)?, at.place.index());
-        Ok(())
+/// The directory in whose content a slot lies; `Ino::NONE` if that is unknown or the system's
+/// chunk.
+pub(super) fn directory_at(txn: &mut Txn<'_>, at: SlotAt) -> Result<Ino, Stop> {
+    if !txn.names().ensure_chunk(at.place.chunk)? {
+        return Ok(Ino::NONE);
     }
+    Ok(txn.names().chunk(at.place.chunk)?.descriptor.owner)
+}
 
-    /// The directory in whose content a slot lies; `Ino::NONE` if that is unknown or the system's
-    /// chunk.
-    pub(super) fn directory_at(&mut self, at: SlotAt) -> Result<Ino, Stop> {
-        if !self.ensure_chunk(at.place.chunk)? {
-            return Ok(Ino::NONE);
+/// The loss of the name in a slot: its inode is lost, or has another name. Names in the orphan
+/// directory are no loss: users do not know them.
+fn losing_name(
+    txn: &mut Txn<'_>,
+    at: SlotAt,
+    slot: &Slot,
+    gone: bool,
+) -> Result<Option<Loss>, Stop> {
+    let dir = directory_at(txn, at)?;
+    let (name, ino) = (slot.name().to_vec(), slot.ino());
+    let told = dir != ORPHAN_DIR && dir != Ino::NONE && !name.is_empty();
+    Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
+}
+
+/// Changes a slot, which must be sound afterwards.
+fn change_slot(txn: &mut Txn<'_>, at: SlotAt, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
+    let mut slot = slot_at(txn, at)?;
+    slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
+    change(&mut slot);
+    put_slot(txn, at, &slot)
+}
+
+/// The directory for unreachable inodes; made if it does not exist.
+pub(super) fn lost_and_found(txn: &mut Txn<'_>) -> Result<Ino, Stop> {
+    for name in LOST_AND_FOUND {
+        let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
+        let Some(ino) = txn.names().lookup(Ino::ROOT, &name)? else {
+            let ino = txn.names().create(Ino::ROOT, &name, &private_directory(), None)?;
+            add_links(txn, Ino::ROOT, 1)?;
+            return Ok(ino);
+        };
+        if txn.names().attr(ino)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
+            return Ok(ino);
         }
-        Ok(self.chunk(at.place.chunk)?.descriptor.owner)
     }
+    Err(Stop::Fault(Fault::Exists))
+}
 
-    /// The loss of the name in a slot: its inode is lost, or has another name. Names in the orphan
-    /// directory are no loss: users do not know them.
-    fn losing_name(&mut self, at: SlotAt, slot: &Slot, gone: bool) -> Result<Option<Loss>, Stop> {
-        let dir = self.directory_at(at)?;
-        let (name, ino) = (slot.name().to_vec(), slot.ino());
-        let told = dir != ORPHAN_DIR && dir != Ino::NONE && !name.is_empty();
-        Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
+fn add_links(txn: &mut Txn<'_>, ino: Ino, change: u32) -> Result<(), Stop> {
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.names().set_attr(&Attr { nlink: attr.nlink + change, ..attr })
+}
+
+/// Gives an inode without a reachable name one in lost+found.
+pub(super) fn rescue(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+    let found = lost_and_found(txn)?;
+    let name = free_name(txn, found, ino)?;
+    let (spot, slot) = txn.names().locate_live(ino)?;
+    txn.names().move_inode(&spot, found, name.as_bytes())?;
+    if slot.kind() == FileKind::Directory {
+        add_links(txn, found, 1)?;
+        return Ok(());
     }
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+    txn.names().set_attr(&Attr { nlink: 1, ..attr })
+}
 
-    /// Changes a slot, which must be sound afterwards.
-    fn change_slot(&mut self, at: SlotAt, change: impl FnOnce(&mut Slot)) -> Result<(), Stop> {
-        let mut slot = self.slot_at(at)?;
-        slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
-        change(&mut slot);
-        self.put_slot(at, &slot)
-    }
-
-    /// The directory for unreachable inodes; made if it does not exist.
-    pub(super) fn lost_and_found(&mut self) -> Result<Ino, Stop> {
-        for name in LOST_AND_FOUND {
-            let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
-            let Some(ino) = self.lookup(Ino::ROOT, &name)? else {
-                let ino = self.create(Ino::ROOT, &name, &private_directory(), None)?;
-                self.add_links(Ino::ROOT, 1)?;
-                return Ok(ino);
-            };
-            if self.attr(ino)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
-                return Ok(ino);
-            }
+pub(super) fn free_name(txn: &mut Txn<'_>, dir: Ino, ino: Ino) -> Result<Name, Stop> {
+    for n in 0..1000 {
+        let text = if n == 0 { format!("#{ino}") } else { format!("#{ino}-{n}") };
+        let name = Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))?;
+        if txn.names().lookup(dir, &name)?.is_none() {
+            return Ok(name);
         }
-        Err(Stop::Fault(Fault::Exists))
     }
-
-    fn add_links(&mut self, ino: Ino, change: u32) -> Result<(), Stop> {
-        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-        self.set_attr(&Attr { nlink: attr.nlink + change, ..attr })
-    }
-
-    /// Gives an inode without a reachable name one in lost+found.
-    pub(super) fn rescue(&mut self, ino: Ino) -> Result<(), Stop> {
-        let found = self.lost_and_found()?;
-        let name = self.free_name(found, ino)?;
-        let (spot, slot) = self.locate_live(ino)?;
-        self.move_inode(&spot, found, name.as_bytes())?;
-        if slot.kind() == FileKind::Directory {
-            self.add_links(found, 1)?;
-            return Ok(());
-        }
-        let attr = self.attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-        self.set_attr(&Attr { nlink: 1, ..attr })
-    }
-
-    pub(super) fn free_name(&mut self, dir: Ino, ino: Ino) -> Result<Name, Stop> {
-        for n in 0..1000 {
-            let text = if n == 0 { format!("#{ino}") } else { format!("#{ino}-{n}") };
-            let name = Name::new(text.as_bytes()).map_err(|_| Stop::Fault(Fault::Invalid))?;
-            if self.lookup(dir, &name)?.is_none() {
-                return Ok(name);
-            }
-        }
-        Err(Stop::Fault(Fault::Exists))
-    }
+    Err(Stop::Fault(Fault::Exists))
 }
 
 /// A directory that only its owner may read.
@@ -141,19 +140,19 @@ impl Fixer {
             Fix::Target(at, len) => self.change_with_report(|txn| target(txn, *at, *len)).await,
             Fix::IssueNumber(at) => {
                 self.change_with_report(|txn| {
-                    let next = u16::from(reuse_of(txn.slot_at(*at)?.ino())) + 1;
-                    txn.change_slot(*at, |slot| slot.set_next_reuse(next))?;
+                    let next = u16::from(reuse_of(slot_at(txn, *at)?.ino())) + 1;
+                    change_slot(txn, *at, |slot| slot.set_next_reuse(next))?;
                     Ok(format!("slot {} of block {} issues higher numbers", at.place.slot, at.home))
                 })
                 .await
             }
             Fix::DropLink(at) => {
                 self.change_with_report(|txn| {
-                    let slot = txn.slot_at(*at)?;
+                    let slot = slot_at(txn, *at)?;
                     if slot.state() == SlotState::Link {
-                        txn.change_slot(*at, Slot::clear)?;
+                        change_slot(txn, *at, Slot::clear)?;
                     }
-                    let lost = txn.losing_name(*at, &slot, slot.kind() != FileKind::Directory)?;
+                    let lost = losing_name(txn, *at, &slot, slot.kind() != FileKind::Directory)?;
                     let name = String::from_utf8_lossy(slot.name()).into_owned();
                     let line = format!("the name {name:?} of inode {} was removed", slot.ino());
                     Ok(Change::with_losses(line, lost))
@@ -162,9 +161,9 @@ impl Fixer {
             }
             Fix::LinkKind(at, kind) => {
                 self.change_with_report(|txn| {
-                    let slot = txn.slot_at(*at)?;
+                    let slot = slot_at(txn, *at)?;
                     let (name, ino) = (slot.name().to_vec(), slot.ino());
-                    txn.change_slot(*at, |slot| slot.set_link(&name, ino, *kind))?;
+                    change_slot(txn, *at, |slot| slot.set_link(&name, ino, *kind))?;
                     Ok(format!("a name of inode {ino} says its type"))
                 })
                 .await
@@ -179,14 +178,14 @@ impl Fixer {
         match *fix {
             Fix::Links(ino, nlink) => {
                 self.change_with_report(|txn| {
-                    let (spot, mut slot) = txn.locate_live(ino)?;
+                    let (spot, mut slot) = txn.names().locate_live(ino)?;
                     let attr = slot.attr();
                     if ino == ORPHAN_DIR {
                         // No other caller sees the orphan directory: its slot is changed directly.
                         slot.set_attr(&Attr { nlink, ..attr });
-                        txn.store(&spot, &slot)?;
+                        txn.names().store(&spot, &slot)?;
                     } else {
-                        txn.set_attr(&Attr { nlink, ..attr })?;
+                        txn.names().set_attr(&Attr { nlink, ..attr })?;
                     }
                     // The names of subdirectories, which it counts, have reports of their own.
                     let fewer = nlink < attr.nlink && attr.kind != FileKind::Directory;
@@ -198,10 +197,10 @@ impl Fixer {
             }
             Fix::Unreachable(ino) => {
                 self.change_with_report(|txn| {
-                    let (_, slot) = txn.locate_live(ino)?;
+                    let (_, slot) = txn.names().locate_live(ino)?;
                     let directory = slot.kind() == FileKind::Directory;
                     let counted = if directory { 1 } else { slot.nlink() };
-                    txn.rescue(ino)?;
+                    rescue(txn, ino)?;
                     let line = format!("inode {ino} is in lost+found");
                     Ok(Change::with_losses(line, [Loss::AllNames { ino, counted }]))
                 })
@@ -221,20 +220,20 @@ impl Fixer {
             }
             Fix::Fragments(ino, fragments) => {
                 self.change_with_report(|txn| {
-                    let (spot, mut slot) = txn.locate_live(ino)?;
+                    let (spot, mut slot) = txn.names().locate_live(ino)?;
                     slot.set_fragments(fragments);
-                    txn.store(&spot, &slot)?;
+                    txn.names().store(&spot, &slot)?;
                     Ok(format!("directory {ino} counts {fragments} fragments"))
                 })
                 .await
             }
             Fix::DirectorySize(ino, blocks) => {
                 self.change_with_report(|txn| {
-                    let (spot, mut slot) = txn.locate_live(ino)?;
+                    let (spot, mut slot) = txn.names().locate_live(ino)?;
                     let missing = slot.blocks().saturating_sub(blocks);
                     slot.set_blocks(blocks);
                     slot.set_size(blocks * BLOCK_U64);
-                    txn.store(&spot, &slot)?;
+                    txn.names().store(&spot, &slot)?;
                     let names = missing * u64::from(txn.slots().per_block());
                     let content = Loss::Content { dir: ino, blocks: missing, names };
                     let lost = (missing > 0 && ino != ORPHAN_DIR).then_some(content);
@@ -248,12 +247,12 @@ impl Fixer {
 
     async fn clear(&mut self, at: SlotAt) -> Done {
         self.change_with_report(|txn| {
-            let mut slot = txn.slot_at(at)?;
+            let mut slot = slot_at(txn, at)?;
             let (ino, name) = (slot.ino(), slot.name().to_vec());
             slot.clear();
             slot.set_next_reuse(RETIRED);
-            txn.put_slot(at, &slot)?;
-            let (dir, SlotPlace { chunk, slot }) = (txn.directory_at(at)?, at.place);
+            put_slot(txn, at, &slot)?;
+            let (dir, SlotPlace { chunk, slot }) = (directory_at(txn, at)?, at.place);
             let line = format!("slot {slot} of chunk {chunk} was emptied: it held {ino}");
             Ok(Change::with_losses(line, [Loss::Slot { dir, chunk, slot, ino, name }]))
         })
@@ -263,7 +262,7 @@ impl Fixer {
     /// Removes the attributes except those that lie completely in blocks before the first damaged
     /// one of their blob.
     async fn drop_xattrs(&mut self, at: SlotAt) -> Done {
-        let slot = self.mfs.run(Cost::READ, |txn| txn.slot_at(at)).await?.0;
+        let slot = self.mfs.run(Cost::READ, |txn| slot_at(txn, at)).await?.0;
         let bytes = match slot.xattr_blob() {
             Some(first) => {
                 let whose = slot.blob_owner(BlobKind::Xattrs);
@@ -290,13 +289,13 @@ impl Fixer {
         from: Option<(Vec<u8>, KnownName)>,
     ) -> Done {
         self.change_with_report(|txn| {
-            let mut slot = txn.slot_at(at)?;
+            let mut slot = slot_at(txn, at)?;
             slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
             // The blob's blocks have no owner then; the last stage frees them.
             slot.set_xattr_blob(None);
             slot.set_xattrs(b"");
-            txn.put_xattrs(&mut slot, None, whole, at.home)?;
-            txn.put_slot(at, &slot)?;
+            txn.names().put_xattrs(&mut slot, None, whole, at.home)?;
+            put_slot(txn, at, &slot)?;
             let (ino, kept) = (slot.ino(), whole.len());
             let line = format!("extended attributes of inode {ino} were removed, {kept} stay");
             Ok(Change::with_losses(line, [Loss::Xattrs { ino, from: from.clone() }]))
@@ -307,7 +306,7 @@ impl Fixer {
 
 /// One slot keeps the inode's number: the other becomes a name of it, or is emptied.
 fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
-    let ino = txn.slot_at(at)?.ino();
+    let ino = slot_at(txn, at)?.ino();
     let line = format!("inode {ino} is in one place");
     let key = ino.0.to_be_bytes();
     let other = if home_of(ino) == at.place {
@@ -315,23 +314,23 @@ fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
         // again.
         let Some(value) = MOVED.remove(txn, &key)? else { return Ok(line.into()) };
         let place = SlotPlace::unpack(u64::from_le_bytes(value));
-        match txn.spot(place)? {
+        match txn.names().spot(place)? {
             Some(spot) => SlotAt { home: spot.block, place },
             None => return Ok(line.into()),
         }
     } else {
         at
     };
-    let slot = txn.slot_at(other)?;
+    let slot = slot_at(txn, other)?;
     if !slot.holds(ino) {
         return Ok(line.into());
     }
     let (name, kind) = (slot.name().to_vec(), slot.kind());
     let lost = match kind {
-        FileKind::Directory => txn.losing_name(other, &slot, false)?,
+        FileKind::Directory => losing_name(txn, other, &slot, false)?,
         _ => None,
     };
-    txn.change_slot(other, |slot| match kind {
+    change_slot(txn, other, |slot| match kind {
         FileKind::Directory => slot.clear(),
         _ if name.is_empty() => slot.clear(),
         kind => slot.set_link(&name, ino, kind),
@@ -340,17 +339,17 @@ fn duplicate(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
 }
 
 fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     slot.check().map_err(|what| Stop::Corrupt(at.home, what))?;
     let (ino, old) = (slot.ino(), String::from_utf8_lossy(slot.name()).into_owned());
     if slot.state() == SlotState::Link {
         let kind = slot.kind();
         slot.set_link(name, ino, kind);
     } else {
-        txn.fit_name(&mut slot, name.len(), at.home)?;
+        txn.names().fit_name(&mut slot, name.len(), at.home)?;
         slot.set_name(name);
     }
-    txn.put_slot(at, &slot)?;
+    put_slot(txn, at, &slot)?;
     Ok(match name.is_empty() {
         true => {
             format!("inode {ino} of the orphan directory has no name any more, which was {old:?}")
@@ -362,38 +361,38 @@ fn rename(txn: &mut Txn<'_>, at: SlotAt, name: &[u8]) -> Result<String, Stop> {
 }
 
 fn copy_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     let mut blocks = slot.layout_blocks();
     let ino = slot.ino();
     if let Some(mine) = blocks.iter_mut().find(|mine| **mine == block) {
-        let list = txn.layout_block_of(at.home, block, ino)?;
-        *mine = txn.alloc_layout_block(at.home)?;
+        let list = txn.layouts().layout_block_of(at.home, block, ino)?;
+        *mine = txn.layouts().alloc_layout_block(at.home)?;
         layout::put(txn.init(*mine, BlockType::Layout)?, ino, &[], &list);
         slot.set_layout_blocks(&blocks);
-        txn.put_slot(at, &slot)?;
+        put_slot(txn, at, &slot)?;
     }
     Ok(format!("file {ino} has a layout block of its own"))
 }
 
 /// The file loses the block's segments. The block has no owner then; the last stage frees it.
 fn drop_layout(txn: &mut Txn<'_>, at: SlotAt, block: MetaBlock) -> Result<String, Stop> {
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     let mut blocks = slot.layout_blocks();
     blocks.retain(|mine| *mine != block);
     slot.set_layout_blocks(&blocks);
-    txn.put_slot(at, &slot)?;
+    put_slot(txn, at, &slot)?;
     Ok(format!("file {} lost its layout block {block}", slot.ino()))
 }
 
 fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
-    let known = txn.has_content_feature();
-    let mut slot = txn.slot_at(at)?;
+    let known = txn.has_feature(Feature::INLINE_DATA);
+    let mut slot = slot_at(txn, at)?;
     let before = slot.clone();
     let unknown = slot.clear_unknown_flags();
     let layout = slot.repair_layout_blocks();
     let content = slot.repair_content(known);
     if unknown || layout || content.is_some() {
-        txn.put_slot(at, &slot)?;
+        put_slot(txn, at, &slot)?;
     }
     let what = content.unwrap_or(if layout {
         "impossible layout blocks"
@@ -417,31 +416,31 @@ fn content_from(slot: &Slot, from: u64) -> Option<Loss> {
 
 /// Blocks of a removed blob have no owner then; the last stage frees them.
 fn content(txn: &mut Txn<'_>, at: SlotAt, cut: bool) -> Result<Change, Stop> {
-    let mut slot = txn.slot_at(at)?;
+    let mut slot = slot_at(txn, at)?;
     let (ino, size) = (slot.ino(), slot.attr().size);
     if cut {
-        txn.cut_content(&mut slot)?;
-        txn.put_slot(at, &slot)?;
+        txn.layouts().cut_content(&mut slot)?;
+        put_slot(txn, at, &slot)?;
         let most = size.min(CONTENT_MAX as u64);
         let line = format!("the content of file {ino} has {most} bytes at most");
         return Ok(Change::with_losses(line, content_from(&slot, CONTENT_MAX as u64)));
     }
-    txn.change_slot(at, Slot::clear_content)?;
+    change_slot(txn, at, Slot::clear_content)?;
     let line = format!("the content beside the inode of file {ino} was removed");
     Ok(Change::with_losses(line, content_from(&slot, 0)))
 }
 
 fn target(txn: &mut Txn<'_>, at: SlotAt, len: Option<u64>) -> Result<Change, Stop> {
-    let slot = txn.slot_at(at)?;
+    let slot = slot_at(txn, at)?;
     let ino = slot.ino();
     match len {
         Some(len) => {
-            txn.change_slot(at, |slot| slot.set_size(len))?;
+            change_slot(txn, at, |slot| slot.set_size(len))?;
             Ok(format!("symlink {ino} has {len} bytes").into())
         }
         None => {
-            txn.change_slot(at, Slot::clear)?;
-            let (dir, name, len) = (txn.directory_at(at)?, slot.name().to_vec(), slot.attr().size);
+            change_slot(txn, at, Slot::clear)?;
+            let (dir, name, len) = (directory_at(txn, at)?, slot.name().to_vec(), slot.attr().size);
             let line = format!("symlink {ino}, whose target is lost, was removed");
             Ok(Change::with_losses(line, [Loss::Target { dir, name, ino, len }]))
         }

@@ -83,7 +83,7 @@ impl Fixer {
 
     /// Every client in quarantine; where the list of them is damaged, every one that is known.
     async fn evicted(&mut self) -> Result<Vec<ClientId>, StoreError> {
-        match self.mfs.run(Cost::READ, |txn| txn.quarantines()).await {
+        match self.mfs.run(Cost::READ, |txn| txn.space().quarantines()).await {
             Ok((clients, _)) => Ok(clients),
             Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => self.all_clients().await,
             Err(error) => Err(error),
@@ -93,8 +93,10 @@ impl Fixer {
     /// For each of these clients all files count as frozen.
     async fn freeze_all(&self, clients: &[ClientId]) -> Result<(), StoreError> {
         for batch in clients.chunks(BATCH / 2) {
-            self.change(|txn| batch.iter().try_for_each(|&client| txn.freeze(client, ALL_FILES)))
-                .await?;
+            self.change(|txn| {
+                batch.iter().try_for_each(|&client| txn.space().freeze(client, ALL_FILES))
+            })
+            .await?;
         }
         Ok(())
     }

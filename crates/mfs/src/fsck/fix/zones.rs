@@ -36,7 +36,7 @@ impl Fixer {
         match self.check.labels.get(id) {
             Ok(zone) => {
                 let (key, value) = line(&zone);
-                let enter = |txn: &mut Txn<'_>| match txn.pag(id)? {
+                let enter = |txn: &mut Txn<'_>| match txn.space().pag(id)? {
                     None => PAGS.insert(txn, &key, &value).map(drop),
                     Some(_) => Ok(()),
                 };
@@ -56,7 +56,7 @@ impl Fixer {
             Ok(zone) => {
                 let PagFormat { id, uuid, blocks } = *zone;
                 self.change_with_report(|txn| {
-                    let record = txn.pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
+                    let record = txn.space().pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
                     let record = PagRecord { uuid, blocks, ..record };
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
                     Ok(format!("data zone {id} has {blocks} blocks, as its label says"))

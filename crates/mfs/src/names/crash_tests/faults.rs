@@ -271,12 +271,14 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
         let removed = mfs.run(Cost { reserve: Reserve::ToFree, ..COST }, |txn| {
             let dirs = directories(txn)?;
             for dir in dirs.into_iter().rev() {
-                let Some(entry) = txn.readdir(dir, 0, 1)?.into_iter().next() else { continue };
+                let Some(entry) = txn.names().readdir(dir, 0, 1)?.into_iter().next() else {
+                    continue;
+                };
                 let directory = entry.kind == FileKind::Directory;
-                if directory && !txn.is_empty(entry.ino)? {
+                if directory && !txn.names().is_empty(entry.ino)? {
                     continue;
                 }
-                txn.remove_name(dir, &entry.name)?;
+                txn.names().remove_name(dir, &entry.name)?;
                 links(txn, entry.ino, if directory { -2 } else { -1 })?;
                 if directory {
                     links(txn, dir, -1)?;
@@ -287,8 +289,8 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
         });
         let removed = removed.await.unwrap_or_else(|error| panic!("{what}: {error}")).0;
         let freed = mfs.run(COST, |txn| {
-            let orphans = txn.orphans(Ino(0), 1)?;
-            orphans.iter().try_for_each(|&ino| txn.free_inode_step(ino, 50).map(drop))?;
+            let orphans = txn.names().orphans(Ino(0), 1)?;
+            orphans.iter().try_for_each(|&ino| txn.names().free_inode_step(ino, 50).map(drop))?;
             Ok(!orphans.is_empty())
         });
         let freed = freed.await.unwrap_or_else(|error| panic!("{what}: {error}")).0;

@@ -15,6 +15,7 @@ use crate::mkfs::FormatOptions;
 use crate::names::NewInode;
 use crate::open::OpenOptions;
 use crate::testing::{formatted, formatted_in, new_inode, now, run};
+use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::format::features::Features;
 
@@ -27,12 +28,12 @@ fn name(text: impl AsRef<[u8]>) -> Name {
 fn make(txn: &mut Txn<'_>, dir: Ino, text: &str, (uid, client): (u32, u64)) -> Result<Ino, Stop> {
     let new = NewInode { uid, client: ClientId(client), ..new_inode(FileKind::Directory) };
     link_count(txn, dir, 1)?;
-    txn.create(dir, &name(text), &new, None)
+    txn.names().create(dir, &name(text), &new, None)
 }
 
 fn link_count(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
-    let attr = txn.attr(ino)?.ok_or(Stop::Fault(types::Fault::Stale))?;
-    txn.set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
+    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(types::Fault::Stale))?;
+    txn.names().set_attr(&Attr { nlink: attr.nlink.saturating_add_signed(change), ..attr })
 }
 
 fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> Ino {
@@ -43,7 +44,7 @@ fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> Ino {
 fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
     let (mut out, mut after) = (Vec::new(), None);
     loop {
-        let some = run(mfs, |txn| txn.subdirectories(dir, after, batch));
+        let some = run(mfs, |txn| txn.names().subdirectories(dir, after, batch));
         out.extend(some.iter().map(|sub| sub.ino));
         if some.len() < batch {
             return out;
@@ -54,7 +55,7 @@ fn listed(mfs: &Mfs, dir: Ino, batch: usize) -> Vec<Ino> {
 
 /// The subdirectories that the content has.
 fn found(mfs: &Mfs, dir: Ino) -> BTreeSet<Ino> {
-    let entries = run(mfs, |txn| txn.readdir(dir, 0, usize::MAX));
+    let entries = run(mfs, |txn| txn.names().readdir(dir, 0, usize::MAX));
     let dirs = entries.into_iter().filter(|entry| entry.kind == FileKind::Directory);
     dirs.map(|entry| entry.ino).collect()
 }
@@ -69,34 +70,34 @@ fn namespace_index_follows_mkdir_rmdir_rename_and_exchange() {
     let (a, b) = (mkdir(&mfs, Ino::ROOT, "a", 1, 1), mkdir(&mfs, Ino::ROOT, "b", 1, 2));
     let sub = mkdir(&mfs, a, "sub", 1, 1);
     let other = mkdir(&mfs, b, "other", 2, 1);
-    run(&mfs, |txn| txn.create(a, &name("file"), &new_inode(FileKind::Regular), None));
+    run(&mfs, |txn| txn.names().create(a, &name("file"), &new_inode(FileKind::Regular), None));
     let is = |dir, subs: &[Ino]| {
         assert_clean(&mfs);
         assert_eq!(listed(&mfs, dir, 3), subs);
     };
     is(Ino::ROOT, &[a, b]);
     is(a, &[sub]);
-    run(&mfs, |txn| txn.exchange((a, &name("sub")), (b, &name("other"))));
+    run(&mfs, |txn| txn.names().exchange((a, &name("sub")), (b, &name("other"))));
     is(a, &[other]);
     is(b, &[sub]);
     // With a file: only one of them is in the index.
     run(&mfs, |txn| {
-        txn.exchange((a, &name("file")), (b, &name("other")))?;
+        txn.names().exchange((a, &name("file")), (b, &name("other")))?;
         link_count(txn, a, 1)?;
         link_count(txn, b, -1)
     });
     is(a, &[sub, other]);
     is(b, &[]);
     run(&mfs, |txn| {
-        txn.rename(a, &name("sub"), b, &name("moved"))?;
-        txn.rename(a, &name("file"), a, &name("again"))?;
+        txn.names().rename(a, &name("sub"), b, &name("moved"))?;
+        txn.names().rename(a, &name("file"), a, &name("again"))?;
         link_count(txn, a, -1)?;
         link_count(txn, b, 1)
     });
     is(a, &[sub]);
     is(b, &[other]);
     run(&mfs, |txn| {
-        txn.remove_name(b, &name("moved"))?;
+        txn.names().remove_name(b, &name("moved"))?;
         link_count(txn, b, -1)?;
         link_count(txn, other, -2)
     });
@@ -106,7 +107,7 @@ fn namespace_index_follows_mkdir_rmdir_rename_and_exchange() {
 }
 
 fn while_steps(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
-    while !txn.free_inode_step(ino, 3)? {}
+    while !txn.names().free_inode_step(ino, 3)? {}
     Ok(())
 }
 
@@ -124,7 +125,7 @@ fn namespace_index_equals_the_content_after_random_changes() {
                 0 if at > 0 && found(&mfs, parent).is_empty() => {
                     let (ino, within, old) = dirs.swap_remove(at);
                     run(&mfs, |txn| {
-                        txn.remove_name(within, &name(&old))?;
+                        txn.names().remove_name(within, &name(&old))?;
                         link_count(txn, within, -1)?;
                         link_count(txn, ino, -2)?;
                         while_steps(txn, ino)
@@ -133,11 +134,11 @@ fn namespace_index_equals_the_content_after_random_changes() {
                 1 => {
                     let other = rng.below(dirs.len() as u64) as usize;
                     let (ino, within, old) = dirs[other].clone();
-                    if other == 0 || run(&mfs, |txn| txn.is_within(parent, ino)) {
+                    if other == 0 || run(&mfs, |txn| txn.names().is_within(parent, ino)) {
                         continue;
                     }
                     run(&mfs, |txn| {
-                        txn.rename(within, &name(&old), parent, &name(&text))?;
+                        txn.names().rename(within, &name(&old), parent, &name(&text))?;
                         link_count(txn, within, -1)?;
                         link_count(txn, parent, 1)
                     });
@@ -252,9 +253,9 @@ async fn format_with(env: Env, features: Features) {
 async fn mkdir_with_file(mfs: &Mfs, dir: Ino, text: &str, uid: u32, client: u64) -> (Ino, u64) {
     let body = |txn: &mut Txn<'_>| {
         let made = make(txn, dir, text, (uid, client))?;
-        txn.create(made, &name("file"), &new_inode(FileKind::Regular), None)?;
-        let number = txn.read_chunks(made)?[0];
-        Ok((made, txn.chunk(number)?.runs[0].start.0))
+        txn.names().create(made, &name("file"), &new_inode(FileKind::Regular), None)?;
+        let number = txn.names().read_chunks(made)?[0];
+        Ok((made, txn.names().chunk(number)?.runs[0].start.0))
     };
     mfs.run(Cost::SMALL, body).await.unwrap().0
 }
@@ -308,7 +309,9 @@ fn subdirectories_are_listed_without_reading_content() {
             for m in 0..10 {
                 let text = name(format!("file{n}-{m}"));
                 let new = new_inode(FileKind::Regular);
-                mfs.run(Cost::SMALL, |txn| txn.create(top, &text, &new, None)).await.unwrap();
+                mfs.run(Cost::SMALL, |txn| txn.names().create(top, &text, &new, None))
+                    .await
+                    .unwrap();
             }
         }
         mfs.close().await.unwrap();
@@ -316,12 +319,12 @@ fn subdirectories_are_listed_without_reading_content() {
     });
     let (_, (listed, cached)) = on_disk(Some(&disk), |env| async move {
         let mfs = open(&env).await;
-        let body = |txn: &mut Txn<'_>| txn.subdirectories(top, None, usize::MAX);
+        let body = |txn: &mut Txn<'_>| txn.names().subdirectories(top, None, usize::MAX);
         let listed = mfs.run(Cost::READ, body).await.unwrap().0;
         let content = |txn: &mut Txn<'_>| {
-            let runs = txn.read_chunks(top)?;
-            txn.ensure_chunk(runs[0])?;
-            Ok(txn.chunk(runs[0])?.runs.clone())
+            let runs = txn.names().read_chunks(top)?;
+            txn.names().ensure_chunk(runs[0])?;
+            Ok(txn.names().chunk(runs[0])?.runs.clone())
         };
         let runs = mfs.run(Cost::READ, content).await.unwrap().0;
         let blocks = runs.iter().flat_map(|run| (0..run.len).map(|n| run.start.0 + u64::from(n)));
@@ -355,7 +358,7 @@ fn listing_of_small_siblings_reads_ahead() {
         let list = |dir: Ino| {
             let mfs = mfs.clone();
             async move {
-                let body = |txn: &mut Txn<'_>| txn.readdir(dir, 0, 1000);
+                let body = |txn: &mut Txn<'_>| txn.names().readdir(dir, 0, 1000);
                 mfs.run(Cost::READ, body).await.unwrap().0
             }
         };
@@ -390,7 +393,7 @@ fn readahead_ignores_damaged_and_unreadable_blocks() {
         let mfs = open(&env).await;
         let mut listed = Vec::new();
         for dir in [first.0, second.0, third.0] {
-            let body = |txn: &mut Txn<'_>| txn.readdir(dir, 0, 10);
+            let body = |txn: &mut Txn<'_>| txn.names().readdir(dir, 0, 10);
             listed.push(mfs.run(Cost::READ, body).await.is_ok());
         }
         listed

@@ -10,13 +10,15 @@ use crate::mkfs::FormatOptions;
 use crate::names::NewInode;
 use crate::open::OpenOptions;
 use crate::testing::{formatted_in, new_inode, now};
+use crate::txn::Txn;
 use engine::format::features::Features;
 use types::Fault;
 
 fn create(mfs: &Mfs, dir: Ino, text: &str, kind: FileKind, uid: u32) -> Result<Ino, StoreError> {
     let name = Name::new(text.as_bytes()).unwrap();
-    now(mfs
-        .run(Cost::SMALL, |txn| txn.create(dir, &name, &NewInode { uid, ..new_inode(kind) }, None)))
+    now(mfs.run(Cost::SMALL, |txn| {
+        txn.names().create(dir, &name, &NewInode { uid, ..new_inode(kind) }, None)
+    }))
     .map(|done| done.0)
 }
 
@@ -29,8 +31,8 @@ fn mkdir(mfs: &Mfs, dir: Ino, text: &str, uid: u32) -> Ino {
 /// First block and number of allocated blocks of a directory's content.
 fn content(mfs: &Mfs, dir: Ino) -> (u64, u32) {
     let found = now(mfs.run(Cost::READ, |txn| {
-        let number = txn.read_chunks(dir)?[0];
-        let chunk = txn.chunk(number)?;
+        let number = txn.names().read_chunks(dir)?[0];
+        let chunk = txn.names().chunk(number)?.clone();
         Ok((chunk.runs[0].start.0, chunk.allocated()))
     }));
     found.unwrap().0
@@ -57,7 +59,8 @@ fn trees_of_users_lie_apart_and_siblings_together() {
         let subs: Vec<u64> = (0..20)
             .map(|n| {
                 let name = Name::new(format!("dir{n}").as_bytes()).unwrap();
-                let found = now(mfs.run(Cost::READ, |txn| txn.lookup(dir, &name))).unwrap().0;
+                let found =
+                    now(mfs.run(Cost::READ, |txn| txn.names().lookup(dir, &name))).unwrap().0;
                 content(&mfs, found.unwrap()).0
             })
             .collect();
@@ -206,7 +209,10 @@ async fn short_of_space(env: &env::Env, left: u64) -> Mfs {
             let (mfs, name) = (mfs.clone(), Name::new(text.as_bytes()).unwrap());
             async move {
                 let new = new_inode(kind);
-                mfs.run(Cost::SMALL, |txn| txn.create(parent, &name, &new, None)).await.unwrap().0
+                mfs.run(Cost::SMALL, |txn| txn.names().create(parent, &name, &new, None))
+                    .await
+                    .unwrap()
+                    .0
             }
         };
         let dir = make(Ino::ROOT, &format!("dir{n}"), FileKind::Directory).await;
@@ -244,18 +250,19 @@ fn concurrent_transactions_share_the_blocks_that_one_trim_frees() {
 async fn make(mfs: &Mfs, dir: Ino, text: &str) -> Result<Ino, StoreError> {
     let name = Name::new(text.as_bytes()).unwrap();
     let new = new_inode(FileKind::Regular);
-    mfs.run(Cost::SMALL, |txn| txn.create(dir, &name, &new, None)).await.map(|made| made.0)
+    mfs.run(Cost::SMALL, |txn| txn.names().create(dir, &name, &new, None)).await.map(|made| made.0)
 }
 
 async fn unmake(mfs: &Mfs, dir: Ino, text: &str) {
     let name = Name::new(text.as_bytes()).unwrap();
-    let freed = mfs.run(Cost::DELETE, |txn| txn.free_with_name(dir, &name)).await.unwrap().0;
+    let freed =
+        mfs.run(Cost::DELETE, |txn| txn.names().free_with_name(dir, &name)).await.unwrap().0;
     assert!(freed.is_some(), "{text}");
 }
 
 async fn found(mfs: &Mfs, text: &str) -> Ino {
     let name = Name::new(text.as_bytes()).unwrap();
-    mfs.run(Cost::READ, |txn| txn.lookup(Ino::ROOT, &name)).await.unwrap().0.unwrap()
+    mfs.run(Cost::READ, |txn| txn.names().lookup(Ino::ROOT, &name)).await.unwrap().0.unwrap()
 }
 
 #[test]

@@ -10,14 +10,14 @@ fn name(text: &str) -> Name {
 }
 
 fn create(mfs: &Mfs, dir: Ino, text: &str) -> Ino {
-    run(mfs, |txn| txn.create(dir, &name(text), &new_inode(FileKind::Regular), None))
+    run(mfs, |txn| txn.names().create(dir, &name(text), &new_inode(FileKind::Regular), None))
 }
 
 fn mkdir(mfs: &Mfs, text: &str) -> Ino {
     run(mfs, |txn| {
-        let root = txn.attr(Ino::ROOT)?.unwrap();
-        txn.set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
-        txn.create(Ino::ROOT, &name(text), &new_inode(FileKind::Directory), None)
+        let root = txn.names().attr(Ino::ROOT)?.unwrap();
+        txn.names().set_attr(&Attr { nlink: root.nlink + 1, ..root })?;
+        txn.names().create(Ino::ROOT, &name(text), &new_inode(FileKind::Directory), None)
     })
 }
 
@@ -30,7 +30,7 @@ struct Space {
 
 fn space(mfs: &Mfs) -> Space {
     let client = run(mfs, |txn| txn.new_client(b"client"));
-    let (pag, next, _) = run(mfs, |txn| txn.grant(client, None, 9000))[0];
+    let (pag, next, _) = run(mfs, |txn| txn.space().grant(client, None, 9000))[0];
     Space { client, pag, next: next.0 }
 }
 
@@ -41,16 +41,16 @@ fn fragment(mfs: &Mfs, space: &mut Space, ino: Ino, range: std::ops::Range<u64>)
         let (addr, state) = (PagBlock(space.next), SegmentState::Written);
         space.next += 1;
         let segment = Segment { file: FileBlock(2 * at), len: 1, pag: space.pag, addr, state };
-        run(mfs, |txn| txn.map(ino, space.client, segment));
+        run(mfs, |txn| txn.layouts().map(ino, space.client, segment));
     }
 }
 
 fn blocks_of(mfs: &Mfs, ino: Ino) -> Vec<MetaBlock> {
-    run(mfs, |txn| Ok(txn.locate_live(ino)?.1.layout_blocks()))
+    run(mfs, |txn| Ok(txn.names().locate_live(ino)?.1.layout_blocks()))
 }
 
 fn fragments(mfs: &Mfs, dir: Ino) -> u64 {
-    run(mfs, |txn| txn.fragmentation(dir)).0 / FRAGMENT
+    run(mfs, |txn| txn.layouts().fragmentation(dir)).0 / FRAGMENT
 }
 
 fn free(mfs: &Mfs) -> u64 {
@@ -64,13 +64,13 @@ fn assert_clean(mfs: &Mfs) {
 
 fn unlink(mfs: &Mfs, dir: Ino, text: &str) {
     let ino = run(mfs, |txn| {
-        let ino = txn.remove_name(dir, &name(text))?;
-        let attr = txn.attr(ino)?.unwrap();
-        txn.set_attr(&Attr { nlink: attr.nlink - 1, ..attr })?;
+        let ino = txn.names().remove_name(dir, &name(text))?;
+        let attr = txn.names().attr(ino)?.unwrap();
+        txn.names().set_attr(&Attr { nlink: attr.nlink - 1, ..attr })?;
         Ok(ino)
     });
     assert_clean(mfs);
-    while !run(mfs, |txn| txn.free_inode_step(ino, 20)) {}
+    while !run(mfs, |txn| txn.names().free_inode_step(ino, 20)) {}
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn fragmentation_count_follows_files_through_renames() {
     fragment(&mfs, &mut space, file, 15..50);
     assert_eq!((fragments(&mfs, a), blocks_of(&mfs, file).len()), (3, 1));
     assert_clean(&mfs);
-    run(&mfs, |txn| txn.rename(a, &name("file"), b, &name("there")));
+    run(&mfs, |txn| txn.names().rename(a, &name("file"), b, &name("there")));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (0, 3));
     let other = create(&mfs, a, "other");
     fragment(&mfs, &mut space, other, 0..20);
-    run(&mfs, |txn| txn.exchange((a, &name("other")), (b, &name("there"))));
+    run(&mfs, |txn| txn.names().exchange((a, &name("other")), (b, &name("there"))));
     assert_eq!((fragments(&mfs, a), fragments(&mfs, b)), (3, 1));
     assert_clean(&mfs);
-    run(&mfs, |txn| txn.unmap(file, FileBlock(10), FileBlock(60)));
+    run(&mfs, |txn| txn.layouts().unmap(file, FileBlock(10), FileBlock(60)));
     assert_eq!(fragments(&mfs, a), 1);
     unlink(&mfs, a, "other");
     unlink(&mfs, b, "there");
@@ -111,21 +111,23 @@ fn layout_blocks_follow_the_segments_and_the_tree_takes_the_others() {
             fragment(&mfs, &mut space, file, at..at + 1);
         }
         assert_eq!(blocks_of(&mfs, file).len(), 2);
-        let layout = run(&mfs, |txn| txn.layout(file, FileBlock(0), usize::MAX));
+        let layout = run(&mfs, |txn| txn.layouts().layout(file, FileBlock(0), usize::MAX));
         let files: Vec<u64> = layout.iter().map(|segment| segment.file.0).collect();
         assert_eq!(files, (0..2000).map(|n| 2 * n).collect::<Vec<_>>());
-        let some = run(&mfs, |txn| txn.layout(file, FileBlock(501), 7));
+        let some = run(&mfs, |txn| txn.layouts().layout(file, FileBlock(501), 7));
         assert_eq!(some, layout[251..258]);
-        let (_, slot) = run(&mfs, |txn| txn.locate_live(file));
+        let (_, slot) = run(&mfs, |txn| txn.names().locate_live(file));
         assert_eq!((slot.segments().len(), slot.body()), (15, 1985));
         assert_clean(&mfs);
-        run(&mfs, |txn| txn.rename(Ino::ROOT, &name("file"), Ino::ROOT, &name(&"l".repeat(255))));
-        assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), usize::MAX)), layout);
+        run(&mfs, |txn| {
+            txn.names().rename(Ino::ROOT, &name("file"), Ino::ROOT, &name(&"l".repeat(255)))
+        });
+        assert_eq!(run(&mfs, |txn| txn.layouts().layout(file, FileBlock(0), usize::MAX)), layout);
         assert_clean(&mfs);
-        while !run(&mfs, |txn| txn.unmap(file, FileBlock(24), FileBlock(u64::MAX))) {}
+        while !run(&mfs, |txn| txn.layouts().unmap(file, FileBlock(24), FileBlock(u64::MAX))) {}
         assert_eq!((blocks_of(&mfs, file).len(), fragments(&mfs, Ino::ROOT)), (1, 0));
         assert_clean(&mfs);
-        run(&mfs, |txn| txn.unmap(file, FileBlock(0), FileBlock(18)));
+        run(&mfs, |txn| txn.layouts().unmap(file, FileBlock(0), FileBlock(18)));
         assert_eq!(blocks_of(&mfs, file), [], "back in the slot");
         assert_clean(&mfs);
     }
@@ -145,7 +147,7 @@ fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     let ahead = blocks_of(&mfs, file);
     assert_eq!((ahead.len(), before - free(&mfs)), (1, 1));
     assert_clean(&mfs);
-    assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 9)), []);
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(file, FileBlock(0), 9)), []);
     fragment(&mfs, &mut space, file, 0..20);
     assert_eq!((blocks_of(&mfs, file), before - free(&mfs)), (ahead, 1));
     assert_clean(&mfs);
@@ -160,7 +162,7 @@ fn new_file_in_a_fragmented_directory_gets_a_layout_block() {
     assert_clean(&mfs);
     let used = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     let has = |n: &u32| {
-        let file = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{n}"))));
+        let file = run(&mfs, |txn| txn.names().lookup(dir, &name(&format!("f{n}"))));
         !blocks_of(&mfs, file.unwrap()).is_empty()
     };
     assert_eq!(used, (5..8).filter(has).count());
@@ -196,7 +198,7 @@ fn unused_layout_blocks_are_bounded() {
         Ok(())
     });
     mfs.forget_indexes();
-    run(&mfs, |txn| txn.lookup(dir, &name("second")));
+    run(&mfs, |txn| txn.names().lookup(dir, &name("second")));
     let known = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(known, UNUSED_MAX + 1);
     let before = free(&mfs);
@@ -212,13 +214,13 @@ fn short_space_takes_back_unused_layout_blocks() {
     let mut files = 0;
     while now(mfs.run(Cost::SMALL, |txn| {
         let text = name(&format!("f{files}"));
-        txn.create(dir, &text, &new_inode(FileKind::Regular), None)
+        txn.names().create(dir, &text, &new_inode(FileKind::Regular), None)
     }))
     .is_ok()
     {
         files += 1;
     }
-    let last = run(&mfs, |txn| txn.lookup(dir, &name(&format!("f{}", files - 1))));
+    let last = run(&mfs, |txn| txn.names().lookup(dir, &name(&format!("f{}", files - 1))));
     assert_eq!(blocks_of(&mfs, last.unwrap()), []);
     let unused = run(&mfs, |txn| Ok(txn.volatile().space.unused.len()));
     assert_eq!(unused, 0, "all were given back before a create failed");
@@ -235,7 +237,7 @@ fn layout_blocks_and_counts_are_absent_without_the_feature() {
     fragment(&mfs, &mut space, file, 0..100);
     assert_eq!((blocks_of(&mfs, file), fragments(&mfs, Ino::ROOT)), (vec![], 0));
     assert_clean(&mfs);
-    assert_eq!(run(&mfs, |txn| txn.layout(file, FileBlock(0), 999)).len(), 100);
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(file, FileBlock(0), 999)).len(), 100);
 }
 
 #[test]
@@ -245,7 +247,7 @@ fn layout_ahead_threshold_is_what_a_slot_holds() {
         let mfs = formatted_near(size);
         let mut space = space(&mfs);
         let file = create(&mfs, Ino::ROOT, "f");
-        let fits = run(&mfs, |txn| Ok(txn.locate_live(file)?.1.segment_room(1))) as u64;
+        let fits = run(&mfs, |txn| Ok(txn.names().locate_live(file)?.1.segment_room(1))) as u64;
         // The name has one byte.
         assert!((u64::from(segments) - 1..=u64::from(segments)).contains(&fits));
         fragment(&mfs, &mut space, file, 0..fits + 1);

@@ -10,16 +10,16 @@ use types::{ClientId, Fault, FileBlock, FileKind, Ino, MetaBlock, Segment};
 
 use super::near::NearSegments;
 use super::splice::{SEGMENT_LEN_MAX, splice, written};
+use super::view::Layouts;
 use crate::format::segment::{decode_item, segment_key, segment_value};
 use crate::format::slot::Slot;
-use crate::names::find::Spot;
+use crate::names::Spot;
 use crate::trees::SEGMENTS;
-use crate::txn::Txn;
 use engine::error::Stop;
 
 /// Most segments outside the slot that one change may touch.
 pub const EDIT_MAX: usize = 128;
-/// Most segments that one step of [`Txn::unmap`] removes.
+/// Most segments that one step of [`Layouts::unmap`] removes.
 pub const UNMAP_STEP: usize = 64;
 
 /// A file opened for a change of its layout.
@@ -28,7 +28,7 @@ pub(super) struct OpenLayout {
     pub(super) slot: Slot,
 }
 
-impl Txn<'_> {
+impl Layouts<'_, '_> {
     /// At most `max` segments that end after file block `from`, sorted; the first may begin before
     /// it.
     ///
@@ -69,10 +69,10 @@ impl Txn<'_> {
         {
             return Err(Stop::Fault(Fault::Invalid));
         }
-        self.pool_take(client, segment.pag, segment.addr.0, segment.len)?;
+        self.txn.space().pool_take(client, segment.pag, segment.addr.0, segment.len)?;
         self.drop_content(ino, segment.file.0)?;
         let freed = self.edit(ino, segment.file.0, segment.end(), |_| vec![segment])?;
-        self.free_later(ino, &freed)
+        self.txn.space().free_later(ino, &freed)
     }
 
     /// Maps blocks, which the caller has taken from free space, into a hole of a file.
@@ -127,12 +127,12 @@ impl Txn<'_> {
         let done = found.len() <= max;
         let end = if done { to } else { found[max - 1].end() };
         let freed = self.edit(ino, from, end, |_| Vec::new())?;
-        self.free_later(ino, &freed)?;
+        self.txn.space().free_later(ino, &freed)?;
         Ok(done)
     }
 
     pub(super) fn open_layout(&mut self, ino: Ino) -> Result<OpenLayout, Stop> {
-        let (spot, slot) = self.locate_live(ino)?;
+        let (spot, slot) = self.txn.names().locate_live(ino)?;
         if slot.kind() != FileKind::Regular {
             return Err(Stop::Fault(Fault::Invalid));
         }
@@ -147,13 +147,13 @@ impl Txn<'_> {
         to: u64,
         max: usize,
     ) -> Result<Vec<Segment>, Stop> {
-        let start = match SEGMENTS.prev(self, &segment_key(ino, from))? {
+        let start = match SEGMENTS.prev(self.txn, &segment_key(ino, from))? {
             Some((key, _)) if key[..8] == ino.0.to_be_bytes() => key,
             _ => segment_key(ino, from),
         };
         let mut out: Vec<Segment> = Vec::new();
         let mut sound = true;
-        SEGMENTS.for_each(self, &start, |key, value| {
+        SEGMENTS.for_each(self.txn, &start, |key, value| {
             let item = decode_item(key, value);
             if let Some((of, segment)) = item {
                 let ordered = out.last().is_none_or(|last| last.end() <= segment.file.0);
@@ -170,7 +170,7 @@ impl Txn<'_> {
             sound = false;
             false
         })?;
-        if sound { Ok(out) } else { Err(SEGMENTS.corrupt(self, "a segment is invalid")) }
+        if sound { Ok(out) } else { Err(SEGMENTS.corrupt(self.txn, "a segment is invalid")) }
     }
 
     /// Replaces the segments in `[from, to)` by those that `change` makes of the segments around
@@ -211,28 +211,23 @@ impl Txn<'_> {
         self.change_tree(ino, &list[in_near..], &in_tree)?;
         slot.set_body(untouched + in_blocks + in_tree.len() as u64);
         slot.set_blocks((slot.blocks() + sum(&after)).saturating_sub(sum(&list)));
-        self.store(&spot, &slot)?;
+        self.txn.names().store(&spot, &slot)?;
         self.count_fragments(spot.dir, before, slot.own_fragments())?;
         Ok(freed)
     }
 
     /// Replaces the segments `old` of the tree by `new`, both sorted.
-    pub(crate) fn change_tree(
-        &mut self,
-        ino: Ino,
-        old: &[Segment],
-        new: &[Segment],
-    ) -> Result<(), Stop> {
+    fn change_tree(&mut self, ino: Ino, old: &[Segment], new: &[Segment]) -> Result<(), Stop> {
         for segment in old {
             if new.binary_search_by_key(&segment.file, |e| e.file).is_err() {
-                SEGMENTS.remove(self, &segment_key(ino, segment.file.0))?;
+                SEGMENTS.remove(self.txn, &segment_key(ino, segment.file.0))?;
             }
         }
         for segment in new {
             let same = old.binary_search_by_key(&segment.file, |e| e.file);
             if same.map(|at| old[at]) != Ok(*segment) {
                 SEGMENTS.insert(
-                    self,
+                    self.txn,
                     &segment_key(ino, segment.file.0),
                     &segment_value(segment),
                 )?;
@@ -274,7 +269,7 @@ impl Txn<'_> {
         self.change_tree(slot.ino(), tree, &overflow)?;
         slot.set_body((list.len() - slot.segments().len()) as u64);
         slot.set_blocks(sum(list));
-        self.store(spot, slot)
+        self.txn.names().store(spot, slot)
     }
 }
 

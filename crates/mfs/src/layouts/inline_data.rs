@@ -15,14 +15,14 @@ use types::limits::CONTENT_MAX;
 use types::{Fault, FileBlock, Ino, MetaBlock};
 
 use super::layout::OpenLayout;
+use super::view::Layouts;
 use crate::format::slot::Slot;
 use crate::format::xattr::BLOB_MAX;
-use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
 use engine::format::features::Feature;
 
-impl Txn<'_> {
+impl Layouts<'_, '_> {
     /// How many bytes of content would fit into the slot of the file if only block 0 were mapped; 0
     /// without the feature `inline-data`.
     ///
@@ -43,9 +43,11 @@ impl Txn<'_> {
     pub fn content(&mut self, ino: Ino) -> Result<Vec<u8>, Stop> {
         let OpenLayout { slot, .. } = self.open_layout(ino)?;
         match slot.content_blob() {
-            Some(block) => {
-                self.read_blob(MetaBlock(block), CONTENT_MAX, slot.blob_owner(BlobKind::Content))
-            }
+            Some(block) => self.txn.read_blob(
+                MetaBlock(block),
+                CONTENT_MAX,
+                slot.blob_owner(BlobKind::Content),
+            ),
             None => Ok(slot.content().unwrap_or_default().to_vec()),
         }
     }
@@ -69,11 +71,11 @@ impl Txn<'_> {
             self.put_content(&mut slot, bytes, spot.block)?;
         }
         slot.set_size(slot.attr().size.max(bytes.len() as u64));
-        self.store(&spot, &slot)
+        self.txn.names().store(&spot, &slot)
     }
 
-    pub(crate) fn has_content_feature(&self) -> bool {
-        self.has_feature(Feature::INLINE_DATA)
+    fn has_content_feature(&self) -> bool {
+        self.txn.has_feature(Feature::INLINE_DATA)
     }
 
     fn unmap_block_0(&mut self, ino: Ino) -> Result<(), Stop> {
@@ -89,11 +91,11 @@ impl Txn<'_> {
         let fits = bytes.len() <= slot.payload_room(slot.name().len());
         if fits && slot.segments().is_empty() {
             if let Some(block) = old {
-                self.free_blob(block, owner)?;
+                self.txn.free_blob(block, owner)?;
             }
             slot.set_content(bytes);
         } else {
-            let block = self.without_reserve(|txn| txn.write_blob(old, bytes, owner, near))?;
+            let block = self.txn.without_reserve(|txn| txn.write_blob(old, bytes, owner, near))?;
             slot.set_content_blob(block.0);
         }
         Ok(())
@@ -111,16 +113,16 @@ impl Txn<'_> {
             slot.set_content(&bytes);
         } else if let Some(block) = slot.content_blob().map(MetaBlock) {
             let owner = slot.blob_owner(BlobKind::Content);
-            let bytes = self.read_blob(block, BLOB_MAX, owner)?;
+            let bytes = self.txn.read_blob(block, BLOB_MAX, owner)?;
             if bytes.len() > most {
-                self.write_blob(Some(block), &bytes[..most], owner, block)?;
+                self.txn.write_blob(Some(block), &bytes[..most], owner, block)?;
             }
         }
         Ok(())
     }
 
     /// Block 0 gets other content: removes the content from slot or blob, if `from` is block 0.
-    pub(crate) fn drop_content(&mut self, ino: Ino, from: u64) -> Result<(), Stop> {
+    pub(super) fn drop_content(&mut self, ino: Ino, from: u64) -> Result<(), Stop> {
         if from > 0 || !self.has_content_feature() {
             return Ok(());
         }
@@ -129,12 +131,12 @@ impl Txn<'_> {
             return Ok(());
         }
         self.take_content(&mut slot)?;
-        self.store(&spot, &slot)
+        self.txn.names().store(&spot, &slot)
     }
 
     fn take_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         if let Some(block) = slot.content_blob() {
-            self.free_blob(MetaBlock(block), slot.blob_owner(BlobKind::Content))?;
+            self.txn.free_blob(MetaBlock(block), slot.blob_owner(BlobKind::Content))?;
         }
         slot.clear_content();
         Ok(())

@@ -21,7 +21,7 @@ fn client_numbers_are_issued_once_and_descriptions_can_change() {
     run(&mfs, |txn| txn.set_client(a, &[1; 4090]));
     run(&mfs, |txn| txn.set_client(b, b""));
     assert_eq!(run(&mfs, |txn| txn.clients()), [(a, vec![1; 4090]), (b, vec![])]);
-    assert!(run(&mfs, |txn| txn.remove_client(a)));
+    assert!(run(&mfs, |txn| txn.space().remove_client(a)));
     let c = run(&mfs, |txn| txn.new_client(b"c"));
     assert!(a < b && b < c);
     let gone = now(mfs.run(Cost::SMALL, |txn| txn.set_client(a, b"x")));
@@ -45,10 +45,10 @@ fn replies_are_stored_per_slot_until_the_client_is_removed() {
     assert_eq!(run(&mfs, |txn| txn.reply(client, REPLY_SLOTS)), None);
     let too_big = now(mfs.run(Cost::SMALL, |txn| txn.set_reply(other, 1, 1, &[0; 1025])));
     assert_eq!(too_big.unwrap_err().fault(), Fault::TooBig);
-    while !run(&mfs, |txn| txn.remove_client(client)) {}
+    while !run(&mfs, |txn| txn.space().remove_client(client)) {}
     assert_eq!(run(&mfs, |txn| txn.reply(client, 5)), None);
     assert_eq!(run(&mfs, |txn| txn.reply(other, 5)), Some((6, vec![7; REPLY_MAX])));
-    assert!(run(&mfs, |txn| txn.remove_client(other)));
+    assert!(run(&mfs, |txn| txn.space().remove_client(other)));
     let left = run(&mfs, |txn| Ok(txn.meta_space().1));
     assert!(before - left <= 4, "{} blocks are not freed", before - left);
 }
@@ -60,15 +60,15 @@ fn quarantine_lasts_until_its_client_is_removed() {
     for slot in 0..REPLY_SLOTS {
         run(&mfs, |txn| txn.set_reply(client, slot, 1, b""));
     }
-    run(&mfs, |txn| txn.quarantine(client));
-    while !run(&mfs, |txn| txn.release_pool(client)) {}
+    run(&mfs, |txn| txn.space().quarantine(client));
+    while !run(&mfs, |txn| txn.space().release_pool(client)) {}
     let mut steps = 0;
     while !run(&mfs, |txn| txn.clients()).is_empty() {
-        assert_eq!(run(&mfs, |txn| txn.quarantines()), [client], "step {steps}");
-        run(&mfs, |txn| txn.remove_client(client));
+        assert_eq!(run(&mfs, |txn| txn.space().quarantines()), [client], "step {steps}");
+        run(&mfs, |txn| txn.space().remove_client(client));
         steps += 1;
     }
-    assert!(steps > 1 && run(&mfs, |txn| txn.quarantines()).is_empty());
+    assert!(steps > 1 && run(&mfs, |txn| txn.space().quarantines()).is_empty());
 }
 
 #[test]

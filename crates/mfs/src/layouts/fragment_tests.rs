@@ -11,9 +11,9 @@ use types::{
 };
 
 use crate::handle::Mfs;
+use crate::layouts::{LayoutAhead, LayoutLimits};
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::open::OpenOptions;
-use crate::space::{LayoutAhead, LayoutLimits};
 use crate::testing::new_inode;
 use engine::cost::Cost;
 use engine::format::features::{Feature, Features};
@@ -77,7 +77,7 @@ fn name(n: u64) -> Name {
 
 async fn create(mfs: &Mfs, n: u64) -> Ino {
     let new = new_inode(FileKind::Regular);
-    mfs.run(Cost::SMALL, |txn| txn.create(Ino::ROOT, &name(n), &new, None)).await.unwrap().0
+    mfs.run(Cost::SMALL, |txn| txn.names().create(Ino::ROOT, &name(n), &new, None)).await.unwrap().0
 }
 
 /// Maps the next segments of a file, of one block each, to adjacent blocks of the zone.
@@ -88,7 +88,7 @@ async fn grow(mfs: &Mfs, client: types::ClientId, ino: Ino, from: u64, next: &mu
         for n in from..to {
             let (addr, state) = (PagBlock(first + n - from), SegmentState::Written);
             let segment = Segment { file: FileBlock(2 * n), len: 1, pag: PagId(0), addr, state };
-            txn.map(ino, client, segment)?;
+            txn.layouts().map(ino, client, segment)?;
         }
         Ok(())
     });
@@ -115,7 +115,8 @@ fn filled(way: Way, files: u64, segments: u64) -> (SimDisk, Vec<Ino>, u64) {
         let free = mfs.usage().blocks_free;
         let client = mfs.run(Cost::SMALL, |txn| txn.new_client(b"client")).await.unwrap().0;
         let all = files * segments + 32;
-        let granted = mfs.run(Cost::STEP, |txn| txn.grant(client, None, all)).await.unwrap().0;
+        let granted =
+            mfs.run(Cost::STEP, |txn| txn.space().grant(client, None, all)).await.unwrap().0;
         let mut next = granted[0].1.0;
         // One fragmented file makes the directory fragmented.
         let first = create(&mfs, u64::MAX).await;
@@ -156,8 +157,8 @@ fn read(disk: &SimDisk, way: Way, inos: &[Ino], segments: u64) -> Reads {
         let before = watched.report().unwrap_or_default();
         for ino in inos {
             let body = |txn: &mut crate::Txn<'_>| {
-                txn.attr(ino)?;
-                txn.layout(ino, FileBlock(0), usize::MAX)
+                txn.names().attr(ino)?;
+                txn.layouts().layout(ino, FileBlock(0), usize::MAX)
             };
             let layout = mfs.run(Cost::READ, body).await.unwrap().0;
             assert_eq!(layout.len() as u64, segments);

@@ -16,11 +16,11 @@
 
 use types::{Fault, FileKind, Ino, MetaBlock};
 
+use super::view::Layouts;
 use crate::format::number::ORPHAN_DIR;
 use crate::format::slot::{FRAGMENT, Slot};
 use crate::handle::Mfs;
-use crate::names::find::Spot;
-use crate::txn::Txn;
+use crate::names::Spot;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::features::Feature;
@@ -30,25 +30,25 @@ const UNUSED_MAX: usize = 1024;
 /// Files that give back their blocks in one transaction.
 const STEP: usize = 32;
 
-impl Txn<'_> {
+impl Layouts<'_, '_> {
     /// Updates the fragmentation count of directory `dir` for a file that counted `before` and now
     /// counts `after`.
-    pub(crate) fn count_fragments(
+    pub(super) fn count_fragments(
         &mut self,
         dir: Ino,
         before: u32,
         after: u32,
     ) -> Result<(), Stop> {
         let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
-        if before == after || hidden || !self.has_feature(Feature::LAYOUT_BLOCKS) {
+        if before == after || hidden || !self.txn.has_feature(Feature::LAYOUT_BLOCKS) {
             return Ok(());
         }
         // Only on a damaged file system is there no such directory.
-        let Some(spot) = self.locate(dir)? else { return Ok(()) };
-        let mut slot = self.load(&spot)?;
+        let Some(spot) = self.txn.names().locate(dir)? else { return Ok(()) };
+        let mut slot = self.txn.names().load(&spot)?;
         if slot.kind() == FileKind::Directory {
             slot.set_fragments(slot.fragments().saturating_sub(before).saturating_add(after));
-            self.store(&spot, &slot)?;
+            self.txn.names().store(&spot, &slot)?;
         }
         Ok(())
     }
@@ -63,19 +63,19 @@ impl Txn<'_> {
     /// The fragmentation count of a directory in segments, and its number of names. Its index must
     /// be complete.
     pub(crate) fn fragmentation(&mut self, dir: Ino) -> Result<(u64, u64), Stop> {
-        let (_, slot) = self.locate_live(dir)?;
-        let slots = slot.blocks() * u64::from(self.slots().per_block());
-        let idle = self.idle_slots(dir)?;
+        let (_, slot) = self.txn.names().locate_live(dir)?;
+        let slots = slot.blocks() * u64::from(self.txn.slots().per_block());
+        let idle = self.txn.names().idle_slots(dir)?;
         Ok((u64::from(slot.fragments()) * FRAGMENT, slots.saturating_sub(idle)))
     }
 
     /// Is the degree of a directory, whose index is complete, above the threshold?
     fn is_fragmented(&mut self, dir: Ino) -> Result<bool, Stop> {
-        let Some(threshold) = self.volatile().layouts.ahead.threshold(self.slots()) else {
+        let Some(threshold) = self.txn.volatile().layouts.ahead.threshold(self.txn.slots()) else {
             return Ok(false);
         };
-        let spot = self.locate(dir)?.ok_or(Stop::Fault(Fault::Stale))?;
-        if Slot::fragments_at(self.read_slots(spot.block)?, spot.place.index()) == 0 {
+        let spot = self.txn.names().locate(dir)?.ok_or(Stop::Fault(Fault::Stale))?;
+        if Slot::fragments_at(self.txn.read_slots(spot.block)?, spot.place.index()) == 0 {
             return Ok(false);
         }
         let (segments, names) = self.fragmentation(dir)?;
@@ -84,25 +84,28 @@ impl Txn<'_> {
 
     /// Gives a new file, in the slot at `spot`, a layout block if its directory is fragmented.
     pub(crate) fn give_layout_block(&mut self, slot: &mut Slot, spot: &Spot) -> Result<(), Stop> {
-        let hidden = spot.dir == ORPHAN_DIR || self.volatile().names.replay_safe_from.is_some();
+        let hidden = spot.dir == ORPHAN_DIR || self.txn.volatile().names.replay_safe_from.is_some();
         let file = slot.kind() == FileKind::Regular && !hidden;
-        if !file || !self.has_feature(Feature::LAYOUT_BLOCKS) || !self.is_fragmented(spot.dir)? {
+        if !file
+            || !self.txn.has_feature(Feature::LAYOUT_BLOCKS)
+            || !self.is_fragmented(spot.dir)?
+        {
             return Ok(());
         }
-        for ino in self.volatile().space.unused.oldest(2, UNUSED_MAX) {
+        for ino in self.txn.volatile().space.unused.oldest(2, UNUSED_MAX) {
             self.free_unused(ino)?;
         }
         if let Some(block) = self.new_layout_block(MetaBlock(spot.block.0 + 1))? {
             slot.set_layout_blocks(&[block]);
             let ino = slot.ino();
-            self.on_commit(move |volatile, _| volatile.space.unused.note(ino));
+            self.txn.on_commit(move |volatile, _| volatile.space.unused.note(ino));
         }
         Ok(())
     }
 
     /// Notes that the file uses its layout block now, or lost it.
     pub(crate) fn layout_block_is_used(&mut self, ino: Ino) {
-        self.on_commit(move |volatile, _| volatile.space.unused.forget(ino));
+        self.txn.on_commit(move |volatile, _| volatile.space.unused.forget(ino));
     }
 
     /// Frees the layout block of a file that does not use it, if there is one. Returns the number
@@ -118,15 +121,15 @@ impl Txn<'_> {
         let (true, Some(&block)) = (slot.body() == 0, slot.layout_blocks().first()) else {
             return Ok(0);
         };
-        self.free_meta(block, 1)?;
+        self.txn.free_meta(block, 1)?;
         slot.set_layout_blocks(&[]);
-        self.store(&spot, &slot)?;
+        self.txn.names().store(&spot, &slot)?;
         Ok(1)
     }
 
     fn slot_of(&mut self, ino: Ino) -> Result<Option<(Spot, Slot)>, Stop> {
-        let Some(spot) = self.locate(ino)? else { return Ok(None) };
-        let slot = self.load(&spot)?;
+        let Some(spot) = self.txn.names().locate(ino)? else { return Ok(None) };
+        let slot = self.txn.names().load(&spot)?;
         Ok(Some((spot, slot)))
     }
 }
@@ -141,7 +144,7 @@ pub(crate) async fn trim(mfs: &Mfs) -> Result<u64, StoreError> {
             return Ok(blocks);
         }
         let step = Box::pin(mfs.run(Cost::STEP, |txn| {
-            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.free_unused(ino)?))
+            files.iter().try_fold(0, |sum, &ino| Ok(sum + txn.layouts().free_unused(ino)?))
         }));
         blocks += step.await?.0;
     }

@@ -13,9 +13,9 @@
 
 use types::{Fault, Ino, MetaBlock, Segment};
 
+use super::view::Layouts;
 use crate::format::layout::{self, BLOCKS_MAX};
 use crate::format::slot::{LAYOUT_END, SLOTS_PER_BLOCK, Slot};
-use crate::txn::Txn;
 use engine::error::{Readahead, Stop};
 use engine::format::block::{Block, BlockType};
 use engine::format::features::Feature;
@@ -76,7 +76,7 @@ fn join_parts(lists: &mut [Vec<Segment>], room: usize, capacity: usize) {
     }
 }
 
-impl Txn<'_> {
+impl Layouts<'_, '_> {
     /// The segments near the inode of `slot`, which lies in the block `content`.
     pub(crate) fn near(&self, content: MetaBlock, slot: &Slot) -> Result<NearSegments, Stop> {
         let mut near = NearSegments { slot: slot.segments(), blocks: Vec::new() };
@@ -128,7 +128,7 @@ impl Txn<'_> {
     /// Reads a layout block, together with the layout blocks after it of inodes in the block
     /// `content`.
     fn read_layout(&self, content: MetaBlock, block: MetaBlock) -> Result<&Block, Stop> {
-        match self.read_as(block, BlockType::Layout) {
+        match self.txn.read_as(block, BlockType::Layout) {
             Err(Stop::Miss(..)) => {
                 let siblings = self.siblings_after(content, block)?;
                 Err(Stop::MissWithReadahead(block, 1, Readahead::behind(siblings)))
@@ -139,7 +139,7 @@ impl Txn<'_> {
 
     /// How many blocks directly after `block` are layout blocks of inodes in the block `content`.
     fn siblings_after(&self, content: MetaBlock, block: MetaBlock) -> Result<u32, Stop> {
-        let data = self.read_slots(content)?;
+        let data = self.txn.read_slots(content)?;
         let all = (0..SLOTS_PER_BLOCK).flat_map(|at| Slot::layout_blocks_at(data, at)).flatten();
         let mut all: Vec<MetaBlock> = all.collect();
         all.sort_unstable();
@@ -150,7 +150,7 @@ impl Txn<'_> {
     /// Makes `wanted`, which is sorted, the segments near the inode of `slot`; `near` are those
     /// before, and the slot has room for `room`. Returns how many lie in layout blocks, and the
     /// highest segments, for which there is no room.
-    pub(crate) fn place_segments(
+    pub(super) fn place_segments(
         &mut self,
         content: MetaBlock,
         slot: &mut Slot,
@@ -163,7 +163,7 @@ impl Txn<'_> {
         let mut overflow = Vec::new();
         let mut at = 0;
         while at < lists.len() {
-            let capacity = if at == 0 { room } else { self.volatile().layouts.capacity };
+            let capacity = if at == 0 { room } else { self.txn.volatile().layouts.capacity };
             let keep = lists[at].len().min(capacity);
             let over = lists[at].split_off(keep);
             at += 1;
@@ -179,7 +179,7 @@ impl Txn<'_> {
                 overflow = over;
             }
         }
-        join_parts(&mut lists, room, self.volatile().layouts.capacity);
+        join_parts(&mut lists, room, self.txn.volatile().layouts.capacity);
         slot.set_segments(&lists[0]);
         let used = self.write_layout_blocks(slot.ino(), near, &blocks, &lists[1..])?;
         if !blocks.is_empty() {
@@ -200,16 +200,21 @@ impl Txn<'_> {
         let mut used = Vec::with_capacity(blocks.len());
         for (&block, list) in blocks.iter().zip(lists) {
             if list.is_empty() {
-                self.free_meta(block, 1)?;
+                self.txn.free_meta(block, 1)?;
                 continue;
             }
             used.push(block);
             match near.blocks.iter().find(|part| part.block == block) {
                 Some(part) if part.sorted == *list => {}
                 Some(part) => {
-                    layout::put(self.write_as(block, BlockType::Layout)?, ino, &part.stored, list);
+                    layout::put(
+                        self.txn.write_as(block, BlockType::Layout)?,
+                        ino,
+                        &part.stored,
+                        list,
+                    );
                 }
-                None => layout::put(self.init(block, BlockType::Layout)?, ino, &[], list),
+                None => layout::put(self.txn.init(block, BlockType::Layout)?, ino, &[], list),
             }
         }
         Ok(used)
@@ -232,8 +237,8 @@ impl Txn<'_> {
     }
 
     /// A new layout block near `goal`, not initialised; `None` if there is none to be had.
-    pub(crate) fn new_layout_block(&mut self, goal: MetaBlock) -> Result<Option<MetaBlock>, Stop> {
-        if !self.has_feature(Feature::LAYOUT_BLOCKS) || self.meta_is_short() {
+    pub(super) fn new_layout_block(&mut self, goal: MetaBlock) -> Result<Option<MetaBlock>, Stop> {
+        if !self.txn.has_feature(Feature::LAYOUT_BLOCKS) || self.txn.meta_is_short() {
             return Ok(None);
         }
         match self.alloc_layout_block(goal) {
@@ -247,8 +252,8 @@ impl Txn<'_> {
     /// # Errors
     /// `NoSpace`.
     pub(crate) fn alloc_layout_block(&mut self, goal: MetaBlock) -> Result<MetaBlock, Stop> {
-        let found = self.find_meta(1, goal)?.filter(|block| block.0 < LAYOUT_END);
+        let found = self.txn.find_meta(1, goal)?.filter(|block| block.0 < LAYOUT_END);
         let block = found.ok_or(Stop::Fault(Fault::NoSpace))?;
-        self.alloc_meta(1, Some(block))
+        self.txn.alloc_meta(1, Some(block))
     }
 }
