@@ -279,6 +279,7 @@ Options (-o, separated by commas):
   entries=N          with transport=uring: initial entries of each queue, up to 64 (8)
   executors=N        threads that serve the mount, up to 64 (one for each processor, at
                      most 8; one over io_uring)
+  allow_unzoned      as --allow-unzoned
   _netdev, nofail, auto, user, x-…, hard, default_permissions: accepted for fstab, no effect
 
 Exit status as mount(8): 0 done, 1 usage or permission, 2 system error, 32 mount failure.")]
@@ -293,6 +294,9 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
+    /// Mount even if this host reaches a device with the metadata; the log names it
+    #[arg(long)]
+    pub allow_unzoned: bool,
     /// Unmount and end when the parent process PID ends
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<i32>,

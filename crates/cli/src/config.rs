@@ -11,6 +11,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use label::SLICES_MAX;
 use mfs::LayoutAhead;
 use serde::Deserialize;
 use toml::Spanned;
@@ -81,7 +82,7 @@ pub struct Cluster {
     pub log: Option<u64>,
     /// The device of its journal; `None`: the log is internal.
     pub journal: Option<Zone>,
-    /// The data zones.
+    /// The data zones. Those of one device follow each other, in the order of their places on it.
     pub data: Vec<(PagId, Zone)>,
 }
 
@@ -155,6 +156,7 @@ struct RawData {
     path: Spanned<PathBuf>,
     size: Option<Spanned<String>>,
     id: Option<Spanned<u16>>,
+    slices: Option<Spanned<u16>>,
 }
 
 /// Maximum size of a cluster's file.
@@ -225,6 +227,12 @@ impl Cluster {
 }
 
 impl Cluster {
+    /// The data devices, and the zones on each.
+    pub fn data_devices(&self) -> Vec<(&Zone, Vec<PagId>)> {
+        let of_one = self.data.chunk_by(|(_, one), (_, next)| one.path == next.path);
+        of_one.map(|zones| (&zones[0].1, zones.iter().map(|(id, _)| *id).collect())).collect()
+    }
+
     /// The paths of the data zones, relative to the current directory.
     pub fn zone_paths(&self) -> Vec<(PagId, String)> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -348,31 +356,54 @@ impl Reader<'_> {
         raw: Vec<RawData>,
         metadata: &RawMetadata,
     ) -> Result<Vec<(PagId, Zone)>, ConfigError> {
-        let mut paths = BTreeSet::from([self.path(metadata.path.get_ref())]);
+        let mut paths = BTreeSet::new();
         paths.extend(metadata.journal.as_ref().map(|journal| self.path(journal.get_ref())));
+        let metadata = self.path(metadata.path.get_ref());
         let mut ids = BTreeSet::new();
         let mut zones = Vec::with_capacity(raw.len());
-        for (index, zone) in raw.into_iter().enumerate() {
+        let mut next = 0;
+        for zone in raw {
             let path = self.path(zone.path.get_ref());
+            if path == metadata {
+                let text = format!(
+                    "key `data.path`: {} holds the metadata: clients open data devices, so give the \
+                     metadata a device of their own",
+                    path.display()
+                );
+                return Err(self.at(zone.path.span(), text));
+            }
             if !paths.insert(path.clone()) {
                 let text = format!("key `data.path`: {} is named twice", path.display());
                 return Err(self.at(zone.path.span(), text));
             }
             let id = match &zone.id {
                 Some(id) => *id.get_ref(),
-                None => index as u16,
+                None => next,
             };
-            if !ids.insert(id) || usize::from(id) >= PAGS_MAX {
-                let span = zone.id.as_ref().map_or(zone.path.span(), Spanned::span);
-                let text = format!(
-                    "key `data.id`: {id} is used twice or not below {PAGS_MAX}: give each zone its own number"
-                );
-                return Err(self.at(span, text));
+            let slices = self.slices(zone.slices)?;
+            next = id.saturating_add(slices);
+            let span = zone.id.as_ref().map_or(zone.path.span(), Spanned::span);
+            let size = self.size("data.size", zone.size, DATA_MIN * u64::from(slices))?;
+            for id in id..next.max(id.saturating_add(1)) {
+                if !ids.insert(id) || usize::from(id) >= PAGS_MAX {
+                    let text = format!(
+                        "key `data.id`: {id} is used twice or not below {PAGS_MAX}: give each zone its own number"
+                    );
+                    return Err(self.at(span, text));
+                }
+                zones.push((PagId(id), Zone { path: path.clone(), size }));
             }
-            let size = self.size("data.size", zone.size, DATA_MIN)?;
-            zones.push((PagId(id), Zone { path, size }));
         }
         Ok(zones)
+    }
+
+    fn slices(&self, value: Option<Spanned<u16>>) -> Result<u16, ConfigError> {
+        let Some(value) = value else { return Ok(1) };
+        if (1..=SLICES_MAX).contains(&usize::from(*value.get_ref())) {
+            return Ok(*value.get_ref());
+        }
+        let text = format!("key `data.slices`: a device has 1 to {SLICES_MAX} slices");
+        Err(self.at(value.span(), text))
     }
 }
 
@@ -419,6 +450,17 @@ size = \"16G\"
             (PagId(1), Zone { path: "/etc/redbud/data1.img".into(), size: Some(16 << 30) }),
         ];
         assert_eq!(cluster.data, data);
+    }
+
+    #[test]
+    fn slices_of_a_device_have_consecutive_numbers() {
+        let text =
+            GOOD.replacen("path = \"/dev/sdb\"", "path = \"/dev/sdb\"\nslices = 3\nid = 5", 1);
+        let cluster = parse(&text).unwrap();
+        let devices = cluster.data_devices();
+        let ids = |index: usize| devices[index].1.iter().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!((devices.len(), ids(0), ids(1)), (2, vec![5, 6, 7], vec![8]));
+        assert_eq!(devices[0].0.path, Path::new("/dev/sdb"));
     }
 
     #[test]
@@ -471,7 +513,15 @@ size = \"16G\"
             ("cache = \"64M\"", "cache = \"1\"", "home.toml:6: key `server.cache`"),
             ("10821", "108210", "home.toml:4: key `server.listen`"),
             ("size = \"16G\"", "size = \"16X\"", "home.toml:17: key `data.size`"),
-            ("data1.img", "meta.img", "home.toml:16: key `data.path`"),
+            (
+                "data1.img",
+                "meta.img",
+                "home.toml:16: key `data.path`: /etc/redbud/meta.img holds the",
+            ),
+            ("data1.img", "/dev/sdb", "home.toml:16: key `data.path`"),
+            ("size = \"16G\"", "slices = 0", "home.toml:17: key `data.slices`"),
+            ("size = \"16G\"", "slices = 61", "home.toml:17: key `data.slices`"),
+            ("size = \"16G\"", "slices = 3\nid = 1022", "home.toml:18: key `data.id`: 1024"),
             ("size = \"16G\"", "id = 0", "home.toml:17: key `data.id`"),
             ("size = \"16G\"", "sise = \"16G\"", "home.toml:17: unknown field `sise`"),
             ("[metadata]", "[metadata", "home.toml:8: "),

@@ -83,6 +83,7 @@ fn mount(words: &[String]) -> Result<HelperCommand, Failure> {
         mount: PathBuf::from(mount),
         options: options.map(|(_, value)| value).collect(),
         foreground: false,
+        allow_unzoned: false,
         parent: None,
         daemon: false,
     }))

@@ -26,6 +26,7 @@ mod output;
 mod registry;
 mod source;
 mod target;
+mod zoning;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

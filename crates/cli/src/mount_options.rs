@@ -42,6 +42,8 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// The kernel drops pages also when size or times change, besides at invalidations.
     pub strict: bool,
+    /// Mount even if this host reaches a device with the metadata.
+    pub allow_unzoned: bool,
     /// How long mounting waits for the server.
     pub mount_timeout: Duration,
     /// Lease that the client asks for; by default the server's.
@@ -78,6 +80,7 @@ impl Default for MountOptions {
             sync: false,
             allow_other: None,
             strict: false,
+            allow_unzoned: false,
             mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
             lease: None,
             dirty_max: None,
@@ -126,6 +129,7 @@ impl MountOptions {
             "allow_other" => self.allow_other = Some(true),
             "noallow_other" => self.allow_other = Some(false),
             "strict" => self.strict = true,
+            "allow_unzoned" => self.allow_unzoned = true,
             "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
             // The client's fixed behaviour, or options for other programs.

@@ -124,6 +124,9 @@ pub struct ClientConfig {
     pub log: Rc<dyn Fn(&str)>,
     /// The observer of content changes, if any.
     pub on_edit: Option<OnEdit>,
+    /// Asked, with the UUID of the file system, before a data device is opened: an error ends
+    /// `connect` with this text.
+    pub admit: Option<Admit>,
 }
 
 impl Default for ClientConfig {
@@ -141,9 +144,13 @@ impl Default for ClientConfig {
             connect_timeout: Duration::from_secs(10),
             log: Rc::new(|_| ()),
             on_edit: None,
+            admit: None,
         }
     }
 }
+
+/// See [`ClientConfig::admit`].
+pub type Admit = Rc<dyn Fn(types::Uuid) -> Result<(), String>>;
 
 /// Why there is no session: what failed, where, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -48,6 +48,10 @@ impl Client {
             on_edit: config.on_edit.clone(),
         };
         let (fs, pags) = session.volume();
+        if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
+            session.close().await;
+            return Err(ConnectError { text });
+        }
         let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
         match DataContext::open(env.clone(), data, session.client(), fs, &pags, rpc).await {
             Ok(data) => core.set_data(data),

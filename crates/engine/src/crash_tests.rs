@@ -279,7 +279,7 @@ fn crash_leaves_a_prefix_with_all_acknowledged_transactions() {
 
 /// Either copy of the superblock suffices at every moment.
 fn lose_a_superblock(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &str) {
-    let blocks = SIZE / BLOCK as u64;
+    let blocks = SIZE / BLOCK as u64 - 1;
     let place = |index| Superblock::place(index, blocks).0 * BLOCK as u64;
     let whole = |index| Superblock::decode(&disk.peek(place(index), BLOCK), index, blocks).is_ok();
     for index in 0..2 {
@@ -293,7 +293,7 @@ fn lose_a_superblock(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64,
 
 /// The superblock and the log together hold the roots at every moment, whichever copy is used.
 fn lose_the_roots(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &str) {
-    let blocks = SIZE / BLOCK as u64;
+    let blocks = SIZE / BLOCK as u64 - 1;
     let place = |index| Superblock::place(index, blocks).0 * BLOCK as u64;
     let whole = |index| Superblock::decode(&disk.peek(place(index), BLOCK), index, blocks).is_ok();
     for index in 0..2 {

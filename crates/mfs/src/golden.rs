@@ -107,7 +107,7 @@ fn stripped(disk: &SimDisk) -> Vec<u8> {
         let free = mfs.run(Cost::READ, all).await.unwrap().0;
         (free, mfs.last_committed().lsn.0)
     });
-    let blocks = disk.size() / BLOCK as u64;
+    let blocks = slice_blocks(disk);
     let copy = |index| {
         let place = Superblock::place(index, blocks).0 * BLOCK as u64;
         Superblock::decode(&disk.peek(place, BLOCK), index, blocks).unwrap()
@@ -121,7 +121,8 @@ fn stripped(disk: &SimDisk) -> Vec<u8> {
     };
     encode(disk, |block| match block {
         _ if (first..first + log.log_blocks).contains(&block) => redone(block),
-        _ => !free[block as usize],
+        // The last block is the label's second copy.
+        _ => free.get(block as usize).is_none_or(|free| !free),
     })
 }
 
@@ -320,7 +321,7 @@ fn features_that_last_have_an_image_each() {
 #[test]
 fn device_with_an_unknown_feature_is_refused_by_its_name() {
     let disk = decode(&read("v1", "img"));
-    let blocks = disk.size() / BLOCK as u64;
+    let blocks = slice_blocks(&disk);
     let with = |needed: u64, to_write: u64, bit: u8| {
         let disk = disk.fork();
         for index in 0..2 {
@@ -354,9 +355,14 @@ fn device_with_an_unknown_feature_is_refused_by_its_name() {
     assert!(error.contains("read but not write (warps)") && error.contains("dump"), "{error}");
 }
 
+/// Blocks of the slice that takes a device but for the label's second copy.
+fn slice_blocks(disk: &SimDisk) -> u64 {
+    disk.size() / BLOCK as u64 - 1
+}
+
 /// Both copies of the superblock.
 fn copies(disk: &SimDisk) -> [Superblock; 2] {
-    let blocks = disk.size() / BLOCK as u64;
+    let blocks = slice_blocks(disk);
     [0, 1].map(|index| {
         let place = Superblock::place(index, blocks).0 * BLOCK as u64;
         Superblock::decode(&disk.peek(place, BLOCK), index, blocks).unwrap()
@@ -365,7 +371,7 @@ fn copies(disk: &SimDisk) -> [Superblock; 2] {
 
 /// Writes these features to both superblock copies.
 fn set_features(disk: &SimDisk, features: Features) {
-    let blocks = disk.size() / BLOCK as u64;
+    let blocks = slice_blocks(disk);
     for (index, copy) in (0..).zip(copies(disk)) {
         let mut data = vec![0; BLOCK];
         Superblock { features, ..copy }.encode(index, &mut data);

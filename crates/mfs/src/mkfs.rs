@@ -7,11 +7,12 @@
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
 use env::Env;
-use types::{Attr, FileKind, Ino, PagId, Timestamp, Uuid};
+use types::{Attr, FileKind, Ino, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
 use crate::format::slot::Slot;
+pub use crate::format::space::PagFormat;
 use crate::handle::Mfs;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
 use crate::txn::Txn;
@@ -22,28 +23,10 @@ use engine::format::block::BlockType;
 use engine::format::features::Features;
 use engine::store::Store;
 
-/// One data zone, as in its label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PagFormat {
-    /// Its number.
-    pub id: PagId,
-    /// The UUID in the label of its device.
-    pub uuid: Uuid,
-    /// Its blocks, the label's included.
-    pub blocks: u64,
-}
-
-impl PagFormat {
-    /// Does the zone have a block besides the label, and can a segment address all its blocks?
-    pub(crate) fn is_possible(&self) -> bool {
-        self.blocks >= 2 && self.blocks >> 46 == 0
-    }
-}
-
 /// Properties of a new file system.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Its name, which must satisfy [`types::label::check_fs_name`].
+    /// Its name, which must satisfy [`types::check_fs_name`].
     pub name: String,
     /// Its UUID.
     pub uuid: Uuid,

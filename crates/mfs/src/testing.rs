@@ -76,7 +76,7 @@ pub fn image_of(mfs: &crate::handle::Mfs) -> env::sim::SimDisk {
     use types::limits::{BLOCK, BLOCK_U64};
     let mut superblock = mfs.superblock();
     let blocks = superblock.blocks;
-    let disk = env::sim::SimDisk::new(blocks * BLOCK_U64);
+    let disk = env::sim::SimDisk::new((blocks + 1) * BLOCK_U64);
     let cached = |at| {
         let copy = mfs.with_cached(types::MetaBlock(at), |data| data.copied());
         copy.map(|data| (at, data))
@@ -93,7 +93,7 @@ pub fn image_of(mfs: &crate::handle::Mfs) -> env::sim::SimDisk {
         let place = engine::format::superblock::Superblock::place(index, blocks);
         disk.poke(place.0 * BLOCK_U64, &data);
     }
-    disk.poke(0, &engine::store::mkfs::label_of(&superblock).encode());
+    label::put(&disk, &engine::store::mkfs::label_of(&superblock));
     disk
 }
 
@@ -103,11 +103,7 @@ fn new_store_with_log(
     features: engine::format::features::Features,
 ) -> crate::handle::Mfs {
     use crate::mkfs::{FormatOptions, PagFormat};
-    let pag = |id: u16| PagFormat {
-        id: types::PagId(id),
-        uuid: types::Uuid([id as u8; 16]),
-        blocks: 10_000,
-    };
+    let pag = |id: u16| PagFormat::whole(types::PagId(id), types::Uuid([id as u8; 16]), 10_000);
     let options = FormatOptions {
         name: "test".into(),
         uuid: types::Uuid([7; 16]),

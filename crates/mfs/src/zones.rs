@@ -1,19 +1,20 @@
-//! The labels of the data zones. They have everything that the table of data zones (FORMAT 10) has
-//! except counts, which the caller can count.
+//! The labels of the devices with data zones. They have everything that the table of data zones
+//! (FORMAT 10) has except counts, which the caller can count.
 //!
 //! Invariants:
-//! - this module reads only the label of a data device. It writes only the label, and only if the
-//!   label is damaged and either its UUID still names the zone or the administrator does;
-//! - a label is valid if it is whole, of this file system, and of the zone that the caller named
-//!   for its device;
+//! - this module reads only the label of a data device. It writes only the label, and only if a
+//!   copy of it is damaged. If both are, their UUID still names the device or the administrator
+//!   does;
+//! - a label is valid for a zone if it is whole, of this file system, of a device with data alone,
+//!   and has a slice for the zone that the caller named for its device;
 //! - a caller that needs a label that is not available learns which zone, which device, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use env::{DiskOptions, Env};
-use types::label::{Label, LabelError, LabelKind};
-use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, PagId, Uuid};
+use env::{Disk, DiskOptions, Env};
+use label::{Contents, Found, Label, Slice, Why};
+use types::limits::BLOCK_U64;
+use types::{PagId, Uuid};
 
 use crate::mkfs::PagFormat;
 use engine::store::Identity;
@@ -27,84 +28,98 @@ pub struct ZoneDevice<'a> {
     pub path: &'a str,
 }
 
-/// A data device whose first block is not a label.
+/// A data device with a damaged label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DamagedDataLabel {
-    /// The zone that was named for the device.
+    /// The first of the zones that the table has on the device.
     pub id: PagId,
     /// The device, and what is wrong with its label.
     pub what: String,
-    /// Does the block still have the zone's UUID?
-    pub has_zone_uuid: bool,
-    /// Is the device at least as large as the zone?
-    pub has_zone_size: bool,
+    /// Is one copy whole, and of this device?
+    pub has_copy: bool,
+    /// Do the remains of a copy still have the device's UUID?
+    pub has_device_uuid: bool,
+    /// Has the device room for the zones and both copies?
+    pub has_device_size: bool,
 }
 
-/// The label of a data zone.
-pub fn data_label(fs_uuid: Uuid, fs_name: &str, zone: &PagFormat) -> Label {
-    Label {
-        kind: LabelKind::Data,
-        fs_uuid,
-        fs_name: fs_name.to_owned(),
-        pag: zone.id,
-        pag_uuid: zone.uuid,
-        blocks: zone.blocks,
-        fencing_epoch: Epoch(0),
-    }
+/// The label of a device of `blocks` blocks with these data zones, which are sorted by their start.
+/// `None` if there is no zone.
+pub fn data_label(fs_uuid: Uuid, fs_name: &str, blocks: u64, zones: &[PagFormat]) -> Option<Label> {
+    let slices: Vec<Slice> = zones.iter().map(PagFormat::slice).collect();
+    let device = zones.first()?.device;
+    Some(Label::new(fs_uuid, fs_name, device, blocks, slices))
+}
+
+/// Opens a device that a client may have open.
+async fn open(env: &Env, path: &str, write: bool) -> std::io::Result<Disk> {
+    env.open_disk(path, DiskOptions { write, exclusive: false }).await
 }
 
 /// The label of a device, if it has a whole one. A client may have the device open.
 pub async fn label_on(env: &Env, path: &str) -> Option<Label> {
-    let options = DiskOptions { write: false, exclusive: false };
-    let disk = env.open_disk(path, options).await.ok()?;
-    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
-    read.ok()?;
-    Label::decode(&block).ok()
+    let disk = open(env, path, false).await.ok()?;
+    label::read(&disk).await.ok().map(|found| found.label)
 }
 
-/// The file system in the label of this device; `None` if it is no label of a data zone, or cannot
-/// be read.
+/// The file system in the label of this device; `None` if it is no label of a device with data, or
+/// cannot be read.
 pub(crate) async fn file_system(env: &Env, device: &ZoneDevice<'_>) -> Option<Uuid> {
     let label = label_on(env, device.path).await?;
-    (label.kind == LabelKind::Data).then_some(label.fs_uuid)
+    (label.contents() == Contents::Data).then_some(label.fs_uuid)
 }
 
-/// Reports that the device of this zone has no label. `None` also if the device is missing or has
-/// another label: a mount reports that.
+/// Reports that the device at `path` has a damaged label. `zones` are those that the table has on
+/// it. `None` also if the device is missing or has another label: a mount reports that.
 pub(crate) async fn damaged_label(
     env: &Env,
-    device: &ZoneDevice<'_>,
-    zone: &PagFormat,
+    path: &str,
+    zones: &[PagFormat],
 ) -> Option<DamagedDataLabel> {
-    let options = DiskOptions { write: false, exclusive: false };
-    let disk = env.open_disk(device.path, options).await.ok()?;
-    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
-    let (why, has_zone_uuid) = match read.map(|()| Label::decode(&block)) {
-        Ok(Ok(_) | Err(LabelError::Version(_))) => return None,
-        Ok(Err(error)) => (error.to_string(), Label::pag_uuid_in(&block) == Some(zone.uuid)),
-        Err(error) => (format!("its label cannot be read: {error}"), false),
+    let first = zones.first()?;
+    let disk = open(env, path, false).await.ok()?;
+    let (what, has_copy, uuids) = match label::read(&disk).await {
+        Ok(Found { label, damage: Some(damage), .. }) if label.device_uuid == first.device => {
+            (damage.to_string(), true, [Some(label.device_uuid); 2])
+        }
+        Ok(_) => return None,
+        Err(none) => match none.why {
+            Why::Version(_) | Why::Unreleased => return None,
+            Why::Foreign | Why::Damaged(_) | Why::Contradiction => {
+                (none.to_string(), false, none.uuids)
+            }
+        },
     };
-    let has_zone_size = disk.size() / BLOCK_U64 >= zone.blocks;
-    let what = format!("{}: {why}", device.path);
-    Some(DamagedDataLabel { id: zone.id, what, has_zone_uuid, has_zone_size })
+    let end = zones.iter().map(|zone| zone.start.saturating_add(zone.blocks)).max();
+    Some(DamagedDataLabel {
+        id: first.id,
+        what: format!("{path}: {what}"),
+        has_copy,
+        has_device_uuid: uuids.contains(&Some(first.device)),
+        has_device_size: end.is_some_and(|end| end < disk.size() / BLOCK_U64),
+    })
 }
 
-/// Writes a new label to the device of a zone.
+/// Writes the damaged label of a device anew: from its whole copy if it has one, else from the
+/// zones that the table has on it.
 ///
 /// # Errors
 /// The error names the device.
 pub(crate) async fn relabel(
     env: &Env,
-    device: &ZoneDevice<'_>,
+    path: &str,
     identity: &Identity,
-    zone: &PagFormat,
+    zones: &[PagFormat],
 ) -> std::io::Result<()> {
-    let options = DiskOptions { write: true, exclusive: false };
-    let disk = env.open_disk(device.path, options).await?;
-    let mut block = env.buffer(BLOCK);
-    block.copy_from_slice(&data_label(identity.uuid, &identity.name, zone).encode());
-    disk.write(0, block).await.0?;
-    disk.flush().await
+    let disk = open(env, path, true).await?;
+    if let Ok(found) = label::read(&disk).await {
+        return label::update(&disk, &found, |_| {}).await.map(drop);
+    }
+    let blocks = disk.size() / BLOCK_U64;
+    match data_label(identity.uuid, &identity.name, blocks, zones) {
+        Some(label) => label::write_new(&disk, &label).await,
+        None => Ok(()),
+    }
 }
 
 /// The labels of data zones, or why they are not available.
@@ -183,33 +198,18 @@ pub async fn foreign_devices(env: &Env, uuid: Uuid, devices: &[ZoneDevice<'_>]) 
 
 /// The zone, from the label of this device if that is valid.
 async fn read(env: &Env, uuid: Uuid, device: &ZoneDevice<'_>) -> Result<PagFormat, String> {
-    // A client may have it open.
-    let options = DiskOptions { write: false, exclusive: false };
     // The error names the path.
-    let disk = env.open_disk(device.path, options).await.map_err(|error| error.to_string())?;
-    let (read, block) = disk.read(0, env.buffer(BLOCK)).await;
-    let label = match read {
-        Ok(()) => Label::decode(&block).map_err(|error| error.to_string()),
-        Err(error) => Err(format!("its label cannot be read: {error}")),
-    };
-    let zone = label.and_then(|label| check_label(&label, uuid, device.id));
+    let disk = open(env, device.path, false).await.map_err(|error| error.to_string())?;
+    let label = label::read(&disk).await.map_err(|error| error.to_string());
+    let zone = label.and_then(|found| check_label(&found.label, uuid, device.id));
     zone.map_err(|text| format!("{}: {text}", device.path))
 }
 
 fn check_label(label: &Label, uuid: Uuid, id: PagId) -> Result<PagFormat, String> {
-    if label.kind != LabelKind::Data {
-        return Err(format!("its label says that it holds {}", label.kind));
-    }
-    if label.fs_uuid != uuid {
-        let (name, other) = (&label.fs_name, label.fs_uuid);
-        return Err(format!("it belongs to the file system `{name}` ({other}), not to {uuid}"));
-    }
-    if label.pag != id {
-        return Err(format!("its label says that it is data zone {}", label.pag));
-    }
-    let zone = PagFormat { id, uuid: label.pag_uuid, blocks: label.blocks };
+    let Slice { start, blocks, uuid, .. } = *label.expect_data(uuid, id, None)?;
+    let zone = PagFormat { id, uuid, device: label.device_uuid, start, blocks };
     if !zone.is_possible() {
-        return Err(format!("its label says that it has {} blocks", label.blocks));
+        return Err(format!("its label says that the zone has {blocks} blocks"));
     }
     Ok(zone)
 }

@@ -50,9 +50,11 @@ wire_struct! {
     pub struct PagInfo {
         /// Its number.
         pub id: PagId,
-        /// UUID in its label.
+        /// UUID of its slice.
         pub uuid: Uuid,
-        /// Blocks, label included.
+        /// UUID of the device that the slice lies on.
+        pub device: Uuid,
+        /// Blocks, block 0 included, which is not used.
         pub blocks: u64,
         /// Its path in the cluster's configuration file.
         pub path: String,

@@ -170,7 +170,7 @@ impl Bench {
         let features = if inline { usual.with(Feature::INLINE_DATA) } else { usual };
         bench.world.run(|env| async move {
             let disk = device(&env, META).await?;
-            let pag = PagFormat { id: PagId(0), uuid: Uuid([0x50; 16]), blocks: DATA_BLOCKS };
+            let pag = PagFormat::whole(PagId(0), Uuid([0x50; 16]), DATA_BLOCKS);
             let format = FormatOptions {
                 name: "bench".to_owned(),
                 uuid: Uuid([0x4d; 16]),

@@ -12,6 +12,7 @@ use env::sim::{
     DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
 };
 use env::{Disk, DiskOptions, Env};
+use label::{Label, SliceKind};
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use mfs::SlotFeatures;
 use mfs::fsck::FsckOptions;
@@ -20,9 +21,8 @@ use mfs::{
     SlotSize, Stop, StoreError, Txn,
 };
 use proto::mds::Reply;
-use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
+use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
 use crate::invariant::Invariant;
@@ -133,7 +133,7 @@ impl Observer for ServerObserver {
 /// Sizes of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Sizes {
-    /// Blocks of the data zone, its label included.
+    /// Blocks of the data zone, block 0 included.
     pub data: u64,
     /// Blocks of the metadata zone.
     pub meta: u64,
@@ -195,7 +195,7 @@ fn formatted(sizes: Sizes, made: Format) -> SimDisk {
         world.run(|env| async move {
             let options = DiskOptions { write: true, exclusive: true };
             let disk = env.open_disk(META, options).await.expect("the disk is there");
-            let pag = PagFormat { id: ZONE, uuid: pag_uuid(), blocks: sizes.data };
+            let pag = PagFormat::whole(ZONE, pag_uuid(), sizes.data);
             let format = FormatOptions {
                 name: FS.into(),
                 uuid: fs_uuid(),
@@ -225,17 +225,10 @@ async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
 }
 
 fn labelled(sizes: Sizes) -> SimDisk {
-    let disk = SimDisk::new(sizes.data * BLOCK_U64);
-    let label = Label {
-        kind: LabelKind::Data,
-        fs_uuid: fs_uuid(),
-        pag_uuid: pag_uuid(),
-        pag: ZONE,
-        fencing_epoch: Epoch(0),
-        blocks: sizes.data,
-        fs_name: FS.into(),
-    };
-    disk.poke(0, &label.encode());
+    let blocks = sizes.data + 1;
+    let disk = SimDisk::new(blocks * BLOCK_U64);
+    let kind = SliceKind::Data { pag: ZONE };
+    label::put(&disk, &Label::single(fs_uuid(), FS, pag_uuid(), blocks, kind));
     disk
 }
 

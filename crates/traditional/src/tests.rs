@@ -497,7 +497,7 @@ fn from(segment: &Segment, start: u64) -> Segment {
 
 #[test]
 fn layouts_map_and_free_the_same_segments() {
-    let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
+    let pag = PagFormat::whole(PagId(0), Uuid([9; 16]), 10_000);
     let mut shown = Vec::new();
     for hashed in [None, Some(false), Some(true)] {
         let mfs = Mfs::volatile(20_000);
@@ -526,7 +526,7 @@ fn layouts_map_and_free_the_same_segments() {
 #[test]
 fn only_files_map_granted_blocks_beyond_their_end() {
     let mfs = Mfs::volatile(20_000);
-    let pag = PagFormat { id: PagId(0), uuid: Uuid([9; 16]), blocks: 10_000 };
+    let pag = PagFormat::whole(PagId(0), Uuid([9; 16]), 10_000);
     let options = FormatOptions { pags: vec![pag], ..options(0) };
     run(&mfs, |txn| mfs::mkfs::write_initial_content(txn, &options)).unwrap();
     let geometry = Geometry { group_inodes: 640, ..small_groups(&mfs) };

@@ -8,8 +8,8 @@
 
 pub mod attr;
 pub mod fault;
+pub mod fs_name;
 pub mod ids;
-pub mod label;
 pub mod limits;
 pub mod map;
 pub mod name;
@@ -22,8 +22,8 @@ pub mod units;
 
 pub use attr::{Attr, FileKind};
 pub use fault::Fault;
+pub use fs_name::{FS_NAME_MAX, check_fs_name};
 pub use ids::*;
-pub use label::{Label, LabelError, LabelKind, check_fs_name};
 pub use map::{HashMap, HashSet};
 pub use name::Name;
 pub use plant::{Bug, planted};

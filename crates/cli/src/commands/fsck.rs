@@ -314,7 +314,7 @@ async fn foreign_zones(env: &Env, cluster: &Cluster) -> Vec<String> {
 }
 
 fn missing_zones(cluster: &Cluster) -> Vec<String> {
-    let paths = cluster.data.iter().map(|(_, zone)| &zone.path);
+    let paths = cluster.data_devices().into_iter().map(|(zone, _)| &zone.path);
     paths.filter(|path| !path.exists()).map(|path| path.display().to_string()).collect()
 }
 

@@ -57,10 +57,8 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     };
     let opened = Mfs::open(&env, &disks, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
-    if mfs.is_label_damaged() {
-        log::line(&format!(
-            "{path}: its label (block 0) is damaged; the superblock has the same data"
-        ));
+    if let Some(damage) = mfs.label_damage() {
+        log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));
     }
     for (block, what) in mfs.damage() {
         log::line(&format!(

@@ -16,7 +16,7 @@ use mfs::{
 use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::units::human_size;
-use types::{Attr, Fault, Ino, Label, PagId, Uuid};
+use types::{Attr, Fault, Ino, PagId, Uuid};
 
 use crate::args::MkfsArgs;
 use crate::config::{Cluster, DATA_MIN, JOURNAL_MIN, METADATA_MIN, Zone};
@@ -99,7 +99,8 @@ pub fn format(cluster: &Cluster, force: bool, features: Features) -> Result<Form
 struct Opened {
     disk: Disk,
     path: String,
-    pag: PagId,
+    /// The data zones on it.
+    pags: Vec<PagId>,
 }
 
 async fn make(
@@ -110,19 +111,20 @@ async fn make(
 ) -> Result<Formatted, Failure> {
     refuse_twice(cluster)?;
     // Opens and checks all zones before it writes the first.
-    let metadata = open(env, &cluster.metadata, PagId(0), METADATA_MIN, force).await?;
+    let metadata = open(env, &cluster.metadata, Vec::new(), METADATA_MIN, force).await?;
     let journal = match &cluster.journal {
-        Some(zone) => Some(open(env, zone, PagId(0), JOURNAL_MIN, force).await?),
+        Some(zone) => Some(open(env, zone, Vec::new(), JOURNAL_MIN, force).await?),
         None => None,
     };
     let mut data = Vec::new();
-    for (pag, zone) in &cluster.data {
-        data.push(open(env, zone, *pag, DATA_MIN, force).await?);
+    for (zone, pags) in cluster.data_devices() {
+        let least = DATA_MIN * pags.len() as u64;
+        data.push(open(env, zone, pags, least, force).await?);
     }
     let uuid = env.random_uuid();
     let mut pags = Vec::new();
-    for zone in &data {
-        pags.push(label(env, cluster, zone, uuid).await?);
+    for device in &data {
+        pags.extend(label(env, cluster, device, uuid).await?);
     }
     let internal = cluster.log.unwrap_or_else(|| {
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
@@ -144,13 +146,13 @@ async fn make(
         version: 1,
         name: cluster.name.clone(),
         uuid: uuid.to_string(),
-        metadata: zone(&metadata, None),
-        journal: journal.as_ref().map(|opened| zone(opened, None)),
+        metadata: zone(&metadata, None, 1),
+        journal: journal.as_ref().map(|opened| zone(opened, None, 1)),
         log_bytes,
         slot_bytes: features.slots().share() as u64,
         inline_data: features.has(Feature::INLINE_DATA),
         layout_blocks: features.has(Feature::LAYOUT_BLOCKS),
-        data: data.iter().map(|opened| zone(opened, Some(opened.pag.0))).collect(),
+        data: data.iter().flat_map(data_zones).collect(),
     })
 }
 
@@ -170,14 +172,20 @@ async fn own_root(env: &Env, disks: &MetadataDisks) -> Result<u64, StoreError> {
     Ok(mfs.superblock().log_bytes())
 }
 
-fn zone(opened: &Opened, pag: Option<u16>) -> FormattedZone {
-    FormattedZone { pag, path: opened.path.clone(), bytes: opened.disk.size() }
+fn data_zones(opened: &Opened) -> impl Iterator<Item = FormattedZone> + '_ {
+    opened.pags.iter().map(|pag| zone(opened, Some(pag.0), opened.pags.len()))
+}
+
+/// A zone that has the device to itself, or one of several equal parts of it.
+fn zone(opened: &Opened, pag: Option<u16>, parts: usize) -> FormattedZone {
+    let bytes = opened.disk.size() / parts as u64 / BLOCK_U64 * BLOCK_U64;
+    FormattedZone { pag, path: opened.path.clone(), bytes }
 }
 
 async fn open(
     env: &Env,
     zone: &Zone,
-    pag: PagId,
+    pags: Vec<PagId>,
     least: u64,
     force: bool,
 ) -> Result<Opened, Failure> {
@@ -194,14 +202,14 @@ async fn open(
     if !force {
         refuse_used(&path, &disk).await?;
     }
-    Ok(Opened { disk, path, pag })
+    Ok(Opened { disk, path, pags })
 }
 
 /// Refuses a device that has content.
 pub async fn refuse_used(path: &str, disk: &Disk) -> Result<(), Failure> {
     let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
     read.map_err(|error| failed(error.to_string()))?;
-    refuse_content(path, &head, disk.size())
+    refuse_content(path, disk, &head).await
 }
 
 /// What tells a file or device apart from others, if it is there.
@@ -216,19 +224,19 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|found| Some(found) == identity(b))
 }
 
-/// Refuses zones that are one file under two names.
+/// Refuses devices that are one file under two names.
 fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeMap::new();
-    let zones = cluster.data.iter().map(|(_, zone)| zone);
+    let zones = cluster.data_devices().into_iter().map(|(zone, _)| zone);
     for zone in std::iter::once(&cluster.metadata).chain(&cluster.journal).chain(zones) {
         let Some(identity) = identity(&zone.path) else { continue };
         if let Some(other) = seen.insert(identity, &zone.path) {
-            let text = format!(
-                "{} and {} are one file: give each zone its own",
-                other.display(),
-                zone.path.display()
-            );
-            return Err(failed(text));
+            let remedy = match *other == cluster.metadata.path {
+                true => "clients open data devices, so give the metadata a device of their own",
+                false => "name it once, with `slices` for several zones on it",
+            };
+            let (other, path) = (other.display(), zone.path.display());
+            return Err(failed(format!("{other} and {path} are one file: {remedy}")));
         }
     }
     Ok(())
@@ -258,21 +266,25 @@ pub fn create(zone: &Zone) -> Result<(), Failure> {
     })
 }
 
-fn refuse_content(path: &str, head: &[u8], bytes: u64) -> Result<(), Failure> {
-    let text = if Label::is_ours(head) {
-        let whose = Label::decode(head).map_or_else(
-            |error| error.to_string(),
-            |label| {
+async fn refuse_content(path: &str, disk: &Disk, head: &[u8]) -> Result<(), Failure> {
+    let blocks = disk.size() / BLOCK_U64 - 1;
+    let text = if label::is_ours(disk).await {
+        let whose = match label::read(disk).await {
+            Ok(found) => {
+                let label = found.label;
                 format!(
-                    "it is a {} zone of the file system `{}` ({})",
-                    label.kind, label.fs_name, label.fs_uuid
+                    "it holds {} of the file system `{}` ({})",
+                    label.contents(),
+                    label.fs_name,
+                    label.fs_uuid
                 )
-            },
-        );
+            }
+            Err(error) => error.to_string(),
+        };
         format!(
             "{path}: formatted already: {whose}; --force formats it again, and its content is lost"
         )
-    } else if let Ok(found) = Superblock::decode(&head[BLOCK..2 * BLOCK], 0, bytes / BLOCK_U64) {
+    } else if let Ok(found) = Superblock::decode(&head[BLOCK..2 * BLOCK], 0, blocks) {
         format!(
             "{path}: it carries a superblock of the file system `{}` ({}), but its label is damaged or \
              missing: if it was ever in use, run `redbud mds` or `redbud fsck`, which say what to do; \
@@ -287,20 +299,29 @@ fn refuse_content(path: &str, head: &[u8], bytes: u64) -> Result<(), Failure> {
     Err(Failure::failed("RB-MKFS-NOT-EMPTY", text))
 }
 
+/// Writes the label of a data device, which cuts it into equal slices; returns the zones.
 async fn label(
     env: &Env,
     cluster: &Cluster,
-    zone: &Opened,
+    opened: &Opened,
     fs_uuid: Uuid,
-) -> Result<PagFormat, Failure> {
-    let (uuid, blocks) = (env.random_uuid(), zone.disk.size() / BLOCK_U64);
-    let format = PagFormat { id: zone.pag, uuid, blocks };
-    let mut block = IoBuf::zeroed(BLOCK);
-    block.copy_from_slice(&mfs::data_label(fs_uuid, &cluster.name, &format).encode());
-    let (written, _) = zone.disk.write(0, block).await;
-    written.map_err(|error| failed(error.to_string()))?;
-    zone.disk.flush().await.map_err(|error| failed(error.to_string()))?;
-    Ok(format)
+) -> Result<Vec<PagFormat>, Failure> {
+    let (blocks, device) = (opened.disk.size() / BLOCK_U64, env.random_uuid());
+    // The last block is the label's second copy.
+    let each = (blocks - 1) / opened.pags.len() as u64;
+    let zone = |(index, &id): (u64, &PagId)| {
+        let (uuid, start) = (env.random_uuid(), index * each);
+        PagFormat { id, uuid, device, start, blocks: each }
+    };
+    let zones: Vec<PagFormat> = (0..).zip(&opened.pags).map(zone).collect();
+    let label = mfs::data_label(fs_uuid, &cluster.name, blocks, &zones);
+    let label = label.ok_or_else(|| failed(format!("{}: no zone on it", opened.path)))?;
+    let written = async {
+        label::erase(&opened.disk).await?;
+        label::write_new(&opened.disk, &label).await
+    };
+    written.await.map_err(|error| failed(error.to_string()))?;
+    Ok(zones)
 }
 
 fn at(path: &Path, error: &std::io::Error) -> Failure {

@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::time::Duration;
 
 use env::DriverKind;
@@ -20,6 +21,7 @@ use crate::mount_options::{MountOptions, Transport};
 use crate::notify::{self, Readiness, ReadyListener};
 use crate::registry::{self, Registration};
 use crate::source::Source;
+use crate::zoning::Scan;
 use crate::{log, mountinfo};
 
 /// Time for everything else, added to the time that mounting waits for the server.
@@ -29,7 +31,9 @@ const SLACK: Duration = Duration::from_secs(300);
 pub fn run(args: &MountArgs) -> Ended {
     let usage = |text: String| Failure::usage(text).with_code(code::USAGE);
     let source = Source::parse(&args.source).map_err(usage)?;
-    let options = MountOptions::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
+    let mut options =
+        MountOptions::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
+    options.allow_unzoned |= args.allow_unzoned;
     let mount = check_mount_point(&args.mount)?;
     if args.foreground {
         follow_parent(args.parent)?;
@@ -142,8 +146,20 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
         dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
         read_only: options.read_only,
         connect_timeout: options.mount_timeout,
+        admit: Some(admit(options.allow_unzoned)),
         ..client::ClientConfig::default()
     }
+}
+
+/// Refuses to mount where the metadata can be reached. The labels are read while the client
+/// connects.
+fn admit(allowed: bool) -> client::Admit {
+    let scan = Scan::begin();
+    Rc::new(move |fs| {
+        let lines = scan.check(fs, allowed)?;
+        lines.iter().for_each(|line| log::line(line));
+        Ok(())
+    })
 }
 
 fn kernel_options(source: &Source, options: &MountOptions) -> fuse::MountOptions {
@@ -182,6 +198,9 @@ fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOption
     command.args(["mount", "--foreground", "--daemon"]);
     for list in &args.options {
         command.args(["-o", list]);
+    }
+    if options.allow_unzoned {
+        command.arg("--allow-unzoned");
     }
     command.arg(format!("-olog={}", log.display())).arg("--").arg(source.to_string()).arg(mount);
     command.env(name, value).current_dir("/").stdin(Stdio::null()).stdout(file).stderr(copy);

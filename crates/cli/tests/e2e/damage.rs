@@ -31,7 +31,8 @@ fn assert_server_refuses(cluster: &Cluster, expected: &str) {
 #[test]
 fn superblock_needs_one_of_its_two_copies() {
     let mut cluster = Cluster::formatted(&Spec::default());
-    let last = fs::metadata(cluster.dir.join("metadata.img")).unwrap().len() - 4096;
+    // The last block of the device is the label's.
+    let last = fs::metadata(cluster.dir.join("metadata.img")).unwrap().len() - 2 * 4096;
     for (round, damaged) in [4096, last].into_iter().enumerate() {
         overwrite(&cluster, "metadata.img", damaged, &[0xa5; 4096]);
         cluster.start_server();
@@ -96,7 +97,9 @@ fn metadata_device_without_label_is_refused_until_repaired() {
     let cluster = Cluster::formatted(&Spec::default());
     let image = cluster.dir.join("metadata.img");
     let whole = fs::read(&image).unwrap()[..4096].to_vec();
+    let end = fs::metadata(&image).unwrap().len() - 4096;
     overwrite(&cluster, "metadata.img", 0, &[0; 4096]);
+    overwrite(&cluster, "metadata.img", end, &[0; 4096]);
     assert_server_refuses(&cluster, "metadata.img");
     let text = fs::read_to_string(&cluster.config).unwrap();
     let name = text.lines().find(|line| line.starts_with("name")).unwrap();
@@ -122,17 +125,20 @@ fn one_damaged_bit_of_label_or_roots_loses_nothing() {
     overwrite(&cluster, "metadata.img", 0, b"S");
     let output = run(redbud().arg("mkfs").arg(&cluster.config));
     let said = describe(&output);
-    assert!(!output.status.success() && said.contains("superblock of the file system"), "{said}");
+    assert!(!output.status.success() && said.contains("formatted already"), "{said}");
     let output = run(redbud().arg("fsck").arg(&cluster.config));
     let said = describe(&output);
     assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("the label is damaged") && said.contains("no file is at risk"), "{said}");
+    assert!(
+        said.contains("a copy of the label is damaged") && said.contains("no file is at risk"),
+        "{said}"
+    );
     cluster.start_server();
     cluster.mount();
     fs::write(cluster.root().join("f"), b"works").unwrap();
     cluster.unmount(0);
     cluster.stop_server();
-    assert!(cluster.server_log().contains("label (block 0) is damaged"));
+    assert!(cluster.server_log().contains("the label in block 0 is damaged"));
 
     overwrite(&cluster, "metadata.img", 2 * 4096, &[0xa5]);
     let said = describe(&run(redbud().arg("fsck").arg(&cluster.config)));
@@ -284,7 +290,7 @@ fn table_of_zones(cluster: &Cluster) -> u64 {
     let image = fs::read(cluster.dir.join("metadata.img")).unwrap();
     let is_it = |(at, block): &(usize, &[u8])| {
         block[8..16] == (*at as u64).to_le_bytes()
-            && (block[4], block[32], block[33], block[34]) == (4, 0, 2, 48)
+            && (block[4], block[32], block[33], block[34]) == (4, 0, 2, 64)
     };
     let found: Vec<_> = image.chunks(4096).enumerate().filter(is_it).collect();
     assert_eq!(found.len(), 1);
@@ -372,9 +378,9 @@ fn wrong_size_in_the_data_zone_table_loses_nothing() {
     let image = fs::File::open(cluster.dir.join("metadata.img")).unwrap();
     let mut table = vec![0; 4096];
     image.read_exact_at(&mut table, at).unwrap();
-    // The last entry of the leaf: ⟨zone 2, UUID 16, blocks 8, …⟩ (FORMAT 5, 10).
+    // The last entry of the leaf: ⟨zone 2, UUIDs 32, start 8, blocks 8, …⟩ (FORMAT 5, 10).
     let count = usize::from(u16::from_le_bytes([table[36], table[37]]));
-    let blocks = 48 + (count - 1) * 50 + 18;
+    let blocks = 48 + (count - 1) * 66 + 42;
     let size = u64::from_le_bytes(table[blocks..blocks + 8].try_into().unwrap());
     for wrong in [20, size + 5000] {
         let mut block = table.clone();
@@ -419,7 +425,9 @@ fn lost_data_label_is_rewritten_if_its_zone_is_known_or_given() {
         device.read_exact_at(&mut now, 0).unwrap();
         now == label
     };
+    let end = device.metadata().unwrap().len() - 4096;
     overwrite(&cluster, "data1.img", 200, &[1]);
+    overwrite(&cluster, "data1.img", end + 200, &[1]);
     let said = fsck(&[], 4);
     assert!(said.contains("DamagedDataLabel") && said.contains("data1.img"), "{said}");
     let said = fsck(&["--repair"], 1);
@@ -427,6 +435,7 @@ fn lost_data_label_is_rewritten_if_its_zone_is_known_or_given() {
     fsck(&[], 0);
 
     overwrite(&cluster, "data1.img", 0, &[0; 4096]);
+    overwrite(&cluster, "data1.img", end, &[0; 4096]);
     assert_server_refuses(&cluster, "data1.img");
     let said = fsck(&["--repair"], 4);
     assert!(!is_whole() && said.contains("--relabel 1"), "{said}");
@@ -474,14 +483,21 @@ fn data_device_of_another_file_system_is_refused() {
     // Another file system's UUID, under a checksum that does not fit any more either way.
     label[16] ^= 1;
     fs::File::create(&foreign).unwrap().set_len(data.metadata().unwrap().len()).unwrap();
-    overwrite(&cluster, "foreign.img", 0, &label);
-    overwrite(&cluster, "data0.img", 0, &label);
+    let both = |file: &str, label: &[u8]| {
+        let end = data.metadata().unwrap().len() - 4096;
+        overwrite(&cluster, file, 0, label);
+        overwrite(&cluster, file, end, label);
+    };
+    both("foreign.img", &label);
+    both("data0.img", &label);
     assert_server_refuses(&cluster, "data0.img");
     // A whole label of another one: that is no damage of this one's metadata, and fsck warns of it.
     let other = Cluster::formatted(&Spec::default());
     let mut whole = vec![0; 4096];
     fs::File::open(other.dir.join("data0.img")).unwrap().read_exact_at(&mut whole, 0).unwrap();
     overwrite(&cluster, "data0.img", 0, &whole);
+    assert_server_refuses(&cluster, "data0.img");
+    both("data0.img", &whole);
     assert_server_refuses(&cluster, "belongs to the file system");
     for (json, expected) in
         [(false, "is not data zone 0 of this file"), (true, "\"data_foreign\":[\"")]
@@ -490,7 +506,7 @@ fn data_device_of_another_file_system_is_refused() {
         let said = describe(&output);
         assert!(output.status.success() && said.contains(expected), "{said}");
     }
-    overwrite(&cluster, "data0.img", 0, &own);
+    both("data0.img", &own);
 
     cluster.start_server();
     let mount = cluster.dir.join("mnt");

@@ -40,6 +40,8 @@ pub struct Spec {
     pub lease: Duration,
     /// Address at which the server listens.
     pub host: String,
+    /// Data zones on each data device.
+    pub slices: u16,
     /// Where the first data zone lies, if not in a file of the cluster's.
     pub data_path: Option<PathBuf>,
     /// Where metadata lies, if not in a file of the cluster's.
@@ -61,6 +63,7 @@ impl Default for Spec {
             metadata: 512 << 20,
             lease: Duration::from_secs(30),
             host: "127.0.0.1".to_owned(),
+            slices: 1,
             data_path: None,
             metadata_path: None,
             journal: None,
@@ -129,7 +132,8 @@ impl Cluster {
         }
         for (index, size) in spec.data.iter().enumerate() {
             let device = spec.data_path.as_ref().filter(|_| index == 0);
-            text += &format!("[[data]]\n{}", zone(device, &format!("data{index}.img"), *size));
+            let zone = zone(device, &format!("data{index}.img"), *size);
+            text += &format!("[[data]]\nslices = {}\n{zone}", spec.slices);
         }
         std::fs::write(&config, text).unwrap();
         let mut mkfs = redbud();

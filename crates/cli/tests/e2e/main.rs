@@ -31,6 +31,7 @@ mod ranges;
 mod replaced;
 mod shared_page;
 mod simulated;
+mod slices;
 mod space;
 mod stopped;
 mod user;

@@ -127,7 +127,8 @@ impl DataContext {
         pags: &[PagInfo],
         rpc: Rc<dyn Rpc>,
     ) -> Result<Rc<DataContext>, String> {
-        let disks = Disks::open(&env, &config, client, fs, pags).await?;
+        let log = |text: &str| rpc.log(text);
+        let disks = Disks::open(&env, &config, client, fs, pags, log).await?;
         let ctx = Rc::new(DataContext {
             env: env.clone(),
             rpc,
@@ -174,8 +175,8 @@ impl DataContext {
         }
         let this = self.clone();
         self.env.spawn(async move {
-            for disk in this.disks.iter() {
-                if let Err(text) = disk.lock_client(new_client).await {
+            for device in this.disks.devices() {
+                if let Err(text) = device.lock_client(new_client).await {
                     this.rpc.log(&text);
                 }
             }

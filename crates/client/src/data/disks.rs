@@ -1,7 +1,10 @@
 //! The data devices, and the flushes that make writes to them stable.
 //!
 //! Invariants:
-//! - a device is used only after its label has confirmed that it is the expected data zone;
+//! - a device is opened once, however many data zones lie on it, and used only after its label has
+//!   confirmed that it has the expected one;
+//! - a data zone is addressed from the start of its slice. That start comes from the label, and only
+//!   [`DataDisk::offset`] adds it;
 //! - flushes of a device run one at a time and are numbered; a write that completed when `n`
 //!   flushes had begun is stable when a flush numbered above `n` has succeeded;
 //! - a failed flush loses, for good, every write that no earlier flush covers;
@@ -13,8 +16,8 @@ use std::rc::Rc;
 
 use env::sync::{Notify, Permit, Semaphore};
 use env::{Disk, DiskOptions, Env, IoBuf};
+use label::Label;
 use proto::mds::PagInfo;
-use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Duration, Fault, Instant, PagId, Uuid, planted};
 
@@ -104,7 +107,7 @@ struct PendingRequests {
 }
 
 /// A request that a device has not answered.
-struct PendingRequest<'a>(&'a DataDisk);
+struct PendingRequest<'a>(&'a DataDevice);
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
@@ -113,18 +116,26 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// One data zone.
-pub(super) struct DataDisk {
+/// An open device, with one or more data zones.
+pub(super) struct DataDevice {
     env: Env,
     disk: Disk,
     pending: Cell<PendingRequests>,
-    blocks: u64,
     writes: Semaphore,
+    flushes: RefCell<Flushes>,
+    flushed: Notify,
+}
+
+/// One data zone: a slice of a device.
+pub(super) struct DataDisk {
+    device: Rc<DataDevice>,
+    /// First block of the slice on the device.
+    start: u64,
+    /// Blocks of the zone, block 0 included.
+    blocks: u64,
     /// By their first block.
     in_flight: RefCell<BTreeMap<u64, Flight>>,
     write_done: Notify,
-    flushes: RefCell<Flushes>,
-    flushed: Notify,
 }
 
 /// A write in flight.
@@ -136,7 +147,18 @@ struct Flight {
     session: u64,
 }
 
-impl DataDisk {
+impl DataDevice {
+    fn new(env: &Env, disk: Disk) -> DataDevice {
+        DataDevice {
+            env: env.clone(),
+            disk,
+            pending: Cell::default(),
+            writes: Semaphore::new(WRITES_MAX),
+            flushes: RefCell::default(),
+            flushed: Notify::new(),
+        }
+    }
+
     /// Counts a request until the result is dropped.
     fn begin_request(&self) -> PendingRequest<'_> {
         let PendingRequests { requests, since } = self.pending.get();
@@ -156,89 +178,11 @@ impl DataDisk {
         self.disk.path()
     }
 
-    /// Reads whole blocks from block `addr` on.
-    pub async fn read(&self, addr: u64, buf: IoBuf) -> (Result<(), Fault>, IoBuf) {
-        if !self.contains(addr, buf.len()) {
-            return (Err(Fault::Corrupt), buf);
-        }
-        let _request = self.begin_request();
-        let (result, buf) = self.disk.read(addr * BLOCK_U64, buf).await;
-        (result.map_err(|_| Fault::Io), buf)
-    }
-
-    /// Permits one more write in flight.
-    pub async fn write_permit(&self) -> Permit {
-        self.writes.acquire(1).await
-    }
-
-    /// Writes whole blocks from block `addr` on, and returns the stamp of completion. No write of
-    /// an earlier session may be in flight there.
-    pub async fn write(
-        &self,
-        _permit: Permit,
-        session: u64,
-        addr: u64,
-        buf: IoBuf,
-    ) -> Result<u64, Fault> {
-        if !self.contains(addr, buf.len()) {
-            return Err(Fault::Corrupt);
-        }
-        let end = addr + (buf.len() / BLOCK) as u64;
-        self.begin_write(session, addr, end);
-        let _request = self.begin_request();
-        let (result, _buf) = self.disk.write(addr * BLOCK_U64, buf).await;
-        self.in_flight.borrow_mut().remove(&addr);
-        self.write_done.notify_all();
-        result.map_err(|_| Fault::Io)?;
-        Ok(self.flushes.borrow().started)
-    }
-
-    /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
-    /// may hold one for longer than the session and its blocks' quarantine.
-    pub async fn earlier_writes_done(&self, session: u64, addr: u64, end: u64) {
-        loop {
-            let done = self.write_done.notified();
-            if !self.is_written_earlier(session, addr, end) {
-                return;
-            }
-            done.await;
-        }
-    }
-
-    /// Is a write of an earlier session in flight in `[addr, end)`?
-    pub fn is_written_earlier(&self, session: u64, addr: u64, end: u64) -> bool {
-        let writes = self.in_flight.borrow();
-        let mut met = writes.range(..end).rev().take_while(|(_, flight)| flight.end > addr);
-        met.any(|(_, flight)| flight.session != session)
-    }
-
-    /// Of two concurrent writes to one block, either could be the one that stays.
-    fn begin_write(&self, session: u64, addr: u64, end: u64) {
-        let mut writes = self.in_flight.borrow_mut();
-        let before = writes.range(..end).next_back();
-        assert!(
-            before.is_none_or(|(_, other)| other.end <= addr),
-            "two writes of block {addr} in flight at once"
-        );
-        writes.insert(addr, Flight { end, session });
-    }
-
-    /// Is the range inside the zone, and not its label?
-    fn contains(&self, addr: u64, bytes: usize) -> bool {
-        let len = (bytes / BLOCK) as u64;
-        addr > 0 && addr.checked_add(len).is_some_and(|end| end <= self.blocks)
-    }
-
-    /// Are writes stable that completed with these lowest and highest stamps?
-    pub fn stability(&self, stamps: (u64, u64)) -> Stability {
-        self.flushes.borrow().stability(stamps)
-    }
-
     /// Makes writes with these stamps stable. Concurrent calls share flushes.
-    pub async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stability {
+    async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stability {
         loop {
             let flushed = self.flushed.notified();
-            let state = self.stability(stamps);
+            let state = self.flushes.borrow().stability(stamps);
             if state != Stability::NotYet {
                 return state;
             }
@@ -271,19 +215,112 @@ impl DataDisk {
     }
 }
 
-/// The data zones by number.
+impl DataDisk {
+    /// Byte on the device of block `addr` of the zone.
+    fn offset(&self, addr: u64) -> u64 {
+        (self.start + addr) * BLOCK_U64
+    }
+
+    /// Reads whole blocks from block `addr` on.
+    pub async fn read(&self, addr: u64, buf: IoBuf) -> (Result<(), Fault>, IoBuf) {
+        if !self.contains(addr, buf.len()) {
+            return (Err(Fault::Corrupt), buf);
+        }
+        let _request = self.device.begin_request();
+        let (result, buf) = self.device.disk.read(self.offset(addr), buf).await;
+        (result.map_err(|_| Fault::Io), buf)
+    }
+
+    /// Permits one more write in flight.
+    pub async fn write_permit(&self) -> Permit {
+        self.device.writes.acquire(1).await
+    }
+
+    /// Writes whole blocks from block `addr` on, and returns the stamp of completion. No write of
+    /// an earlier session may be in flight there.
+    pub async fn write(
+        &self,
+        _permit: Permit,
+        session: u64,
+        addr: u64,
+        buf: IoBuf,
+    ) -> Result<u64, Fault> {
+        if !self.contains(addr, buf.len()) {
+            return Err(Fault::Corrupt);
+        }
+        let end = addr + (buf.len() / BLOCK) as u64;
+        self.begin_write(session, addr, end);
+        let _request = self.device.begin_request();
+        let (result, _buf) = self.device.disk.write(self.offset(addr), buf).await;
+        self.in_flight.borrow_mut().remove(&addr);
+        self.write_done.notify_all();
+        result.map_err(|_| Fault::Io)?;
+        Ok(self.device.flushes.borrow().started)
+    }
+
+    /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
+    /// may hold one for longer than the session and its blocks' quarantine.
+    pub async fn earlier_writes_done(&self, session: u64, addr: u64, end: u64) {
+        loop {
+            let done = self.write_done.notified();
+            if !self.is_written_earlier(session, addr, end) {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    /// Is a write of an earlier session in flight in `[addr, end)`?
+    pub fn is_written_earlier(&self, session: u64, addr: u64, end: u64) -> bool {
+        let writes = self.in_flight.borrow();
+        let mut met = writes.range(..end).rev().take_while(|(_, flight)| flight.end > addr);
+        met.any(|(_, flight)| flight.session != session)
+    }
+
+    /// Of two concurrent writes to one block, either could be the one that stays.
+    fn begin_write(&self, session: u64, addr: u64, end: u64) {
+        let mut writes = self.in_flight.borrow_mut();
+        let before = writes.range(..end).next_back();
+        assert!(
+            before.is_none_or(|(_, other)| other.end <= addr),
+            "two writes of block {addr} in flight at once"
+        );
+        writes.insert(addr, Flight { end, session });
+    }
+
+    /// Is the range inside the zone, and not its block 0?
+    fn contains(&self, addr: u64, bytes: usize) -> bool {
+        let len = (bytes / BLOCK) as u64;
+        addr > 0 && addr.checked_add(len).is_some_and(|end| end <= self.blocks)
+    }
+
+    /// Are writes stable that completed with these lowest and highest stamps?
+    pub fn stability(&self, stamps: (u64, u64)) -> Stability {
+        self.device.flushes.borrow().stability(stamps)
+    }
+
+    /// Makes writes with these stamps stable. Concurrent calls share flushes, also those for other
+    /// zones of the device.
+    pub async fn flush_past(&self, stamps: (u64, u64)) -> Stability {
+        self.device.flush_past(stamps).await
+    }
+}
+
+/// The data zones by number, and their devices.
 pub(super) struct Disks {
     by_pag: BTreeMap<PagId, Rc<DataDisk>>,
+    devices: Vec<Rc<DataDevice>>,
 }
 
 impl Disks {
-    /// Opens every zone and checks its label.
+    /// Opens every device and checks its label for each zone that lies on it.
     pub async fn open(
         env: &Env,
         config: &DataConfig,
         client: ClientId,
         fs: Uuid,
         pags: &[PagInfo],
+        log: impl Fn(&str),
     ) -> Result<Disks, String> {
         let unknown = |(id, _): &&(PagId, String)| pags.iter().all(|pag| pag.id != *id);
         if let Some((id, path)) = config.devices.iter().find(unknown) {
@@ -291,35 +328,48 @@ impl Disks {
                 "{path} is given for data zone {id}, which this file system does not have"
             ));
         }
-        let mut by_pag = BTreeMap::new();
+        let mut disks = Disks { by_pag: BTreeMap::new(), devices: Vec::new() };
+        let mut opened: Vec<(String, Label, Rc<DataDevice>)> = Vec::new();
         for pag in pags {
             let here = config.devices.iter().find(|(id, _)| *id == pag.id);
             let path = here.map_or(pag.path.as_str(), |(_, path)| path.as_str());
-            let options = DiskOptions { write: !config.read_only, exclusive: false };
-            let disk = env
-                .open_disk(path, options)
-                .await
-                .map_err(|error| format!("data zone {}: {error}", pag.id))?;
-            check_label(env, &disk, fs, pag)
-                .await
-                .map_err(|text| format!("data zone {} at {path}: {text}", pag.id))?;
+            let at = |text| format!("data zone {} at {path}: {text}", pag.id);
+            if !opened.iter().any(|(other, ..)| other == path) {
+                let (label, device) = open_device(env, config, path, &log)
+                    .await
+                    .map_err(|text| format!("data zone {}: {text}", pag.id))?;
+                let same = |(_, other, _): &&(String, Label, Rc<DataDevice>)| {
+                    other.device_uuid == label.device_uuid
+                };
+                // Under another path, but the same device: its locks exclude a second open file.
+                let device = match opened.iter().find(same) {
+                    Some((.., same)) => same.clone(),
+                    None => {
+                        // Of a device that is not ours, not even a lock is taken.
+                        slice_of(&label, &device.disk, fs, pag).map_err(at)?;
+                        if !config.read_only {
+                            device.lock_client(client).await?;
+                        }
+                        disks.devices.push(device.clone());
+                        device
+                    }
+                };
+                opened.push((path.to_owned(), label, device));
+            }
+            let Some((_, label, device)) = opened.iter().find(|(other, ..)| other == path) else {
+                continue;
+            };
+            let start = slice_of(label, &device.disk, fs, pag).map_err(at)?;
             let disk = DataDisk {
-                env: env.clone(),
-                disk,
-                pending: Cell::default(),
+                device: device.clone(),
+                start,
                 blocks: pag.blocks,
-                writes: Semaphore::new(WRITES_MAX),
                 in_flight: RefCell::default(),
                 write_done: Notify::new(),
-                flushes: RefCell::default(),
-                flushed: Notify::new(),
             };
-            if !config.read_only {
-                disk.lock_client(client).await?;
-            }
-            by_pag.insert(pag.id, Rc::new(disk));
+            disks.by_pag.insert(pag.id, Rc::new(disk));
         }
-        Ok(Disks { by_pag })
+        Ok(disks)
     }
 
     /// The zone with this number. A segment that names another zone is damaged metadata.
@@ -327,16 +377,50 @@ impl Disks {
         self.by_pag.get(&pag).ok_or(Fault::Corrupt)
     }
 
-    /// All zones.
-    pub fn iter(&self) -> impl Iterator<Item = &Rc<DataDisk>> {
-        self.by_pag.values()
+    /// All devices.
+    pub fn devices(&self) -> impl Iterator<Item = &Rc<DataDevice>> {
+        self.devices.iter()
     }
+}
+
+/// Opens the device at `path` and reads its label.
+async fn open_device(
+    env: &Env,
+    config: &DataConfig,
+    path: &str,
+    log: impl Fn(&str),
+) -> Result<(Label, Rc<DataDevice>), String> {
+    let options = DiskOptions { write: !config.read_only, exclusive: false };
+    // The error names the path.
+    let disk = env.open_disk(path, options).await.map_err(|error| error.to_string())?;
+    let found = label::read(&disk).await.map_err(|error| format!("{path}: {error}"))?;
+    if let Some(damage) = &found.damage {
+        log(&format!("{path}: {damage}; `redbud fsck --repair` writes it anew"));
+    }
+    Ok((found.label, Rc::new(DataDevice::new(env, disk))))
+}
+
+/// Where the slice of this zone begins on the device.
+fn slice_of(label: &Label, disk: &Disk, fs: Uuid, pag: &PagInfo) -> Result<u64, String> {
+    let slice = label.expect_data(fs, pag.id, Some(pag.uuid))?;
+    let end = slice.start.saturating_add(pag.blocks);
+    if pag.blocks > slice.blocks || end.saturating_mul(BLOCK_U64) > disk.size() {
+        return Err(format!(
+            "its label gives the zone {} blocks from block {} on, the device has {}, and the metadata \
+             say {} blocks: run `redbud fsck`",
+            slice.blocks,
+            slice.start,
+            disk.size() / BLOCK_U64,
+            pag.blocks
+        ));
+    }
+    Ok(slice.start)
 }
 
 impl DataContext {
     /// See [`crate::boundary::DataHalf::most_silent`].
     pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
-        let all = self.disks.iter().map(|disk| (disk.path(), disk.silence()));
+        let all = self.disks.devices().map(|device| (device.path(), device.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
     }
 
@@ -357,35 +441,6 @@ impl DataContext {
     pub(super) fn writes_in_flight(&self) -> usize {
         self.flights.get()
     }
-}
-
-async fn check_label(env: &Env, disk: &Disk, fs: Uuid, pag: &PagInfo) -> Result<(), String> {
-    if disk.size() < pag.blocks.saturating_mul(BLOCK_U64) {
-        return Err(format!(
-            "the device has {} bytes, the zone has {} blocks of {BLOCK}",
-            disk.size(),
-            pag.blocks
-        ));
-    }
-    let (result, buf) = disk.read(0, env.buffer(BLOCK)).await;
-    result.map_err(|error| format!("cannot read its label: {error}"))?;
-    let label = Label::decode(&buf).map_err(|error| error.to_string())?;
-    if label.kind != LabelKind::Data {
-        return Err(format!("its label says that it holds {}, clients open data only", label.kind));
-    }
-    if label.fs_uuid != fs {
-        return Err(format!(
-            "it belongs to file system {} ({}), not to {fs}",
-            label.fs_uuid, label.fs_name
-        ));
-    }
-    if label.pag != pag.id || label.pag_uuid != pag.uuid {
-        return Err(format!(
-            "it is zone {} ({}), expected zone {} ({})",
-            label.pag, label.pag_uuid, pag.id, pag.uuid
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

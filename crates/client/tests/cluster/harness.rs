@@ -12,9 +12,8 @@ use env::sim::{SimDisk, SimOptions, SimWorld};
 use env::sync::AsyncMutex;
 use env::{DiskOptions, Env};
 use mfs::{FormatOptions, Mfs, OpenOptions, PagFormat};
-use types::label::{Label, LabelKind};
 use types::limits::BLOCK_U64;
-use types::{Duration, Epoch, Fault, Ino, Name, PagId, Uuid};
+use types::{Duration, Fault, Ino, Name, PagId, Uuid};
 
 const MIB: u64 = 1 << 20;
 const DATA_BYTES: u64 = 512 * MIB;
@@ -82,16 +81,9 @@ pub fn check_with<F: Future<Output = ()>>(
     let world = SimWorld::with_options(seed, options);
     let meta = world.disk("meta", META_BYTES);
     let data = world.disk("data0", DATA_BYTES);
-    let label = Label {
-        kind: LabelKind::Data,
-        fs_uuid: fs_uuid(),
-        pag_uuid: pag_uuid(),
-        pag: PagId(0),
-        fencing_epoch: Epoch(0),
-        blocks: DATA_BYTES / BLOCK_U64,
-        fs_name: FS.into(),
-    };
-    data.poke(0, &label.encode());
+    let kind = label::SliceKind::Data { pag: PagId(0) };
+    let label = label::Label::single(fs_uuid(), FS, pag_uuid(), DATA_BYTES / BLOCK_U64, kind);
+    label::put(&data, &label);
     let inner = world.clone();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run(|env| async move {
@@ -115,7 +107,7 @@ impl Cluster {
     async fn format(&self, features: mfs::Features) {
         let options = DiskOptions { write: true, exclusive: true };
         let disk = self.env.open_disk("meta", options).await.expect("the disk is there");
-        let pag = PagFormat { id: PagId(0), uuid: pag_uuid(), blocks: DATA_BYTES / BLOCK_U64 };
+        let pag = PagFormat::whole(PagId(0), pag_uuid(), DATA_BYTES / BLOCK_U64 - 1);
         let format = FormatOptions {
             name: FS.into(),
             uuid: fs_uuid(),

@@ -188,7 +188,7 @@ pub(super) fn change_header(log: &SimDisk, change: impl FnOnce(&mut JournalHeade
     world.attach("log", log);
     world.run(|env| async move {
         let disk = env.open_disk("log", super::WRITE).await.unwrap();
-        let device = Device { env, disk };
+        let device = Device::whole(&env, &disk);
         let mut header = newest(&read_headers(&device).await).unwrap();
         change(&mut header);
         write_headers(&device, &header).await.unwrap();

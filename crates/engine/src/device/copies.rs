@@ -63,6 +63,16 @@ pub(crate) fn refused(device: &Device, text: &str) -> StoreError {
     StoreError::Refused(format!("{}: {text}", device.disk.path()).into())
 }
 
+/// Refuses a device that had `blocks` blocks when it was formatted, and has others now.
+pub(crate) fn resized(device: &Device, blocks: u64) -> StoreError {
+    let (made, is) = (blocks.saturating_mul(BLOCK_U64), device.disk.size());
+    let text = format!(
+        "the file system was made for {made} bytes, but the device has {is}; \
+         give the device its former size back"
+    );
+    refused(device, &text)
+}
+
 /// Both copies of the superblock, or why they cannot be used.
 pub(crate) async fn read_copies(device: &Device) -> Vec<CopyResult> {
     let blocks = device.blocks();
@@ -126,11 +136,7 @@ pub(crate) async fn find_superblock(device: &Device) -> Result<(Superblock, usiz
     };
     let superblock = copies.swap_remove(index).map_err(|_| refused("no superblock".into()))?;
     if superblock.blocks != blocks {
-        let (made, is) = (superblock.blocks * BLOCK_U64, blocks * BLOCK_U64);
-        return Err(refused(format!(
-            "the file system was made for {made} bytes, but the device has {is}; \
-             give the device its former size back"
-        )));
+        return Err(resized(device, device.start() + superblock.blocks + 1));
     }
     Ok((superblock, index))
 }

@@ -6,13 +6,14 @@
 //!   stable at home. So two disks that lose and reorder writes independently lose nothing;
 //! - a journal is used only with the superblock that it belongs to ([`super::pairing`]).
 
+use ::label::{Label, SliceKind};
 use env::{Disk, IoBuf};
 use types::Lsn;
 use types::limits::{BLOCK, BLOCK_U64};
 
 use crate::device::copies::refused;
 use crate::device::pairing::{self, HeaderCopy, Place};
-use crate::device::{Device, RUN_MAX, WriteQueue};
+use crate::device::{Device, RUN_MAX, WriteQueue, label as slices};
 use crate::error::StoreError;
 use crate::format::journal::{COPIES, JournalError, JournalHeader, LOG_FIRST};
 use crate::format::superblock::{Journal, Superblock};
@@ -62,6 +63,11 @@ impl LogDevice {
         log: Option<&Device>,
         superblock: &Superblock,
     ) -> Result<LogDevice, StoreError> {
+        let slice = match log.filter(|_| superblock.journal.is_some()) {
+            Some(whole) => Some(slices::journal_in(whole, superblock).await?),
+            None => log.cloned(),
+        };
+        let log = slice.as_ref();
         let copies = match log {
             Some(device) => Some(read_headers(device).await),
             None => None,
@@ -110,6 +116,30 @@ impl LogDevice {
     /// both anew.
     pub fn is_header_damaged(&self) -> bool {
         self.damaged
+    }
+
+    /// What is wrong with the label of the journal's device, if anything.
+    pub async fn label_damage(&self) -> Option<String> {
+        self.header?;
+        match ::label::read(&self.device.disk).await {
+            Ok(found) => found.damage.map(|damage| damage.to_string()),
+            Err(none) => Some(none.to_string()),
+        }
+    }
+
+    /// Writes the label of the journal's device anew: from a whole copy if there is one, else from
+    /// the header.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn repair_label(&self, name: &str) -> Result<(), StoreError> {
+        let Some(header) = &self.header else { return Ok(()) };
+        let device = &self.device;
+        let written = match ::label::read(&device.disk).await {
+            Ok(found) => ::label::update(&device.disk, &found, |_| {}).await.map(drop),
+            Err(_) => ::label::write_new(&device.disk, &label_of(device, header, name)).await,
+        };
+        written.map_err(|error| device.error("writing the label of", &error))
     }
 
     /// The device that it is on.
@@ -193,27 +223,53 @@ pub(crate) async fn write_headers(
     Ok(())
 }
 
-/// Blocks that the device of a journal has for the log: label and headers are at its begin, the
-/// label's second copy at its end.
+/// Blocks that the slice of a journal has for the log, behind block 0 and the headers.
 pub(crate) fn room(device: &Device) -> u64 {
-    device.blocks().saturating_sub(LOG_FIRST.0 + 1)
+    device.blocks().saturating_sub(LOG_FIRST.0)
 }
 
-/// Erases the header of a journal, writes zeros into its log, and then a new header: a journal
-/// that is empty. No superblock names it yet.
+/// Erases label and headers of the device, writes zeros into the log, and then new headers and a new
+/// label: a journal that is empty. No superblock names it yet.
 ///
 /// # Errors
 /// `Io`.
 pub(crate) async fn make_journal(
     device: &Device,
     header: JournalHeader,
-) -> Result<LogDevice, StoreError> {
+    name: &str,
+) -> Result<(), StoreError> {
+    let failed = |error: std::io::Error| device.error("writing the label of", &error);
+    ::label::erase(&device.disk).await.map_err(failed)?;
     device.write_zeros(0, LOG_FIRST.0 * BLOCK_U64).await?;
     device.flush().await?;
     let log = LogDevice::external(device, header);
     log.clear().await?;
     write_headers(device, &header).await?;
-    Ok(log)
+    let label = label_of(device, &header, name);
+    ::label::write_new(&device.disk, &label).await.map_err(failed)
+}
+
+/// The label of a device that holds nothing but this journal.
+fn label_of(device: &Device, header: &JournalHeader, name: &str) -> Label {
+    let kind = SliceKind::Journal { shard: 0, metadata: header.metadata };
+    Label::single(header.uuid, name, header.journal, device.blocks() + 1, kind)
+}
+
+/// Marks a journal that has no log any more: its header says so, and its device loses a label that
+/// names nothing else.
+///
+/// # Errors
+/// `Io`.
+pub(crate) async fn retire(device: &Device, header: &JournalHeader) -> Result<(), StoreError> {
+    write_headers(device, &JournalHeader { retired: true, ..*header }).await?;
+    let found = ::label::read(&device.disk).await.map(|found| found.label.slices);
+    match found.as_deref() {
+        Ok([only]) if matches!(only.kind, SliceKind::Journal { .. }) => {
+            let erased = ::label::erase(&device.disk).await;
+            erased.map_err(|error| device.error("erasing the label of", &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The journal that a header describes, as the superblock names it.
@@ -231,10 +287,10 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// These disks as devices.
-    pub fn new(env: &env::Env, disks: impl Into<Disks>) -> Devices {
+    /// These disks as devices of one slice each.
+    pub fn whole(env: &env::Env, disks: impl Into<Disks>) -> Devices {
         let Disks { home, log } = disks.into();
-        let device = |disk| Device { env: env.clone(), disk };
-        Devices { home: device(home), log: log.map(device) }
+        let log = log.map(|disk| Device::whole(env, &disk));
+        Devices { home: Device::whole(env, &home), log }
     }
 }

@@ -1,6 +1,8 @@
-//! Reads and writes whole blocks of the metadata device.
+//! Reads and writes whole blocks of the metadata, which lie in a slice of a device.
 //!
-//! Invariant: this module seals every block before it writes it home; the reader verifies it.
+//! Invariants:
+//! - this module seals every block before it writes it home; the reader verifies it;
+//! - blocks are numbered from the start of the slice; only this module adds that start.
 
 pub mod copies;
 pub mod label;
@@ -24,19 +26,37 @@ const REQUESTS_MAX: usize = 16;
 /// Bytes of zeros in one write.
 const ZEROS: u64 = 1 << 20;
 
-/// An open device and the environment that it belongs to.
+/// A slice of an open device and the environment that it belongs to.
 #[derive(Clone)]
 pub struct Device {
     /// Where it lives.
     pub env: Env,
     /// The device itself.
     pub disk: Disk,
+    start: u64,
+    blocks: u64,
 }
 
 impl Device {
-    /// Size in whole blocks.
+    /// The slice that takes the whole device but for the label's second copy, its last block.
+    pub fn whole(env: &Env, disk: &Disk) -> Device {
+        let blocks = (disk.size() / BLOCK_U64).saturating_sub(1);
+        Device { env: env.clone(), disk: disk.clone(), start: 0, blocks }
+    }
+
+    /// The slice of `blocks` blocks from block `start` of the device on.
+    pub fn of(device: &Device, start: u64, blocks: u64) -> Device {
+        Device { start, blocks, ..device.clone() }
+    }
+
+    /// First block of the slice on the device.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Blocks of the slice.
     pub fn blocks(&self) -> u64 {
-        self.disk.size() / BLOCK_U64
+        self.blocks
     }
 
     pub(crate) fn error(&self, what: &'static str, error: &std::io::Error) -> StoreError {
@@ -51,16 +71,17 @@ impl Device {
         self.read_bytes(first.0 * BLOCK_U64, count * BLOCK).await
     }
 
-    /// Reads `len` bytes at `offset`, both multiples of 4096.
+    /// Reads `len` bytes at `offset` of the slice, both multiples of 4096.
     pub(crate) async fn read_bytes(&self, offset: u64, len: usize) -> Result<IoBuf, StoreError> {
         // A read fills the whole buffer or fails.
-        let (result, buf) = self.disk.read(offset, IoBuf::unspecified(len)).await;
+        let (result, buf) =
+            self.disk.read(self.start * BLOCK_U64 + offset, IoBuf::unspecified(len)).await;
         result.map(|()| buf).map_err(|error| self.error("reading", &error))
     }
 
-    /// Writes `buf` at byte `offset`.
+    /// Writes `buf` at byte `offset` of the slice.
     pub(crate) async fn write_bytes(&self, offset: u64, buf: IoBuf) -> Result<(), StoreError> {
-        let (result, _) = self.disk.write(offset, buf).await;
+        let (result, _) = self.disk.write(self.start * BLOCK_U64 + offset, buf).await;
         result.map_err(|error| self.error("writing", &error))
     }
 

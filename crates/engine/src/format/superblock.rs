@@ -1,7 +1,8 @@
 //! The superblock: two copies, either of which suffices to open the file system.
 //!
 //! Invariants:
-//! - the copies are in block 1 and in the last block; block 0 is the device's label;
+//! - the copies are in block 1 and in the last block of the slice; block 0 is not used, as it is the
+//!   label if the slice begins at the front of the device;
 //! - the store writes a new tail to the copies in turn, with a flush between two
 //!   writes, so at any moment one copy is whole;
 //! - the store overwrites no byte of the log at or after the older copy's tail: recovery may start
@@ -16,7 +17,7 @@
 //! |     44 |    4 | reserved     | zero                                              |
 //! |     48 |    8 | features     | bits that a reader must know                      |
 //! |     56 |   16 | uuid         | the file system                                   |
-//! |     72 |    8 | blocks       | blocks of the device                              |
+//! |     72 |    8 | blocks       | blocks of the slice, block 0 included             |
 //! |     80 |    8 | log_first    | first block of the internal log                   |
 //! |     88 |    8 | log_blocks   | blocks of the internal log                        |
 //! |     96 |    8 | bitmap_first | first block of the allocation bitmap              |
@@ -54,9 +55,8 @@
 //! write of the block was lost. Any change of the roots after the copy was made is in the log after
 //! the tail, and begins there with an image.
 
-use types::label::check_fs_name;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, Lsn, MetaBlock, Uuid};
+use types::{Epoch, Lsn, MetaBlock, Uuid, check_fs_name};
 
 use crate::format::bitmap::bitmap_blocks;
 use crate::format::block::{
@@ -106,7 +106,7 @@ pub struct Superblock {
     pub uuid: Uuid,
     /// Its name.
     pub name: String,
-    /// Blocks of the device.
+    /// Blocks of the slice.
     pub blocks: u64,
     /// First block of the internal log.
     pub log_first: MetaBlock,

@@ -2,9 +2,9 @@
 //! roots. The label comes last, so an interrupted format leaves a device that no opening accepts.
 
 use env::Env;
-use types::label::{Label, LabelKind, check_fs_name};
+use label::{Label, Slice, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, MetaBlock, PagId, Uuid};
+use types::{MetaBlock, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
 use crate::alloc::reservation::ReplyReservation;
@@ -52,7 +52,7 @@ impl Store {
         disks: impl Into<Disks>,
         options: &FormatOptions<'_>,
     ) -> Result<Store, StoreError> {
-        let devices = Devices::new(env, disks);
+        let devices = Devices::whole(env, disks);
         let mut superblock = plan(&devices.home, options)?;
         let journal = match &devices.log {
             Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
@@ -66,7 +66,7 @@ impl Store {
         }
         erase(&devices.home, &superblock).await?;
         if let Some((device, header)) = journal {
-            make_journal(device, header).await?;
+            make_journal(device, header, options.name).await?;
         }
         write_empty(&devices.home, &superblock).await?;
         let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
@@ -124,10 +124,11 @@ fn has_room(plan: &Superblock) -> bool {
 
 /// Refuses a device that carries a label or superblock of Redbud.
 async fn check_unused(device: &Device) -> Result<(), StoreError> {
-    let label = device.read(MetaBlock(0), 1).await?;
-    if Label::is_ours(&label) {
-        let whose = match Label::decode(&label) {
-            Ok(label) => format!("a {} device of file system `{}`", label.kind, label.fs_name),
+    if label::is_ours(&device.disk).await {
+        let whose = match label::read(&device.disk).await {
+            Ok(label::Found { label, .. }) => {
+                format!("a device of file system `{}` with {}", label.fs_name, label.contents())
+            }
             Err(error) => format!("a Redbud device ({error})"),
         };
         return Err(refused(device, &format!("is {whose}; use --force to overwrite it")));
@@ -189,7 +190,9 @@ pub(crate) async fn check_journal_unused(
 /// Erases the label and both superblocks of a device.
 async fn erase(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
     let blocks = superblock.blocks;
-    for place in [MetaBlock(0), Superblock::place(0, blocks), Superblock::place(1, blocks)] {
+    let erased = label::erase(&device.disk).await;
+    erased.map_err(|error| device.error("erasing the label of", &error))?;
+    for place in [Superblock::place(0, blocks), Superblock::place(1, blocks)] {
         device.write_bytes(place.0 * BLOCK_U64, device.env.buffer(BLOCK)).await?;
     }
     device.flush().await
@@ -213,26 +216,43 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
     device.flush().await
 }
 
-/// The label that belongs to a superblock.
+/// The label of a device that holds nothing but the metadata of a superblock.
 pub fn label_of(superblock: &Superblock) -> Label {
-    Label {
-        kind: LabelKind::Metadata,
-        fs_uuid: superblock.uuid,
-        fs_name: superblock.name.clone(),
-        pag: PagId(0),
-        pag_uuid: superblock.uuid,
-        blocks: superblock.blocks,
-        fencing_epoch: Epoch(0),
-    }
+    let journal = superblock.journal.map(|journal| journal.uuid);
+    let kind = SliceKind::Metadata { shard: 0, journal };
+    let (uuid, blocks) = (superblock.metadata, superblock.blocks + 1);
+    Label::single(superblock.uuid, &superblock.name, uuid, blocks, kind)
 }
 
-/// Writes the label that belongs to a superblock, and flushes it.
+/// Writes the label that belongs to a superblock, on a device without a whole one, and flushes it.
 ///
 /// # Errors
 /// `Io`.
 pub async fn write_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
-    let mut buf = device.env.buffer(BLOCK);
-    buf.copy_from_slice(&label_of(superblock).encode());
-    device.write_bytes(0, buf).await?;
-    device.flush().await
+    let written = label::write_new(&device.disk, &label_of(superblock)).await;
+    written.map_err(|error| device.error("writing the label of", &error))
+}
+
+/// Writes both copies of the label anew: from a whole copy if there is one, else from the superblock.
+/// Its slice of metadata names the journal of the superblock.
+///
+/// # Errors
+/// `Io`.
+pub async fn repair_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+    match label::read(&device.disk).await {
+        Ok(found) => {
+            let named = superblock.journal.map(|journal| journal.uuid);
+            let written = label::update(&device.disk, &found, |label| {
+                let own = |slice: &&mut Slice| slice.uuid == superblock.metadata;
+                if let Some(slice) = label.slices.iter_mut().find(own)
+                    && let SliceKind::Metadata { journal, .. } = &mut slice.kind
+                {
+                    *journal = named;
+                }
+            })
+            .await;
+            written.map(drop).map_err(|error| device.error("writing the label of", &error))
+        }
+        Err(_) => write_label(device, superblock).await,
+    }
 }

@@ -92,8 +92,7 @@ impl Store {
         disks: impl Into<Disks>,
         options: OpenOptions,
     ) -> Result<Store, StoreError> {
-        let devices = Devices::new(env, disks);
-        let condition = label::check(&devices.home).await?;
+        let (devices, condition) = label::check(env, disks).await?;
         Store::open_unlabelled(devices, options, condition).await
     }
 
@@ -149,9 +148,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Was the label damaged when the store was opened? The superblock has its content.
-    pub fn is_label_damaged(&self) -> bool {
-        self.inner.background.as_ref().is_some_and(|opened| opened.label == LabelCondition::Damaged)
+    /// What was wrong with the label when the store was opened, if anything. Its other copy or the
+    /// superblock has its content.
+    pub fn label_damage(&self) -> Option<String> {
+        self.inner.background.as_ref().and_then(|opened| opened.label.damage())
     }
 
     /// Counts the free blocks in the bitmap. With `repair` a damaged bitmap block counts as full.
@@ -358,7 +358,7 @@ pub async fn set_feature(
     feature: Feature,
     on: bool,
 ) -> Result<(), StoreError> {
-    let device = Device { env: env.clone(), disk: disk.clone() };
+    let (Devices { home: device, .. }, _) = label::check(env, disk).await?;
     let (mut superblock, _) = find_superblock(&device).await?;
     superblock.features = match on {
         true => superblock.features.with(feature),

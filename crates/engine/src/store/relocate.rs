@@ -7,10 +7,11 @@
 //! | step | what is written | newest superblock names | a crash in it leaves |
 //! |---|---|---|---|
 //! | 1 | the store is opened, recovered and closed: both tails are at the end of the log | the old place | the old log, as after any crash of a server |
-//! | 2 | target: the old header is erased, the log filled with zeros, then the new header with a UUID of its own and the next generation; a flush after each | the old place | the old log, empty and whole; a part of a journal that no superblock names |
+//! | 2 | target: label and old header are erased, the log filled with zeros, then come the new header with a UUID of its own and the next generation, and the label; a flush after each | the old place | the old log, empty and whole; a part of a journal that no superblock names |
 //! | 3 | the first copy of the superblock names the target; flush | old, then target | the copy is torn: the other one names the old log. It is whole: the target, which is empty and whole |
 //! | 4 | the second copy names the target; flush | the target | the same: the first copy is newer |
-//! | 5 | the old journal's header says *retired*; flush | the target | the target; the old journal is refused by its UUID |
+//! | 5 | the label of the metadata names the target, one copy after the other | the target | the target: a label that names another journal than the superblock does not count |
+//! | 6 | the old journal's header says *retired*, its device loses the label; a flush after each | the target | the target; the old journal is refused by its UUID |
 //!
 //! Invariants:
 //! - until step 3 is stable nothing in the old log changes, and until step 4 is stable nothing in
@@ -26,13 +27,14 @@ use types::Uuid;
 
 use crate::device::Device;
 use crate::device::copies::{find_superblock, refused, write_copies};
-use crate::device::log::{Devices, Disks, LogDevice, make_journal, read_headers, write_headers};
+use crate::device::label;
+use crate::device::log::{Disks, LogDevice, make_journal, read_headers, retire};
 use crate::device::pairing::newest;
 use crate::error::StoreError;
 use crate::format::journal::JournalHeader;
 use crate::format::superblock::Superblock;
 use crate::store::Store;
-use crate::store::mkfs::{check_journal_unused, plan_journal};
+use crate::store::mkfs::{check_journal_unused, plan_journal, repair_label};
 use crate::store::open::{CACHE_BYTES_MIN, OpenOptions};
 
 /// A log that has moved.
@@ -61,8 +63,8 @@ pub async fn move_log(
     force: bool,
 ) -> Result<Moved, StoreError> {
     let Disks { home, log } = disks.into();
-    let target = Devices::new(env, Disks { home: home.clone(), log: to.cloned() });
-    let source = Devices::new(env, Disks { home: home.clone(), log: log.clone() });
+    let (target, _) = label::check(env, Disks { home: home.clone(), log: to.cloned() }).await?;
+    let source = log.as_ref().map(|disk| Device::whole(env, disk));
     let (superblock, _) = find_superblock(&target.home).await?;
     let already = is_there(&superblock, target.log.as_ref()).await;
     let mut superblock = match already {
@@ -76,7 +78,7 @@ pub async fn move_log(
         match &target.log {
             Some(device) => {
                 let header = plan_journal(device, &mut superblock)?;
-                make_journal(device, header).await?;
+                make_journal(device, header, &superblock.name).await?;
             }
             None => {
                 LogDevice::internal(&target.home, &superblock).clear().await?;
@@ -86,8 +88,9 @@ pub async fn move_log(
         }
         write_copies(&target.home, &mut superblock).await?;
     }
-    if let Some(device) = source.log.as_ref() {
-        retire(device, &superblock).await?;
+    repair_label(&target.home, &superblock).await?;
+    if let Some(device) = &source {
+        retire_old(device, &superblock).await?;
     }
     Ok(Moved {
         metadata: superblock.metadata,
@@ -101,9 +104,9 @@ pub async fn move_log(
 async fn is_there(superblock: &Superblock, target: Option<&Device>) -> bool {
     match (superblock.journal, target) {
         (None, None) => true,
-        (Some(journal), Some(device)) => {
-            newest(&read_headers(device).await).is_ok_and(|found| found.journal == journal.uuid)
-        }
+        (Some(journal), Some(device)) => header_on(device, superblock)
+            .await
+            .is_some_and(|(_, found)| found.journal == journal.uuid),
         _ => false,
     }
 }
@@ -133,13 +136,20 @@ async fn settle(env: &Env, disks: Disks) -> Result<Superblock, StoreError> {
 
 /// Marks the journal on `device`, which had the log before, as retired. Leaves alone what is not a
 /// journal of these metadata, or has their log.
-async fn retire(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
-    let Ok(header) = newest(&read_headers(device).await) else { return Ok(()) };
+async fn retire_old(whole: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+    let Some((device, header)) = header_on(whole, superblock).await else { return Ok(()) };
     let named = superblock.journal.is_some_and(|journal| journal.uuid == header.journal);
     if header.metadata != superblock.metadata || named || header.retired {
         return Ok(());
     }
-    write_headers(device, &JournalHeader { retired: true, ..header }).await
+    retire(&device, &header).await
+}
+
+/// The journal on a device, if there is one: that of this superblock if the label names several.
+async fn header_on(whole: &Device, superblock: &Superblock) -> Option<(Device, JournalHeader)> {
+    let slice = label::journal_in(whole, superblock).await.unwrap_or_else(|_| whole.clone());
+    let header = newest(&read_headers(&slice).await).ok()?;
+    Some((slice, header))
 }
 
 /// What [`look`] found: the superblock, and the header on the device of the journal.
@@ -158,11 +168,10 @@ pub struct LogState {
 /// # Errors
 /// `Refused` without a usable superblock; `Io`.
 pub async fn look(env: &Env, disks: impl Into<Disks>) -> Result<LogState, StoreError> {
-    let devices = Devices::new(env, disks);
-    crate::device::label::check(&devices.home).await?;
+    let (devices, _) = label::check(env, disks).await?;
     let (superblock, _) = find_superblock(&devices.home).await?;
     let header = match &devices.log {
-        Some(device) => newest(&read_headers(device).await).ok(),
+        Some(device) => header_on(device, &superblock).await.map(|(_, header)| header),
         None => None,
     };
     let mismatch = match LogDevice::find(&devices.home, devices.log.as_ref(), &superblock).await {
@@ -175,11 +184,8 @@ pub async fn look(env: &Env, disks: impl Into<Disks>) -> Result<LogState, StoreE
 
 /// Is there a journal of these metadata on the disk `log`, retired or not? A move overwrites it.
 pub async fn is_of(env: &Env, home: &Disk, log: &Disk) -> bool {
-    let devices = Devices::new(env, Disks { home: home.clone(), log: Some(log.clone()) });
+    let Ok((devices, _)) = label::check(env, home).await else { return false };
     let Ok((superblock, _)) = find_superblock(&devices.home).await else { return false };
-    let header = match &devices.log {
-        Some(device) => newest(&read_headers(device).await).ok(),
-        None => None,
-    };
-    header.is_some_and(|header| header.metadata == superblock.metadata)
+    let found = header_on(&Device::whole(env, log), &superblock).await;
+    found.is_some_and(|(_, header)| header.metadata == superblock.metadata)
 }

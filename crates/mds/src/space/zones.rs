@@ -1,10 +1,11 @@
 //! Finds the data zones at the start: the store's table, the configured paths, the labels.
 
+use std::collections::BTreeSet;
+
 use env::DiskOptions;
 use mfs::Cost;
 use proto::mds::PagInfo;
-use types::label::{Label, LabelKind};
-use types::limits::BLOCK;
+use types::Uuid;
 
 use super::Space;
 use crate::config::PagPlace;
@@ -19,7 +20,7 @@ impl Space {
     pub async fn learn_zones(&self) -> Result<(), ServeError> {
         let runtime = &self.runtime;
         let (states, _) = runtime.mfs.run(Cost::READ, |txn| txn.space().pags()).await?;
-        let mut pags = Vec::new();
+        let (mut pags, mut opened) = (Vec::new(), BTreeSet::new());
         for state in states {
             let place = runtime.config.pags.iter().find(|place| place.id == state.id);
             if let Some(place) = place {
@@ -30,18 +31,23 @@ impl Space {
                     );
                     return Err(ServeError::Device(text));
                 }
-                self.open_device(place).await?;
+                self.open_device(place, &mut opened).await?;
             }
             let path = place.map_or_else(String::new, |place| place.path.clone());
-            pags.push(PagInfo { id: state.id, uuid: state.uuid, blocks: state.total + 1, path });
+            let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
+            pags.push(PagInfo { id, uuid, device, blocks, path });
         }
         *self.zones.borrow_mut() = pags;
         Ok(())
     }
 
-    /// Opens a zone's device and checks its label. A device that this host does not have is no
-    /// error: clients may have it.
-    async fn open_device(&self, place: &PagPlace) -> Result<(), ServeError> {
+    /// Opens a zone's device, if no other zone on it has `opened` it, and checks its label. A device
+    /// that this host does not have is no error: clients may have it.
+    async fn open_device(
+        &self,
+        place: &PagPlace,
+        opened: &mut BTreeSet<Uuid>,
+    ) -> Result<(), ServeError> {
         if place.path.is_empty() {
             return Ok(());
         }
@@ -53,27 +59,24 @@ impl Space {
                 return Ok(());
             }
         };
-        let (read, block) = disk.read(0, runtime.env.buffer(BLOCK)).await;
-        let label = read
-            .map_err(|error| error.to_string())
-            .and_then(|()| Label::decode(&block).map_err(|error| error.to_string()));
-        let wrong = match label {
-            Err(text) => Some(text),
-            Ok(label) if label.kind != LabelKind::Data => Some(format!("it holds {}", label.kind)),
-            Ok(label) if label.fs_uuid != runtime.identity.uuid => {
-                Some(format!("it belongs to the file system {} ({})", label.fs_name, label.fs_uuid))
+        let label = label::read(&disk).await.map_err(|error| error.to_string());
+        let checked = label.and_then(|found| {
+            found.label.expect_data(runtime.identity.uuid, place.id, Some(place.uuid))?;
+            Ok(found)
+        });
+        let found = checked.map_err(|text| {
+            let (path, id) = (&place.path, place.id);
+            ServeError::Device(format!("{path}: not data zone {id} of this file system: {text}"))
+        })?;
+        if opened.insert(found.label.device_uuid) {
+            if let Some(damage) = found.damage {
+                runtime.log(&format!(
+                    "{}: {damage}; `redbud fsck --repair` writes it anew",
+                    place.path
+                ));
             }
-            Ok(label) if label.pag != place.id || label.pag_uuid != place.uuid => {
-                Some(format!("it is data zone {} ({})", label.pag, label.pag_uuid))
-            }
-            Ok(_) => None,
-        };
-        if let Some(text) = wrong {
-            let text =
-                format!("{}: not data zone {} of this file system: {text}", place.path, place.id);
-            return Err(ServeError::Device(text));
+            self.devices.add(disk);
         }
-        self.devices.add(disk);
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ pub fn with_features<F: Future<Output = ()>>(
             name: "home".into(),
             uuid: Uuid([9; 16]),
             log_bytes: 8 << 20,
-            pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks }],
+            pags: vec![PagFormat::whole(PagId(0), Uuid([1; 16]), blocks)],
             features,
             force: false,
         };
@@ -606,15 +606,8 @@ async fn receive(stream: &Stream, decoder: &mut Decoder) -> Option<Message> {
 /// A data device with a label, for the world of `bed`.
 pub fn data_device(world: &SimWorld) -> env::sim::SimDisk {
     let disk = world.disk("data", 16 << 20);
-    let label = types::label::Label {
-        kind: types::label::LabelKind::Data,
-        fs_uuid: Uuid([9; 16]),
-        fs_name: "home".into(),
-        pag: PagId(0),
-        pag_uuid: Uuid([1; 16]),
-        blocks: 4096,
-        fencing_epoch: Epoch(0),
-    };
-    disk.poke(0, &label.encode());
+    let kind = label::SliceKind::Data { pag: PagId(0) };
+    let label = label::Label::single(Uuid([9; 16]), "home", Uuid([1; 16]), 4096, kind);
+    label::put(&disk, &label);
     disk
 }

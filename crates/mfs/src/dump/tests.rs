@@ -258,7 +258,7 @@ fn dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
 #[test]
 fn failed_load_leaves_a_file_system_that_does_not_open() {
     let bytes = dumped(&random_tree(5));
-    let zone = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 10_000 };
+    let zone = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), 10_000);
     let format = FormatOptions {
         name: "volatile".into(),
         uuid: Uuid([7; 16]),

@@ -1,8 +1,8 @@
 use env::sim::{SimDisk, SimWorld};
 use env::{Disk, DiskOptions, Env};
-use types::label::{Label, LabelKind};
+use label::SliceKind;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Duration, Epoch, MetaBlock, Transno, Uuid};
+use types::{Duration, Epoch, MetaBlock, PagId, Transno, Uuid};
 
 use crate::handle::Mfs;
 use crate::mkfs::FormatOptions;
@@ -176,7 +176,7 @@ async fn damage(env: &Env, disk: &Disk, block: MetaBlock, bytes: Option<&[u8]>) 
 #[test]
 fn device_without_metadata_is_refused_with_path_and_advice() {
     on_device(64 << 20, |env, disk| async move {
-        let blocks = disk.size() / BLOCK_U64;
+        let blocks = disk.size() / BLOCK_U64 - 1;
         let empty = text(Mfs::open(&env, &disk, small()).await);
         assert!(empty.contains(disk.path()) && empty.contains("redbud mkfs"), "{empty}");
         Mfs::format(&env, &disk, &format_options()).await.unwrap();
@@ -184,12 +184,18 @@ fn device_without_metadata_is_refused_with_path_and_advice() {
         assert!(again.contains("home") && again.contains("--force"), "{again}");
         let forced = FormatOptions { force: true, ..format_options() };
         Mfs::format(&env, &disk, &forced).await.unwrap();
-        let mut label = Label::decode(&disk.read(0, env.buffer(BLOCK)).await.1).unwrap();
-        let original = label.encode();
-        label.kind = LabelKind::Data;
-        damage(&env, &disk, MetaBlock(0), Some(&label.encode())).await;
+        let found = label::read(&disk).await.unwrap();
+        let (start, data) = (100, SliceKind::Data { pag: PagId(1) });
+        let mut mixed = found.label.clone();
+        mixed.slices[0].blocks = start;
+        mixed.slices.push(label::Slice { kind: data, start, blocks: 50, uuid: Uuid([3; 16]) });
+        label::write_new(&disk, &mixed).await.unwrap();
+        let said = text(Mfs::open(&env, &disk, small()).await);
+        assert!(said.contains("data beside metadata"), "{said}");
+        mixed.slices.remove(0);
+        label::write_new(&disk, &mixed).await.unwrap();
         assert!(text(Mfs::open(&env, &disk, small()).await).contains("data device"));
-        damage(&env, &disk, MetaBlock(0), Some(&original)).await;
+        label::write_new(&disk, &found.label).await.unwrap();
         for index in 0..2 {
             let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
             mfs.close().await.unwrap();
@@ -227,15 +233,22 @@ fn damaged_label_loses_nothing_and_no_message_suggests_formatting() {
             let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
             assert_eq!(kinds, [crate::fsck::ProblemKind::DamagedLabel], "byte {byte}");
             let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
-            assert!(mfs.is_label_damaged());
+            assert!(mfs.label_damage().is_some());
             mfs.close().await.unwrap();
         }
         damage(&env, &disk, MetaBlock(0), Some(b"somebody else's")).await;
-        let said = text(Mfs::open(&env, &disk, small()).await);
-        assert!(said.contains("`home`") && said.contains("restore block 0"), "{said}");
-        damage(&env, &disk, MetaBlock(0), Some(&original)).await;
         let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
-        assert!(!mfs.is_label_damaged());
+        assert!(mfs.label_damage().unwrap().contains("no Redbud label"));
+        mfs.close().await.unwrap();
+        let end = MetaBlock(disk.size() / BLOCK_U64 - 1);
+        damage(&env, &disk, end, Some(b"somebody else's")).await;
+        let said = text(Mfs::open(&env, &disk, small()).await);
+        assert!(said.contains("`home`") && said.contains("restore these blocks"), "{said}");
+        for block in [MetaBlock(0), end] {
+            damage(&env, &disk, block, Some(&original)).await;
+        }
+        let mfs = Mfs::open(&env, &disk, small()).await.unwrap();
+        assert_eq!(mfs.label_damage(), None);
         mfs.close().await.unwrap();
 
         // The check finds everything through the roots, so their damage is one finding.

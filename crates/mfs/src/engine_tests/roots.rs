@@ -111,7 +111,7 @@ fn changed_after_the_tail() -> StaleDevice {
 }
 
 fn newest_superblock(disk: &SimDisk) -> Superblock {
-    let blocks = SIZE / BLOCK as u64;
+    let blocks = SIZE / BLOCK as u64 - 1;
     let copy = |index| {
         let place = Superblock::place(index, blocks);
         Superblock::decode(&peek(disk, place), index, blocks).unwrap()

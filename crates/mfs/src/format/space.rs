@@ -1,7 +1,7 @@
 //! The trees of data space.
 //!
 //! Invariants:
-//! - a data block above its PAG's label is in exactly one of: the free tree, one client's pool, a
+//! - a data block above block 0 of its PAG is in exactly one of: the free tree, one client's pool, a
 //!   file's layout, the freed tree;
 //! - a quarantined client's pool *is* its quarantine: the state is one item, so that quarantining
 //!   costs the same for any pool;
@@ -9,7 +9,7 @@
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
-//! | pags | pag 2 | uuid 16 · blocks 8, the label included · free 8 · freed 8 · reserved 8 |
+//! | pags | pag 2 | uuid of the slice 16 · uuid of the device 16 · start on the device 8 · blocks 8, block 0 included · free 8 · freed 8 |
 //! | free | pag 2 · start 8 | length 8 |
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
@@ -19,6 +19,7 @@
 use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
 
 use engine::format::block::{get_u64, put_u64};
+use label::{Slice, SliceKind};
 
 /// Bytes of a key ⟨pag, start⟩.
 pub const RUN_KEY: usize = 10;
@@ -27,16 +28,53 @@ pub const POOL_KEY: usize = 18;
 /// Bytes of a key of the frozen tree.
 pub const FROZEN_KEY: usize = 17;
 /// Bytes of a value of the PAG table.
-pub const PAG_VALUE: usize = 48;
+pub const PAG_VALUE: usize = 64;
 /// Bytes of a value of the freed tree.
 pub const FREED_VALUE: usize = 24;
+
+/// One data zone: a slice of a device, as in the device's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagFormat {
+    /// Its number.
+    pub id: PagId,
+    /// The UUID of the slice.
+    pub uuid: Uuid,
+    /// The UUID of the device.
+    pub device: Uuid,
+    /// First block of the slice on the device.
+    pub start: u64,
+    /// Its blocks; block 0 is not used.
+    pub blocks: u64,
+}
+
+impl PagFormat {
+    /// The zone that takes a device of `blocks` + 1 blocks; both have this UUID.
+    pub fn whole(id: PagId, uuid: Uuid, blocks: u64) -> PagFormat {
+        PagFormat { id, uuid, device: uuid, start: 0, blocks }
+    }
+
+    /// Does the zone have a block besides block 0, and can a segment address all its blocks?
+    pub(crate) fn is_possible(&self) -> bool {
+        self.blocks >= 2 && self.blocks >> 46 == 0 && self.start.checked_add(self.blocks).is_some()
+    }
+
+    /// The zone as a slice in the label of its device.
+    pub(crate) fn slice(&self) -> Slice {
+        let PagFormat { id, uuid, start, blocks, .. } = *self;
+        Slice { kind: SliceKind::Data { pag: id }, start, blocks, uuid }
+    }
+}
 
 /// A PAG's record in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagRecord {
-    /// UUID of its label.
+    /// UUID of its slice.
     pub uuid: Uuid,
-    /// Blocks, the label included.
+    /// UUID of the device.
+    pub device: Uuid,
+    /// First block of the slice on the device.
+    pub start: u64,
+    /// Blocks, block 0 included.
     pub blocks: u64,
     /// Blocks in the free tree.
     pub free: u64,
@@ -49,22 +87,41 @@ impl PagRecord {
     pub fn encode(&self) -> [u8; PAG_VALUE] {
         let mut out = [0; PAG_VALUE];
         out[..16].copy_from_slice(&self.uuid.0);
-        put_u64(&mut out, 16, self.blocks);
-        put_u64(&mut out, 24, self.free);
-        put_u64(&mut out, 32, self.freed);
+        out[16..32].copy_from_slice(&self.device.0);
+        put_u64(&mut out, 32, self.start);
+        put_u64(&mut out, 40, self.blocks);
+        put_u64(&mut out, 48, self.free);
+        put_u64(&mut out, 56, self.freed);
         out
     }
 
     /// Decodes a value.
     pub fn decode(value: &[u8; PAG_VALUE]) -> PagRecord {
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&value[..16]);
+        let uuid = |at: usize| {
+            let mut uuid = [0; 16];
+            uuid.copy_from_slice(&value[at..at + 16]);
+            Uuid(uuid)
+        };
         PagRecord {
-            uuid: Uuid(uuid),
-            blocks: get_u64(value, 16),
-            free: get_u64(value, 24),
-            freed: get_u64(value, 32),
+            uuid: uuid(0),
+            device: uuid(16),
+            start: get_u64(value, 32),
+            blocks: get_u64(value, 40),
+            free: get_u64(value, 48),
+            freed: get_u64(value, 56),
         }
+    }
+
+    /// The record of a zone, with these counts.
+    pub fn new(zone: &PagFormat, free: u64, freed: u64) -> PagRecord {
+        let PagFormat { uuid, device, start, blocks, .. } = *zone;
+        PagRecord { uuid, device, start, blocks, free, freed }
+    }
+
+    /// The zone with this number and record.
+    pub fn zone(&self, id: PagId) -> PagFormat {
+        let PagRecord { uuid, device, start, blocks, .. } = *self;
+        PagFormat { id, uuid, device, start, blocks }
     }
 }
 
@@ -173,7 +230,15 @@ mod tests {
 
     #[test]
     fn space_records_round_trip() {
-        let pag = PagRecord { uuid: Uuid([7; 16]), blocks: 1 << 40, free: 5, freed: 6 };
+        let zone = PagFormat {
+            id: PagId(3),
+            uuid: Uuid([7; 16]),
+            device: Uuid([8; 16]),
+            start: 1 << 41,
+            blocks: 1 << 40,
+        };
+        let pag = PagRecord::new(&zone, 5, 6);
+        assert_eq!(pag.zone(PagId(3)), zone);
         assert_eq!(PagRecord::decode(&pag.encode()), pag);
         let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
         assert_eq!(FreedRun::decode(&freed.encode()), freed);

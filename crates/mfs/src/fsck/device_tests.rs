@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
-use types::label::{Label, LabelKind};
+use label::{Label, SliceKind};
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{
-    ClientId, Epoch, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
-    SegmentState, Timestamp, Uuid,
+    ClientId, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment, SegmentState,
+    Timestamp, Uuid,
 };
 
 use super::jobs_tests::same_report;
@@ -48,22 +48,24 @@ const ZONE_BLOCKS: u64 = 5000;
 
 /// What the label of a data zone says.
 fn zone_label(id: PagId) -> Label {
-    Label {
-        kind: LabelKind::Data,
-        fs_uuid: Uuid([9; 16]),
-        fs_name: "home".to_owned(),
-        pag: id,
-        pag_uuid: Uuid([id.0 as u8; 16]),
-        blocks: ZONE_BLOCKS,
-        fencing_epoch: Epoch(0),
-    }
+    zone_label_of(id, ZONE_BLOCKS)
+}
+
+fn zone_label_of(id: PagId, blocks: u64) -> Label {
+    let (uuid, kind) = (Uuid([id.0 as u8; 16]), SliceKind::Data { pag: id });
+    Label::single(Uuid([9; 16]), "home", uuid, blocks + 1, kind)
+}
+
+/// The device of a data zone, with a label.
+fn labelled(world: &SimWorld, path: &str, label: &Label) {
+    label::put(&world.disk(path, label.blocks * BLOCK as u64), label);
 }
 
 pub(crate) fn in_world<T, F: Future<Output = T>>(disk: &SimDisk, main: impl FnOnce(Env) -> F) -> T {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
     for zone in ZONES {
-        world.disk(zone.path, BLOCK as u64).poke(0, &zone_label(zone.id).encode());
+        labelled(&world, zone.path, &zone_label(zone.id));
     }
     world.run(main)
 }
@@ -145,8 +147,7 @@ pub(crate) fn populated_as(shape: Shape) -> SimDisk {
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
         let device = env.open_disk("meta", WRITE).await.unwrap();
-        let pag =
-            |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: ZONE_BLOCKS };
+        let pag = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), ZONE_BLOCKS);
         let options = FormatOptions {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),
@@ -336,7 +337,8 @@ fn flipped_bits_in_any_kind_of_block_are_found_and_never_served() {
         if kind == BlockType::Super {
             // The other copy is used, and says the same.
             let index = usize::from(at != 1);
-            assert!(Superblock::decode(&data, index, SIZE / BLOCK as u64).is_err(), "{what}");
+            let blocks = SIZE / BLOCK as u64 - 1;
+            assert!(Superblock::decode(&data, index, blocks).is_err(), "{what}");
             assert_eq!(contents(&broken), before, "{what}");
             *kinds.entry(kind).or_insert(0) += 1;
             continue;
@@ -532,6 +534,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let (label, last) = (disk.peek(0, BLOCK), SIZE - BLOCK as u64);
     let before = contents(&disk);
     disk.poke(0, &[0; BLOCK]);
+    disk.poke(last, &[0; BLOCK]);
     let options = FsckOptions { name: Some("home"), ..SMALL };
     let both = |disk: &SimDisk, options: FsckOptions<'static>, other: Option<Uuid>| {
         let world = SimWorld::new(1);
@@ -540,7 +543,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
         for (id, path) in zones {
             let label = zone_label(id);
             let fs_uuid = other.unwrap_or(label.fs_uuid);
-            world.disk(path, BLOCK as u64).poke(0, &Label { fs_uuid, ..label }.encode());
+            labelled(&world, path, &Label { fs_uuid, ..label });
         }
         world.run(|env| async move {
             let disk = env.open_disk("meta", WRITE).await.unwrap();
@@ -550,15 +553,15 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     };
     let absent: &[ZoneDevice<'_>] = &[WRONG[1]];
     let half = disk.fork();
-    half.poke(last, &[0; BLOCK]);
+    half.poke(last - BLOCK as u64, &[0; BLOCK]);
     let elsewhere = disk.fork();
     elsewhere.poke(0, b"somebody else's");
     let refused = [
         (&disk, FsckOptions { name: Some("other"), ..options }, None, "name the right device"),
         (&disk, options, Some(Uuid([8; 16])), "zone3 is a data zone of"),
         (&disk, FsckOptions { zones: absent, ..options }, None, "no data zone can be read"),
-        (&half, options, None, "restore block 0"),
-        (&elsewhere, options, None, "restore block 0"),
+        (&half, options, None, "restore these blocks"),
+        (&elsewhere, options, None, "restore these blocks"),
     ];
     for (disk, options, other, text) in refused {
         let disk = disk.fork();
@@ -575,7 +578,7 @@ fn zeroed_label_is_rewritten_if_the_superblocks_identify_the_device() {
     let repaired = repaired.unwrap();
     assert_eq!(repaired.found.iter().map(it).collect::<Vec<_>>(), [told]);
     assert_eq!((repaired.left.problems, repaired.lost), (vec![], vec![]));
-    assert_eq!(disk.peek(0, BLOCK), label);
+    assert_eq!((disk.peek(0, BLOCK), disk.peek(last, BLOCK)), (label.clone(), label));
     assert_eq!((contents(&disk), run_fsck(&disk).problems), (before, vec![]));
 }
 
@@ -701,10 +704,14 @@ fn repair_naming(
 ) -> Repaired {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
-    world.disk("zone3", BLOCK as u64).poke(0, &zone_label(PagId(3)).encode());
+    labelled(&world, "zone3", &zone_label(PagId(3)));
     let mut other = zone_label(PagId(4)).encode().to_vec();
     change(&mut other);
-    world.disk("zone4", BLOCK as u64).poke(0, &other);
+    let blocks = Label::decode(&other).map_or(ZONE_BLOCKS + 1, |label| label.blocks);
+    let zone = world.disk("zone4", blocks * BLOCK as u64);
+    for block in [0, blocks - 1] {
+        zone.poke(block * BLOCK as u64, &other);
+    }
     world.run(|env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
         repair(&env, &disk, FsckOptions { zones, ..SMALL }).await.unwrap()
@@ -726,6 +733,13 @@ fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
             *block = label.encode().to_vec();
         }
     };
+    const THREE: SliceKind = SliceKind::Data { pag: PagId(3) };
+    const LOG: SliceKind = SliceKind::Journal { shard: 0, metadata: Uuid([1; 16]) };
+    let mixture = |label: &mut Label| {
+        label.slices[0].blocks = 100;
+        let slice = label::Slice { kind: LOG, start: 100, blocks: 9, uuid: Uuid([7; 16]) };
+        label.slices.push(slice);
+    };
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
     let absent = ZoneDevice { path: "nowhere", ..ZONES[1] };
     let cases: [(&[ZoneDevice<'_>], Change, &[&str]); 9] = [
@@ -734,10 +748,10 @@ fn lost_table_of_data_zones_is_rebuilt_only_from_all_labels() {
         (&[ZONES[0], absent], Box::new(|_| {}), &["data zone 4: nowhere: "]),
         (&ZONES, Box::new(|block| block[100] ^= 1), &["4: zone4: its Redbud label is damaged"]),
         (&ZONES, Box::new(|block| block.fill(0)), &["4: zone4: it carries no Redbud label"]),
-        (&ZONES, Box::new(relabel(|l| l.pag = PagId(3))), &["zone4: its label says that it is"]),
+        (&ZONES, Box::new(relabel(|l| l.slices[0].kind = THREE)), &["its label says that it is"]),
         (&ZONES, Box::new(relabel(|l| l.fs_uuid.0[0] = 1)), &["zone4: it belongs to the file"]),
-        (&ZONES, Box::new(relabel(|l| l.kind = LabelKind::Metadata)), &["that it holds metadata"]),
-        (&ZONES, Box::new(relabel(|l| l.blocks = 1)), &["its label says that it has 1 blocks"]),
+        (&ZONES, Box::new(relabel(|l| l.slices[0].kind = LOG)), &["that it holds a metadata log"]),
+        (&ZONES, Box::new(relabel(mixture)), &["that it holds data beside metadata"]),
     ];
     for (named, change, wanted) in cases {
         let same = broken.fork();
@@ -777,9 +791,10 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         let damaged = block != whole;
         let world = SimWorld::new(1);
         world.attach("meta", &disk);
-        let bytes = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
-        let zone = world.disk("zone4", bytes);
+        let end = if large { ZONE_BLOCKS } else { ZONE_BLOCKS - 1 } * BLOCK as u64;
+        let zone = world.disk("zone4", end + BLOCK as u64);
         zone.poke(0, &block);
+        zone.poke(end, &block);
         let relabel: &[PagId] = if relabel { &[PagId(4)] } else { &[] };
         let options = FsckOptions { zones: &ZONES[1..], relabel, ..SMALL };
         let (before, repaired, after) = world.run(|env| async move {
@@ -798,6 +813,7 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
             None => {
                 assert_eq!((repaired.left.problems, after), (vec![], vec![]), "{number}");
                 assert_eq!(zone.peek(0, BLOCK), whole, "{number}");
+                assert_eq!(zone.peek(end, BLOCK), whole, "{number}");
             }
             Some(text) => {
                 let told = &repaired.left.problems[0].detail;
@@ -817,6 +833,32 @@ pub(crate) fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_i
         );
     }
     settled(ProblemKind::DamagedDataLabel, Outcome::Repaired);
+}
+
+#[test]
+pub(crate) fn a_damaged_copy_of_a_data_label_is_written_anew_from_the_other() {
+    let disk = populated();
+    for at in [0, ZONE_BLOCKS * BLOCK as u64] {
+        let world = SimWorld::new(1);
+        world.attach("meta", &disk);
+        let zone = world.disk("zone4", (ZONE_BLOCKS + 1) * BLOCK as u64);
+        label::put(&zone, &zone_label(PagId(4)));
+        zone.poke(at, &[0xa5; BLOCK]);
+        let options = FsckOptions { zones: &ZONES[1..], ..SMALL };
+        let (before, repaired, after) = world.run(|env| async move {
+            let disk = env.open_disk("meta", WRITE).await.unwrap();
+            let before = fsck(&env, &disk, options).await.unwrap().problems;
+            let repaired = repair(&env, &disk, options).await.unwrap();
+            (before, repaired, fsck(&env, &disk, options).await.unwrap().problems)
+        });
+        let found: Vec<_> = before.iter().map(|it| (it.kind, it.subject)).collect();
+        let it = (ProblemKind::DamagedDataLabelCopy, Subject::Data(PagId(4), PagBlock(0)));
+        assert_eq!((found, after), (vec![it], vec![]), "at {at}");
+        assert_eq!((repaired.found, repaired.left.problems), (before, vec![]), "at {at}");
+        let now = Label { sequence: 2, ..zone_label(PagId(4)) };
+        assert_eq!(Label::decode(&zone.peek(at, BLOCK)), Ok(now), "at {at}");
+    }
+    settled(ProblemKind::DamagedDataLabelCopy, Outcome::Repaired);
 }
 
 /// Does the table have so many zones, each with something free?
@@ -932,7 +974,7 @@ fn label_that_contradicts_table_and_runs_is_not_trusted() {
     for blocks in [100, 1500, ZONE_BLOCKS + 1, 1 << 40] {
         let same = disk.fork();
         let repaired = repair_naming(&same, &ZONES, |block| {
-            *block = Label { blocks, ..zone_label(PagId(4)) }.encode().to_vec();
+            *block = zone_label_of(PagId(4), blocks).encode().to_vec();
         });
         let kinds: Vec<_> = repaired.left.problems.iter().map(|problem| problem.kind).collect();
         assert_eq!((kinds, repaired.wanted.len()), (vec![ProblemKind::WrongZone], 1), "{blocks}");

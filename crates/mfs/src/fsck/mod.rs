@@ -206,27 +206,39 @@ pub async fn fsck(
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let (label, damaged) =
-        (mfs.is_label_damaged(), labels::damaged_labels(env, &mfs, options).await);
-    let header = is_header_damaged(&mfs);
+    let damaged = labels::damaged_labels(env, &mfs, options).await;
+    let (label, journal) = (label_damage(&mfs).await, journal_damage(&mfs).await);
     mfs.close().await?;
     report.map(|mut report| {
-        if header {
-            report.add(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), "");
+        if let Some(what) = journal {
+            report.add(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
         }
-        if label {
-            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), "");
+        if let Some(what) = label {
+            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), what);
         }
-        for (_, damaged) in damaged {
-            report.add(ProblemKind::DamagedDataLabel, labels::subject(&damaged), damaged.what);
+        for finding in damaged {
+            let Problem { kind, subject, detail } = finding.problem("");
+            report.add(kind, subject, detail);
         }
         report
     })
 }
 
-/// Was a copy of the journal's header damaged when the store was opened?
-fn is_header_damaged(mfs: &Mfs) -> bool {
-    mfs.log_device().is_some_and(|log| log.is_header_damaged())
+/// What is wrong with the label of the metadata, if anything.
+async fn label_damage(mfs: &Mfs) -> Option<String> {
+    match (mfs.label_damage(), mfs.device()) {
+        (None, Some(device)) => label::wrong_journal(&device, &mfs.superblock()).await,
+        (damage, _) => damage,
+    }
+}
+
+/// What was wrong with the header of the journal when the store was opened, or is with its label.
+async fn journal_damage(mfs: &Mfs) -> Option<String> {
+    let log = mfs.log_device()?;
+    match log.is_header_damaged() {
+        true => Some("a copy of its header".into()),
+        false => log.label_damage().await,
+    }
 }
 
 /// Opens the store, also on a device that lost only its label.
@@ -236,12 +248,13 @@ async fn open(
     opening: OpenOptions,
     options: FsckOptions<'_>,
 ) -> Result<Mfs, StoreError> {
-    let devices = Devices::new(env, disks);
+    let devices = Devices::whole(env, disks);
     let Some(superblock) = label::unlabelled(&devices.home).await? else {
         return Mfs::open(env, disks, opening).await;
     };
     labels::is_ours(env, &devices.home, &superblock, options).await?;
-    Mfs::open_unlabelled(devices, opening, LabelCondition::Damaged).await
+    let condition = LabelCondition::Damaged("its label and the copy of it are zeros".into());
+    Mfs::open_unlabelled(devices, opening, condition).await
 }
 
 /// The finding that kept a store from being opened.

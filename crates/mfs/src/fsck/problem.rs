@@ -53,18 +53,21 @@ kinds! {
     DamagedBlock = Error, "a metadata block is damaged",
         "the log's newest version of it is put back; else a tree is built from what is left of it, and what only this block held is lost, which is said; of the list of quarantines: every client counts as evicted; of that of frozen files: all files count as frozen for evicted clients; the table of data zones is built from the labels of their devices";
     /// The label is damaged; the superblock is not.
-    DamagedLabel = Warning, "the label is damaged; the superblock says what it said",
-        "it is written anew from the superblock";
+    DamagedLabel = Warning, "a copy of the label is damaged, or both; the other copy or the superblock says what it said",
+        "it is written anew, from its other copy or the superblock";
     /// The log ends in something that is no log.
     DamagedLog = Error, "the log is damaged",
         "nothing: what was acknowledged is lost, and only a backup has it";
-    /// A copy of the header of the journal is damaged; the other one is not.
-    DamagedJournal = Warning, "a copy of the journal's header is damaged; the other one says what it said",
+    /// A copy of the header of the journal is damaged, or its label; the rest is not.
+    DamagedJournal = Warning, "a copy of the journal's header is damaged, or its label; the rest says what it said",
         "both are written anew";
-    /// The first block of a data device is no label.
+    /// A data device has no whole label, neither in its first block nor in its last.
     DamagedDataLabel = Error, "a data device has no label that could be read; nobody can mount",
-        "if the zone's UUID is still in it, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";
-    /// The UUID or size in the table of data zones differs from the label of the zone's device.
+        "if the device's UUID is still in a copy, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";
+    /// One of the two copies of a data device's label is damaged, or older than the other.
+    DamagedDataLabelCopy = Warning, "one copy of a data device's label is damaged or older; the other one is used",
+        "it is written anew from the whole copy";
+    /// The UUID, place or size in the table of data zones differs from the label of the zone's device.
     WrongZone = Error, "the table of data zones does not say what the label of a zone says",
         "it says so, before anything in the zone is cut or becomes free; where what lies in the zone ends as the table says, and not as the label does, both are left, and all data with them";
     /// Two owners of one metadata block.

@@ -25,7 +25,7 @@ use engine::device::copies::write_copies;
 use engine::device::log::Disks;
 use engine::error::StoreError;
 use engine::log::recovery::{DamagedBlock, Remedy};
-use engine::store::mkfs::write_label;
+use engine::store::mkfs::repair_label;
 
 /// Rounds at most: each stage may uncover more for those before it, but not for ever.
 pub const ROUNDS_MAX: u32 = 4096;
@@ -212,14 +212,16 @@ pub async fn repair(
             return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
         }
     };
-    let label = mfs.is_label_damaged();
+    let label = super::label_damage(&mfs).await;
     let features = mfs.superblock().features;
     let mut out = repair_open(&mfs, options).await?;
     labels::repair(env, &mfs, options, &mut out).await;
-    if super::is_header_damaged(&mfs) {
+    if let (Some(log), Some(detail)) = (mfs.log_device(), super::journal_damage(&mfs).await) {
+        // The opening has written both copies of the header anew.
+        log.repair_label(&mfs.identity().name).await?;
         let (kind, subject) = (ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)));
-        out.found.push(Problem { kind, subject, detail: String::new() });
-        out.note("the opening wrote both copies of the journal's header anew".into());
+        out.found.push(Problem { kind, subject, detail });
+        out.note("header and label of the journal were written anew".into());
     }
     let device = mfs.device();
     mfs.close().await?;
@@ -227,12 +229,12 @@ pub async fn repair(
     if let Some(device) = device.as_ref().filter(|_| superblock.features != features) {
         write_copies(device, &mut superblock).await?;
     }
-    if let Some(device) = device.filter(|_| label) {
-        write_label(&device, &superblock).await?;
+    if let (Some(device), Some(detail)) = (device, label) {
+        repair_label(&device, &superblock).await?;
         let subject = Subject::Block(MetaBlock(0));
         let kind = ProblemKind::DamagedLabel;
-        out.found.push(Problem { kind, subject, detail: String::new() });
-        out.note("the label was written anew from the superblock".into());
+        out.found.push(Problem { kind, subject, detail });
+        out.note("the label was written anew".into());
     }
     Ok(out)
 }

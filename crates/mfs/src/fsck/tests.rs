@@ -1215,6 +1215,7 @@ const ELSEWHERE: &[fn()] = &[
     super::lmap::tests::what_is_wrong_in_a_name_map_is_found,
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
     super::device_tests::a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was,
+    super::device_tests::a_damaged_copy_of_a_data_label_is_written_anew_from_the_other,
     super::device_tests::a_table_that_says_another_size_than_the_label_costs_nothing,
     crate::golden::wrong_slot_size_in_the_superblock_is_reported_and_repair_loses_nothing,
 ];

@@ -21,12 +21,12 @@ impl Check {
     pub(super) fn compare_zone(&mut self, pag: PagId, record: &PagRecord, pieces: &[Piece]) {
         let table = record.blocks;
         match self.labels.get(pag) {
-            Ok(zone) if (zone.uuid, zone.blocks) == (record.uuid, table) => {}
+            Ok(zone) if zone == record.zone(pag) => {}
             Ok(zone) => {
                 let label = zone.blocks;
                 let detail = format!(
-                    "table: {table} blocks, {}; label: {label} blocks, {}",
-                    record.uuid, zone.uuid
+                    "table: {table} blocks from {} of device {}, {}; label: {label} blocks from {} of device {}, {}",
+                    record.start, record.device, record.uuid, zone.start, zone.device, zone.uuid
                 );
                 self.found(ProblemKind::WrongZone, Subject::Data(pag, PagBlock(0)), detail);
                 let doubtful =

@@ -73,7 +73,7 @@ pub(super) fn make(features: Features) -> SimDisk {
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
         let device = env.open_disk("meta", WRITE).await.unwrap();
-        let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 5000 };
+        let pag = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), 5000);
         let format = FormatOptions {
             name: "golden".to_owned(),
             uuid: Uuid([0x60; 16]),

@@ -106,7 +106,7 @@ fn filled(way: Way, files: u64, segments: u64) -> (SimDisk, Vec<Ino>, u64) {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),
             log_bytes: 16 << 20,
-            pags: vec![PagFormat { id: PagId(0), uuid: Uuid([1; 16]), blocks: ZONE }],
+            pags: vec![PagFormat::whole(PagId(0), Uuid([1; 16]), ZONE)],
             features: way.features(),
             force: false,
         };

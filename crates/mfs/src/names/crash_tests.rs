@@ -136,7 +136,7 @@ fn formatted_with(size: SlotSize, bytes: u64, log_bytes: u64) -> SimDisk {
     let disk = world.disk("meta", bytes);
     world.run(|env| async move {
         let disk = env.open_disk("meta", WRITE).await.unwrap();
-        let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: 500 };
+        let pag = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), 500);
         let options = FormatOptions {
             name: "home".to_owned(),
             uuid: Uuid([9; 16]),

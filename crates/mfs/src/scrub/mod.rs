@@ -46,7 +46,7 @@ use engine::alloc::metaspace::bitmap_blocks;
 use engine::btree::Tree;
 use engine::cost::Cost;
 use engine::device::Device;
-use engine::device::label::{self, LabelCondition};
+use engine::device::label;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobOwner;
 use engine::format::block::BlockType;
@@ -219,8 +219,9 @@ impl Scrub<'_> {
 
     /// Checks the blocks with fixed addresses.
     async fn fixed_blocks(&self) -> Result<(), StoreError> {
-        if label::check(&self.device).await.is_ok_and(|label| label == LabelCondition::Damaged) {
-            self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), "");
+        let checked = label::check(&self.device.env, &self.device.disk).await;
+        if let Some(what) = checked.ok().and_then(|(_, label)| label.damage()) {
+            self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), what);
         }
         let superblock = self.mfs.superblock();
         for copy in 0..2 {

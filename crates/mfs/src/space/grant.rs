@@ -110,8 +110,15 @@ mod tests {
 
     #[test]
     fn grant_begins_at_the_hint_or_the_clients_own_pag() {
-        let pag =
-            |id, free| PagState { id: PagId(id), uuid: Uuid::default(), total: 9, free, freed: 0 };
+        let pag = |id, free| PagState {
+            id: PagId(id),
+            uuid: Uuid::default(),
+            device: Uuid::default(),
+            start: 0,
+            total: 9,
+            free,
+            freed: 0,
+        };
         let pags = [pag(0, 5), pag(1, 9), pag(2, 0)];
         assert_eq!(choose(&pags, ClientId(3), None, 5), Some(PagId(0)));
         assert_eq!(choose(&pags, ClientId(4), None, 5), Some(PagId(1)));

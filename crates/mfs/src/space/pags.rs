@@ -4,8 +4,7 @@ use types::limits::PAGS_MAX;
 use types::{Fault, PagId, Uuid};
 
 use super::view::Space;
-use crate::format::space::{PagRecord, pag_key, run_key};
-use crate::mkfs::PagFormat;
+use crate::format::space::{PagFormat, PagRecord, pag_key, run_key};
 use crate::trees::{FREE, PAGS};
 use engine::error::Stop;
 
@@ -14,14 +13,26 @@ use engine::error::Stop;
 pub struct PagState {
     /// Its number.
     pub id: PagId,
-    /// The UUID in the label of its device.
+    /// The UUID of its slice.
     pub uuid: Uuid,
-    /// Its blocks above the label.
+    /// The UUID of its device.
+    pub device: Uuid,
+    /// First block of the slice on the device.
+    pub start: u64,
+    /// Its blocks above block 0.
     pub total: u64,
     /// Blocks that can be granted now.
     pub free: u64,
     /// Blocks that files gave up and that will become free.
     pub freed: u64,
+}
+
+impl PagState {
+    /// The zone as in the label of its device.
+    pub fn zone(&self) -> PagFormat {
+        let PagState { id, uuid, device, start, .. } = *self;
+        PagFormat { id, uuid, device, start, blocks: self.total + 1 }
+    }
 }
 
 impl Space<'_, '_> {
@@ -36,6 +47,8 @@ impl Space<'_, '_> {
             out.push(PagState {
                 id: PagId(u16::from_be_bytes(*key)),
                 uuid: record.uuid,
+                device: record.device,
+                start: record.start,
                 total: record.blocks.saturating_sub(1),
                 free: record.free,
                 freed: record.freed,
@@ -45,14 +58,14 @@ impl Space<'_, '_> {
         Ok(out)
     }
 
-    /// Adds the data zones of a new file system; everything above their labels is free.
+    /// Adds the data zones of a new file system; everything above block 0 is free.
     pub(crate) fn format_pags(&mut self, pags: &[PagFormat]) -> Result<(), Stop> {
         if pags.len() > PAGS_MAX || pags.iter().any(|pag| !pag.is_possible()) {
             return Err(Stop::Fault(Fault::Invalid));
         }
         for pag in pags {
             let free = pag.blocks - 1;
-            let record = PagRecord { uuid: pag.uuid, blocks: pag.blocks, free, freed: 0 };
+            let record = PagRecord::new(pag, free, 0);
             if PAGS.insert(self.txn, &pag_key(pag.id), &record.encode())?.is_some() {
                 return Err(Stop::Fault(Fault::Invalid));
             }

@@ -40,9 +40,31 @@ fn block_with_a_flipped_bit_is_refused_by_its_checksum() {
     // The reader does not need the bitmap or a name map to find the content.
     blocks.retain(|kind, _| ![crate::BITMAP, crate::NAME_MAP].contains(kind));
     assert_eq!(blocks.len(), 5);
-    for block in blocks.into_values().chain([0]) {
+    for block in blocks.into_values() {
         assert_eq!(flipped(&disk, &[block]), Err(format!("block {block}: wrong checksum")));
     }
+}
+
+#[test]
+fn one_copy_of_the_label_is_enough_and_the_newer_one_counts() {
+    let disk = make(CLOSED);
+    let image = check("label", &disk);
+    let (last, whole) = (disk.size() / BLOCK as u64 - 1, Ok(read(&image).unwrap()));
+    for block in [0, last] {
+        assert_eq!(flipped(&disk, &[block]), whole, "{block}");
+    }
+    assert_eq!(flipped(&disk, &[0, last]), Err("block 0: wrong checksum".to_owned()));
+    // A copy that an update has not reached yet gives the metadata another size.
+    let older = disk.fork();
+    let mut data = older.peek(0, BLOCK);
+    data[48..56].fill(0);
+    data[256 + 16] ^= 1;
+    data[8..12].fill(0);
+    let sum = crc32c::crc32c(&data);
+    data[8..12].copy_from_slice(&sum.to_le_bytes());
+    older.poke(0, &data);
+    assert_eq!(flipped(&older, &[]), whole);
+    assert!(flipped(&older, &[last]).is_err());
 }
 
 #[test]
@@ -111,7 +133,8 @@ fn seal(data: &mut [u8]) {
 #[test]
 fn unknown_needed_feature_is_refused_by_name() {
     let disk = make(CLOSED);
-    let last = disk.size() / BLOCK as u64 - 1;
+    // The last block of the slice; that of the device is the label's copy.
+    let last = disk.size() / BLOCK as u64 - 2;
     let with = |offset: usize, bits: u64, bit: u8| {
         let disk = disk.fork();
         for block in [1, last] {

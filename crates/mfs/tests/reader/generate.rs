@@ -147,7 +147,11 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
 
 async fn format(env: &Env, plan: Plan) {
     let device = env.open_disk("meta", WRITE).await.unwrap();
-    let pag = |id: u16| PagFormat { id: PagId(id), uuid: Uuid([id as u8; 16]), blocks: PAG_BLOCKS };
+    let pag = |id: u16| PagFormat {
+        device: Uuid([9; 16]),
+        start: u64::from(id) * PAG_BLOCKS,
+        ..PagFormat::whole(PagId(id), Uuid([id as u8; 16]), PAG_BLOCKS)
+    };
     let format = FormatOptions {
         name: "made".to_owned(),
         uuid: Uuid([0x51; 16]),
@@ -374,6 +378,8 @@ pub fn store_contents(disk: &SimDisk) -> Contents {
             let pag = |pag: redbud_mfs::PagState| Pag {
                 id: pag.id.0,
                 uuid: pag.uuid.0,
+                device: pag.device.0,
+                start: pag.start,
                 blocks: pag.total + 1,
                 free: pag.free,
                 freed: pag.freed,

@@ -12,6 +12,9 @@ use crate::tree::{
 pub struct Pag {
     pub id: u16,
     pub uuid: [u8; 16],
+    pub device: [u8; 16],
+    /// First block of the slice on the device.
+    pub start: u64,
     pub blocks: u64,
     pub free: u64,
     pub freed: u64,
@@ -39,9 +42,11 @@ impl Image {
         let pag = |(key, value): &Entry| Pag {
             id: big(key) as u16,
             uuid: value[..16].try_into().expect("16 bytes"),
-            blocks: u64_at(value, 16),
-            free: u64_at(value, 24),
-            freed: u64_at(value, 32),
+            device: value[16..32].try_into().expect("16 bytes"),
+            start: u64_at(value, 32),
+            blocks: u64_at(value, 40),
+            free: u64_at(value, 48),
+            freed: u64_at(value, 56),
         };
         Ok(self.entries(&PAGS)?.iter().map(pag).collect())
     }

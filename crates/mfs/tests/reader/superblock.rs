@@ -40,8 +40,7 @@ impl Superblock {
     /// The superblock of the file system on `file`: the newer of two whole copies, or the only
     /// whole one.
     pub fn find(file: &File) -> Result<Superblock, Error> {
-        let label = raw(file, 0)?;
-        let (uuid, blocks) = label_of(&label)?;
+        let Label { uuid, blocks, .. } = Label::find(file)?;
         let first = decode(&*raw(file, 1)?, 1, uuid);
         let second = raw(file, blocks - 1).and_then(|data| decode(&data, blocks - 1, uuid));
         let chosen = match (first, second) {
@@ -80,20 +79,96 @@ impl Superblock {
     }
 }
 
-/// UUID and number of blocks in a label (1).
-fn label_of(label: &Block) -> Result<([u8; 16], u64), Error> {
-    let mut summed = *label;
-    summed[8..12].fill(0);
-    match () {
-        () if &label[..8] != b"REDBUDLB" => Err(Error::Refused("not a Redbud device".to_owned())),
-        () if crc32c::crc32c(&summed) != u32_at(label, 8) => damaged(0, "wrong checksum"),
-        () if u16_at(label, 12) != 1 => Err(Error::Refused("another version".to_owned())),
-        () if label[14] != 2 => Err(Error::Refused("not a metadata device".to_owned())),
-        () if label[15] != 0 || u16_at(label, 50) != 0 || !is_zero(&label[128..]) => {
-            damaged(0, "reserved bytes are not zero")
+/// What a label says (1) that the reader needs.
+#[derive(PartialEq)]
+struct Label {
+    uuid: [u8; 16],
+    sequence: u64,
+    /// Blocks of the device.
+    device: u64,
+    /// Blocks of the slice with the metadata, which begins at the front of the device.
+    blocks: u64,
+}
+
+impl Label {
+    /// The newer of two whole copies, or the only whole one.
+    fn find(file: &File) -> Result<Label, Error> {
+        let first = raw(file, 0).and_then(|data| Label::decode(&data, 0));
+        let place = match &first {
+            Ok(label) => label.device,
+            Err(_) => file.metadata()?.len() / BLOCK as u64,
+        };
+        let place = place.saturating_sub(1);
+        let second = raw(file, place).and_then(|data| Label::decode(&data, place));
+        let second = second.and_then(|label| match label.device - 1 == place {
+            true => Ok(label),
+            false => damaged(place, "the label of a device of another size"),
+        });
+        match (first, second) {
+            (Err(Error::Refused(why)), _) | (_, Err(Error::Refused(why))) => {
+                Err(Error::Refused(why))
+            }
+            (Ok(a), Ok(b)) if a.uuid != b.uuid || a.sequence == b.sequence && a != b => {
+                Err(Error::Refused("two labels".to_owned()))
+            }
+            (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(error), Err(_)) => Err(error),
         }
-        () if u64_at(label, 56) < 4 => damaged(0, "an impossible size"),
-        () => Ok((label[16..32].try_into().expect("16 bytes"), u64_at(label, 56))),
+    }
+
+    /// The copy in block `place`.
+    fn decode(label: &Block, place: u64) -> Result<Label, Error> {
+        let mut summed = *label;
+        summed[8..12].fill(0);
+        let name_len = usize::from(label[72]).min(63);
+        let count = usize::from(u16_at(label, 14));
+        let device = u64_at(label, 56);
+        match () {
+            () if &label[..8] == b"REDBUDLB" => {
+                return Err(Error::Refused("of before this format".to_owned()));
+            }
+            () if &label[..8] != b"REDBUDL1" => return damaged(place, "no label"),
+            () if crc32c::crc32c(&summed) != u32_at(label, 8) => {
+                return damaged(place, "wrong checksum");
+            }
+            () if u16_at(label, 12) != 1 => {
+                return Err(Error::Refused("another version".to_owned()));
+            }
+            () if count == 0 || count > 60 || device < 3 => {
+                return damaged(place, "an impossible size");
+            }
+            () => {}
+        }
+        let reserved = [68..72, 73 + name_len..136, 136..256, 256 + 64 * count..BLOCK];
+        if reserved.into_iter().any(|range| !is_zero(&label[range])) {
+            return damaged(place, "reserved bytes are not zero");
+        }
+        let (mut end, mut metadata) = (0, None);
+        for slice in label[256..256 + 64 * count].chunks_exact(64) {
+            let (start, blocks) = (u64_at(slice, 8), u64_at(slice, 16));
+            if start < end || blocks < 2 || start.saturating_add(blocks) >= device {
+                return damaged(place, "slices overlap or are outside");
+            }
+            if !is_zero(&slice[4..8]) || !is_zero(&slice[56..]) {
+                return damaged(place, "reserved bytes are not zero");
+            }
+            end = start + blocks;
+            match slice[0] {
+                1 if slice[1] != 0 || !is_zero(&slice[40..56]) => {
+                    return damaged(place, "a slice of data with a shard or a pair");
+                }
+                1 => return Err(Error::Refused("not a metadata device".to_owned())),
+                2 if start == 0 && is_zero(&slice[40..56]) => metadata = Some(blocks),
+                2 | 3 => return Err(Error::Refused("metadata elsewhere".to_owned())),
+                _ => return damaged(place, "an unknown kind of slice"),
+            }
+        }
+        let Some(blocks) = metadata else {
+            return Err(Error::Refused("not a metadata device".to_owned()));
+        };
+        let uuid = label[16..32].try_into().expect("16 bytes");
+        Ok(Label { uuid, sequence: u64_at(label, 48), device, blocks })
     }
 }
 

@@ -150,6 +150,7 @@ fn samples() -> Vec<Message> {
                 lease_ms: 30_000,
                 slots: 64,
                 pags: vec![PagInfo {
+                    device: Uuid([6; 16]),
                     id: PagId(0),
                     uuid: Uuid([2; 16]),
                     blocks: 99,

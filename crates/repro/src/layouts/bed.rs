@@ -67,8 +67,7 @@ impl Bed {
         let at = |error: std::io::Error| BenchError(format!("{}: {error}", self.path));
         let options = DiskOptions { write: true, exclusive: false };
         let disk = env.open_disk(&self.path, options).await.map_err(at)?;
-        let pag =
-            PagFormat { id: PagId(0), uuid: Uuid([0x50; 16]), blocks: self.settings.data_blocks };
+        let pag = PagFormat::whole(PagId(0), Uuid([0x50; 16]), self.settings.data_blocks);
         let format = FormatOptions {
             name: "bench".to_owned(),
             uuid: Uuid([0x4d; 16]),

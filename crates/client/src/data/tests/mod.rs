@@ -14,13 +14,13 @@ use std::rc::Rc;
 
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
+use label::{Label, SliceKind};
 use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun};
 use proto::wire::Bytes;
-use types::label::{Label, LabelKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId,
-    Rights, Segment, SegmentState, Timestamp, Uuid,
+    Attr, ClientId, Duration, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId, Rights,
+    Segment, SegmentState, Timestamp, Uuid,
 };
 
 use super::segments::{SegmentMap, from_wire_segment};
@@ -399,19 +399,13 @@ impl Default for Setup {
 }
 
 fn label(pag: u16, blocks: u64) -> Label {
-    Label {
-        kind: LabelKind::Data,
-        fs_uuid: FS,
-        fs_name: "test".to_owned(),
-        pag: PagId(pag),
-        pag_uuid: Uuid([pag as u8; 16]),
-        blocks,
-        fencing_epoch: Epoch(0),
-    }
+    let kind = SliceKind::Data { pag: PagId(pag) };
+    Label::single(FS, "test", Uuid([pag as u8; 16]), blocks + 1, kind)
 }
 
 fn info(pag: u16, blocks: u64) -> PagInfo {
-    PagInfo { id: PagId(pag), uuid: Uuid([pag as u8; 16]), blocks, path: format!("data{pag}") }
+    let uuid = Uuid([pag as u8; 16]);
+    PagInfo { id: PagId(pag), uuid, device: uuid, blocks, path: format!("data{pag}") }
 }
 
 impl Rig {
@@ -420,9 +414,9 @@ impl Rig {
         let mut state = ServerState::default();
         let mut pags = Vec::new();
         for pag in 1..=setup.disks {
-            let disk = SimDisk::new(setup.blocks * BLOCK_U64);
+            let disk = SimDisk::new((setup.blocks + 1) * BLOCK_U64);
             disk.poke(0, &vec![GARBAGE; setup.blocks as usize * BLOCK]);
-            disk.poke(0, &label(pag, setup.blocks).encode());
+            label::put(&disk, &label(pag, setup.blocks));
             world.attach(&format!("data{pag}"), &disk);
             disks.push(disk);
             state.free.extend((1..setup.blocks).map(|block| (pag, block)));

@@ -162,15 +162,25 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
 #[test]
 fn device_that_is_not_the_expected_zone_is_refused_with_the_reason() {
     let good = label(1, 64);
+    let metadata = SliceKind::Metadata { shard: 0, journal: None };
+    let other = SliceKind::Data { pag: PagId(2) };
+    let mixture = |label: &mut Label| {
+        label.slices[0].blocks = 9;
+        let slice = label::Slice { kind: metadata, start: 9, blocks: 9, uuid: Uuid([7; 16]) };
+        label.slices.push(slice);
+    };
+    let changed = |change: &dyn Fn(&mut Label)| {
+        let mut label = good.clone();
+        change(&mut label);
+        label.encode().to_vec()
+    };
     let cases = [
         (vec![0; BLOCK], 64, "label"),
-        (
-            Label { kind: LabelKind::Metadata, pag: PagId(0), ..good.clone() }.encode().to_vec(),
-            64,
-            "metadata",
-        ),
-        (Label { fs_uuid: Uuid([1; 16]), ..good.clone() }.encode().to_vec(), 64, "belongs to"),
-        (Label { pag_uuid: Uuid([9; 16]), ..good.clone() }.encode().to_vec(), 64, "expected zone"),
+        (changed(&|label: &mut Label| label.slices[0].kind = metadata), 64, "metadata"),
+        (changed(&|label: &mut Label| label.fs_uuid = Uuid([1; 16])), 64, "belongs to"),
+        (changed(&|label: &mut Label| label.slices[0].uuid = Uuid([9; 16])), 64, "expected zone"),
+        (changed(&|label: &mut Label| label.slices[0].kind = other), 64, "expected zone"),
+        (changed(&mixture), 64, "data beside metadata"),
         (good.encode().to_vec(), 65, "blocks"),
     ];
     for (block, blocks, word) in cases {

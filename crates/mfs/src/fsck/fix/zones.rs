@@ -54,10 +54,10 @@ impl Fixer {
     pub(super) async fn set_zone(&mut self, said: &Result<PagFormat, String>) -> Done {
         match said {
             Ok(zone) => {
-                let PagFormat { id, uuid, blocks } = *zone;
+                let PagFormat { id, blocks, .. } = *zone;
                 self.change_with_report(|txn| {
                     let record = txn.space().pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
-                    let record = PagRecord { uuid, blocks, ..record };
+                    let record = PagRecord::new(zone, record.free, record.freed);
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
                     Ok(format!("data zone {id} has {blocks} blocks, as its label says"))
                 })
@@ -72,6 +72,5 @@ impl Fixer {
 }
 
 fn line(zone: &PagFormat) -> ([u8; 2], [u8; PAG_VALUE]) {
-    let record = PagRecord { uuid: zone.uuid, blocks: zone.blocks, free: 0, freed: 0 };
-    (pag_key(zone.id), record.encode())
+    (pag_key(zone.id), PagRecord::new(zone, 0, 0).encode())
 }
