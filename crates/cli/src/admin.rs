@@ -5,15 +5,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use proto::frame::{Decoder, Received, encode};
-use proto::mds::{Hello, Message, Op, OpReply, Principal, Request, VERSION};
+use proto::mds::{ADMINISTRATOR, Hello, Mds, Message, Op, OpReply, Principal, Request};
 use serde_json::Value;
-use types::{ClientId, Transno};
 
 use crate::exit::{Failure, Status};
 use crate::source::Source;
 
-/// Role of an administrator's tool in [`Hello::role`].
-const ROLE_ADMIN: u8 = 1;
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -150,19 +147,8 @@ impl<'a> Conversation<'a> {
 }
 
 fn hello(fs_name: &str) -> Hello {
-    Hello {
-        version_min: VERSION,
-        version_max: VERSION,
-        features: 0,
-        fs_name: fs_name.to_owned(),
-        role: ROLE_ADMIN,
-        client: ClientId(0),
-        nonce: 0,
-        seen: Transno::ZERO,
-        description: format!("redbud, pid {}", std::process::id()),
-        auth: Default::default(),
-        lease_ms: 0,
-    }
+    let description = format!("redbud, pid {}", std::process::id());
+    Hello::new::<Mds>(ADMINISTRATOR, fs_name, &description)
 }
 
 fn request(op: Op) -> Request {

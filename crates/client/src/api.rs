@@ -7,6 +7,7 @@ use types::{Attr, Duration, FileKind, Ino, Name, Timestamp};
 
 pub use crate::boundary::LocalFuture;
 use crate::pages::Reading;
+pub use session::client::{ConnectError, KeptLimits};
 pub use types::LockOwner;
 
 /// Notifications to the kernel when rights are recalled. Each future ends when the kernel has done
@@ -116,6 +117,8 @@ pub struct ClientConfig {
     pub dirty_max: usize,
     /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
+    /// How much the client keeps until the server has made it durable, before changes wait.
+    pub kept: KeptLimits,
     /// The client changes nothing.
     pub read_only: bool,
     /// How long `connect` tries before it fails with the reason.
@@ -140,6 +143,7 @@ impl Default for ClientConfig {
             devices: Vec::new(),
             dirty_max: types::limits::DIRTY_MAX,
             inodes_max: 1_200_000,
+            kept: KeptLimits::default(),
             read_only: false,
             connect_timeout: Duration::from_secs(10),
             log: Rc::new(|_| ()),
@@ -151,21 +155,6 @@ impl Default for ClientConfig {
 
 /// See [`ClientConfig::admit`].
 pub type Admit = Rc<dyn Fn(types::Uuid) -> Result<(), String>>;
-
-/// Why there is no session: what failed, where, and what to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConnectError {
-    /// The text.
-    pub text: String,
-}
-
-impl std::fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 /// On whose behalf an operation runs; the kernel has checked the caller's permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

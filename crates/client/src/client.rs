@@ -1,19 +1,19 @@
 //! The client: one object whose methods are the operations of a mounted file system.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use env::Env;
+use env::sync::first;
+use proto::mds::Mds;
 use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
 use crate::boundary::DataHalf;
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
+use crate::data_rpc::DataRpc;
 use crate::inode::Inode;
-use crate::rpc::{DataRpc, Events, Session};
+use crate::rpc::{Events, Rpc};
 
 /// How often the size of the inode table is checked.
 const TRIM: Duration = Duration::from_secs(1);
@@ -37,9 +37,10 @@ impl Client {
         config: ClientConfig,
         kernel: Rc<dyn Kernel>,
     ) -> Result<Client, ConnectError> {
-        let session = Session::open(env.clone(), config.clone()).await?;
-        let core = Core::new(env.clone(), config.clone(), kernel, session.clone());
-        let events: Rc<dyn Events> = core.clone();
+        let sessions = Rpc::open(env.clone(), &config).await?;
+        let core = Core::new(env.clone(), config.clone(), kernel, sessions.clone());
+        let events: Rc<dyn Events<Mds>> = core.clone();
+        let session = sessions.home();
         session.set_events(Rc::downgrade(&events));
         let data = DataConfig {
             devices: config.devices.clone(),
@@ -47,13 +48,22 @@ impl Client {
             read_only: config.read_only,
             on_edit: config.on_edit.clone(),
         };
-        let (fs, pags) = session.volume();
+        let (fs, pags) = session.offer();
         if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
             session.close().await;
             return Err(ConnectError { text });
         }
         let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
-        match DataContext::open(env.clone(), data, session.client(), fs, &pags, rpc).await {
+        match DataContext::open(
+            env.clone(),
+            data,
+            session.client(),
+            fs,
+            &pags.unwrap_or_default(),
+            rpc,
+        )
+        .await
+        {
             Ok(data) => core.set_data(data),
             Err(text) => {
                 session.close().await;
@@ -75,7 +85,7 @@ impl Client {
             loop {
                 env.sleep(TRIM).await;
                 match weak.upgrade() {
-                    Some(core) if !core.session.is_closed() => core.trim().await,
+                    Some(core) if !core.rpc.is_closed() => core.trim().await,
                     _ => return,
                 }
             }
@@ -117,7 +127,7 @@ impl Client {
         let core = &self.core;
         if let Some(who) = self.unanswering(SILENT_AFTER) {
             let limit = self.patience().as_nanos() / 1_000_000_000;
-            core.session.log(&format!(
+            core.rpc.log(&format!(
                 "unmounting while {who}: waiting up to {limit} s to write unsaved data"
             ));
         }
@@ -127,34 +137,34 @@ impl Client {
             None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
         };
         if let Some(text) = &lost {
-            core.session.log(text);
+            core.rpc.log(text);
         }
         if core.data().writes_in_flight() > 0 {
             // The writes in flight may still reach blocks that a goodbye would free for others.
             // Without one the server keeps these blocks until it is certain that the writes cannot.
-            core.session.abandon();
+            core.rpc.abandon();
             return lost;
         }
-        if core.session.is_connected() {
+        if core.rpc.is_connected() {
             let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
         }
-        core.session.close().await;
+        core.rpc.close().await;
         lost
     }
 
     /// Ends when the server has been away, or a data device has not answered, for so long that an
     /// unmount waits no longer.
     pub fn unmount_deadline(&self) -> LocalFuture<'static, ()> {
-        let (session, data) = (self.core.session.clone(), self.core.data().clone());
+        let (rpc, data) = (self.core.rpc.clone(), self.core.data().clone());
         let patience = self.patience();
         Box::pin(async move {
-            let _ = first(session.away(patience), data.device_silent_for(patience)).await;
+            let _ = first(rpc.away(patience), data.device_silent_for(patience)).await;
         })
     }
 
     /// What does not answer, as a message: the server, or a data device for at least `silent`.
     pub fn unanswering(&self, silent: Duration) -> Option<String> {
-        if !self.core.session.is_connected() {
+        if !self.core.rpc.is_connected() {
             return Some("the metadata server is away".into());
         }
         let (path, silence) = self.core.data().most_silent()?;
@@ -165,7 +175,7 @@ impl Client {
     }
 
     fn patience(&self) -> Duration {
-        (self.core.session.lease() * 2).max(PATIENCE)
+        (self.core.rpc.lease() * 2).max(PATIENCE)
     }
 
     /// What is lost if this client ends now, as a message.
@@ -184,35 +194,35 @@ impl Client {
             "not everything could be written at unmount, {why}: unsaved data of {} files{named} is \
              lost, and {} requests may be undone by the server's restart",
             files.len(),
-            core.session.unconfirmed(),
+            core.rpc.unconfirmed(),
         )
     }
 
     /// Polls a future of `operation`, which is not 0, so that the operation can be given up.
     pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
-        self.core.session.step(operation, poll)
+        self.core.rpc.step(operation, poll)
     }
 
     /// The caller of `operation` is gone. Requests that the operation has not sent yet fail with
     /// `Fault::Interrupted`; requests in flight are completed. The kernel must then forget what
     /// they change.
     pub fn give_up(&self, operation: u64) {
-        self.core.session.give_up(operation);
+        self.core.rpc.give_up(operation);
     }
 
     /// `operation`, which was given up, has ended.
     pub fn operation_ended(&self, operation: u64) {
-        self.core.session.operation_ended(operation);
+        self.core.rpc.operation_ended(operation);
     }
 
     /// How long the caches of client and kernel may still be used without hearing from the server.
     pub fn lease_left(&self) -> Duration {
-        self.core.session.lease_left()
+        self.core.rpc.lease_left()
     }
 
     /// Its number at the server; 0 while it has no session.
     pub fn number(&self) -> ClientId {
-        self.core.session.client()
+        self.core.rpc.home().client()
     }
 
     /// The rights that the client relies on while its lease is good, by inode.
@@ -252,27 +262,14 @@ impl Client {
             recalls: core.recalls.get(),
             ..ClientStatus::default()
         };
-        core.session.status(&mut status);
+        core.rpc.fill_in(&mut status);
         status
     }
 }
 
-/// The output of `future`, unless `end` is ready first.
-pub(crate) async fn first<T>(
-    future: impl Future<Output = T>,
-    end: impl Future<Output = ()>,
-) -> Option<T> {
-    let (mut future, mut end) = (pin!(future), pin!(end));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
 impl Drop for Core {
     fn drop(&mut self) {
-        self.session.abandon();
+        self.rpc.abandon();
         self.close_data();
     }
 }

@@ -14,11 +14,14 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
-    DataAttr, HeldLease, LayoutSlice, Leased, Lock, Op, OpReply, Push, Reply, Request,
+    DataAttr, HeldLease, LayoutSlice, Leased, Lock, Mds, Op, OpReply, Push, PushReply, Reply,
+    Request,
 };
+use session::client::ReplayEntry;
+use types::limits::RECLAIM_RANGES_MAX;
 use types::{
     Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, HeldRange,
-    Ino, Instant, Name, Rights, planted,
+    Ino, Instant, Name, Rights, ServerId, planted,
 };
 
 use crate::api::{Caller, ClientConfig, Entry, Kernel, Statfs};
@@ -32,12 +35,14 @@ use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
 use crate::names::CachedName;
 use crate::path_hints::PathHints;
-use crate::rpc::{Call, Events, LostChanges, Session, result};
+use crate::rpc::{Call, Events, LostChanges, Rpc, result};
 
 /// Longest TTL that the kernel gets for anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 /// How often attributes are fetched again if the local size changed during the request.
 const ATTR_RETRIES: u32 = 3;
+/// Leases in one reclaim.
+const RECLAIM_MAX: usize = 4096;
 /// How many closed files keep content and rights for their next opening.
 const CLOSED_MAX: usize = 65_536;
 
@@ -79,7 +84,7 @@ pub(crate) struct Core {
     pub kernel: Rc<dyn Kernel>,
     /// The directory that is mounted.
     pub root: Cell<Ino>,
-    pub session: Rc<Session>,
+    pub rpc: Rc<Rpc>,
     data: OnceCell<Rc<DataContext>>,
     pub inodes: Inodes,
     pub handles: Handles,
@@ -110,19 +115,14 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A client on a session; its data devices follow by `set_data`.
-    pub fn new(
-        env: Env,
-        config: ClientConfig,
-        kernel: Rc<dyn Kernel>,
-        session: Rc<Session>,
-    ) -> Rc<Core> {
+    /// A client with its sessions; its data devices follow by `set_data`.
+    pub fn new(env: Env, config: ClientConfig, kernel: Rc<dyn Kernel>, rpc: Rc<Rpc>) -> Rc<Core> {
         Rc::new_cyclic(|me| Core {
             env,
             config,
             kernel,
             root: Cell::new(Ino::ROOT),
-            session,
+            rpc,
             data: OnceCell::new(),
             inodes: Inodes::default(),
             handles: Handles::default(),
@@ -168,22 +168,22 @@ impl Core {
             Some(data) => data.return_unused().await,
             None => {
                 let nothing = Op::ReturnSpace { runs: Vec::new() };
-                let _ = self.session.call(Call::reserved(vec![nothing])).await;
+                let _ = self.rpc.call(Call::reserved(vec![nothing])).await;
             }
         }
     }
 
     /// Waits until the lease is good, so that what is cached may be used.
     pub async fn wait_for_lease(&self) -> Result<(), Fault> {
-        if self.session.lease_ends() > self.env.now() {
+        if self.rpc.lease_ends() > self.env.now() {
             return Ok(());
         }
-        self.session.wait_for_lease().await
+        self.rpc.wait_for_lease().await
     }
 
     /// The TTL, from now on, of what the lease covers.
     fn ttl(&self) -> Duration {
-        self.session.lease_left().min(TTL_MAX)
+        self.rpc.lease_left().min(TTL_MAX)
     }
 
     /// Notes that `attr` of the inode is reported to the kernel; returns its TTL.
@@ -280,7 +280,7 @@ impl Core {
         loop {
             let size = local_size();
             let op = Op::GetAttr { ino, want: Rights::ATTR };
-            let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+            let reply = self.rpc.call(Call::one(&Caller::default(), op)).await?;
             let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
             let inode = self.inodes.get_or_insert(&leased.attr);
             if retries == 0 || inode.attr_is_valid() || local_size() == size {
@@ -294,13 +294,13 @@ impl Core {
     /// Asks the server for a change of names or attributes. After applying the reply, the caller
     /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
-        self.session.call(Call::one(caller, op)).await
+        self.rpc.call(Call::one(caller, op)).await
     }
 
     /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops
     /// it.
     pub async fn invalidate_for_abandoned_caller(&self, reply: &Reply) {
-        if !self.session.caller_is_gone() {
+        if !self.rpc.caller_is_gone() {
             return;
         }
         if let Ok(done) = result(reply, 0) {
@@ -314,7 +314,7 @@ impl Core {
     /// If the caller of a change of content was killed, the kernel may have the old bytes: drops
     /// them.
     pub async fn inval_content_for_abandoned_caller(&self, inode: &Inode) {
-        if self.session.caller_is_gone() {
+        if self.rpc.caller_is_gone() {
             self.kernel.inval_attr(inode.ino).await;
             self.inval_unlocked_pages(inode, (0, u64::MAX)).await;
         }
@@ -418,7 +418,7 @@ impl Core {
         if !newer || data.is_empty() || inode.kind() != FileKind::Regular {
             return;
         }
-        let (brought, order) = ((&inode.server_attr(), layout), self.session.order());
+        let (brought, order) = ((&inode.server_attr(), layout), self.rpc.order());
         self.data_lease(inode).whole_granted(data, brought, order, self.env.now());
     }
 
@@ -431,13 +431,13 @@ impl Core {
         layout: Option<&LayoutSlice>,
     ) {
         inode.mark_size_stale();
-        self.data_lease(inode).ranges_granted(parts, (attr, layout), self.session.order());
+        self.data_lease(inode).ranges_granted(parts, (attr, layout), self.rpc.order());
     }
 
     /// An inode lost a name. `given_up`: this client's rights go with it, if it was the last.
     fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
-        if known.is_none() && self.session.is_idle() {
+        if known.is_none() && self.rpc.is_idle() {
             return;
         }
         // A lookup from before the removal may be answered after this.
@@ -445,7 +445,7 @@ impl Core {
         inode.apply_removal(attr);
         // Another client may have linked it again in between: then the server keeps the rights.
         if given_up && attr.nlink == 0 {
-            inode.give_up(Rights::all(), self.session.order());
+            inode.give_up(Rights::all(), self.rpc.order());
         }
     }
 
@@ -461,7 +461,7 @@ impl Core {
             for inode in &cold {
                 let ino = inode.ino;
                 let (give, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
-                inode.give_up(give, self.session.order());
+                inode.give_up(give, self.rpc.order());
                 if !give.is_empty() {
                     ops.push(Op::Return { ino, seq, give, still_open: false, range: None });
                     self.returning.borrow_mut().insert(ino, seq);
@@ -473,8 +473,8 @@ impl Core {
             if ops.is_empty() {
                 continue;
             }
-            let returned = self.session.call(Call::reserved(ops)).await;
-            self.session.barrier().await;
+            let returned = self.rpc.give_back(ops).await;
+            self.rpc.barrier().await;
             self.returning.borrow_mut().clear();
             if returned.is_err() {
                 return;
@@ -488,7 +488,7 @@ fn is_unused(inode: &Inode) -> bool {
     inode.opens() == 0 && inode.server_attr().nlink == 0 && inode.kind() != FileKind::Directory
 }
 
-impl Events for Core {
+impl Events<Mds> for Core {
     fn absorb(&self, request: &Request, reply: &Reply, order: u64) {
         self.absorbing.set(order);
         for (op, result) in request.ops.iter().zip(&reply.results) {
@@ -499,52 +499,46 @@ impl Events for Core {
         self.absorb_capability(request, reply, order);
     }
 
-    fn push(&self, push: Push) {
+    fn push(&self, push: Push) -> Option<PushReply> {
+        if let Push::Glimpse { id, ino } = push {
+            return Some(PushReply { id, data: self.glimpse(ino) });
+        }
         if let Some(me) = self.me.upgrade() {
             me.push_received(push);
         }
+        None
     }
 
-    fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
-        let inode = self.inodes.get(ino)?;
-        let data_lease = inode.data_lease()?;
-        data_lease.share();
-        let exclusive = inode.holds(Rights::DATA_X) && data_lease.file.holds(Rights::DATA_X);
-        (exclusive || data_lease.holds_ranges()).then(|| data_lease.file.data_attr())
+    fn reclaim(&self, server: ServerId, epoch: Epoch) -> Vec<Op> {
+        let (mut leases, mut locks) = self.held_of(server, epoch);
+        let mut reclaims = Vec::new();
+        while !leases.is_empty() || !locks.is_empty() {
+            let mut parts = 0;
+            let fits = |held: &&HeldLease| {
+                parts += held.ranges.len();
+                parts <= RECLAIM_RANGES_MAX
+            };
+            let count = leases.iter().rev().take(RECLAIM_MAX).take_while(fits).count();
+            let leases = leases.split_off(leases.len() - count);
+            let locks = locks.split_off(locks.len().saturating_sub(RECLAIM_MAX));
+            reclaims.push(Op::Reclaim { leases, locks });
+        }
+        reclaims
     }
 
-    fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
-        self.early_recalls.clear();
-        let leases = self
-            .inodes
-            .all()
-            .iter()
-            .filter_map(|inode| {
-                let mut rights = inode.reclaim(epoch);
-                if planted(Bug::LeasesNotReclaimed) {
-                    rights = Rights::empty();
-                }
-                let open = inode.opens() > 0;
-                let parts = inode.data_lease().map_or_else(Vec::new, |data| data.ranges());
-                let held = HeldLease { ino: inode.ino, rights, open, ranges: parts };
-                (open || !rights.is_empty()).then_some(held)
-            })
-            .collect();
-        let locks = if planted(Bug::LocksNotReclaimed) { Vec::new() } else { self.locks.held() };
-        (leases, locks)
-    }
-
-    fn names_lost_inode(&self, op: &Op) -> bool {
+    fn names_lost(&self, op: &Op) -> bool {
         op.spec().inodes.iter().flatten().any(|ino| self.inodes.is_lost(*ino))
     }
 
-    fn evicted(&self, client: ClientId, lost: &LostChanges) {
-        self.lose_locks();
-        self.early_recalls.clear();
-        let inodes = self.inodes.all();
+    fn evicted(&self, server: ServerId, client: ClientId, lost: &[ReplayEntry<Mds>]) {
+        let lost = LostChanges::of(lost);
+        self.lose_locks(server);
+        self.early_recalls.forget(|ino| self.rpc.server_of(ino) == server);
+        let of_session = |inode: &Rc<Inode>| self.rpc.server_of(inode.ino) == server;
+        let inodes: Vec<_> = self.inodes.all().into_iter().filter(of_session).collect();
         let mut outdated = Vec::new();
         for inode in &inodes {
-            inode.forget_lease(self.session.order());
+            inode.forget_lease(self.rpc.order());
             if let Some(data_lease) = inode.data_lease() {
                 if inode.has_pages() {
                     data_lease.pages_are_stale();
@@ -558,7 +552,7 @@ impl Events for Core {
                 data_lease.changed.notify_all();
             }
         }
-        if let Some(data) = self.data.get() {
+        if let Some(data) = self.data.get().filter(|_| server == self.rpc.home().server()) {
             data.evicted(client);
         }
         self.inodes.lose(&lost.created);
@@ -574,12 +568,44 @@ impl Events for Core {
 }
 
 impl Core {
+    /// Size and times, if the client may know them better than the server.
+    fn glimpse(&self, ino: Ino) -> Option<DataAttr> {
+        let inode = self.inodes.get(ino)?;
+        let data_lease = inode.data_lease()?;
+        data_lease.share();
+        let exclusive = inode.holds(Rights::DATA_X) && data_lease.file.holds(Rights::DATA_X);
+        (exclusive || data_lease.holds_ranges()).then(|| data_lease.file.data_attr())
+    }
+
+    /// What is held at `server`, which restarted with `epoch`.
+    fn held_of(&self, server: ServerId, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>) {
+        let of_server = |ino: Ino| self.rpc.server_of(ino) == server;
+        self.early_recalls.forget(of_server);
+        let inodes = self.inodes.all().into_iter().filter(|inode| of_server(inode.ino));
+        let leases = inodes
+            .filter_map(|inode| {
+                let mut rights = inode.reclaim(epoch);
+                if planted(Bug::LeasesNotReclaimed) {
+                    rights = Rights::empty();
+                }
+                let open = inode.opens() > 0;
+                let parts = inode.data_lease().map_or_else(Vec::new, |data| data.ranges());
+                let held = HeldLease { ino: inode.ino, rights, open, ranges: parts };
+                (open || !rights.is_empty()).then_some(held)
+            })
+            .collect();
+        let mut locks =
+            if planted(Bug::LocksNotReclaimed) { Vec::new() } else { self.locks.held() };
+        locks.retain(|(ino, _)| of_server(*ino));
+        (leases, locks)
+    }
+
     /// Marks the locks of the ended session as lost; logs the files and the processes.
-    fn lose_locks(&self) {
-        for (ino, locks) in self.locks.lose_all() {
+    fn lose_locks(&self, server: ServerId) {
+        for (ino, locks) in self.locks.lose(|ino| self.rpc.server_of(ino) == server) {
             let pids: BTreeSet<u32> = locks.iter().map(|lock| lock.pid).collect();
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            self.session.log(&format!(
+            self.rpc.log(&format!(
                 "{}: the session was lost; locks of processes are lost: {}",
                 self.path_hints.describe(ino),
                 pids.join(", ")
@@ -613,7 +639,7 @@ impl Core {
                     ahead: Ahead::default(),
                 };
                 // An orphan is gone: its handles get `Stale`.
-                let _ = self.session.call(Call::one(&Caller::default(), op)).await;
+                let _ = self.rpc.call(Call::one(&Caller::default(), op)).await;
             }
         }
     }

@@ -596,7 +596,7 @@ impl Core {
     async fn remove_capability(&self, inode: &Inode) -> Result<(), Fault> {
         let name = Bytes(CAPABILITY.to_vec());
         let op = Op::RemoveXattr { ino: inode.ino, name };
-        let reply = self.session.call(Call::reserved(vec![op])).await?;
+        let reply = self.rpc.call(Call::reserved(vec![op])).await?;
         match result(&reply, 0) {
             Ok(_) | Err(Fault::NoAttribute) => Ok(()),
             Err(fault) => Err(fault),
@@ -732,7 +732,7 @@ impl Core {
         if first && need.contains(Rights::DATA_X) && inode.xattrs() == Xattrs::Unknown {
             ops.push(Op::ListXattr { ino, want: Rights::ATTR });
         }
-        let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
+        let reply = self.rpc.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, 0)? {
             OpReply::Acquired { uncontended: calm, tail_unknown, .. } => {
                 data_lease.apply(|state| state.tail_reply(*tail_unknown));

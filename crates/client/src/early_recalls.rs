@@ -35,9 +35,9 @@ struct RecalledRights {
 pub(crate) struct EarlyRecalls(RefCell<HashMap<Ino, RecalledRights>>);
 
 impl EarlyRecalls {
-    /// Forgets all: the sequences of leases start again, or the session is over.
-    pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+    /// Forgets those of a session: the sequences of leases start again, or it is over.
+    pub fn forget(&self, of_session: impl Fn(Ino) -> bool) {
+        self.0.borrow_mut().retain(|ino, _| !of_session(*ino));
     }
 
     fn note(&self, ino: Ino, recalled: RecalledRights) {
@@ -76,17 +76,17 @@ impl Core {
         part: Option<BlockRange>,
     ) {
         let core = self.clone();
-        if self.session.is_idle() {
+        if self.rpc.is_idle() {
             self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
             return;
         }
         let owes_open = take.contains(Rights::OPEN);
         let rights = take - Rights::OPEN;
         self.early_recalls
-            .note(ino, RecalledRights { seq, rights, order: self.session.order(), owes_open });
+            .note(ino, RecalledRights { seq, rights, order: self.rpc.order(), owes_open });
         self.env.spawn(async move {
             core.give_back((ino, seq), rights, owes_open, part).await;
-            core.session.barrier().await;
+            core.rpc.barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.schedule_open_return(&inode),
                 // A reply may have brought the inode, and the client may have forgotten it since,
@@ -95,11 +95,11 @@ impl Core {
                 None if owes_open => {
                     // A reply to a request made since may grant it under this sequence.
                     core.early_recalls.take_of(ino, seq);
-                    let (rights, order) = (Rights::OPEN, core.session.order());
+                    let (rights, order) = (Rights::OPEN, core.rpc.order());
                     core.early_recalls
                         .note(ino, RecalledRights { seq, rights, order, owes_open: false });
                     core.give_back((ino, seq), rights, false, None).await;
-                    core.session.barrier().await;
+                    core.rpc.barrier().await;
                     core.early_recalls.take_of(ino, seq);
                 }
                 None => {}
@@ -114,7 +114,7 @@ impl Core {
         if let Some(core) = self.me.upgrade() {
             let pin = InodePin::new(&inode);
             self.env.spawn(async move {
-                core.session.barrier().await;
+                core.rpc.barrier().await;
                 core.inodes.unpin(pin);
             });
         }

@@ -15,6 +15,7 @@ mod client;
 mod core;
 pub mod data;
 mod data_lease;
+mod data_rpc;
 mod early_recalls;
 mod handles;
 mod inode;

@@ -225,7 +225,7 @@ impl Core {
 
     async fn return_open_when_unused(&self, inode: &Rc<Inode>) {
         let mut pause = FORGET_DELAY;
-        while inode.opens() == 0 && inode.owes_open() && !self.session.is_closed() {
+        while inode.opens() == 0 && inode.owes_open() && !self.rpc.is_closed() {
             if !self.may_be_opened(inode) {
                 inode.take_owed_open();
                 if self.last_close(inode).await.is_err() {

@@ -206,12 +206,14 @@ impl Locks {
         self.held.borrow().contains_key(&key) || self.abandoned.borrow().contains(&key)
     }
 
-    /// The session is lost, and the locks with it; waiters ask again. Returns what was held.
-    pub fn lose_all(&self) -> BTreeMap<Ino, Vec<Lock>> {
+    /// A session is lost, and the locks on its inodes with it; waiters ask again. Returns what was
+    /// held.
+    pub fn lose(&self, of_session: impl Fn(Ino) -> bool) -> BTreeMap<Ino, Vec<Lock>> {
         self.losses.update(|losses| losses + 1);
         let mut lost_locks: BTreeMap<Ino, Vec<Lock>> = BTreeMap::new();
         let mut lost = self.lost.borrow_mut();
-        for (key, locks) in std::mem::take(&mut *self.held.borrow_mut()) {
+        let mut held = self.held.borrow_mut();
+        for (key, locks) in held.extract_if(.., |(ino, ..), _| of_session(*ino)) {
             lost_locks.entry(key.0).or_default().extend(locks.iter().cloned());
             lost.entry(key).or_default().extend(locks);
         }
@@ -332,7 +334,7 @@ mod tests {
             let (locks, undo) = granted_over(before, &all);
             let ops = locks.undo(ino, undo);
             assert_eq!((held(&locks), ops.restore), (before.to_vec(), before.to_vec()));
-            locks.lose_all();
+            locks.lose(|_| true);
             assert_eq!(lost(&locks), before);
         }
     }
@@ -342,7 +344,7 @@ mod tests {
         let (ino, all, shared) = (Ino(3), lock(0, 99, true), lock(20, 29, false));
         for before in [&[][..], &[shared]] {
             let (locks, undo) = granted_over(before, &all);
-            assert_eq!(locks.lose_all()[&ino], vec![all.clone()], "it was wanted");
+            assert_eq!(locks.lose(|_| true)[&ino], vec![all.clone()], "it was wanted");
             let ops = locks.undo(ino, undo);
             assert_eq!((ops.free, ops.restore), (vec![all.clone()], vec![]));
             assert_eq!((held(&locks), lost(&locks).is_empty()), (vec![], before.is_empty()));
@@ -351,7 +353,7 @@ mod tests {
         let locks = Locks::default();
         locks.granted(ino, &lock(20, 29, false));
         let undo = locks.plan_undo(ino, &all);
-        locks.lose_all();
+        locks.lose(|_| true);
         locks.granted(ino, &all);
         let ops = locks.undo(ino, undo);
         assert_eq!((ops.free, ops.restore), (vec![all], vec![]));
@@ -362,7 +364,7 @@ mod tests {
     fn lost_lock_stays_lost_when_an_abandoned_lock_is_undone() {
         let (locks, ino, all) = (Locks::default(), Ino(3), lock(0, 99, true));
         locks.granted(ino, &lock(10, 19, true));
-        locks.lose_all();
+        locks.lose(|_| true);
         let undo = locks.plan_undo(ino, &all);
         locks.granted(ino, &all);
         let ops = locks.undo(ino, undo);

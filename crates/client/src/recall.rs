@@ -75,7 +75,7 @@ impl Core {
         };
         inode.lease(|lease| lease.recalled(seq, take));
         let soft = take & (Rights::ATTR | Rights::NAMES);
-        inode.give_up(kept_by_mistake(soft), self.session.order());
+        inode.give_up(kept_by_mistake(soft), self.rpc.order());
         let pin = InodePin::new(&inode);
         self.env.spawn(async move {
             core.recall(&inode, seq, (take, part)).await;
@@ -110,7 +110,7 @@ impl Core {
         if take.contains(Rights::DATA_P) {
             self.drain_range(inode, part.unwrap_or(BlockRange::ALL)).await;
             if part.is_none() {
-                inode.give_up(Rights::DATA_P, self.session.order());
+                inode.give_up(Rights::DATA_P, self.rpc.order());
             }
         }
         let still_open = take.contains(Rights::OPEN) && self.stays_open(inode).await;
@@ -119,7 +119,7 @@ impl Core {
             inode.owe_open();
             self.schedule_open_return(inode);
         }
-        inode.give_up(give & Rights::OPEN, self.session.order());
+        inode.give_up(give & Rights::OPEN, self.rpc.order());
         // The server may have restarted since, and granted some of that again. Rights that are not
         // held are given up too, under the sequence that the return names: a reply in flight may
         // still grant them.
@@ -141,7 +141,7 @@ impl Core {
     ) {
         let op = Op::Return { ino, seq, give, still_open, range: part };
         // After an eviction there is nothing left to return.
-        let _ = self.session.call(Call::reserved(vec![op])).await;
+        let _ = self.rpc.call(Call::reserved(vec![op])).await;
     }
 
     /// Gives up the rights on the whole content voluntarily. The server is notified, but nothing is
@@ -172,14 +172,14 @@ impl Core {
     /// ends when the kernel has dropped the pages, before what is dirty is flushed.
     async fn drain(&self, inode: &Rc<Inode>, data: Rights, telling: &mut Option<Recalling>) {
         if inode.data_lease().is_none() && !inode.has_pages() {
-            inode.give_up(data, self.session.order());
+            inode.give_up(data, self.rpc.order());
             return;
         }
         let data_lease = self.data_lease(inode);
         let _draining = data_lease.draining.lock().await;
         let held = inode.lease(|lease| lease.rights().closed()) & data;
         if held.is_empty() {
-            inode.give_up(data, self.session.order());
+            inode.give_up(data, self.rpc.order());
             return;
         }
         data_lease.begin_drain();
@@ -188,7 +188,7 @@ impl Core {
         }
         self.drain_rounds(inode, &data_lease, data, telling).await;
         inode.set_pages(false);
-        inode.give_up(data, self.session.order());
+        inode.give_up(data, self.rpc.order());
         if planted(Bug::DataKeptAfterRecall) {
             data_lease.end_drain();
             return;
@@ -247,7 +247,7 @@ impl Core {
     }
 
     fn log_loss(&self, inode: &Inode, fault: Fault) {
-        self.session.log(&format!(
+        self.rpc.log(&format!(
             "{}: data were lost when another client requested the file: {fault}",
             self.path_hints.describe(inode.ino)
         ));

@@ -20,12 +20,12 @@ fn changes_name(op: &Op, dir: Ino, name: &Name) -> bool {
 impl Core {
     /// Is what is cached of a name valid, given that the right is held?
     pub fn name_cache_valid(&self, dir: Ino, name: &Name) -> bool {
-        !self.session.has_unanswered(|op| changes_name(op, dir, name))
+        !self.rpc.has_unanswered(|op| changes_name(op, dir, name))
     }
 
     /// Are the cached attributes valid?
     pub fn attr_cache_valid(&self, inode: &Inode) -> bool {
-        inode.attr_is_valid() && !self.session.has_unanswered(|op| self.may_change(op, inode.ino))
+        inode.attr_is_valid() && !self.rpc.has_unanswered(|op| self.may_change(op, inode.ino))
     }
 
     /// May the operation change the attributes of `ino`?

@@ -1,7 +1,7 @@
 //! Clients, the replies stored for them, and small durable settings.
 //!
 //! Invariants:
-//! - a client number is issued once;
+//! - a client number is issued once, and names the shard that issued it: no other server issues it;
 //! - the transaction of an operation also stores its reply, so that a resent request
 //!   gets the original result;
 //! - the store has room for every reply of every client ([`crate::alloc::reservation`]).
@@ -26,7 +26,7 @@ pub const CLIENTS: Tree<8, 8> = Tree::at(RootId(11));
 pub const REPLIES: Tree<{ REPLY_KEY }, 8> = Tree::at(RootId(12));
 /// Small durable settings.
 pub const SETTINGS: Tree<4, { SETTING_VALUE }> = Tree::at(RootId(13));
-/// Number of the next client.
+/// Number, within the shard, of the next client.
 pub const NEXT_CLIENT: RootId = RootId(15);
 
 /// Bytes of a client's description at most.
@@ -39,10 +39,14 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also if too
-    /// little space would remain for the client's replies.
+    /// little space would remain for the client's replies; `NoNumbers`.
     pub fn new_client(&mut self, info: &[u8]) -> Result<ClientId, Stop> {
-        let id = ClientId(self.root(NEXT_CLIENT)?);
-        self.set_root(NEXT_CLIENT, id.0 + 1)?;
+        let count = self.root(NEXT_CLIENT)?;
+        if count >= ClientId::PER_SHARD {
+            return Err(Fault::NoNumbers.into());
+        }
+        let id = ClientId::of(self.shard(), count);
+        self.set_root(NEXT_CLIENT, count + 1)?;
         self.space_change.add_clients(1, 0);
         self.put_info(id, None, info)?;
         if self.reply_reservation().exceeds_expected()

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, crash_images};
 use env::{Disk, DiskOptions, Env};
 use types::limits::BLOCK;
-use types::{Duration, MetaBlock, Uuid};
+use types::{Duration, MetaBlock, ShardId, Uuid};
 
 use crate::btree::Tree;
 use crate::cost::{Cost, Reserve};
@@ -66,6 +66,7 @@ async fn format(env: &Env, log_bytes: u64) {
     let options = FormatOptions {
         name: "home",
         uuid: Uuid([9; 16]),
+        shard: ShardId(3),
         log_bytes,
         features: crate::format::features::Features::NONE,
         force: false,

@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 
 use crate::buffer::{ALIGNMENT, IoBuf};
-use crate::driver::{ByteLock, Handle, Op, OpenedDisk, Payload};
+use crate::driver::{ByteLock, Handle, LockScope, Op, OpenedDisk, Payload};
 use crate::env::Env;
 
 /// A block device or file, opened with O_DIRECT. Offsets, lengths and buffers of
@@ -24,6 +24,7 @@ struct Inner {
     size: u64,
     write_through: bool,
     rotational: bool,
+    lock_scope: Option<LockScope>,
 }
 
 fn buf_of(payload: Payload) -> IoBuf {
@@ -35,9 +36,9 @@ fn buf_of(payload: Payload) -> IoBuf {
 
 impl Disk {
     pub(crate) fn new(env: Env, path: &str, opened: OpenedDisk) -> Disk {
-        let OpenedDisk { handle, size, write_through, rotational } = opened;
+        let OpenedDisk { handle, size, write_through, rotational, lock_scope } = opened;
         let path = path.to_owned();
-        Disk(Rc::new(Inner { env, handle, path, size, write_through, rotational }))
+        Disk(Rc::new(Inner { env, handle, path, size, write_through, rotational, lock_scope }))
     }
 
     fn handle(&self) -> Handle {
@@ -150,6 +151,11 @@ impl Disk {
                 ),
             )),
         }
+    }
+
+    /// Where the byte locks of this open file are visible; `None` if the system does not say.
+    pub fn lock_scope(&self) -> Option<LockScope> {
+        self.0.lock_scope
     }
 
     /// Could `index` be locked now, that is, is its holder gone? Does not keep the lock.

@@ -100,6 +100,11 @@ pub struct DiskOptions {
     pub exclusive: bool,
 }
 
+/// Where the byte locks of an open disk are visible: to all who have the same, because they opened
+/// the same device node under the same start of the same kernel.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockScope(pub [u8; 32]);
+
 /// A disk that was opened.
 pub(crate) struct OpenedDisk {
     pub(crate) handle: Handle,
@@ -108,6 +113,8 @@ pub(crate) struct OpenedDisk {
     pub(crate) write_through: bool,
     /// A disk with seek times.
     pub(crate) rotational: bool,
+    /// `None`: unknown.
+    pub(crate) lock_scope: Option<LockScope>,
 }
 
 /// A lock on one byte far beyond a disk's data, held by the open file.

@@ -29,7 +29,7 @@ mod timer;
 
 pub use buffer::IoBuf;
 pub use disk::Disk;
-pub use driver::DiskOptions;
+pub use driver::{DiskOptions, LockScope};
 pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};

@@ -7,8 +7,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -285,6 +285,16 @@ struct One<T> {
     value: Option<T>,
     closed: bool,
     waker: Option<Waker>,
+}
+
+/// The output of `future`, unless `end` is ready first. Both are polled in this order.
+pub async fn first<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    let (mut future, mut end) = (pin!(future), pin!(end));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 /// A channel for one value, once.

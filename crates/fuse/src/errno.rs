@@ -51,6 +51,8 @@ impl From<Fault> for Errno {
             Fault::Overloaded => libc::ENOMEM,
             // The two halves of a lease disagree: data written under it is lost.
             Fault::NotHeld => libc::EIO,
+            // ext4 reports that it has no inode left by ENOSPC.
+            Fault::NoNumbers => libc::ENOSPC,
         })
     }
 }

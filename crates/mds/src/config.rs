@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use proto::mds::Mds;
+use proto::message::{Peer, Versions};
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
@@ -41,6 +43,10 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// Upper bound of such a scrub's rate, in bytes a second; 0: no bound.
     pub scrub_rate: u64,
+    /// Versions of the protocol that it speaks.
+    pub versions: Versions,
+    /// Optional abilities of the protocol that it has, a bit each.
+    pub features: u64,
     /// Check the invariants of the server's state after every event, or less often while there are
     /// many leases; for tests and simulation.
     pub validate: bool,
@@ -62,6 +68,8 @@ impl Config {
             leases_max: LEASES_MAX,
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
+            versions: Mds::VERSIONS,
+            features: Mds::FEATURES,
             validate: cfg!(debug_assertions),
             log: Rc::new(|_| {}),
             observer: None,

@@ -12,7 +12,7 @@ use crate::error::ServeError;
 use crate::introspection::Introspection;
 use crate::server::Server;
 use crate::status::{self, Status};
-use crate::{dispatch, orphans, upkeep};
+use crate::{orphans, upkeep};
 
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -116,7 +116,7 @@ async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
         first(async { accepted = Some(listener.accept().await) }, stop).await;
         let Some(accepted) = accepted else { return };
         match accepted {
-            Ok(stream) => server.runtime.env.spawn(dispatch::serve(server.clone(), stream)),
+            Ok(stream) => server.runtime.env.spawn(session::server::serve(server.clone(), stream)),
             Err(error) => {
                 server.runtime.log(&format!("cannot accept a connection: {error}"));
                 server.runtime.env.sleep(ACCEPT_PAUSE).await;

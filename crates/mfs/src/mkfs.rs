@@ -7,10 +7,10 @@
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
 use env::Env;
-use types::{Attr, FileKind, Ino, Timestamp, Uuid};
+use types::{Attr, DirNo, FileKind, Ino, ShardId, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, home_of};
+use crate::format::number::{home_of, is_root_dir, system_chunk};
 use crate::format::slot::Slot;
 pub use crate::format::space::PagFormat;
 use crate::handle::Mfs;
@@ -41,8 +41,8 @@ pub struct FormatOptions {
 }
 
 impl Mfs {
-    /// Makes a new, empty file system on `disks`, and leaves it closed. The device of the log, if
-    /// there is one, becomes its journal.
+    /// Makes a new, empty file system on `disks`, and leaves it closed. It has shard 0. The device
+    /// of the log, if there is one, becomes its journal.
     ///
     /// # Errors
     /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
@@ -52,10 +52,24 @@ impl Mfs {
         disks: impl Into<Disks>,
         options: &FormatOptions,
     ) -> Result<(), StoreError> {
+        Mfs::format_shard(env, disks, ShardId(0), options).await
+    }
+
+    /// As [`Mfs::format`], of the metadata that is `shard` of its file system.
+    ///
+    /// # Errors
+    /// As [`Mfs::format`].
+    pub async fn format_shard(
+        env: &Env,
+        disks: impl Into<Disks>,
+        shard: ShardId,
+        options: &FormatOptions,
+    ) -> Result<(), StoreError> {
         let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
         let empty = engine::store::mkfs::FormatOptions {
             name,
             uuid: *uuid,
+            shard,
             log_bytes: *log_bytes,
             features: *features,
             force: *force,
@@ -72,18 +86,20 @@ impl Mfs {
 /// `Stop` as any body of a transaction; `Invalid` for impossible PAGs.
 pub fn write_initial_content(txn: &mut Txn<'_>, options: &FormatOptions) -> Result<(), Stop> {
     let start = txn.alloc_meta(1, None)?;
+    let system = [txn.root_dir(), txn.orphan_dir()];
     let block = txn.init(start, BlockType::Directory)?;
-    for ino in [Ino::ROOT, ORPHAN_DIR] {
+    for ino in system {
         let place = home_of(ino);
         let mut slot = Slot::default();
         slot.set_next_reuse(1);
         slot.set_inode(b"", &first_attr(ino));
         slot.store(block, place.index());
     }
-    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let descriptor = Descriptor { owner: Ino::NONE, next: DirNo(0), index: 0, used: 1 };
     let run = ContentRun::present(0, start, 1);
-    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, 0), &run.encode())?;
-    CHUNKS.insert(txn, &chunk_key(SYSTEM_CHUNK, DESCRIPTOR), &descriptor.encode())?;
+    let chunk = system_chunk(txn.shard());
+    CHUNKS.insert(txn, &chunk_key(chunk, 0), &run.encode())?;
+    CHUNKS.insert(txn, &chunk_key(chunk, DESCRIPTOR), &descriptor.encode())?;
     insert_zero_entries(txn)?;
     txn.set_root(NEXT_CHUNK, 1)?;
     txn.set_root(NEXT_CLIENT, 1)?;
@@ -96,7 +112,7 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
     Attr {
         ino,
         kind: FileKind::Directory,
-        mode: if ino == Ino::ROOT { 0o755 } else { 0 },
+        mode: if is_root_dir(ino) { 0o755 } else { 0 },
         nlink: 2,
         uid: 0,
         gid: 0,

@@ -138,6 +138,14 @@ pub fn new_inode(kind: types::FileKind) -> crate::names::NewInode<'static> {
     }
 }
 
+/// Clients begin to replay.
+pub fn begin_replays(mfs: &crate::handle::Mfs) {
+    run(mfs, |txn| {
+        txn.names().begin_replays();
+        Ok(())
+    });
+}
+
 /// Runs a transaction, which must succeed, on a volatile store.
 pub fn run<T>(
     mfs: &crate::handle::Mfs,

@@ -24,8 +24,9 @@
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
-//! Roots 14 to 16 are numbers: the next chunk, the next client, and the number of inodes, including
-//! the root and the orphan directory. Root 59 is what an interrupted repair leaves to the next one.
+//! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the number
+//! of inodes, including the root and the orphan directory. Root 18 says how many annexes were
+//! numbered (6). Root 59 is what an interrupted repair leaves to the next one.
 //! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The
 //! other roots are 0.
 
@@ -58,8 +59,10 @@ pub const FREED: Tree<{ space::RUN_KEY }, { space::FREED_VALUE }> = Tree::at(Roo
 pub const QUARANTINES: Tree<8, 8> = Tree::at(RootId(9));
 /// Files that an evicted client may still write.
 pub const FROZEN: Tree<{ space::FROZEN_KEY }, 8> = Tree::at(RootId(10));
-/// Number of the next chunk.
+/// Number, within the shard, of the next chunk that is no annex.
 pub const NEXT_CHUNK: RootId = RootId(14);
+/// How many annexes were numbered.
+pub const ANNEXES: RootId = RootId(18);
 /// Number of inodes, including the root and the orphan directory.
 pub const INODES: RootId = RootId(16);
 

@@ -8,9 +8,9 @@
 use std::cell::RefMut;
 use std::ops::{Deref, DerefMut};
 
-use types::{DirNo, MetaBlock, Transno};
+use types::{DirNo, Ino, MetaBlock, Transno};
 
-use crate::format::number::SYSTEM_CHUNK;
+use crate::format::number::{is_system, orphan_dir, root_dir};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::volatile::{Hook, Pending, VolatileState};
@@ -93,6 +93,16 @@ impl<'a> Txn<'a> {
         &mut self.volatile
     }
 
+    /// The root directory of this shard.
+    pub fn root_dir(&self) -> Ino {
+        root_dir(self.shard())
+    }
+
+    /// The hidden directory of inodes without a name, of this shard.
+    pub(crate) fn orphan_dir(&self) -> Ino {
+        orphan_dir(self.shard())
+    }
+
     /// As [`engine::txn::Txn::read`], of a block of directory slots.
     ///
     /// # Errors
@@ -130,7 +140,7 @@ impl<'a> Txn<'a> {
 
     /// The type of the content blocks of a chunk.
     pub(crate) fn content_of(&self, chunk: DirNo) -> BlockType {
-        if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots().kind() }
+        if is_system(chunk) { BlockType::Directory } else { self.slots().kind() }
     }
 }
 

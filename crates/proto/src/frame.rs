@@ -13,10 +13,13 @@
 //! - for a complete frame with an operation of a newer version, the decoder yields
 //!   [`Received::Unknown`], because its sender must get an answer.
 
+use std::marker::PhantomData;
+
 use types::limits::FRAME_MAX;
 use types::{crc32c, crc32c_append};
 
-use crate::mds::Message;
+use crate::mds::Mds;
+use crate::message::{Message, Peer};
 use crate::wire::{Malformed, Reader, Wire};
 
 /// First bytes of every frame, as a little-endian number.
@@ -30,9 +33,9 @@ const REQUEST: u16 = 4;
 
 /// What a frame held.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum Received<P: Peer = Mds> {
     /// A message.
-    Message(Message),
+    Message(Message<P>),
     /// A request of which only slot and sequence are readable: the server answers
     /// `Unsupported`.
     Unknown {
@@ -45,7 +48,7 @@ pub enum Received {
 
 /// Appends `message` as a frame. Panics if it exceeds [`FRAME_MAX`]: the code that builds a
 /// reply keeps it below the limit.
-pub fn encode(message: &Message, out: &mut Vec<u8>) {
+pub fn encode<P: Peer>(message: &Message<P>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&MAGIC.to_le_bytes());
     out.extend_from_slice(&[0; HEADER - 4]);
@@ -59,16 +62,22 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
 }
 
 /// Takes received bytes and yields messages.
-#[derive(Default)]
-pub struct Decoder {
+pub struct Decoder<P: Peer = Mds> {
     bytes: Vec<u8>,
     start: usize,
     broken: Option<Malformed>,
+    peer: PhantomData<P>,
 }
 
-impl Decoder {
+impl<P: Peer> Default for Decoder<P> {
+    fn default() -> Decoder<P> {
+        Decoder { bytes: Vec::new(), start: 0, broken: None, peer: PhantomData }
+    }
+}
+
+impl<P: Peer> Decoder<P> {
     /// A decoder that has received nothing.
-    pub fn new() -> Decoder {
+    pub fn new() -> Decoder<P> {
         Decoder::default()
     }
 
@@ -94,7 +103,7 @@ impl Decoder {
     /// # Errors
     /// The bytes are not a frame, or a frame's payload is not a message.
     #[allow(clippy::should_implement_trait, reason = "an iterator's `next` does not work with `?`")]
-    pub fn next(&mut self) -> Result<Option<Received>, Malformed> {
+    pub fn next(&mut self) -> Result<Option<Received<P>>, Malformed> {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
@@ -105,7 +114,7 @@ impl Decoder {
         result
     }
 
-    fn step(&mut self) -> Result<Option<Received>, Malformed> {
+    fn step(&mut self) -> Result<Option<Received<P>>, Malformed> {
         let tail = &self.bytes[self.start..];
         if tail.len() < HEADER {
             return Ok(None);

@@ -2,50 +2,50 @@
 //!
 //! One connection carries frames both ways: the client's [`Hello`] and
 //! [`Request`]s and [`PushReply`]s, the server's [`Welcome`] or [`Refused`],
-//! [`Reply`]s and [`Push`]es. A request is a compound: its operations run in
+//! [`Reply`]s and [`Push`]es. What they have in common with other servers' is in
+//! [`crate::message`]. A request is a compound: its operations run in
 //! order, and the first failure ends it; what was done before it stays. Each
 //! operation is a transaction of its own, or several. What each is, [`crate::operation`]
 //! declares.
 
 use types::{
-    Ahead, Attr, BlockRange, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
-    LockOwner, Name, PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, ClientId, Fault, FileBlock, FileKind, HeldRange, Ino, LockOwner, Name,
+    PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
 };
 
-use crate::wire::{Appended, Bytes, Tagged, ThenZero};
+use crate::message;
+pub use crate::message::{
+    ADMINISTRATOR, CLIENT, Expected, Hello, METADATA_SERVER, NEW, Principal, RECOVERED, RESUMED,
+    Refused,
+};
+use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
-/// Version of the protocol that this code speaks.
-pub const VERSION: u32 = 4;
+/// Highest version of the protocol that this code speaks.
+pub const VERSION: u32 = 5;
+/// Lowest version of the protocol that this code speaks.
+pub const VERSION_MIN: u32 = 5;
+
+/// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
+/// learns what is durable from its next answer, that to a renewal at the latest.
+pub const COMMITTED_PUSHES: u64 = 1;
+
+/// The metadata server, as a session's peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mds;
+
+/// See [`message::Message`].
+pub type Message = message::Message<Mds>;
+/// See [`message::Welcome`]. It offers the data zones.
+pub type Welcome = message::Welcome<Mds>;
+/// See [`message::Request`].
+pub type Request = message::Request<Mds>;
+/// See [`message::Replay`].
+pub type Replay = message::Replay<Mds>;
+/// See [`message::Reply`].
+pub type Reply = message::Reply<Mds>;
 
 wire_struct! {
-    /// The first frame of a connection.
-    pub struct Hello {
-        /// Lowest version spoken.
-        pub version_min: u32,
-        /// Highest version spoken.
-        pub version_max: u32,
-        /// Optional abilities, a bit each; none is defined yet.
-        pub features: u64,
-        /// Name of the file system wanted.
-        pub fs_name: String,
-        /// 0 a client, 1 an administrator's tool (status and similar; no leases).
-        pub role: u8,
-        /// The client's number, 0 at its first hello.
-        pub client: ClientId,
-        /// Random number of this run of the client. The server binds the client's number to it, so
-        /// that a restarted process cannot take the place of a living one.
-        pub nonce: u64,
-        /// Highest transaction number of any reply that the client has.
-        pub seen: Transno,
-        /// For log lines: "host, pid, mount point".
-        pub description: String,
-        /// Authentication method (0 none) and its data.
-        pub auth: Bytes,
-        /// Requested lease in milliseconds; 0: the server's default.
-        pub lease_ms: u32,
-    }
-
     /// A data zone as the server knows it.
     pub struct PagInfo {
         /// Its number.
@@ -58,92 +58,6 @@ wire_struct! {
         pub blocks: u64,
         /// Its path in the cluster's configuration file.
         pub path: String,
-    }
-
-    /// The server accepts the client: the session exists.
-    pub struct Welcome {
-        /// Version agreed.
-        pub version: u32,
-        /// Abilities agreed.
-        pub features: u64,
-        /// The file system.
-        pub fs_uuid: Uuid,
-        /// The client's number.
-        pub client: ClientId,
-        /// The server's epoch.
-        pub epoch: Epoch,
-        /// [`NEW`], [`RESUMED`] or [`RECOVERED`].
-        pub state: u8,
-        /// With `state` [`RECOVERED`]: operations of the client up to this number are durable and
-        /// done; later ones must be replayed. With [`NEW`], for a client that was evicted: later
-        /// ones that an earlier server had answered are lost.
-        pub survived: Transno,
-        /// Lease in milliseconds.
-        pub lease_ms: u32,
-        /// Ordinary slots.
-        pub slots: u16,
-        /// Data zones.
-        pub pags: Vec<PagInfo>,
-        /// The server's clock.
-        pub time: Timestamp,
-    }
-
-    /// No session; the text names the cause and the remedy.
-    pub struct Refused {
-        /// Why, as a fault (`Evicted`, `Unsupported`, `NotFound` for a wrong name, `Overloaded` …).
-        pub fault: Fault,
-        /// The same as text.
-        pub text: String,
-    }
-
-    /// The user on whose behalf an operation runs. The kernel has checked permissions.
-    pub struct Principal {
-        /// User.
-        pub uid: u32,
-        /// Group.
-        pub gid: u32,
-        /// Supplementary groups, where the operation needs them.
-        pub groups: Vec<u32>,
-    }
-
-    /// A compound request.
-    pub struct Request {
-        /// Slot; below [`Welcome::slots`] ordinary, above reserved for requests that complete a
-        /// recall.
-        pub slot: u16,
-        /// One more than the slot's last; an equal number marks a resend.
-        pub seq: u32,
-        /// The user on whose behalf it runs.
-        pub principal: Principal,
-        /// The server replies only when it is durable.
-        pub sync: bool as ThenZero,
-        /// After a restart of the server: the transaction number and the results of the first
-        /// execution. The server repeats them or refuses.
-        pub replay: Option<Replay>,
-        /// The operations, at most `COMPOUND_OPS_MAX`.
-        pub ops: Vec<Op>,
-    }
-
-    /// The reply that a replayed request got.
-    pub struct Replay {
-        /// Its number.
-        pub transno: Transno,
-        /// Its results.
-        pub results: Vec<Result<OpReply, Fault>>,
-    }
-
-    /// The answer to a request.
-    pub struct Reply {
-        /// As in the request.
-        pub slot: u16,
-        /// As in the request.
-        pub seq: u32,
-        /// Number of the last transaction of the compound, zero if it changed nothing.
-        pub transno: Transno,
-        /// Everything at or below it is durable.
-        pub last_committed: Transno,
-        /// One for each operation that ran; the last may be a fault.
-        pub results: Vec<Result<OpReply, Fault>>,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.
@@ -290,15 +204,6 @@ wire_struct! {
 /// 0, the whiteout of overlayfs. Its number differs from RENAME_WHITEOUT (4): old clients without
 /// whiteouts passed that on, and servers refuse it.
 pub const LEAVE_WHITEOUT: u32 = 8;
-
-/// [`Welcome::state`]: a new session; the client holds nothing.
-pub const NEW: u8 = 0;
-/// [`Welcome::state`]: the same run of the server still has the session; the client resends
-/// unanswered requests, and the server repeats its recalls.
-pub const RESUMED: u8 = 1;
-/// [`Welcome::state`]: the server restarted: reclaim, replay, [`Op::ReclaimDone`], then resend
-/// unanswered requests.
-pub const RECOVERED: u8 = 2;
 
 wire_enum! {
     /// A new time.
@@ -488,7 +393,7 @@ wire_enum! {
         /// The session is over; what the client had not committed is lost.
         Evicted = 4 { reason: String, },
         /// Everything up to this number is durable. Sent to a quiet client with uncommitted
-        /// operations.
+        /// operations, if [`COMMITTED_PUSHES`] was agreed.
         Committed = 5 { transno: Transno, },
         /// Another client needs space, and there is none: return what you do not need. Answered by
         /// [`Op::ReturnSpace`].
@@ -503,25 +408,5 @@ wire_struct! {
         pub id: u64,
         /// Size and times.
         pub data: Option<DataAttr>,
-    }
-}
-
-wire_enum! {
-    /// A frame's payload.
-    pub enum Message {
-        /// Client, first.
-        Hello = 1 { hello: Hello, },
-        /// Server, first.
-        Welcome = 2 { welcome: Welcome, },
-        /// Server, first and last.
-        Refused = 3 { refused: Refused, },
-        /// Client.
-        Request = 4 { request: Request, },
-        /// Server.
-        Reply = 5 { reply: Reply, },
-        /// Server.
-        Push = 6 { push: Push, },
-        /// Client.
-        PushReply = 7 { reply: PushReply, },
     }
 }

@@ -255,6 +255,15 @@ impl Op {
         }
     }
 
+    /// An inode by whose number its client finds the server that executes it; `None`: it concerns
+    /// no inode, or several servers.
+    pub fn executed_at(&self) -> Option<Ino> {
+        if let Op::Return { ino, .. } | Op::Unlock { ino, .. } | Op::CancelLock { ino, .. } = self {
+            return Some(*ino);
+        }
+        self.spec().inodes.into_iter().flatten().next()
+    }
+
     /// Bytes of memory that it holds beside itself, of fields that may be large.
     pub fn carried_bytes(&self) -> usize {
         match self {

@@ -3,7 +3,8 @@
 
 use types::{
     Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
-    LockOwner, Lsn, Name, PagBlock, PagId, Rights, Segment, SegmentState, Timestamp, Transno, Uuid,
+    LockOwner, Lsn, Name, PagBlock, PagId, Rights, Segment, SegmentState, ServerId, Timestamp,
+    Transno, Uuid,
 };
 
 /// Bytes that are not a message, with the reason.
@@ -88,7 +89,7 @@ macro_rules! newtypes {
         }
     )* };
 }
-newtypes!(Ino, PagId, FileBlock, PagBlock, Blocks, Epoch, Lsn, ClientId, LockOwner, Uuid);
+newtypes!(Ino, PagId, FileBlock, PagBlock, Blocks, Epoch, Lsn, ClientId, ServerId, LockOwner, Uuid);
 
 impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {
@@ -395,11 +396,11 @@ impl Wire for HeldRange {
 /// Plain structs: fields in order, each in its own coding or the one named after `as`.
 #[macro_export]
 macro_rules! wire_struct {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty $(as $coding:ident)?,)* })*) => { $(
+    ($($(#[$meta:meta])* pub struct $name:ident $(<$peer:ident: $bound:ident>)? { $($(#[$fmeta:meta])* pub $field:ident: $type:ty $(as $coding:ident)?,)* })*) => { $(
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, Debug)]
-        pub struct $name { $($(#[$fmeta])* pub $field: $type,)* }
-        impl $crate::Wire for $name {
+        pub struct $name $(<$peer: $bound>)? { $($(#[$fmeta])* pub $field: $type,)* }
+        impl $(<$peer: $bound>)? $crate::Wire for $name $(<$peer>)? {
             fn put(&self, out: &mut Vec<u8>) {
                 let _ = &out;
                 $($crate::put_field!(&self.$field, out $(, $coding)?);)*
@@ -415,18 +416,18 @@ macro_rules! wire_struct {
 /// Enums of messages: id u16, length u32, fields; the decoder ignores an unknown tail.
 #[macro_export]
 macro_rules! wire_enum {
-    ($(#[$meta:meta])* pub enum $name:ident {
+    ($(#[$meta:meta])* pub enum $name:ident $(<$peer:ident: $bound:ident>)? {
         $($(#[$vmeta:meta])* $variant:ident = $id:literal { $($(#[$fmeta:meta])* $field:ident: $type:ty $(as $coding:ident)?,)* },)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, Debug)]
         #[allow(clippy::large_enum_variant, reason = "a box would cost an allocation per message")]
-        pub enum $name {
+        pub enum $name $(<$peer: $bound>)? {
             $($(#[$vmeta])* $variant {
                 $($(#[$fmeta])* #[doc = concat!("Its `", stringify!($field), "`: see the variant.")] $field: $type,)*
             },)*
         }
-        impl $crate::Wire for $name {
+        impl $(<$peer: $bound>)? $crate::Wire for $name $(<$peer>)? {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
                     $($name::$variant { $($field,)* } => {

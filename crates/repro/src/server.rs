@@ -17,11 +17,11 @@ use mds::{Config, Mds};
 use mfs::{FormatOptions, Mfs, OpenOptions, SlotSize, StoreError};
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::{
-    Hello, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, VERSION, Welcome,
+    CLIENT, Hello, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, Welcome,
 };
 use proto::wire::Bytes;
 use serde::Serialize;
-use types::{ClientId, FileKind, Ino, Rights, Transno};
+use types::{FileKind, Ino, Rights};
 
 use crate::alone::{Clocks, Image, NAME, Took, directories};
 use crate::layouts::bed::broken;
@@ -140,17 +140,8 @@ impl Client {
         let mut client =
             Client { stream, decoder, dir, durable, in_flight, files, asked: 0, made: 0 };
         let hello = Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            features: 0,
-            fs_name: NAME.to_owned(),
-            role: 0,
-            client: ClientId(0),
             nonce: env.random_u64(),
-            seen: Transno::ZERO,
-            description: "repro".to_owned(),
-            auth: Bytes::default(),
-            lease_ms: 0,
+            ..Hello::new::<proto::mds::Mds>(CLIENT, NAME, "repro")
         };
         let mut out = Vec::new();
         encode(&Message::Hello { hello }, &mut out);

@@ -96,6 +96,8 @@ faults! {
     Overloaded = 32, "too many requests or objects";
     /// The client used a right that, by the server's record, it does not hold.
     NotHeld = 33, "the server does not count the right to it as held";
+    /// The shard has issued all its numbers of this kind; nothing that is freed helps (ENOSPC).
+    NoNumbers = 34, "the shard's numbers are used up";
 }
 
 impl fmt::Display for Fault {

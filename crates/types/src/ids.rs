@@ -24,12 +24,19 @@ macro_rules! id {
 }
 
 id! {
+    /// A shard: the part of the metadata that one metadata zone holds. Every number of an inode or
+    /// a directory names the shard that issued it. A file system with one server has shard 0.
+    ShardId(u8)
+}
+id! {
     /// Inode number: `DirNo` 40 bits, reuse 8 bits, slot 16 bits. Stable for the
-    /// file's life, never reused. Only `mfs` interprets it. 0 means none.
+    /// file's life, never reused. Its top 8 bits are the shard of birth ([`Ino::shard`]); only
+    /// `mfs` interprets the others. 0 means none.
     Ino(u64)
 }
 id! {
-    /// Number of a chunk (at most 65,536 slots) of a directory's content, 40 bits.
+    /// Number of a chunk (at most 65,536 slots) of a directory's content: the shard that issued it,
+    /// 8 bits, and its number there, 32 bits.
     DirNo(u64)
 }
 id! {
@@ -61,9 +68,15 @@ id! {
     Lsn(u64)
 }
 id! {
-    /// A client; the server issues it durably at the client's first hello and never reuses it.
-    /// 0 means none.
+    /// A client; a server issues it durably at the client's first hello and never reuses it. It is
+    /// unique over all servers: the shard that issued it << 40 | how many it had issued before, from
+    /// 1 on. It is below 2^48, so it can be the offset of a byte that the client locks. 0 means
+    /// none.
     ClientId(u64)
+}
+id! {
+    /// A server process of the cluster; 0 is the first metadata server.
+    ServerId(u16)
 }
 id! {
     /// The owner of a POSIX or flock lock, as the client's kernel names it.
@@ -73,13 +86,57 @@ id! {
 impl Ino {
     /// No inode.
     pub const NONE: Ino = Ino(0);
-    /// The root directory.
+    /// The root directory of the file system, which is that of shard 0.
     pub const ROOT: Ino = Ino(1);
+
+    /// The shard that issued the number.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> 56) as u8)
+    }
+}
+
+impl DirNo {
+    /// The `number`-th chunk of `shard`.
+    pub fn of(shard: ShardId, number: u32) -> DirNo {
+        DirNo(u64::from(shard.0) << 32 | u64::from(number))
+    }
+
+    /// The shard that issued the number.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> 32) as u8)
+    }
+
+    /// The number within its shard.
+    pub fn number(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 impl ClientId {
     /// No client.
     pub const NONE: ClientId = ClientId(0);
+    /// A shard issues fewer numbers than this.
+    pub const PER_SHARD: u64 = 1 << 40;
+
+    /// The `count`-th client of `shard`, below [`ClientId::PER_SHARD`].
+    pub fn of(shard: ShardId, count: u64) -> ClientId {
+        ClientId(u64::from(shard.0) << 40 | count)
+    }
+
+    /// The shard that issued the number.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> 40) as u8)
+    }
+
+    /// The number within its shard.
+    pub fn count(self) -> u64 {
+        self.0 % ClientId::PER_SHARD
+    }
+}
+
+impl ServerId {
+    /// Whichever server it is.
+    pub const ANY: ServerId = ServerId(u16::MAX);
 }
 
 /// Transaction number: position of an operation's record in its epoch's log.
@@ -140,6 +197,21 @@ mod tests {
         let old = Transno { epoch: Epoch(1), lsn: Lsn(900) };
         let new = Transno { epoch: Epoch(2), lsn: Lsn(10) };
         assert!(Transno::ZERO < old && old < new);
+    }
+
+    #[test]
+    fn numbers_name_the_shard_that_issued_them() {
+        assert_eq!(Ino::ROOT.shard(), ShardId(0));
+        for shard in [0, 7, 255].map(ShardId) {
+            let chunk = DirNo::of(shard, u32::MAX);
+            assert_eq!((chunk.shard(), chunk.number()), (shard, u32::MAX));
+            assert_eq!(Ino(chunk.0 << 24 | 0xff_ffff).shard(), shard);
+            let client = ClientId::of(shard, ClientId::PER_SHARD - 1);
+            assert_eq!((client.shard(), client.count()), (shard, ClientId::PER_SHARD - 1));
+            // It is an offset in a device.
+            assert!(client.0 < i64::MAX as u64);
+        }
+        assert_eq!(ClientId::of(ShardId(0), 5), ClientId(5));
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
 pub const RETURN_RUNS_MAX: usize = 64;
 /// Dirty bytes that a client holds before its writers wait.
 pub const DIRTY_MAX: usize = 256 << 20;
-/// Uncommitted requests that a client keeps for replay before it forces a commit.
+/// Uncommitted requests that a client keeps for replay, those in flight included. From half of that
+/// on it asks for a commit; at the limit it waits.
 pub const REPLAY_MAX: usize = 65_536;
 /// Bytes of such requests.
 pub const REPLAY_BYTES_MAX: usize = 128 << 20;
@@ -87,7 +88,7 @@ const _: () = assert!(COMPOUND_OPS_MAX * CONTENTS_MAX * (CONTENT_MAX + 64) <= FR
 const _: () = assert!(CONTENT_MAX < BLOCK);
 const _: () = assert!(
     RESERVED_SLOTS as usize * FRAME_MAX / 4 <= REPLAY_BYTES_MAX / 2,
-    "half of the list holds the content in flight while the other half becomes durable"
+    "all reserved slots together do not fill half of the list: commits go on while others wait"
 );
 const _: () = assert!(RANGES_MAX <= RECLAIM_RANGES_MAX && RECLAIM_RANGES_MAX * 2 * 17 <= FRAME_MAX);
 const _: () =

@@ -145,7 +145,7 @@ impl Core {
             if inode.holds(Rights::DATA_X)
                 && let Some(data_lease) = inode.data_lease()
             {
-                data_lease.created(self.session.order());
+                data_lease.created(self.rpc.order());
             }
         }
     }
@@ -270,7 +270,7 @@ impl Core {
             }
             ([Op::SetXattr { ino, name, .. }], [Ok(_)]) if is_cap(name) => {
                 if let Some(data_lease) = data_lease(ino) {
-                    data_lease.set_capability(self.session.order());
+                    data_lease.set_capability(self.rpc.order());
                 }
             }
             _ => {}

@@ -436,7 +436,7 @@ impl Core {
             }
         }
         // If the caller is gone, the kernel continues without the answer.
-        if !self.session.caller_is_gone() {
+        if !self.rpc.caller_is_gone() {
             data_lease.pages.answered();
         }
     }
@@ -506,9 +506,10 @@ impl Core {
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         if let Some(data_lease) = inode.data_lease()
             && data_lease.file.fsync(datasync).await?
+            && self.rpc.is_single()
         {
             return Ok(());
         }
-        self.session.sync().await
+        self.rpc.sync().await
     }
 }

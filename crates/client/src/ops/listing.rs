@@ -40,7 +40,7 @@ impl Client {
     pub async fn opendir(&self, ino: Ino) -> Result<Handle, Fault> {
         self.or_last_known(ino, self.opendir_online(ino), |root| {
             // `df` opens the mounted directory before it asks for space.
-            Some(Ok(self.core.handles.add_dir(root.clone(), self.core.session.losses())))
+            Some(Ok(self.core.handles.add_dir(root.clone(), self.core.rpc.losses())))
         })
         .await
     }
@@ -52,7 +52,7 @@ impl Client {
         if inode.kind() != FileKind::Directory {
             return Err(Fault::NotDirectory);
         }
-        Ok(core.handles.add_dir(inode, core.session.losses()))
+        Ok(core.handles.add_dir(inode, core.rpc.losses()))
     }
 
     /// Entries after `cookie` (0: from the start), up to about `bytes` of FUSE directory entries;
@@ -220,9 +220,8 @@ impl Client {
     /// directory, or of others.
     pub async fn fsyncdir(&self, handle: Handle) -> Result<(), Fault> {
         let dir = self.core.handles.dir(handle)?;
-        let session = &self.core.session;
-        let synced = session.sync().await;
-        let losses = session.losses();
+        let synced = self.core.rpc.sync().await;
+        let losses = self.core.rpc.losses();
         if dir.reported.replace(losses) != losses {
             return Err(Fault::Io);
         }
@@ -241,7 +240,7 @@ impl Core {
             want: WANT_FOUND,
             want_dir: WANT_DIR,
         };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = self.rpc.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0)? {
             // Repeating the request would return the same.
             OpReply::Entries { entries, end: false, .. } if entries.is_empty() => {

@@ -30,7 +30,7 @@ impl Client {
     ) -> Result<Option<LockRequest>, Fault> {
         let ino = self.core.handles.ino(handle)?;
         let op = Op::TestLock { ino, lock: wire(lock) };
-        let reply = self.core.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = self.core.rpc.call(Call::one(&Caller::default(), op)).await?;
         let OpReply::Locked { lock } = result(&reply, 0)? else { return Err(Fault::Protocol) };
         Ok(lock.clone().map(|lock| LockRequest {
             flock: lock.flock,
@@ -97,7 +97,7 @@ impl Drop for LockWait<'_> {
         if self.queued {
             core.env.clone().spawn(async move {
                 let op = Op::CancelLock { ino, lock: wire(lock) };
-                let _ = core.session.call(Call::one(&Caller::default(), op)).await;
+                let _ = core.rpc.call(Call::one(&Caller::default(), op)).await;
             });
         }
     }
@@ -163,7 +163,7 @@ impl Core {
     }
 
     async fn send_lock_ops(&self, ops: Vec<Op>) -> Result<(), Fault> {
-        let reply = self.session.call(Call::ops(&Caller::default(), ops)).await?;
+        let reply = self.rpc.call(Call::ops(&Caller::default(), ops)).await?;
         done(&reply)
     }
 }

@@ -73,7 +73,7 @@ impl Client {
         let mut retries = LOOKUP_RETRIES;
         let (reply, inode) = loop {
             let op = Op::Lookup { dir, name: name.clone(), want: WANT_FOUND, want_dir: WANT_DIR };
-            let reply = core.session.call(Call::one(caller, op)).await?;
+            let reply = core.rpc.call(Call::one(caller, op)).await?;
             let entry = match result(&reply, 0) {
                 Ok(OpReply::Entry { entry, .. }) => entry,
                 Ok(_) => return Err(Fault::Protocol),
@@ -184,7 +184,7 @@ impl Client {
             return Ok(target);
         }
         let op = Op::ReadLink { ino };
-        let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = core.rpc.call(Call::one(&Caller::default(), op)).await?;
         let OpReply::Bytes { bytes, .. } = result(&reply, 0)? else { return Err(Fault::Protocol) };
         inode.set_target(&bytes.0);
         Ok(bytes.0.clone())
@@ -232,7 +232,7 @@ impl Core {
                 want: WANT_FOUND,
                 want_dir: WANT_DIR,
             };
-            match self.session.call(Call::one(&Caller::default(), op)).await {
+            match self.rpc.call(Call::one(&Caller::default(), op)).await {
                 Ok(reply) if result(&reply, 0).is_ok() => {}
                 _ => break,
             }

@@ -388,7 +388,7 @@ impl Core {
             want: Rights::empty(),
             want_dir: WANT_DIR,
         };
-        let reply = self.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = self.rpc.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0) {
             Ok(OpReply::Entry { entry: Some(leased), .. }) => Ok(Some(leased.attr.ino)),
             _ => Ok(None),

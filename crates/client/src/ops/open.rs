@@ -332,7 +332,7 @@ impl Core {
         let returned = self.env.spawn_join(async move {
             while let Some(seq) = core.return_open(&inode).await? {
                 // A grant was on its way when the return was sent: its reply says what is held.
-                core.session.barrier().await;
+                core.rpc.barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
             }
             Ok(())
@@ -376,13 +376,13 @@ impl Core {
         }
         let (seq, held) = inode.lease(|lease| (lease.seq(), lease.rights().closed()));
         let give = if gone { held | Rights::OPEN } else { Rights::OPEN };
-        inode.give_up(give, self.session.order());
+        inode.give_up(give, self.rpc.order());
         if gone {
             inode.set_pages(false);
         }
         let op = Op::Return { ino: inode.ino, seq, give, still_open: false, range: None };
         let pin = InodePin::new(inode);
-        let reply = self.session.call(Call::reserved(vec![op])).await;
+        let reply = self.rpc.call(Call::reserved(vec![op])).await;
         self.inodes.unpin(pin);
         // After an eviction there is nothing left to return.
         let Ok(reply) = reply else { return Ok(None) };

@@ -22,7 +22,7 @@ impl Client {
     pub(crate) async fn cache_root_info(&self) {
         let ino = self.root();
         let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
-        if let Ok(reply) = self.core.session.call(Call::ops(&Caller::default(), ops)).await {
+        if let Ok(reply) = self.core.rpc.call(Call::ops(&Caller::default(), ops)).await {
             let _ = self.core.keep_statfs(&reply);
         }
     }
@@ -40,7 +40,7 @@ impl Client {
             return ask.await;
         };
         let mut ask = std::pin::pin!(ask);
-        if let Some(answer) = core.session.unless_silent(ask.as_mut()).await {
+        if let Some(answer) = core.rpc.unless_silent(ask.as_mut()).await {
             return answer;
         }
         match known(&root) {

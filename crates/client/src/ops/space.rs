@@ -18,8 +18,7 @@ impl Client {
     /// Space as it is now; the pools of other clients count as used. While the server is silent: as
     /// it was last known.
     pub async fn statfs(&self) -> Result<Statfs, Fault> {
-        let session = &self.core.session;
-        if let Some(answer) = session.unless_silent(self.current_statfs()).await {
+        if let Some(answer) = self.core.rpc.unless_silent(self.current_statfs()).await {
             return answer;
         }
         match self.core.statfs.get() {
@@ -55,7 +54,7 @@ impl Client {
     /// Space as the server counts it: blocks in pools are not free.
     async fn statfs_of_server(&self) -> Result<Statfs, Fault> {
         let asked = Call::one(&Caller::default(), Op::Statfs {});
-        let reply = self.core.session.call(asked).await?;
+        let reply = self.core.rpc.call(asked).await?;
         self.core.keep_statfs(&reply)
     }
 
@@ -63,7 +62,7 @@ impl Client {
     pub async fn syncfs(&self) -> Result<(), Fault> {
         let data = self.core.data().sync_all().await;
         // A file that a device failed must not keep the others from becoming durable.
-        data.and(self.core.session.sync().await)
+        data.and(self.core.rpc.sync().await)
     }
 }
 

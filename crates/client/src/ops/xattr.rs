@@ -56,7 +56,7 @@ impl Client {
         }
         ops.push(Op::GetXattr { ino, name: Bytes(name.to_vec()), want: Rights::ATTR });
         let last = ops.len() - 1;
-        let reply = core.session.call(Call::ops(&Caller::default(), ops)).await?;
+        let reply = core.rpc.call(Call::ops(&Caller::default(), ops)).await?;
         match result(&reply, last) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
             Ok(_) => Err(Fault::Protocol),
@@ -125,7 +125,7 @@ impl Client {
             return Ok(names.into_vec());
         }
         let op = Op::ListXattr { ino, want: Rights::ATTR };
-        let reply = core.session.call(Call::one(&Caller::default(), op)).await?;
+        let reply = core.rpc.call(Call::one(&Caller::default(), op)).await?;
         match result(&reply, 0) {
             Ok(OpReply::Bytes { bytes, .. }) => Ok(bytes.0.clone()),
             Ok(_) => Err(Fault::Protocol),

@@ -10,6 +10,7 @@ mod coherence;
 mod eviction;
 mod harness;
 mod inline;
+mod kept;
 mod listing;
 mod locks;
 mod model;

@@ -2,8 +2,8 @@
 //! independently of each other.
 
 use env::sim::{CrashOptions, SimDisk, SimWorld, crash_images};
-use types::Uuid;
 use types::limits::BLOCK;
+use types::{ShardId, Uuid};
 
 use super::{
     Disks, Duration, Model, SIZE, Work, acknowledge, acknowledged, check, disks, format, open,
@@ -262,6 +262,7 @@ fn mkfs_does_not_overwrite_a_journal_without_force() {
         let mut options = crate::store::mkfs::FormatOptions {
             name: "home",
             uuid: Uuid([6; 16]),
+            shard: ShardId(0),
             log_bytes: LOG_BYTES_MIN,
             features: crate::format::features::Features::NONE,
             force: false,

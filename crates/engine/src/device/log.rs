@@ -132,12 +132,12 @@ impl LogDevice {
     ///
     /// # Errors
     /// `Io`.
-    pub async fn repair_label(&self, name: &str) -> Result<(), StoreError> {
+    pub async fn repair_label(&self, superblock: &Superblock) -> Result<(), StoreError> {
         let Some(header) = &self.header else { return Ok(()) };
         let device = &self.device;
         let written = match ::label::read(&device.disk).await {
             Ok(found) => ::label::update(&device.disk, &found, |_| {}).await.map(drop),
-            Err(_) => ::label::write_new(&device.disk, &label_of(device, header, name)).await,
+            Err(_) => ::label::write_new(&device.disk, &label_of(device, header, superblock)).await,
         };
         written.map_err(|error| device.error("writing the label of", &error))
     }
@@ -236,7 +236,7 @@ pub(crate) fn room(device: &Device) -> u64 {
 pub(crate) async fn make_journal(
     device: &Device,
     header: JournalHeader,
-    name: &str,
+    superblock: &Superblock,
 ) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| device.error("writing the label of", &error);
     ::label::erase(&device.disk).await.map_err(failed)?;
@@ -245,14 +245,15 @@ pub(crate) async fn make_journal(
     let log = LogDevice::external(device, header);
     log.clear().await?;
     write_headers(device, &header).await?;
-    let label = label_of(device, &header, name);
+    let label = label_of(device, &header, superblock);
     ::label::write_new(&device.disk, &label).await.map_err(failed)
 }
 
 /// The label of a device that holds nothing but this journal.
-fn label_of(device: &Device, header: &JournalHeader, name: &str) -> Label {
-    let kind = SliceKind::Journal { shard: 0, metadata: header.metadata };
-    Label::single(header.uuid, name, header.journal, device.blocks() + 1, kind)
+fn label_of(device: &Device, header: &JournalHeader, superblock: &Superblock) -> Label {
+    let kind = SliceKind::Journal { shard: superblock.shard.0, metadata: header.metadata };
+    let blocks = device.blocks() + 1;
+    Label::single(header.uuid, &superblock.name, header.journal, blocks, kind)
 }
 
 /// Marks a journal that has no log any more: its header says so, and its device loses a label that

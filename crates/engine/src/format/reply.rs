@@ -1,7 +1,8 @@
 //! Replies that the server keeps for clients, and what it knows of each client.
 //!
 //! Invariants: the three replies of a block belong to one client and to slots `3n`, `3n+1`, `3n+2`;
-//! a reply whose field `set` is 0 was never kept.
+//! a reply whose field `set` is 0 was never kept. A client's number is shard << 40 | count: the
+//! shard that issued it, and a count from 1 on, of which root 15 has the next (5).
 //!
 //! A reply block, after the block header:
 //!

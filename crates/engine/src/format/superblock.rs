@@ -14,7 +14,8 @@
 //! |      0 |   32 | header       | block header, type superblock                     |
 //! |     32 |    8 | magic        | "REDBUDM1"                                        |
 //! |     40 |    4 | version      | format version, 1                                 |
-//! |     44 |    4 | reserved     | zero                                              |
+//! |     44 |    1 | shard        | the shard that issues numbers here (6, 11)        |
+//! |     45 |    3 | reserved     | zero                                              |
 //! |     48 |    8 | features     | bits that a reader must know                      |
 //! |     56 |   16 | uuid         | the file system                                   |
 //! |     72 |    8 | blocks       | blocks of the slice, block 0 included             |
@@ -56,7 +57,7 @@
 //! the tail, and begins there with an image.
 
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Epoch, Lsn, MetaBlock, Uuid, check_fs_name};
+use types::{Epoch, Lsn, MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::format::bitmap::bitmap_blocks;
 use crate::format::block::{
@@ -82,6 +83,7 @@ pub const FIRST_LSN: Lsn = Lsn(BLOCK_U64);
 const MAGIC: [u8; 8] = *b"REDBUDM1";
 /// The magic of builds before version 1, whose forms no release reads.
 const UNRELEASED_MAGIC: [u8; 8] = *b"REDBUDMD";
+const SHARD: usize = 44;
 const NAME: usize = 136;
 const NAME_FIELD: usize = 64;
 const EPOCHS: usize = 224;
@@ -95,7 +97,7 @@ const LOG_GENERATION: usize = JOURNAL + 16;
 const JOURNAL_BLOCKS: usize = LOG_GENERATION + 8;
 const END: usize = JOURNAL_BLOCKS + 8;
 /// Bytes that must be zero.
-const RESERVED: [std::ops::Range<usize>; 3] = [44..48, 208..EPOCHS, END..BLOCK];
+const RESERVED: [std::ops::Range<usize>; 3] = [45..48, 208..EPOCHS, END..BLOCK];
 
 const _: () = assert!(END <= BLOCK);
 
@@ -106,6 +108,8 @@ pub struct Superblock {
     pub uuid: Uuid,
     /// Its name.
     pub name: String,
+    /// The shard that issues numbers here.
+    pub shard: ShardId,
     /// Blocks of the slice.
     pub blocks: u64,
     /// First block of the internal log.
@@ -179,6 +183,7 @@ impl Superblock {
         Superblock {
             uuid,
             name: name.to_owned(),
+            shard: ShardId(0),
             blocks,
             log_first: MetaBlock(log_first),
             log_blocks,
@@ -242,6 +247,7 @@ impl Superblock {
         block::stamp(block, self.tail, self.epoch);
         block[32..40].copy_from_slice(&MAGIC);
         put_u32(block, 40, FORMAT_VERSION);
+        block[SHARD] = self.shard.0;
         put_u64(block, 48, self.features.needed);
         put_u64(block, 200, self.features.to_write);
         block[56..72].copy_from_slice(&self.uuid.0);
@@ -307,6 +313,7 @@ impl Superblock {
         let sb = Superblock {
             uuid,
             name: decode_name(block).ok_or(damaged("impossible name"))?,
+            shard: ShardId(block[SHARD]),
             blocks: get_u64(block, 72),
             log_first: MetaBlock(get_u64(block, 80)),
             log_blocks: get_u64(block, 88),
@@ -394,6 +401,7 @@ mod tests {
         sb.begin_epoch(Epoch(1), Lsn(4096));
         sb.begin_epoch(Epoch(2), Lsn(8192));
         sb.generation = 7;
+        sb.shard = ShardId(9);
         sb.features = Features::NONE.with(Feature::INLINE_DATA);
         sb.roots[5] = 77;
         sb.roots[63] = u64::MAX;

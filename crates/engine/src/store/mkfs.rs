@@ -4,7 +4,7 @@
 use env::Env;
 use label::{Label, Slice, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{MetaBlock, Uuid, check_fs_name};
+use types::{MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
 use crate::alloc::reservation::ReplyReservation;
@@ -29,6 +29,8 @@ pub struct FormatOptions<'a> {
     pub name: &'a str,
     /// Its UUID.
     pub uuid: Uuid,
+    /// The shard that issues numbers in it.
+    pub shard: ShardId,
     /// Capacity of the log in bytes, rounded down to blocks.
     pub log_bytes: u64,
     /// Features of its format.
@@ -66,7 +68,7 @@ impl Store {
         }
         erase(&devices.home, &superblock).await?;
         if let Some((device, header)) = journal {
-            make_journal(device, header, options.name).await?;
+            make_journal(device, header, &superblock).await?;
         }
         write_empty(&devices.home, &superblock).await?;
         let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
@@ -103,8 +105,8 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, options.name, blocks, options.log_bytes);
-    let features = options.features.without(Feature::EXTERNAL_LOG);
-    let plan = plan.map(|plan| Superblock { features, ..plan });
+    let (shard, features) = (options.shard, options.features.without(Feature::EXTERNAL_LOG));
+    let plan = plan.map(|plan| Superblock { shard, features, ..plan });
     plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",
@@ -219,7 +221,7 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
 /// The label of a device that holds nothing but the metadata of a superblock.
 pub fn label_of(superblock: &Superblock) -> Label {
     let journal = superblock.journal.map(|journal| journal.uuid);
-    let kind = SliceKind::Metadata { shard: 0, journal };
+    let kind = SliceKind::Metadata { shard: superblock.shard.0, journal };
     let (uuid, blocks) = (superblock.metadata, superblock.blocks + 1);
     Label::single(superblock.uuid, &superblock.name, uuid, blocks, kind)
 }

@@ -78,7 +78,7 @@ pub async fn move_log(
         match &target.log {
             Some(device) => {
                 let header = plan_journal(device, &mut superblock)?;
-                make_journal(device, header, &superblock.name).await?;
+                make_journal(device, header, &superblock).await?;
             }
             None => {
                 LogDevice::internal(&target.home, &superblock).clear().await?;

@@ -13,7 +13,7 @@ mod roots;
 
 use std::cell::RefMut;
 
-use types::{Epoch, HashMap, Lsn, MetaBlock, Transno};
+use types::{Epoch, HashMap, Lsn, MetaBlock, ShardId, Transno};
 
 use crate::alloc::metaspace::SpaceChange;
 use crate::cost::Cost;
@@ -138,6 +138,11 @@ impl<'a> Txn<'a> {
     /// The epoch in which this transaction runs.
     pub fn epoch(&self) -> Epoch {
         self.state.log.epoch
+    }
+
+    /// The shard that issues numbers here.
+    pub fn shard(&self) -> ShardId {
+        self.state.superblock.shard
     }
 
     /// The features of this file system.

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use super::{lock, sys};
-use crate::driver::{ByteLock, DiskOptions, Handle, OpenedDisk};
+use crate::driver::{ByteLock, DiskOptions, Handle, LockScope, OpenedDisk};
 
 /// `_IO(0x12, 119)`: discard a range of a block device.
 const BLKDISCARD: libc::Ioctl = 0x1277;
@@ -58,7 +58,19 @@ pub(crate) fn open(path: &str, options: DiskOptions) -> io::Result<OpenedDisk> {
     let write_through = is_block && queue_says(about.rdev(), "write_cache", "write through");
     let device = if is_block { about.rdev() } else { about.dev() };
     let rotational = queue_says(device, "rotational", "1");
-    Ok(OpenedDisk { handle: Handle::Fd(Arc::new(fd)), size, write_through, rotational })
+    let lock_scope = lock_scope(&about);
+    Ok(OpenedDisk { handle: Handle::Fd(Arc::new(fd)), size, write_through, rotational, lock_scope })
+}
+
+/// The kernel keeps locks with the inode of the device node or file. Its boot has a random number.
+fn lock_scope(about: &fs::Metadata) -> Option<LockScope> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
+    let mut scope = [0; 32];
+    scope[..16].copy_from_slice(&boot.to_be_bytes());
+    scope[16..24].copy_from_slice(&about.dev().to_be_bytes());
+    scope[24..].copy_from_slice(&about.ino().to_be_bytes());
+    Some(LockScope(scope))
 }
 
 fn open_raw(path: &str, flags: i32) -> io::Result<OwnedFd> {

@@ -21,8 +21,8 @@ use super::rng::SimRng;
 use super::watch::{self, DiskEvent};
 use crate::buffer::IoBuf;
 use crate::driver::{
-    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
-    Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, LockScope, NodeId, Op, OpenedDisk, Payload,
+    Target, Token,
 };
 
 /// How a world behaves.
@@ -238,11 +238,15 @@ impl State {
         self.clocks.get(&self.nodes[node as usize]).copied().unwrap_or_default()
     }
 
+    fn host_of(&self, node: NodeId) -> String {
+        self.hosts.get(&self.nodes[node as usize]).cloned().unwrap_or_default()
+    }
+
     /// When the processors of the host of `node` have handled a message of `bytes` bytes; at once
     /// if it costs nothing.
     pub(crate) fn pay(&mut self, node: NodeId, bytes: usize) -> Instant {
         let Some(price) = self.options.price.filter(|_| bytes > 0) else { return self.now };
-        let host = self.hosts.get(&self.nodes[node as usize]).cloned().unwrap_or_default();
+        let host = self.host_of(node);
         self.processors.entry(host).or_default().take(self.now, price.of(bytes))
     }
 
@@ -297,6 +301,13 @@ impl State {
             file.in_flight -= 1;
         }
         self.close_idle(object);
+    }
+
+    fn lock_scope(&self, node: NodeId, path: &str) -> LockScope {
+        let mut scope = [0; 32];
+        scope[..4].copy_from_slice(&types::crc32c(self.host_of(node).as_bytes()).to_be_bytes());
+        scope[4..8].copy_from_slice(&types::crc32c(path.as_bytes()).to_be_bytes());
+        LockScope(scope)
     }
 
     fn open_disk(
@@ -666,11 +677,13 @@ impl Driver for SimDriver {
         options: DiskOptions,
     ) -> io::Result<OpenedDisk> {
         let (object, disk) = lock(&self.0).open_disk(node, path, options)?;
+        let lock_scope = Some(lock(&self.0).lock_scope(node, path));
         Ok(OpenedDisk {
             handle: Handle::Sim(SimHandle::new(object, &self.0)),
             size: disk.size(),
             write_through: disk.is_write_through(),
             rotational: disk.is_rotational(),
+            lock_scope,
         })
     }
 
@@ -682,7 +695,7 @@ impl Driver for SimDriver {
     fn lock(&mut self, node: NodeId, disk: &Handle, byte: ByteLock) -> io::Result<bool> {
         let object = id_of(disk);
         let state = lock(&self.0);
-        let host = state.hosts.get(&state.nodes[node as usize]).cloned().unwrap_or_default();
+        let host = state.host_of(node);
         let file =
             state.files.get(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         match byte {

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use env::LockScope;
 use mfs::Cost;
 use types::{ClientId, Duration};
 
@@ -17,6 +18,11 @@ impl Evictions {
     /// clients on this host, by the lock that they hold on the data devices.
     pub async fn is_proven_dead(&self, session: &Session) -> bool {
         session.is_local() && self.space.is_lock_free(session.client).await
+    }
+
+    /// Would this server see whether the client's process lives?
+    pub fn watches(&self, client: &ClientInfo) -> bool {
+        self.space.watches(client)
     }
 
     /// Those of `clients`, all of this host, whose process has ended.
@@ -41,8 +47,9 @@ impl Evictions {
             if !all && !young(session) {
                 continue;
             }
-            if self.space.is_lock_held(session.client).await && !session.is_over() {
-                self.note_local(session).await;
+            let seen_at = self.space.lock_held_at(session.client).await;
+            if seen_at.is_some() && !session.is_over() {
+                self.note_local(session, seen_at).await;
             }
         }
         for session in sessions {
@@ -55,10 +62,10 @@ impl Evictions {
         }
     }
 
-    async fn note_local(&self, session: &Session) {
+    async fn note_local(&self, session: &Session, seen_at: Option<LockScope>) {
         session.set_local(true);
         let (nonce, description) = (session.nonce, session.description.clone());
-        let info = ClientInfo { nonce, local: true, description }.encode();
+        let info = ClientInfo { nonce, seen_at, description }.encode();
         let client = session.client;
         let noted = self.runtime.mfs.run(Cost::DELETE, |txn| txn.set_client(client, &info)).await;
         self.runtime.checked(noted, "recording that a client is local");

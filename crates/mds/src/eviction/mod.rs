@@ -91,11 +91,12 @@ impl Evictions {
 
     /// Evicts clients that have not come back after a restart, all together.
     pub async fn evict_absent(&self, absent: &[(ClientId, ClientInfo)]) {
-        for (client, ClientInfo { local, description, .. }) in absent {
+        for (client, info) in absent {
             self.runtime.log(&format!(
-                "client {client} ({description}) has not come back: it is being evicted"
+                "client {client} ({}) has not come back: it is being evicted",
+                info.description
             ));
-            self.quarantine.add(*client, *local, true);
+            self.quarantine.add(*client, self.watches(info), true);
         }
         let writable: Vec<_> =
             absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();

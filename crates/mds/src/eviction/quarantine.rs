@@ -117,7 +117,7 @@ impl Evictions {
         }
         for client in clients {
             let (files, _) = mfs.run(Cost::READ, |txn| txn.space().frozen(client)).await?;
-            let local = known.get(&client).is_some_and(|info| info.local);
+            let local = known.get(&client).is_some_and(|info| self.watches(info));
             self.quarantine.add(client, local, files.contains(&ALL_FILES));
             self.quarantine.set_recorded(client);
         }

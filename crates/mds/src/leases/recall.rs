@@ -66,7 +66,7 @@ pub async fn recall(
                 hands_over |= awaited.len() > held;
             }
         }
-        if awaited.is_empty() || waiter.is_some_and(Session::is_over) {
+        if awaited.is_empty() || waiter.is_some_and(|waiter| waiter.is_over()) {
             if hands_over {
                 leases.hand_overs.note(runtime.env.now().since(asked));
             }

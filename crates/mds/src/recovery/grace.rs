@@ -43,10 +43,7 @@ impl Recovery {
             self.evictions.evict_absent(&absent).await;
         };
         self.evictions.evict_all(&late, "it did not finish its recovery in time").await;
-        let ended = runtime.mfs.run(Cost::READ, |txn| {
-            txn.names().end_replays();
-            Ok(())
-        });
+        let ended = runtime.mfs.run(Cost::DELETE, |txn| txn.names().end_replays());
         runtime.checked(ended.await, "ending the grace");
         self.over.set(true);
         self.ended.notify_all();
@@ -59,7 +56,8 @@ impl Recovery {
     async fn evict_dead(&self) {
         let local: Vec<ClientId> = {
             let absent = self.absent.borrow();
-            absent.iter().filter(|(_, info)| info.local).map(|(client, _)| *client).collect()
+            let watched = absent.iter().filter(|(_, info)| self.evictions.watches(info));
+            watched.map(|(client, _)| *client).collect()
         };
         let mut dead = self.evictions.dead_of(local).await;
         dead.retain(|&client| {

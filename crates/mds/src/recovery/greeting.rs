@@ -8,9 +8,11 @@ use std::rc::Rc;
 
 use mfs::{Cost, StoreError};
 use proto::frame::{Decoder, Received};
-use proto::mds::{self, Hello, Message, Refused, Welcome};
+use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, Refused, Welcome};
+use proto::message::Peer;
+use session::server::{Agreed, Identity, check, refusal};
 use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
-use types::{Bug, ClientId, Duration, Fault, Transno, planted};
+use types::{Bug, ClientId, Duration, Fault, ServerId, Transno, planted};
 
 use super::Recovery;
 use super::decision::{ClientState, Decision, decide};
@@ -22,16 +24,18 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const LEASE_MIN: Duration = Duration::from_millis(100);
 /// Longest description that the server keeps.
 const DESCRIPTION_MAX: usize = 1024;
-/// [`Hello::role`] of an administrator's tool.
-const ADMINISTRATOR: u8 = 1;
-
-fn refusal(fault: Fault, text: impl Into<String>) -> Refused {
-    Refused { fault, text: text.into() }
-}
 
 /// What `Welcome` says of the session: how it goes on, and what has survived of what the client has
 /// seen.
 type Standing = (u8, Transno);
+
+/// A hello, and what was agreed with its sender.
+type Greeting<'a> = (&'a Hello, Agreed);
+
+/// The number of this server: the only one of its file system.
+const SERVER: ServerId = ServerId(0);
+/// Version of the cluster map: there is none yet.
+const NO_MAP: u64 = 0;
 
 impl Recovery {
     /// Answers the peer's hello. `None`: it was refused, or went away.
@@ -74,9 +78,13 @@ impl Recovery {
     }
 
     fn welcome(&self, session: &Session, (state, survived): Standing) -> Welcome {
+        let agreed = session.agreed();
         Welcome {
-            version: mds::VERSION,
-            features: 0,
+            version: agreed.version,
+            features: agreed.features,
+            server: SERVER,
+            role: Mds::ROLE,
+            map: NO_MAP,
             fs_uuid: self.runtime.identity.uuid,
             client: session.client,
             epoch: self.runtime.identity.epoch,
@@ -84,34 +92,33 @@ impl Recovery {
             survived,
             lease_ms: u32::try_from(session.lease.as_millis()).unwrap_or(u32::MAX),
             slots: SLOTS,
-            pags: self.space.zones(),
+            offer: self.space.zones(),
             time: self.runtime.env.wall(),
+        }
+    }
+
+    /// What this server is and can.
+    fn identity(&self) -> Identity {
+        Identity {
+            versions: self.runtime.config.versions,
+            features: self.runtime.config.features,
+            server: SERVER,
+            role: Mds::ROLE,
+            map: NO_MAP,
+            fs_name: self.runtime.config.fs_name.clone(),
+            fs_uuid: self.runtime.identity.uuid,
         }
     }
 
     async fn admit(&self, hello: Hello) -> Result<(Rc<Session>, Standing), Refused> {
         let runtime = &self.runtime;
-        if hello.version_min > mds::VERSION || hello.version_max < mds::VERSION {
-            let text = format!(
-                "this server speaks protocol version {}, the client versions {} to {}",
-                mds::VERSION,
-                hello.version_min,
-                hello.version_max
-            );
-            return Err(refusal(Fault::Unsupported, text));
-        }
-        if hello.fs_name != runtime.config.fs_name {
-            let text = format!(
-                "this server serves the file system {:?}, not {:?}",
-                runtime.config.fs_name, hello.fs_name
-            );
-            return Err(refusal(Fault::NotFound, text));
-        }
+        let agreed = check(&hello, &self.identity())?;
         if runtime.is_stopping() {
             return Err(refusal(Fault::Busy, "the server is stopping"));
         }
         if hello.role == ADMINISTRATOR {
-            let session = self.new_session(&hello, ClientId(0), SessionState::Live, false);
+            let session =
+                self.new_session((&hello, agreed), ClientId(0), SessionState::Live, false);
             return Ok((Rc::new(session), (mds::NEW, Transno::ZERO)));
         }
         if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !self.is_over() {
@@ -124,9 +131,9 @@ impl Recovery {
             _ => ClientState::Returning,
         };
         match decide(shown, knowledge) {
-            Decision::Enroll => self.enroll(&hello).await,
-            Decision::Resume => self.resume(&hello),
-            Decision::Recover => self.recover(&hello),
+            Decision::Enroll => self.enroll((&hello, agreed)).await,
+            Decision::Resume => self.resume((&hello, agreed)),
+            Decision::Recover => self.recover((&hello, agreed)),
             Decision::RefuseTaken => Err(taken(hello.client)),
             // Only the first of these answers a greeting.
             Decision::RefuseEvicted
@@ -139,7 +146,7 @@ impl Recovery {
 
     fn new_session(
         &self,
-        hello: &Hello,
+        (hello, agreed): Greeting<'_>,
         client: ClientId,
         state: SessionState,
         known: bool,
@@ -151,19 +158,20 @@ impl Recovery {
             _ => asked.clamp(LEASE_MIN.min(longest), longest),
         };
         let description = shortened(&hello.description);
-        let identity = SessionIdentity { client, nonce: hello.nonce, description, lease };
+        let identity = SessionIdentity { client, nonce: hello.nonce, description, lease, agreed };
         Session::new(identity, state, known, self.runtime.env.now())
     }
 
     /// Enrolls a new client: gives it a number.
-    async fn enroll(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+    async fn enroll(&self, greeting: Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
         let runtime = &self.runtime;
         if self.sessions.len() >= SESSIONS_MAX {
             let text = "the server has its maximum number of clients";
             return Err(refusal(Fault::Overloaded, text));
         }
+        let (hello, _) = greeting;
         let description = shortened(&hello.description);
-        let info = ClientInfo { nonce: hello.nonce, local: false, description }.encode();
+        let info = ClientInfo { nonce: hello.nonce, seen_at: None, description }.encode();
         // Use the reserve: a client that cannot mount cannot remove anything. The store keeps
         // enough for the client's replies.
         let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
@@ -175,30 +183,36 @@ impl Recovery {
             );
             return Err(refusal(Fault::NoSpace, text));
         }
+        if let Err(StoreError::Fault(fault @ Fault::NoNumbers)) = enrolled {
+            return Err(refusal(fault, "the server has issued all its client numbers"));
+        }
         let enrolled = runtime.checked(enrolled, "enrolling a client");
         let (client, transno) = enrolled.ok_or_else(|| self.store_failed())?;
         runtime.wait_durable(transno).await.map_err(|_| self.store_failed())?;
-        let session = Rc::new(self.new_session(hello, client, SessionState::Live, false));
+        let session = Rc::new(self.new_session(greeting, client, SessionState::Live, false));
         self.sessions.begin(session.clone());
         runtime.log(&format!("client {client} ({}) has connected", session.description));
         Ok((session, (mds::NEW, runtime.survived(hello.seen))))
     }
 
     /// Goes on with a session.
-    fn resume(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+    fn resume(&self, (hello, agreed): Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
         let session = self.sessions.get(hello.client).ok_or_else(|| evicted(hello.client))?;
+        session.set_agreed(agreed);
         Ok((session, (mds::RESUMED, Transno::ZERO)))
     }
 
     /// Lets a client recover: one that has been absent, or whose recovery was cut off.
-    fn recover(&self, hello: &Hello) -> Result<(Rc<Session>, Standing), Refused> {
+    fn recover(&self, greeting: Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
+        let (hello, agreed) = greeting;
         let (client, survived) = (hello.client, self.runtime.survived(hello.seen));
         if let Some(session) = self.sessions.get(client) {
+            session.set_agreed(agreed);
             return Ok((session, (mds::RECOVERED, survived)));
         }
         let info = self.absent.borrow_mut().remove(&client).ok_or_else(|| evicted(client))?;
-        let session = Rc::new(self.new_session(hello, client, SessionState::Recovering, true));
-        session.set_local(info.local);
+        let session = Rc::new(self.new_session(greeting, client, SessionState::Recovering, true));
+        session.set_local(self.evictions.watches(&info));
         self.sessions.begin(session.clone());
         Ok((session, (mds::RECOVERED, survived)))
     }

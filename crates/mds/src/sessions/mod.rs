@@ -1,29 +1,25 @@
-//! The sessions of clients and their connections, and who has been silent for how long.
+//! The sessions of clients, and what the server tells clients there.
 //!
-//! Invariants:
-//! - a client has at most one session. The session is in the table from its beginning until all
-//!   that the client held is free, even if it is over before;
-//! - an administrator's tool (client 0) has a session of its own that is not in the table;
-//! - while the server's own process was stopped, no client counts as silent.
+//! Sessions in general are the crate `session`'s; here is what the metadata server keeps and sends
+//! in them.
 
 mod client_info;
-mod connection;
 mod session;
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
 
-use env::sync::{Notified, Notify};
+use ::session::server::Table;
 use proto::lease_server::Recall;
 use proto::lock_server::LockFree;
-use proto::mds::{Message, Push};
-use types::{ClientId, Duration, Instant, Transno};
+use proto::mds::{Mds, Message, Push};
+use types::{Duration, Transno};
 
 pub use self::client_info::ClientInfo;
-pub use self::connection::{Connection, receive, write};
-pub use self::session::{Admission, SLOTS_ALL, Session, SessionIdentity, SessionState};
+pub use self::session::Session;
 use crate::runtime::Runtime;
+pub use ::session::server::{Connection, SLOTS_ALL, SessionIdentity, SessionState, receive};
 
 /// Longest pause between two looks at the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
@@ -31,34 +27,24 @@ const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
 /// See the module.
 pub struct Sessions {
     runtime: Rc<Runtime>,
-    table: RefCell<BTreeMap<ClientId, Rc<Session>>>,
-    /// Connections, including those without a session yet.
-    connections: RefCell<Vec<Weak<Connection>>>,
-    /// Notified when a session has ended or has finished its recovery, and when the server stops.
-    changed: Notify,
+    table: Table<Mds, Session>,
     /// The address at which clients find the server.
     address: RefCell<String>,
-    /// Number of requests answered.
-    answered: Cell<u64>,
-    /// When the server last looked at the clock, and since when it has done so without a gap.
-    last_tick: Cell<Instant>,
-    awake_since: Cell<Instant>,
+}
+
+impl Deref for Sessions {
+    type Target = Table<Mds, Session>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
+    }
 }
 
 impl Sessions {
     /// No sessions.
     pub fn new(runtime: Rc<Runtime>) -> Sessions {
-        let now = runtime.env.now();
-        Sessions {
-            runtime,
-            table: RefCell::default(),
-            connections: RefCell::default(),
-            changed: Notify::new(),
-            address: RefCell::default(),
-            answered: Cell::new(0),
-            last_tick: Cell::new(now),
-            awake_since: Cell::new(now),
-        }
+        let table = Table::new(runtime.env.clone(), runtime.config.lease);
+        Sessions { runtime, table, address: RefCell::default() }
     }
 
     /// The address at which clients find the server; empty before it listens.
@@ -69,82 +55,6 @@ impl Sessions {
     /// The server listens at `address` now.
     pub fn set_address(&self, address: String) {
         *self.address.borrow_mut() = address;
-    }
-
-    /// The session of a client.
-    pub fn get(&self, client: ClientId) -> Option<Rc<Session>> {
-        self.table.borrow().get(&client).cloned()
-    }
-
-    /// All sessions, by client.
-    pub fn all(&self) -> Vec<Rc<Session>> {
-        self.table.borrow().values().cloned().collect()
-    }
-
-    /// Does `which` hold for any session?
-    pub fn any(&self, mut which: impl FnMut(&Session) -> bool) -> bool {
-        self.table.borrow().values().any(|session| which(session))
-    }
-
-    /// Number of sessions.
-    pub fn len(&self) -> usize {
-        self.table.borrow().len()
-    }
-
-    /// A session begins.
-    pub fn begin(&self, session: Rc<Session>) {
-        self.table.borrow_mut().insert(session.client, session);
-    }
-
-    /// All that the client held is free: its session ends.
-    pub fn end(&self, client: ClientId) {
-        self.table.borrow_mut().remove(&client);
-    }
-
-    /// The client has reclaimed and replayed everything.
-    pub fn finish_recovery(&self, session: &Session) {
-        session.set_state(SessionState::Live);
-        self.announce_change();
-    }
-
-    /// Wakes those who wait for [`Sessions::changed`].
-    pub fn announce_change(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Ends when a session has ended or has finished its recovery, or the server stops; it misses
-    /// nothing after the call.
-    pub fn changed(&self) -> Notified {
-        self.changed.notified()
-    }
-
-    /// Remembers a new connection, so that the server's end closes it.
-    pub fn add_connection(&self, connection: &Rc<Connection>) {
-        self.connections.borrow_mut().push(Rc::downgrade(connection));
-    }
-
-    /// Forgets connections that have ended.
-    pub fn forget_ended_connections(&self) {
-        self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
-    }
-
-    /// Closes all connections.
-    pub fn close_connections(&self) {
-        for connection in self.connections.borrow_mut().drain(..) {
-            if let Some(connection) = connection.upgrade() {
-                connection.close();
-            }
-        }
-    }
-
-    /// A request has been answered.
-    pub fn note_answer(&self) {
-        self.answered.set(self.answered.get() + 1);
-    }
-
-    /// Number of requests answered.
-    pub fn answered(&self) -> u64 {
-        self.answered.get()
     }
 
     /// Sends a recall to its client, if that client still has a session.
@@ -166,30 +76,7 @@ impl Sessions {
 
     /// Notifies clients whose changes have become durable since their last answer.
     pub fn push_committed(&self, durable: Transno) {
-        for session in self.table.borrow().values() {
-            session.push_committed(durable);
-        }
-    }
-
-    /// Since when the server has run without a long stop of its own process.
-    pub fn awake_since(&self) -> Instant {
-        let now = self.runtime.env.now();
-        if now.since(self.last_tick.replace(now)) >= self.runtime.config.lease / 2 {
-            self.awake_since.set(now);
-        }
-        self.awake_since.get()
-    }
-
-    /// How long a client has been silent. While the server itself was stopped it could not hear
-    /// anybody, so that time does not count.
-    pub fn silence(&self, session: &Session) -> Duration {
-        let awake = self.awake_since();
-        self.runtime.env.now().since(session.last_heard().max(awake))
-    }
-
-    /// Has the client been silent for a lease?
-    pub fn is_silent(&self, session: &Session) -> bool {
-        self.silence(session) >= self.runtime.config.lease
+        self.table.each(|session| session.push_committed(durable));
     }
 
     /// Watches the clock, to notice when the server's process was stopped.
@@ -204,11 +91,7 @@ impl Sessions {
     /// Checks the invariants.
     pub fn validate(&self) {
         let durable = self.runtime.mfs.last_committed();
-        for (client, session) in &*self.table.borrow() {
-            assert_eq!(*client, session.client, "a session under another client's number");
-            assert_ne!(*client, ClientId(0), "an administrator's tool is in the table");
-            session.validate(durable);
-        }
-        assert!(self.awake_since.get() <= self.last_tick.get());
+        self.table.each(|session| session.validate(durable));
+        self.table.validate();
     }
 }

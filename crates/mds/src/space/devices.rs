@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use env::Disk;
+use env::{Disk, LockScope};
 use types::limits::EVICTION_FLUSH;
 use types::{ClientId, Duration, Instant};
 
@@ -82,14 +82,20 @@ impl DataDevices {
         true
     }
 
-    /// Does `client` hold its lock on a device of this host?
-    pub async fn is_lock_held(&self, client: ClientId) -> bool {
+    /// Where `client` holds its lock on a device of this host; `None`: it does not.
+    pub async fn lock_held_at(&self, client: ClientId) -> Option<LockScope> {
         let devices = self.all.borrow().clone();
-        let mut held = false;
         for device in devices {
-            held |= !device.disk.byte_is_free(client.0).await.unwrap_or(true);
+            if !device.disk.byte_is_free(client.0).await.unwrap_or(true) {
+                return device.disk.lock_scope();
+            }
         }
-        held
+        None
+    }
+
+    /// Does this server see the locks of `scope`?
+    pub fn sees(&self, scope: LockScope) -> bool {
+        self.all.borrow().iter().any(|device| device.disk.lock_scope() == Some(scope))
     }
 
     /// Flushes all devices at the same time: other clients can read what `clients` wrote in place,

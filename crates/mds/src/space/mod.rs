@@ -11,6 +11,7 @@ mod zones;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use env::LockScope;
 use env::sync::Notify;
 use mfs::Cost;
 use proto::mds::PagInfo;
@@ -19,7 +20,7 @@ use types::{ClientId, PagId};
 use self::devices::DataDevices;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
-use crate::sessions::Sessions;
+use crate::sessions::{ClientInfo, Sessions};
 
 /// Metadata space is short when less than one part in this many of its device is free.
 const SHORT_FRACTION: u64 = 16;
@@ -84,9 +85,15 @@ impl Space {
         self.devices.is_lock_free(client).await
     }
 
-    /// Does `client` hold its lock on a data device of this host?
-    pub async fn is_lock_held(&self, client: ClientId) -> bool {
-        self.devices.is_lock_held(client).await
+    /// Where `client` holds its lock on a data device of this host; `None`: it does not.
+    pub async fn lock_held_at(&self, client: ClientId) -> Option<LockScope> {
+        self.devices.lock_held_at(client).await
+    }
+
+    /// Would this server see the lock of this client, if its process lived? A server that was moved
+    /// to another host, or a host that was started anew, does not.
+    pub fn watches(&self, client: &ClientInfo) -> bool {
+        client.seen_at.is_some_and(|scope| self.devices.sees(scope))
     }
 
     /// Blocks may have become free.

@@ -292,20 +292,13 @@ impl Client {
         role: u8,
         seen: Transno,
     ) -> Option<Result<Welcome, Refused>> {
+        let usual = Hello::new::<proto::mds::Mds>(role, "home", "a scripted client");
+        self.greet(Hello { client, nonce, seen, ..usual }).await
+    }
+
+    /// As [`Client::try_connect`], with this hello.
+    pub async fn greet(&self, hello: Hello) -> Option<Result<Welcome, Refused>> {
         let stream = self.env.connect(ADDRESS).await.ok()?;
-        let hello = Hello {
-            version_min: proto::mds::VERSION,
-            version_max: proto::mds::VERSION,
-            features: 0,
-            fs_name: "home".into(),
-            role,
-            client,
-            nonce,
-            seen,
-            description: "a scripted client".into(),
-            auth: Bytes::default(),
-            lease_ms: 0,
-        };
         let mut bytes = Vec::new();
         encode(&Message::Hello { hello }, &mut bytes);
         stream.write_all(bytes).await.0.ok()?;
@@ -399,6 +392,11 @@ impl Client {
             }
             pushed.await;
         }
+    }
+
+    /// The pushes that no test has read.
+    pub fn pushes(&self) -> Vec<Push> {
+        self.state.pushes.borrow().iter().cloned().collect()
     }
 
     /// Drops the pushes that no test has read.

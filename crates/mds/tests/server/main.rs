@@ -5,8 +5,10 @@
 mod bed;
 mod chaos;
 mod coherence;
+mod greeting;
 mod inline;
 mod names;
 mod recovery;
+mod restarts;
 mod scrub;
 mod space;

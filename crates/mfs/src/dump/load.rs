@@ -13,6 +13,7 @@ use types::limits::CONTENT_MAX;
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
 
 use super::stream::{Inode, Reader, Record, StreamError, Zone};
+use crate::format::number::root_dir;
 use crate::format::space::run_key;
 use crate::handle::Mfs;
 use crate::names::NewInode;
@@ -188,7 +189,8 @@ impl<'a> Load<'a> {
         }
         let (inodes, clients, empty, pags) = self
             .run(|txn| {
-                let root = txn.names().is_empty(Ino::ROOT)?;
+                let root = txn.root_dir();
+                let root = txn.names().is_empty(root)?;
                 Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.space().pags()?))
             })
             .await?;
@@ -238,7 +240,7 @@ impl<'a> Load<'a> {
             if inode.parent != 0 || !inode.name.is_empty() || attr.kind != FileKind::Directory {
                 return Err(self.contradiction("the first inode is not the root"));
             }
-            let root = Ino::ROOT;
+            let root = root_dir(self.mfs.superblock().shard);
             self.run(|txn| finish(txn, root, inode)).await?;
             root
         } else {

@@ -33,6 +33,7 @@ use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, 
 pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
 
+use crate::format::number::root_dir;
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
@@ -141,7 +142,8 @@ pub async fn dump(
         ));
     }
     dump.head(zones).await?;
-    dump.inode(0, Vec::new(), Ino::ROOT).await?;
+    let root = root_dir(mfs.superblock().shard);
+    dump.inode(0, Vec::new(), root).await?;
     while let Some((dir, number)) = dump.queue.pop_front() {
         dump.directory(dir, number).await?;
     }

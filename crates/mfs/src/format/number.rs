@@ -1,11 +1,17 @@
 //! How an inode number is composed, and which slots it leads to. Nothing outside `mfs` looks
-//! inside an [`Ino`].
+//! inside an [`Ino`], but for its shard.
 //!
 //! Invariants:
 //! - `Ino` = chunk (`DirNo`, 40 bits) · reuse 8 bits · slot 16 bits; a number is issued once and
 //!   never again;
-//! - chunk 0 is the system's: slot 1 is the root directory (inode 1), slot 2 the orphan directory
-//!   (inode 2);
+//! - `DirNo` = shard 8 bits · number 32 bits. The shard is the superblock's (3.2): with it, no other
+//!   server issues the same number. So the top 8 bits of a number name the shard of birth;
+//! - chunk 0 of a shard is the system's: slot 1 is the shard's root directory, slot 2 the orphan
+//!   directory. The root of shard 0, inode 1, is that of the file system. No name leads to the root
+//!   of another shard yet;
+//! - chunks from number 0xc0000000 on are *annexes*: no inode has its home there, and no inode
+//!   number is issued there. Root 14 has the number of the next other chunk, root 18 how many
+//!   annexes were numbered (5);
 //! - a slot's place (chunk, slot) is 56 bits: chunk in the high 40, slot in the low 16;
 //! - an inode lies in its home slot, where its number was issued, if that slot has state 1 and this
 //!   number. Else it lies at the place that the tree of moved inodes has for it. There the key is
@@ -13,7 +19,7 @@
 //! - the orphan directory is hidden. It holds inodes that have no name of their own: orphans, and
 //!   inodes whose first name was removed while further names (slots of state 2) are left.
 
-use types::{DirNo, Ino};
+use types::{DirNo, Ino, ShardId};
 
 /// Most slots of one chunk.
 pub const CHUNK_SLOTS: u32 = 65_536;
@@ -21,10 +27,49 @@ pub const CHUNK_SLOTS: u32 = 65_536;
 pub const CHUNK_BLOCKS: u32 = CHUNK_SLOTS / super::slot::SLOTS_PER_BLOCK;
 /// The highest chunk number.
 pub const DIRNO_MAX: u64 = (1 << 40) - 1;
-/// The hidden directory of inodes without a name.
+/// The number, within its shard, of the first annex.
+pub const ANNEX_FIRST: u32 = 0xc000_0000;
+/// The orphan directory of shard 0.
+#[cfg(test)]
 pub const ORPHAN_DIR: Ino = Ino(2);
-/// The system's chunk.
+/// The system's chunk of shard 0.
+#[cfg(test)]
 pub const SYSTEM_CHUNK: DirNo = DirNo(0);
+
+/// The system's chunk of `shard`.
+pub fn system_chunk(shard: ShardId) -> DirNo {
+    DirNo::of(shard, 0)
+}
+
+/// Is it a system's chunk?
+pub fn is_system(chunk: DirNo) -> bool {
+    chunk.number() == 0
+}
+
+/// Is the chunk an annex, in which no inode number is issued?
+pub fn is_annex(chunk: DirNo) -> bool {
+    chunk.number() >= ANNEX_FIRST
+}
+
+/// The root directory of `shard`.
+pub fn root_dir(shard: ShardId) -> Ino {
+    ino_of(SlotPlace { chunk: system_chunk(shard), slot: 1 }, 0)
+}
+
+/// Is it the root directory of a shard?
+pub fn is_root_dir(ino: Ino) -> bool {
+    ino == root_dir(ino.shard())
+}
+
+/// The hidden directory of inodes without a name, of `shard`.
+pub fn orphan_dir(shard: ShardId) -> Ino {
+    ino_of(SlotPlace { chunk: system_chunk(shard), slot: 2 }, 0)
+}
+
+/// Is it the orphan directory of a shard?
+pub fn is_orphan_dir(ino: Ino) -> bool {
+    ino == orphan_dir(ino.shard())
+}
 
 /// Where a slot is: its chunk, and its index in that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -82,7 +127,10 @@ mod tests {
         assert_eq!(SlotPlace::unpack(place.pack()), place);
         let ino = ino_of(place, 255);
         assert_eq!((home_of(ino), reuse_of(ino), ino), (place, 255, Ino(u64::MAX)));
-        assert_eq!(home_of(Ino::ROOT), SlotPlace { chunk: SYSTEM_CHUNK, slot: 1 });
-        assert_eq!(home_of(ORPHAN_DIR), SlotPlace { chunk: SYSTEM_CHUNK, slot: 2 });
+        assert_eq!((root_dir(ShardId(0)), orphan_dir(ShardId(0))), (Ino::ROOT, ORPHAN_DIR));
+        let seven = DirNo(7 << 32);
+        assert_eq!(home_of(root_dir(ShardId(7))), SlotPlace { chunk: seven, slot: 1 });
+        assert_eq!(home_of(orphan_dir(ShardId(7))), SlotPlace { chunk: seven, slot: 2 });
+        assert_eq!(root_dir(ShardId(7)).shard(), ShardId(7));
     }
 }

@@ -1,6 +1,7 @@
 //! The directory table, and the owner of a block that several chunks claim.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use types::{DirNo, MetaBlock};
 
@@ -9,13 +10,13 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::{CHUNK_VALUE, ContentRun, DESCRIPTOR, Descriptor, decode_key};
 use crate::format::number::home_of;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::names::Chunk;
-use crate::trees::{CHUNKS, MOVED, NEXT_CHUNK, ORPHANS};
+use crate::names::{Chunk, ChunkNumbers};
+use crate::trees::{CHUNKS, MOVED, ORPHANS};
 use engine::error::StoreError;
 use engine::format::block::{self, BlockType};
 
 use crate::format::number::SlotPlace;
-use types::Ino;
+use types::{Ino, ShardId};
 
 /// Items of one chunk, as they are in the table.
 #[derive(Default)]
@@ -27,9 +28,10 @@ struct Raw {
 
 impl Check {
     pub(super) async fn load_chunks(&mut self) -> Result<(), StoreError> {
-        let next = self.read(|txn| txn.root(NEXT_CHUNK)).await?.unwrap_or(u64::MAX);
+        let all = ChunkNumbers { next: u64::MAX, annexes: u64::MAX };
+        let issued = self.read(|txn| txn.names().chunk_numbers()).await?.unwrap_or(all);
         let mut raw = Raw::default();
-        let mut highest = 0;
+        let mut met = issued;
         self.walk((CHUNKS, TreeName::Chunks, "directory table"), |check, key, value| {
             let Some((number, index)) = decode_key(key) else {
                 check.found(ProblemKind::BadChunk, Subject::Whole, "a key makes no sense");
@@ -51,16 +53,18 @@ impl Check {
                 }
                 return;
             }
-            if number.0 >= next {
-                highest = highest.max(number.0 + 1);
+            if number.shard() != check.shard {
+                check.foreign(Subject::Chunk(number), number.shard(), "in the directory table");
+            } else if !issued.has(number.number()) {
+                met.note(number.number());
                 check.found(ProblemKind::BadCounter, Subject::Chunk(number), "number not issued");
             }
             check.whole(&mut raw, value);
         })
         .await?;
         self.without_descriptor(&mut raw);
-        if highest > 0 {
-            self.plan.add(Fix::NextChunk(highest));
+        if met != issued {
+            self.plan.add(Fix::ChunkNumbers(met));
         }
         let runs: Vec<ContentRun> =
             self.tree.chunks.values().flat_map(|(chunk, _)| chunk.runs.clone()).collect();
@@ -68,6 +72,21 @@ impl Check {
             self.claim(run.start, u64::from(run.len), "directory content");
         }
         Ok(())
+    }
+
+    /// Reports a number that another shard issued.
+    pub(super) fn foreign(&mut self, subject: Subject, shard: ShardId, place: impl fmt::Display) {
+        let detail = format!("of shard {shard}, {place}; this is shard {}", self.shard);
+        self.found(ProblemKind::ForeignNumber, subject, detail);
+    }
+
+    /// Did this shard issue the number? Reports it if not.
+    pub(super) fn own_number(&mut self, ino: Ino, place: impl fmt::Display) -> bool {
+        let own = ino.shard() == self.shard;
+        if !own {
+            self.foreign(Subject::Inode(ino), ino.shard(), place);
+        }
+        own
     }
 
     /// Runs whose descriptor is not there.
@@ -124,6 +143,7 @@ impl Check {
         self.walk((MOVED, TreeName::Moved, "moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
+                check.own_number(ino, "in the list of moved inodes");
                 check.tree.note_moved(ino);
                 check.tree.moved.insert(ino, SlotPlace::unpack(u64::from_le_bytes(*value)));
             }
@@ -132,6 +152,7 @@ impl Check {
         self.walk((ORPHANS, TreeName::Orphans, "orphans"), |check, key, _| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
+                check.own_number(ino, "in the list of orphans");
                 check.tree.orphans.insert(ino);
             }
         })

@@ -26,9 +26,12 @@ impl Check {
         self.report.counts.clients = all.len() as u64;
         for (client, blob) in all {
             self.clients.insert(client);
-            if client.0 == 0 || client.0 >= next {
-                self.found(ProblemKind::BadCounter, Subject::Client(client), "number not issued");
-                self.plan.add(Fix::NextClient(client.0.saturating_add(1)));
+            let subject = Subject::Client(client);
+            if client.shard() != self.shard {
+                self.foreign(subject, client.shard(), "in the table of clients");
+            } else if client.count() == 0 || client.count() >= next {
+                self.found(ProblemKind::BadCounter, subject, "number not issued");
+                self.plan.add(Fix::NextClient(client.count() + 1));
             }
             if blob == 0 {
                 continue;

@@ -16,7 +16,7 @@ use super::names::Ordinary;
 use super::plan::SlotAt;
 use super::space::{Owner, Piece};
 use crate::format::lmap::{NameMapEntry, hash_of};
-use crate::format::number::{ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_of};
+use crate::format::number::{SlotPlace, home_of, is_orphan_dir, is_system, reuse_of};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::xattr::decode_xattrs;
@@ -106,7 +106,7 @@ impl Rules {
     }
 
     fn content_of(&self, chunk: DirNo) -> BlockType {
-        if chunk == SYSTEM_CHUNK { BlockType::Directory } else { self.slots.kind() }
+        if is_system(chunk) { BlockType::Directory } else { self.slots.kind() }
     }
 }
 
@@ -196,7 +196,7 @@ impl DigestBuilder<'_> {
 
     /// Adds a sound slot to the digest if it is plain; else returns `false`.
     fn plain(&mut self, place: SlotPlace, slot: &Slot) -> bool {
-        let hidden = self.unit.dir == ORPHAN_DIR || self.unit.dir == Ino::NONE;
+        let hidden = is_orphan_dir(self.unit.dir) || self.unit.dir == Ino::NONE;
         let named = !hidden && Name::new(slot.name()).is_ok();
         let ino = slot.ino();
         let at_home = home_of(ino) == place && u16::from(reuse_of(ino)) < slot.next_reuse();

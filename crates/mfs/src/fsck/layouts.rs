@@ -11,7 +11,7 @@ use super::names::SeenInode;
 use super::plan::{Fix, SlotAt, Stage};
 use super::space::{Owner, Piece};
 use super::{Check, ProblemKind, Subject};
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::format::segment::behind_block_0;
 use crate::format::slot::Slot;
 use engine::error::StoreError;
@@ -119,7 +119,7 @@ impl Check {
 
     /// Adds files to the fragmentation count of their directory.
     pub(super) fn add_fragments(&mut self, dir: Ino, own: u64) {
-        if own > 0 && dir != ORPHAN_DIR && dir != Ino::NONE {
+        if own > 0 && !is_orphan_dir(dir) && dir != Ino::NONE {
             self.tree.fragments.entry(dir).or_default().found += own;
         }
     }

@@ -4,7 +4,7 @@ use types::{FileKind, Ino};
 
 use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::{is_orphan_dir, is_root_dir};
 use crate::trees::INODES;
 use engine::error::StoreError;
 
@@ -54,7 +54,7 @@ impl Check {
 
     fn compare_inode(&mut self, ino: Ino) {
         let Some(seen) = self.tree.inodes.get(&ino) else { return };
-        let system = ino == Ino::ROOT || ino == ORPHAN_DIR;
+        let system = is_root_dir(ino) || is_orphan_dir(ino);
         let (nlink, names) = (seen.nlink, seen.names);
         let expected = match seen.kind {
             FileKind::Directory if system || names > 0 => 2 + seen.subdirectories,
@@ -92,7 +92,8 @@ impl Check {
             self.plan.add(Fix::Orphan(ino, false));
         }
         let chunks = self.tree.chunks.iter();
-        let lost = chunks.filter(|(_, (_, reached))| !reached);
+        // Whose a chunk of another shard is cannot be said here.
+        let lost = chunks.filter(|(number, (_, reached))| !reached && number.shard() == self.shard);
         let lost: Vec<_> = lost.map(|(&number, (chunk, _))| (number, chunk.descriptor)).collect();
         for (number, descriptor) in lost {
             let detail = format!("of directory {}", descriptor.owner);

@@ -8,7 +8,7 @@ use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, NameMapEntry, bucket_of};
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::names::Chunk;
 use engine::error::StoreError;
 use engine::format::block::BlockType;
@@ -62,7 +62,7 @@ impl Check {
         let usage = self.mfs.usage();
         // A bucket holds the names of more than one block, so this is enough for any names.
         let room = usage.blocks_free >= usage.blocks_set_aside + ROOM * of.blocks;
-        if room && of.blocks >= least && of.ino != ORPHAN_DIR {
+        if room && of.blocks >= least && !is_orphan_dir(of.ino) {
             self.without_map.push(of.ino);
         }
     }

@@ -16,7 +16,7 @@ use types::{ClientId, DirNo, Ino, PagId};
 
 use super::plan::TreeName;
 use super::repair::LINES_MAX;
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::handle::Mfs;
 use crate::txn::Txn;
 use engine::cost::Cost;
@@ -71,6 +71,7 @@ pub(super) enum Loss {
     Unknown(Ino),
     /// The attributes of the root; with `content`, also which content was the root's.
     Root {
+        root: Ino,
         content: bool,
     },
     /// A symlink that was removed because its target is lost.
@@ -180,7 +181,7 @@ impl Lost {
             | Loss::Bytes { ino, .. }
             | Loss::Holes { ino, .. }
             | Loss::Stray(ino) => ino,
-            Loss::Root { .. } => Ino::ROOT,
+            Loss::Root { root, .. } => root,
             _ => return None,
         };
         (ino != Ino::NONE).then_some(ino)
@@ -211,7 +212,7 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.loss {
-            Loss::Slots { dir: ORPHAN_DIR, chunk, first, count } => write!(
+            Loss::Slots { dir, chunk, first, count } if is_orphan_dir(*dir) => write!(
                 f,
                 "up to {} without a name of their own, which were removed and open, or had further names \
                  only: slots {first} to {} of chunk {chunk}",
@@ -263,7 +264,7 @@ impl fmt::Display for Lost {
                 "of which directory the content is that lies in {} now",
                 self.subject(*ino)
             ),
-            Loss::Root { content } => {
+            Loss::Root { content, .. } => {
                 f.write_str("owner, mode, times and extended attributes of the root directory")?;
                 match content {
                     true => f.write_str(
@@ -460,7 +461,7 @@ impl Loss {
             | Loss::Inline { ino, .. }
             | Loss::Bytes { ino, .. }
             | Loss::Holes { ino, .. } => (*ino, None),
-            Loss::Root { .. } => (Ino::ROOT, None),
+            Loss::Root { root, .. } => (*root, None),
             _ => return Ok(None),
         };
         let Some(mut path) = txn.names().path(ino)? else { return Ok(None) };

@@ -31,10 +31,14 @@ pub(crate) mod device_tests;
 mod digest;
 mod fix;
 #[cfg(test)]
+mod foreign_tests;
+#[cfg(test)]
 mod format_tests;
 mod gaps;
 #[cfg(test)]
 mod jobs_tests;
+#[cfg(test)]
+mod label_tests;
 mod labels;
 mod layouts;
 mod links;
@@ -60,7 +64,7 @@ mod zones;
 use std::collections::{BTreeMap, BTreeSet};
 
 use env::Env;
-use types::{ClientId, Ino, MetaBlock, PagId};
+use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
 pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
@@ -304,6 +308,8 @@ struct Check {
     mfs: Mfs,
     report: Report,
     blocks: Claims,
+    /// The shard of the superblock.
+    shard: ShardId,
     /// Features of the superblock, and those in use that it does not name.
     features: Features,
     clients: BTreeSet<ClientId>,
@@ -342,6 +348,7 @@ impl Check {
             mfs: mfs.clone(),
             report: Report { features: Some(mfs.superblock().features), ..Report::default() },
             blocks: Claims::new(&mfs.superblock()),
+            shard: mfs.superblock().shard,
             features: mfs.superblock().features,
             clients: BTreeSet::new(),
             entered: BTreeSet::new(),

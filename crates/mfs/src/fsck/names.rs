@@ -20,7 +20,8 @@ use super::{Check, ProblemKind, Subject};
 use crate::format::lmap::{self, hash_of};
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::{
-    CHUNK_SLOTS, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, ino_of, reuse_of,
+    CHUNK_SLOTS, SlotPlace, home_of, ino_of, is_orphan_dir, orphan_dir, reuse_of, root_dir,
+    system_chunk,
 };
 use crate::format::segment::{ino_of_key, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
@@ -170,15 +171,16 @@ impl Check {
         self.load_chunks().await?;
         self.load_lists().await?;
         self.total = self.read(|txn| txn.root(INODES)).await?.unwrap_or(0);
-        let system = self.tree.chunks.get_mut(&SYSTEM_CHUNK).map(|(chunk, reached)| {
+        let (shard, number) = (self.shard, system_chunk(self.shard));
+        let system = self.tree.chunks.get_mut(&number).map(|(chunk, reached)| {
             *reached = true;
             chunk.clone()
         });
         match system {
             Some(chunk) => {
                 let mut names = Names::default();
-                self.content(Ino::NONE, SYSTEM_CHUNK, &chunk, &mut names).await?;
-                for ino in [Ino::ROOT, ORPHAN_DIR] {
+                self.content(Ino::NONE, number, &chunk, &mut names).await?;
+                for ino in [root_dir(shard), orphan_dir(shard)] {
                     let seen = self.tree.inodes.get(&ino);
                     if seen.is_none_or(|seen| seen.kind != FileKind::Directory) {
                         self.found(ProblemKind::MissingSystem, Subject::Inode(ino), "");
@@ -187,8 +189,8 @@ impl Check {
                 }
             }
             None => {
-                self.found(ProblemKind::BadChunk, Subject::Chunk(SYSTEM_CHUNK), "missing");
-                self.plan.add(Fix::FindChunk(SYSTEM_CHUNK, Ino::NONE, 0));
+                self.found(ProblemKind::BadChunk, Subject::Chunk(number), "missing");
+                self.plan.add(Fix::FindChunk(number, Ino::NONE, 0));
             }
         }
         while let Some(directory) = self.next_directory() {
@@ -290,7 +292,7 @@ impl Check {
         }
         // Content with names was not the orphan directory's, and content without names says where
         // it was.
-        let lacks = of.nlink > 0 && of.blocks > blocks && dir != ORPHAN_DIR;
+        let lacks = of.nlink > 0 && of.blocks > blocks && !is_orphan_dir(dir);
         if let Some(last) = last.filter(|_| lacks) {
             let (index, missing) = (index.unwrap_or(0), of.blocks - blocks);
             self.short_directories.push(ShortDirectory { dir, last, index, missing });
@@ -446,7 +448,7 @@ impl Check {
         if slot.state() == SlotState::Empty {
             return Ok(());
         }
-        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
+        let hidden = is_orphan_dir(dir) || dir == Ino::NONE;
         let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
         if !legal {
             self.found(ProblemKind::BadName, subject, format!("{:?}", slot.name()));
@@ -461,8 +463,11 @@ impl Check {
             self.report.counts.names += 1;
             names.add(slot.name(), at.place.slot);
         }
+        let own = self.own_number(slot.ino(), format_args!("in a slot of directory {dir}"));
         if slot.state() == SlotState::Link {
-            self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
+            if own {
+                self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
+            }
             return Ok(());
         }
         self.inode((dir, names.first), at, slot).await
@@ -509,15 +514,15 @@ impl Check {
             }
             FileKind::Symlink => self.target(at, &slot).await?,
             FileKind::Directory => {
-                self.report.counts.directories += u64::from(ino != ORPHAN_DIR);
-                if let Some(parent) = self.tree.inodes.get_mut(&dir).filter(|_| dir != ORPHAN_DIR) {
+                self.report.counts.directories += u64::from(!is_orphan_dir(ino));
+                let hidden = is_orphan_dir(dir) || dir == Ino::NONE;
+                if let Some(parent) = self.tree.inodes.get_mut(&dir).filter(|_| !hidden) {
                     parent.subdirectories += 1;
                 }
                 let (nlink, size, blocks) = (attr.nlink, attr.size, attr.blocks);
                 self.directory_fragments(&slot);
-                let body = DirNo(slot.body());
-                let (map, mapped) = (DirNo(slot.map()), slot.names());
-                if dir != ORPHAN_DIR && dir != Ino::NONE {
+                let (body, map, mapped) = (DirNo(slot.body()), DirNo(slot.map()), slot.names());
+                if !hidden {
                     let entry = NamespaceEntry { parent: first, stream: slot.stream(), dir: ino };
                     let chunk = self.tree.chunks.get(&body).map(|(chunk, _)| chunk);
                     let run = chunk.and_then(|chunk| chunk.runs.first());

@@ -19,7 +19,7 @@ use crate::format::segment::SEGMENT_KEY;
 use crate::format::slot::Slot;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
-use crate::names::Chunk;
+use crate::names::{Chunk, ChunkNumbers};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner};
@@ -101,8 +101,8 @@ pub(super) fn slot_at(txn: &Txn<'_>, at: SlotAt) -> Result<Slot, Stop> {
 pub(super) enum Fix {
     /// Enter a feature that is in use into the superblock.
     AddFeature(Feature),
-    /// Raise the number of the next chunk to at least this.
-    NextChunk(u64),
+    /// Raise the numbers of the next chunk and the next annex to at least these.
+    ChunkNumbers(ChunkNumbers),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
     /// The bitmap block of this index is unreadable: until the end of the repair, every block that
@@ -231,7 +231,7 @@ impl Fix {
     pub(super) fn stage(&self) -> Stage {
         match self {
             Fix::AddFeature(_)
-            | Fix::NextChunk(_)
+            | Fix::ChunkNumbers(_)
             | Fix::NextClient(_)
             | Fix::LostBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,

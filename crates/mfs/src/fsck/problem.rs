@@ -109,6 +109,9 @@ kinds! {
     /// A counter of numbers is below a number that was issued.
     BadCounter = Error, "a counter lags behind the numbers issued",
         "it is raised";
+    /// A number that another shard issued, where only this shard's may be.
+    ForeignNumber = Error, "a number is of another shard",
+        "nothing: what has the number stays, but a list loses what is not there; a backup, or the metadata of the right shard, has what should be here";
     /// A slot that makes no sense.
     BadSlot = Error, "a directory slot makes no sense",
         "flags that mean nothing are cleared; else the slot is emptied and never used again; which inode it held is lost, and said";

@@ -218,7 +218,7 @@ pub async fn repair(
     labels::repair(env, &mfs, options, &mut out).await;
     if let (Some(log), Some(detail)) = (mfs.log_device(), super::journal_damage(&mfs).await) {
         // The opening has written both copies of the header anew.
-        log.repair_label(&mfs.identity().name).await?;
+        log.repair_label(&mfs.superblock()).await?;
         let (kind, subject) = (ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)));
         out.found.push(Problem { kind, subject, detail });
         out.note("header and label of the journal were written anew".into());

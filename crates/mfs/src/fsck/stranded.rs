@@ -49,9 +49,9 @@ impl BlockEvidence {
         sure.next().map(|(place, _)| *place)
     }
 
-    /// The highest number of a chunk that any inode names.
-    pub(super) fn highest(&self) -> Option<DirNo> {
-        self.places.keys().map(|(chunk, _)| *chunk).max()
+    /// The chunks that any inode names.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = DirNo> {
+        self.places.keys().map(|(chunk, _)| *chunk)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::format::number::{SlotPlace, ino_of};
 use crate::format::slot::{RETIRED, Slot};
 use crate::handle::Mfs;
 use crate::mkfs::first_attr;
-use crate::testing::{formatted_for_images, links, new_inode, now, run};
+use crate::testing::{begin_replays, formatted_for_images, links, new_inode, now, run};
 use crate::trees::{CHUNKS, INODES};
 use engine::format::block::BlockType;
 use engine::format::features::Features;
@@ -28,14 +28,9 @@ fn long_directory(mfs: &Mfs, text: &str) -> (Ino, Vec<DirNo>) {
             let file = name(&format!("f{round}-{n}"));
             run(mfs, |txn| txn.names().create(dir, &file, &new_inode(FileKind::Regular), None));
         }
-        run(mfs, |txn| {
-            if round < 2 {
-                txn.names().begin_replays()
-            } else {
-                txn.names().end_replays();
-                Ok(())
-            }
-        });
+        if round < 2 {
+            run(mfs, |txn| txn.names().begin_chunk(dir));
+        }
     }
     let chunks = run(mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec()));
     assert_eq!(chunks.len(), 3);
@@ -126,17 +121,14 @@ fn with_names(mfs: &Mfs, dir: Ino, text: &str) -> DirNo {
             })
         })
         .collect();
-    run(mfs, |txn| txn.names().begin_replays());
+    begin_replays(mfs);
     for (n, &ino) in files.iter().enumerate() {
         run(mfs, |txn| {
             txn.names().link(dir, &name(&format!("n{n}")), ino)?;
             links(txn, ino, 1)
         });
     }
-    run(mfs, |txn| {
-        txn.names().end_replays();
-        Ok(())
-    });
+    run(mfs, |txn| txn.names().end_replays());
     let chunks = run(mfs, |txn| Ok(txn.names().read_chunks(dir)?.to_vec()));
     assert_eq!(chunks.len(), 4);
     chunks[3]

@@ -141,14 +141,7 @@ async fn furnish(mfs: &Mfs) {
     let long = dir("long").await;
     for n in 0..60 {
         if n % 20 == 0 {
-            run(mfs, |txn| {
-                if n < 40 {
-                    return txn.names().begin_replays();
-                }
-                txn.names().end_replays();
-                Ok(())
-            })
-            .await;
+            run(mfs, |txn| txn.names().begin_chunk(long)).await;
         }
         make(mfs, long, &format!("l{n}"), FileKind::Fifo, None).await;
     }
@@ -341,7 +334,7 @@ impl<'a> Judge<'a> {
         let parent = path.rsplit_once('/').map(|(parent, _)| self.before[parent].attr.ino);
         self.says(|loss, at| match loss {
             Loss::Slots { dir, .. } | Loss::Content { dir, .. } => Some(*dir) == parent,
-            Loss::Root { content: true } => parent == Some(Ino::ROOT),
+            Loss::Root { content: true, .. } => parent == Some(Ino::ROOT),
             Loss::Name { .. } | Loss::Target { .. } => at == Some(path),
             Loss::Unknown(dir) => self.is_in(ino, *dir),
             Loss::AllNames { ino: of, .. } => *of == ino,
@@ -504,8 +497,8 @@ fn kind(loss: &Loss) -> &'static str {
         Loss::AllNames { .. } => "all names",
         Loss::Directory(_) => "directory",
         Loss::Unknown(_) => "unknown",
-        Loss::Root { content: false } => "root",
-        Loss::Root { content: true } => "root and its content",
+        Loss::Root { content: false, .. } => "root",
+        Loss::Root { content: true, .. } => "root and its content",
         Loss::Target { .. } => "target",
         Loss::Xattrs { from: None, .. } => "xattrs",
         Loss::Xattrs { from: Some((_, KnownName::First)), .. } => "xattrs from one on",

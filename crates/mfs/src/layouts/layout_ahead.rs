@@ -17,7 +17,7 @@
 use types::{Fault, FileKind, Ino, MetaBlock};
 
 use super::view::Layouts;
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::format::slot::{FRAGMENT, Slot};
 use crate::handle::Mfs;
 use crate::names::Spot;
@@ -39,7 +39,7 @@ impl Layouts<'_, '_> {
         before: u32,
         after: u32,
     ) -> Result<(), Stop> {
-        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
+        let hidden = is_orphan_dir(dir) || dir == Ino::NONE;
         if before == after || hidden || !self.txn.has_feature(Feature::LAYOUT_BLOCKS) {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl Layouts<'_, '_> {
 
     /// Gives a new file, in the slot at `spot`, a layout block if its directory is fragmented.
     pub(crate) fn give_layout_block(&mut self, slot: &mut Slot, spot: &Spot) -> Result<(), Stop> {
-        let hidden = spot.dir == ORPHAN_DIR || self.txn.volatile().names.replay_safe_from.is_some();
+        let hidden = is_orphan_dir(spot.dir) || self.txn.volatile().replays.running;
         let file = slot.kind() == FileKind::Regular && !hidden;
         if !file
             || !self.txn.has_feature(Feature::LAYOUT_BLOCKS)

@@ -6,8 +6,9 @@
 //!   there is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`]
 //!   blocks are initialised together. So a growing directory is written home in one request without
 //!   a gap;
-//! - the lowest free slot is used first. A released slot is used again when its release is durable;
-//!   if there is no space to grow, the operation waits for that;
+//! - the lowest free slot is used first. An inode has its home in no annex, and while clients replay
+//!   names go to annexes only ([`super::chunk_numbers`]). A released slot is used again when its
+//!   release is durable; if there is no space to grow, the operation waits for that;
 //! - a slot that has issued 256 numbers is retired;
 //! - a unit of [`UNIT_BLOCKS`] blocks gives its blocks back when no slot of it is in use; it keeps
 //!   one block while the directory has no other free slots. Given-back blocks are allocated again
@@ -17,12 +18,14 @@
 use types::{Bug, DirNo, Fault, Ino, MetaBlock, planted};
 
 use super::find::Spot;
-use super::index::{Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
+use super::index::{Among, Chunk, Hole, Position, UNIT_BLOCKS, Unit, mask_of};
 use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
-use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, SlotPlace, home_of, ino_of, reuse_of};
+use crate::format::number::{
+    CHUNK_BLOCKS, SlotPlace, home_of, ino_of, is_annex, is_system, reuse_of,
+};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::trees::{CHUNKS, NEXT_CHUNK};
+use crate::trees::CHUNKS;
 use engine::error::Stop;
 use types::limits::BLOCK_U64;
 
@@ -33,30 +36,32 @@ pub const RUN_MAX: u32 = 64;
 pub const RUN_LARGE: u32 = 256;
 /// A directory is large if its content is at least this many runs long.
 pub(crate) const LARGE_PARTS: u32 = 8;
-/// Most chunks whose creation a crash can undo: more than fit in the part of the log that is not
-/// durable.
-const LOST_CHUNKS_MAX: u64 = 1 << 17;
 /// Most chunks of one directory: a position has 16 bits for the chunk.
 pub const CHUNKS_MAX: usize = 1 << 16;
 
 impl Names<'_, '_> {
-    /// Takes a slot of `dir` for a name or an inode: the lowest free one, or a new one. It is
-    /// `Empty`.
+    /// Takes a slot of `dir` for a name, or for an inode whose home is elsewhere: the lowest free
+    /// one, or a new one. It is `Empty`. While clients replay, no replay names it.
     pub(crate) fn take_slot(&mut self, dir: Ino) -> Result<Spot, Stop> {
+        let replaying = self.txn.volatile().replays.running;
+        self.take_slot_among(dir, if replaying { Among::Annexes } else { Among::Chunks })
+    }
+
+    fn take_slot_among(&mut self, dir: Ino, among: Among) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
         let durable = self.txn.durable();
         self.txn.volatile_mut().names.end_cool_down(dir, durable);
-        if let Some(first) = self.txn.volatile().names.replay_safe_from {
-            return self.take_replay_safe(dir, first);
-        }
         for more in [Self::learn_free, Self::grow] {
-            if self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None).is_none() {
-                more(self, dir).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
+            if self.lowest_free(dir, among).is_none() {
+                more(self, dir, among).map_err(|stop| self.or_wait_for_slot(dir, stop))?;
             }
         }
-        let at = self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None);
-        let at = at.ok_or(Stop::Fault(Fault::NoSpace))?;
+        let at = self.lowest_free(dir, among).ok_or(Stop::Fault(Fault::NoSpace))?;
         self.claim(dir, at)
+    }
+
+    fn lowest_free(&self, dir: Ino, among: Among) -> Option<Position> {
+        self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, among)
     }
 
     /// If a directory cannot grow because there is no space, it waits for slots that it released.
@@ -65,48 +70,6 @@ impl Names<'_, '_> {
             Some(number) if stop == Stop::Fault(Fault::NoSpace) => Stop::WaitDurable(number),
             _ => stop,
         }
-    }
-
-    /// Takes a slot that no replay can ask for: in a chunk numbered from `first` on.
-    fn take_replay_safe(&mut self, dir: Ino, first: DirNo) -> Result<Spot, Stop> {
-        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
-        for (index, &number) in chunks.iter().enumerate().filter(|(_, number)| **number >= first) {
-            let at =
-                self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, Some(index));
-            if let Some(at) = at {
-                return self.claim(dir, at);
-            }
-            self.ensure_chunk(number)?;
-            if self.chunk(number)?.descriptor.used < CHUNK_BLOCKS {
-                self.grow_chunk(dir, number)?;
-                return self.take_replay_safe(dir, first);
-            }
-        }
-        let number = DirNo(self.txn.root(NEXT_CHUNK)?.max(first.0));
-        self.add_chunk(dir, &chunks, number)?;
-        self.take_replay_safe(dir, first)
-    }
-
-    /// Clients will replay what the server lost, each in its own order. Until
-    /// [`Names::end_replays`], an operation that takes a slot without naming it avoids the places
-    /// that replays will name.
-    ///
-    /// # Errors
-    /// `NoSpace` if the chunk numbers are used up.
-    pub fn begin_replays(&mut self) -> Result<(), Stop> {
-        let next = self.txn.root(NEXT_CHUNK)?;
-        let first = next + LOST_CHUNKS_MAX;
-        if first > DIRNO_MAX {
-            return Err(Stop::Fault(Fault::NoSpace));
-        }
-        self.txn.set_root(NEXT_CHUNK, first)?;
-        self.txn.on_commit(move |side, _| side.names.replay_safe_from = Some(DirNo(first)));
-        Ok(())
-    }
-
-    /// All replays are done.
-    pub fn end_replays(&mut self) {
-        self.txn.on_commit(|side, _| side.names.replay_safe_from = None);
     }
 
     fn claim(&mut self, dir: Ino, at: Position) -> Result<Spot, Stop> {
@@ -123,7 +86,7 @@ impl Names<'_, '_> {
     pub(super) fn take_home(&mut self, dir: Ino, given: Option<Ino>) -> Result<(Spot, Ino), Stop> {
         let (spot, reuse) = match given {
             None => {
-                let spot = self.take_slot(dir)?;
+                let spot = self.take_slot_among(dir, Among::Homes)?;
                 (spot, self.load(&spot)?.next_reuse())
             }
             Some(ino) => (self.take_replayed(dir, home_of(ino))?, u16::from(reuse_of(ino))),
@@ -140,14 +103,18 @@ impl Names<'_, '_> {
     /// Takes exactly the slot `place`, and grows `dir` up to it.
     fn take_replayed(&mut self, dir: Ino, place: SlotPlace) -> Result<Spot, Stop> {
         self.ensure_index(dir)?;
+        if is_annex(place.chunk) {
+            return Err(Stop::Fault(Fault::Stale));
+        }
         let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
         let known = chunks.iter().position(|&chunk| chunk == place.chunk);
         let index = match known {
             Some(index) => index,
             None => {
-                if place.chunk.0 == 0 || self.ensure_chunk(place.chunk)? {
+                if is_system(place.chunk) || self.ensure_chunk(place.chunk)? {
                     return Err(Stop::Fault(Fault::Stale));
                 }
+                self.present_chunk(place.chunk)?;
                 self.add_chunk(dir, &chunks, place.chunk)?;
                 chunks.len()
             }
@@ -164,10 +131,11 @@ impl Names<'_, '_> {
         self.claim(dir, at)
     }
 
-    /// Adds content blocks to `dir`.
-    fn grow(&mut self, dir: Ino) -> Result<(), Stop> {
+    /// Adds content blocks to `dir`, to a chunk of these.
+    fn grow(&mut self, dir: Ino, among: Among) -> Result<(), Stop> {
         let durable = self.txn.durable();
-        let hole = self.txn.volatile().names.hole(&self.txn.pending.names, dir, durable);
+        let (names, pending) = (&self.txn.volatile().names, &self.txn.pending.names);
+        let hole = names.hole(pending, (dir, among), durable);
         if let Some((unit, mask)) = hole
             && let Some(number) = self.chunk_at(dir, unit)?
         {
@@ -176,14 +144,15 @@ impl Names<'_, '_> {
             return self.refill_hole(dir, number, block, slot.blocks());
         }
         let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
-        let last = match chunks.last() {
+        let annex = among == Among::Annexes;
+        let last = match chunks.iter().rfind(|&&chunk| is_annex(chunk) == annex) {
             Some(&last) => self.ensure_chunk(last)?.then_some(last),
             None => None,
         };
         let last = match last {
             Some(last) if self.chunk(last)?.descriptor.used < CHUNK_BLOCKS => last,
             _ => {
-                let number = DirNo(self.txn.root(NEXT_CHUNK)?);
+                let number = self.new_chunk_number(annex)?;
                 self.add_chunk(dir, &chunks, number)?;
                 number
             }
@@ -201,11 +170,8 @@ impl Names<'_, '_> {
     }
 
     fn add_chunk(&mut self, dir: Ino, chunks: &[DirNo], number: DirNo) -> Result<(), Stop> {
-        if chunks.len() >= CHUNKS_MAX || number.0 > DIRNO_MAX {
+        if chunks.len() >= CHUNKS_MAX {
             return Err(Stop::Fault(Fault::NoSpace));
-        }
-        if self.txn.root(NEXT_CHUNK)? <= number.0 {
-            self.txn.set_root(NEXT_CHUNK, number.0 + 1)?;
         }
         match chunks.last() {
             Some(&last) => {
@@ -231,6 +197,17 @@ impl Names<'_, '_> {
     pub(super) fn set_chunk(&mut self, number: DirNo, chunk: Chunk) -> Result<(), Stop> {
         CHUNKS.insert(self.txn, &chunk_key(number, DESCRIPTOR), &chunk.descriptor.encode())?;
         self.txn.pending.names.set_chunk(number, Some(chunk));
+        Ok(())
+    }
+
+    /// Begins a new chunk of `dir`, for tests: the next inodes lie there, as if the others were full.
+    #[cfg(test)]
+    pub(crate) fn begin_chunk(&mut self, dir: Ino) -> Result<(), Stop> {
+        self.ensure_index(dir)?;
+        let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
+        let number = self.new_chunk_number(false)?;
+        self.add_chunk(dir, &chunks, number)?;
+        self.txn.on_commit(move |volatile, _| volatile.names.hide_free(dir));
         Ok(())
     }
 
@@ -381,9 +358,7 @@ impl Names<'_, '_> {
     /// was next there.
     fn give_back_unit(&mut self, spot: &Spot) -> Result<(), Stop> {
         let (dir, unit, number) = (spot.dir, spot.at.unit(), spot.place.chunk);
-        if self.txn.volatile().names.replay_safe_from.is_some()
-            || self.unit_in_use(dir, number, unit)?
-        {
+        if self.txn.volatile().replays.running || self.unit_in_use(dir, number, unit)? {
             return Ok(());
         }
         let idle = self.idle_slots(dir)?;
@@ -396,7 +371,7 @@ impl Names<'_, '_> {
             self.txn.free_meta(block.home, 1)?;
             chunk.put(ContentRun::hole(block.at, 1, reuse));
             hole.mask |= mask_of(unit.first_block(), block.at, block.at + 1);
-            hole.idle += block.usable;
+            hole.idle += if is_annex(number) { 0 } else { block.usable };
         }
         let used = chunk.descriptor.used;
         if used <= unit.first_block() + UNIT_BLOCKS {
@@ -414,9 +389,9 @@ impl Names<'_, '_> {
         self.store(&home, &slot)
     }
 
-    /// The blocks of an empty unit that can be given back. One stays if the directory would
-    /// otherwise have no slots left of its `idle` ones: else a file that is created and removed
-    /// repeatedly would cost a block each time.
+    /// The blocks of an empty unit that can be given back. One stays, unless it is an annex's, if the
+    /// directory would otherwise have no slots left of its `idle` ones: else a file that is created
+    /// and removed repeatedly would cost a block each time.
     fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<EmptyBlock>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();
@@ -430,7 +405,8 @@ impl Names<'_, '_> {
             }
         }
         let here: u64 = out.iter().map(|block| u64::from(block.usable)).sum();
-        if idle.saturating_sub(here) < u64::from(self.txn.slots().per_block())
+        if !is_annex(number)
+            && idle.saturating_sub(here) < u64::from(self.txn.slots().per_block())
             && let Some(kept) = out.iter().position(|block| block.usable > 0)
         {
             out.remove(kept);

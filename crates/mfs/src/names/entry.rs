@@ -6,7 +6,7 @@ use super::find::Spot;
 use super::inode::NewInode;
 use super::view::Names;
 use crate::format::namespace::Stream;
-use crate::format::number::{ORPHAN_DIR, home_of};
+use crate::format::number::{home_of, is_orphan_dir};
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::{MOVED, ORPHANS};
 use engine::error::Stop;
@@ -62,7 +62,7 @@ impl Names<'_, '_> {
     /// # Errors
     /// `Stale` if the given number is not free; `NoSpace`.
     pub fn create_orphan(&mut self, new: &NewInode<'_>, given: Option<Ino>) -> Result<Ino, Stop> {
-        let (_, ino) = self.make_inode(ORPHAN_DIR, b"", new, 0, given)?;
+        let (_, ino) = self.make_inode(self.txn.orphan_dir(), b"", new, 0, given)?;
         ORPHANS.insert(self.txn, &ino.0.to_be_bytes(), &[0; 8])?;
         Ok(ino)
     }
@@ -132,7 +132,7 @@ impl Names<'_, '_> {
     pub fn remove_name(&mut self, dir: Ino, name: &Name) -> Result<Ino, Stop> {
         let (spot, slot) = self.find_live(dir, name)?;
         if slot.state() == SlotState::Inode {
-            self.move_inode(&spot, ORPHAN_DIR, b"")?;
+            self.move_inode(&spot, self.txn.orphan_dir(), b"")?;
         } else {
             self.remove_name_at(dir, name.as_bytes(), spot.at)?;
             self.release_slot(&spot)?;
@@ -237,7 +237,7 @@ impl Names<'_, '_> {
 
 /// Outside the store the orphan directory does not exist.
 pub(crate) fn refuse_orphan_dir(dir: Ino) -> Result<(), Stop> {
-    if dir == ORPHAN_DIR { Err(Stop::Fault(Fault::NotFound)) } else { Ok(()) }
+    if is_orphan_dir(dir) { Err(Stop::Fault(Fault::NotFound)) } else { Ok(()) }
 }
 
 impl NewInode<'_> {

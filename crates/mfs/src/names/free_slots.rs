@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use types::{DirNo, Ino, MetaBlock};
 
 use super::dir_content::RUN_MAX;
-use super::index::{Position, UNIT_BLOCKS, Unit};
+use super::index::{Among, Position, UNIT_BLOCKS, Unit};
 use super::view::Names;
+use crate::format::number::is_annex;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot, SlotState};
 use engine::error::Stop;
 
@@ -71,8 +72,8 @@ impl Names<'_, '_> {
         Ok(Slot::load(data, at.slot() % SLOTS_PER_BLOCK).state() == SlotState::Empty)
     }
 
-    /// Looks for free slots of a directory with a map, when none is known.
-    pub(super) fn learn_free(&mut self, dir: Ino) -> Result<(), Stop> {
+    /// Looks for free slots of a directory with a map, when none is known in these chunks.
+    pub(super) fn learn_free(&mut self, dir: Ino, among: Among) -> Result<(), Stop> {
         let Some(index) = self.txn.volatile().names.dir(dir).filter(|index| index.map.is_some())
         else {
             return Ok(());
@@ -86,7 +87,7 @@ impl Names<'_, '_> {
             None => self.scan_pays(dir)?.then_some(Position(0)),
         };
         for _ in 0..PIECES {
-            let found = self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, None);
+            let found = self.txn.volatile().names.lowest_free(&self.txn.pending.names, dir, among);
             let Some(at) = scan.filter(|_| found.is_none()) else { break };
             scan = self.learn_piece(dir, at)?;
             if scan.is_none() {
@@ -117,18 +118,20 @@ impl Names<'_, '_> {
     }
 
     fn learn_tail(&mut self, dir: Ino) -> Result<(), Stop> {
-        let names = &self.txn.volatile().names;
-        let chunks = names.dir(dir).map_or(&[][..], |index| &index.chunks);
-        if let Some(&number) = chunks.last()
-            && let Some(chunk) = names.committed(number)
-            && let Some(block) = chunk.descriptor.used.checked_sub(1)
-            && let Some(run) = chunk.run_of(block).filter(|run| run.is_present())
-        {
-            let (index, home) = (chunks.len() as u32 - 1, run.home(block));
-            if !self.txn.is_cached(home) {
-                return Err(Stop::Miss(home, 1));
+        for annex in [false, true] {
+            let names = &self.txn.volatile().names;
+            let chunks = names.dir(dir).map_or(&[][..], |index| &index.chunks);
+            if let Some(index) = chunks.iter().rposition(|&chunk| is_annex(chunk) == annex)
+                && let Some(chunk) = names.committed(chunks[index])
+                && let Some(block) = chunk.descriptor.used.checked_sub(1)
+                && let Some(run) = chunk.run_of(block).filter(|run| run.is_present())
+            {
+                let home = run.home(block);
+                if !self.txn.is_cached(home) {
+                    return Err(Stop::Miss(home, 1));
+                }
+                self.learn_block(dir, Position::new(index as u32, block * SLOTS_PER_BLOCK), home)?;
             }
-            self.learn_block(dir, Position::new(index, block * SLOTS_PER_BLOCK), home)?;
         }
         self.txn.volatile_mut().names.update_scan(dir, |free_scan| free_scan.tail_known = true);
         Ok(())

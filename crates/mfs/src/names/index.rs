@@ -22,6 +22,7 @@ use types::{DirNo, HashMap, Ino, Transno};
 
 use super::slot_scan::FreeSlotScan;
 use crate::format::chunk::{ContentRun, Descriptor};
+use crate::format::number::is_annex;
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK};
 
 /// Most entries of all indexes together, about 16 bytes each.
@@ -56,6 +57,11 @@ impl Position {
     /// Slot in the chunk.
     pub fn slot(self) -> u32 {
         self.0 & 0xffff
+    }
+
+    /// The first slot of the next chunk.
+    fn next_chunk(self) -> Option<Position> {
+        Some(Position((self.0 | 0xffff).checked_add(1)?))
     }
 
     /// The unit of the slot.
@@ -150,6 +156,28 @@ impl Chunk {
     }
 }
 
+/// Which chunks of a directory a slot may lie in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Among {
+    /// All.
+    Chunks,
+    /// Those in which inodes have their homes.
+    Homes,
+    /// Annexes.
+    Annexes,
+}
+
+impl Among {
+    /// May the slot lie in this chunk?
+    pub fn has(self, chunk: DirNo) -> bool {
+        match self {
+            Among::Chunks => true,
+            Among::Homes => !is_annex(chunk),
+            Among::Annexes => is_annex(chunk),
+        }
+    }
+}
+
 /// The index of one directory.
 #[derive(Default, Clone, Debug)]
 pub struct DirIndex {
@@ -159,7 +187,7 @@ pub struct DirIndex {
     cooling: VecDeque<(Transno, Position)>,
     /// Number of slots in use, of each unit that has any.
     live: BTreeMap<Unit, u32>,
-    /// Empty slots that can be used, at once or after their cool-down.
+    /// Empty slots outside of annexes that can be used, at once or after their cool-down.
     idle: u64,
     /// Of each unit: which blocks can be allocated again, and which transaction gave them back.
     holes: BTreeMap<Unit, (u8, Transno)>,
@@ -199,7 +227,12 @@ impl DirIndex {
     /// Adds a free slot.
     pub fn add_free(&mut self, at: Position) {
         self.free.insert(at);
-        self.idle += 1;
+        self.idle += u64::from(self.is_home(at));
+    }
+
+    /// Can the slot be the home of an inode?
+    fn is_home(&self, at: Position) -> bool {
+        self.chunks.get(at.chunk()).is_none_or(|&chunk| !is_annex(chunk))
     }
 
     /// Adds a slot in use.
@@ -305,9 +338,6 @@ pub struct NameIndexes {
     chunks: HashMap<DirNo, Chunk>,
     entries: usize,
     clock: u64,
-    /// While clients replay what the server lost: chunks of this number and above are new, so no
-    /// replay names a place in them.
-    pub replay_safe_from: Option<DirNo>,
 }
 
 impl NameIndexes {
@@ -475,17 +505,24 @@ impl NameIndexes {
         count == 0
     }
 
-    /// The lowest free slot of `dir`, or of its chunk with index `chunk`. Needs a complete index.
-    pub fn lowest_free(
-        &self,
-        pending: &PendingNames,
-        dir: Ino,
-        chunk: Option<usize>,
-    ) -> Option<Position> {
-        let wanted = |at: Position| chunk.is_none_or(|chunk| at.chunk() == chunk);
-        let base = self.dirs.get(&dir).into_iter().flat_map(|index| index.free.iter().copied());
-        let mut base = base.filter(|&at| wanted(at));
-        let base = base.find(|&at| pending.slot_is_free(dir, at).unwrap_or(true));
+    /// The lowest free slot of `dir` in these chunks. The index must be complete.
+    pub fn lowest_free(&self, pending: &PendingNames, dir: Ino, among: Among) -> Option<Position> {
+        let wanted = |at: Position| {
+            let chunk = self.chunk_number(pending, dir, at.chunk());
+            chunk.is_none_or(|chunk| among.has(chunk))
+        };
+        let mut base = None;
+        if let Some(index) = self.dirs.get(&dir) {
+            let mut from = Position(0);
+            loop {
+                let mut free = index.free.range(from..).copied();
+                base = free.find(|&at| pending.slot_is_free(dir, at).unwrap_or(true));
+                let Some(at) = base.filter(|&at| !wanted(at)) else { break };
+                base = None;
+                let Some(next) = at.next_chunk() else { break };
+                from = next;
+            }
+        }
         let freed = pending.of(dir).filter_map(|change| match change {
             Change::Free(at) if wanted(at) && pending.slot_is_free(dir, at) == Some(true) => {
                 Some(at)
@@ -510,13 +547,18 @@ impl NameIndexes {
         count.unwrap_or(0)
     }
 
-    /// Empty slots of `dir`, usable now or after their cool-down. The index must be complete.
+    /// Empty slots of `dir` outside of annexes, usable now or after their cool-down. The index must
+    /// be complete.
     pub fn idle(&self, pending: &PendingNames, dir: Ino) -> u64 {
         let mut count = self.dirs.get(&dir).map_or(0, |index| index.idle);
+        let is_home = |at: Position| {
+            let chunk = self.chunk_number(pending, dir, at.chunk());
+            chunk.is_none_or(|chunk| !is_annex(chunk))
+        };
         for change in pending.of(dir) {
             match change {
-                Change::Take(_) => count -= 1,
-                Change::Free(_) | Change::CoolDown(_) => count += 1,
+                Change::Take(at) if is_home(at) => count -= 1,
+                Change::Free(at) | Change::CoolDown(at) if is_home(at) => count += 1,
                 Change::GiveBack(_, hole) => count -= u64::from(hole.idle),
                 Change::Forget => count = 0,
                 _ => {}
@@ -525,11 +567,19 @@ impl NameIndexes {
         count
     }
 
-    /// The first unit of `dir` whose blocks were given back durably, and their mask. The index must
-    /// be complete.
-    pub fn hole(&self, pending: &PendingNames, dir: Ino, durable: Transno) -> Option<(Unit, u8)> {
-        let holes = &self.dirs.get(&dir)?.holes;
-        let known = holes.iter().take(HOLE_LOOKS).filter(|(_, (_, transno))| *transno <= durable);
+    /// The first unit of `dir` in these chunks whose blocks were given back durably, and their mask.
+    /// The index must be complete.
+    pub fn hole(
+        &self,
+        pending: &PendingNames,
+        (dir, among): (Ino, Among),
+        durable: Transno,
+    ) -> Option<(Unit, u8)> {
+        let index = self.dirs.get(&dir)?;
+        let of = |unit: Unit| index.chunks.get(unit.start().chunk());
+        let wanted = |unit: Unit| of(unit).is_none_or(|&chunk| among.has(chunk));
+        let holes = index.holes.iter().filter(|(unit, _)| wanted(**unit));
+        let known = holes.take(HOLE_LOOKS).filter(|(_, (_, transno))| *transno <= durable);
         known
             .map(|(&unit, &(mask, _))| (unit, pending.remaining_hole(dir, unit, mask)))
             .find(|g| g.1 != 0)
@@ -561,6 +611,15 @@ impl NameIndexes {
                 index.free.insert(at);
             }
         }
+    }
+
+    /// Forgets the free slots of `dir`, until its index is built again.
+    #[cfg(test)]
+    pub fn hide_free(&mut self, dir: Ino) {
+        let Some(index) = self.dirs.get_mut(&dir) else { return };
+        self.entries -= index.entries();
+        index.free.clear();
+        self.entries += index.entries();
     }
 
     /// Makes the changes of a successful transaction the committed state.
@@ -600,13 +659,13 @@ impl NameIndexes {
                 if index.map.is_none() {
                     index.add_live(at);
                 }
-                index.idle = index.idle.saturating_sub(1);
+                index.idle = index.idle.saturating_sub(u64::from(index.is_home(at)));
             }
             Change::Free(at) => index.add_free(at),
             Change::CoolDown(at) => {
                 index.cooling.push_back((transno, at));
                 index.sub_live(at);
-                index.idle += 1;
+                index.idle += u64::from(index.is_home(at));
             }
             Change::Retire(at) => index.sub_live(at),
             Change::GiveBack(unit, hole) => index.give_back(unit, hole, transno),
@@ -718,127 +777,4 @@ impl PendingNames {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DIR: Ino = Ino(9);
-
-    fn names() -> NameIndexes {
-        let mut names = NameIndexes::default();
-        let mut index = DirIndex::unread(vec![DirNo(4)]);
-        index.add_name(hash_name(b"a"), Position(0));
-        index.add_free(Position(1));
-        index.add_free(Position(2));
-        index.unread = None;
-        names.put(DIR, index);
-        names
-    }
-
-    #[test]
-    fn index_changes_are_visible_to_others_only_after_success() {
-        let mut names = names();
-        let mut pending = PendingNames::default();
-        assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(1)));
-        pending.take(DIR, Position(1));
-        pending.add_name(DIR, b"b", Position(1));
-        pending.remove_name(DIR, b"a", Position(0));
-        pending.free(DIR, Position(0));
-        assert_eq!(names.candidates(&pending, DIR, hash_name(b"b")), [Position(1)]);
-        assert_eq!(names.candidates(&pending, DIR, hash_name(b"a")), []);
-        assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(0)));
-        let none = PendingNames::default();
-        assert_eq!(names.candidates(&none, DIR, hash_name(b"a")), [Position(0)]);
-        names.apply(pending, Transno::ZERO);
-        assert_eq!(names.candidates(&none, DIR, hash_name(b"b")), [Position(1)]);
-        assert_eq!(names.candidates(&none, DIR, hash_name(b"a")), []);
-        assert!(names.slot_is_free(&none, DIR, Position(0)));
-        assert!(!names.slot_is_free(&none, DIR, Position(1)));
-    }
-
-    #[test]
-    fn slot_taken_and_freed_in_one_transaction_is_free() {
-        let names = names();
-        let mut pending = PendingNames::default();
-        pending.take(DIR, Position(1));
-        pending.free(DIR, Position(1));
-        assert_eq!(names.lowest_free(&pending, DIR, None), Some(Position(1)));
-        pending.forget(DIR);
-        assert!(names.is_empty(&pending, DIR));
-        assert_eq!(names.lowest_free(&pending, DIR, None), None);
-    }
-
-    #[test]
-    fn index_counts_its_entries_through_every_change() {
-        let mut names = names();
-        let mut pending = PendingNames::default();
-        pending.add_name(DIR, b"b", Position(5));
-        pending.take(DIR, Position(2));
-        pending.take(DIR, Position(2));
-        names.apply(pending, Transno::ZERO);
-        assert_eq!(names.entries, 2 + 1 + 1 + 8);
-        names.forget(DIR);
-        assert_eq!(names.entries, 0);
-    }
-
-    #[test]
-    fn chunk_finds_the_run_of_a_block() {
-        let run =
-            |first, len| ContentRun::present(first, types::MetaBlock(100 + u64::from(first)), len);
-        let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 2 };
-        let chunk = Chunk { descriptor, runs: vec![run(0, 1), run(1, 1), run(2, 2)] };
-        assert_eq!(chunk.run_of(0).map(|r| r.first), Some(0));
-        assert_eq!(chunk.run_of(3).map(|r| r.first), Some(2));
-        assert_eq!(chunk.run_of(4), None);
-        assert_eq!(chunk.allocated(), 4);
-    }
-
-    #[test]
-    fn chunk_replaces_and_joins_its_runs() {
-        let descriptor = Descriptor { owner: DIR, next: DirNo(0), index: 0, used: 20 };
-        let start = types::MetaBlock(100);
-        let mut chunk = Chunk { descriptor, runs: vec![ContentRun::present(0, start, 20)] };
-        chunk.put(ContentRun::hole(8, 8, 3));
-        let (head, tail) = (start, types::MetaBlock(116));
-        let runs = |hole: ContentRun| {
-            vec![ContentRun::present(0, head, 8), hole, ContentRun::present(16, tail, 4)]
-        };
-        assert_eq!(chunk.runs, runs(ContentRun::hole(8, 8, 3)));
-        chunk.put(ContentRun::hole(0, 8, 3));
-        assert_eq!(chunk.runs, [ContentRun::hole(0, 16, 3), ContentRun::present(16, tail, 4)]);
-        chunk.put(ContentRun::present(0, head, 16));
-        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)], "one run again");
-        chunk.cut(18);
-        chunk.put(ContentRun::present(18, types::MetaBlock(118), 2));
-        assert_eq!(chunk.runs, [ContentRun::present(0, head, 20)]);
-    }
-
-    #[test]
-    fn given_back_blocks_are_reused_only_when_that_is_durable() {
-        let transno = |lsn| Transno { epoch: types::Epoch(1), lsn: types::Lsn(lsn) };
-        let mut names = names();
-        let mut pending = PendingNames::default();
-        let unit = Position(0).unit();
-        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 2));
-        pending.take(DIR, Position(1));
-        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (1, 1));
-        pending.cool_down(DIR, Position(1));
-        pending.give_back(DIR, unit, Hole { mask: 1, idle: 2, reusable: true });
-        assert_eq!((names.live(&pending, DIR, unit), names.idle(&pending, DIR)), (0, 0));
-        assert_eq!(names.lowest_free(&pending, DIR, None), None);
-        assert_eq!(names.hole(&pending, DIR, transno(9)), None, "not in the same transaction");
-        names.apply(pending, transno(5));
-        let none = PendingNames::default();
-        assert_eq!(names.idle(&none, DIR), 0);
-        assert_eq!(names.hole(&none, DIR, transno(4)), None);
-        names.end_cool_down(DIR, transno(5));
-        assert_eq!(names.lowest_free(&none, DIR, None), None, "its block was given back");
-        assert_eq!(names.hole(&none, DIR, transno(5)), Some((unit, 1)));
-        let mut pending = PendingNames::default();
-        pending.regain(DIR, unit, 1);
-        pending.free(DIR, Position(0));
-        assert_eq!(names.hole(&pending, DIR, transno(5)), None);
-        names.apply(pending, transno(6));
-        assert_eq!(names.lowest_free(&none, DIR, None), Some(Position(0)));
-        assert_eq!(names.hole(&none, DIR, transno(6)), None);
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::entry::refuse_orphan_dir;
 use super::view::Names;
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
 use engine::error::Stop;
@@ -71,7 +71,7 @@ impl Names<'_, '_> {
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn attr(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
-        if ino == ORPHAN_DIR {
+        if is_orphan_dir(ino) {
             return Ok(None);
         }
         match self.locate(ino)? {
@@ -114,7 +114,7 @@ impl Names<'_, '_> {
     /// `Stale` if there is no such inode.
     pub fn parent(&mut self, dir: Ino) -> Result<Option<Ino>, Stop> {
         let spot = self.locate(dir)?.ok_or(Stop::Fault(Fault::Stale))?;
-        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE && parent != ORPHAN_DIR))
+        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE && !is_orphan_dir(parent)))
     }
 
     /// A directory and name under which an inode lies. `None` for the root, and for an inode in the

@@ -8,6 +8,7 @@
 //! - slots never move while a directory exists, so a readdir cookie (position + 1) stays valid;
 //! - every operation is bounded, except those that return how far they came.
 
+mod chunk_numbers;
 mod dir_content;
 mod entry;
 mod find;
@@ -27,6 +28,7 @@ mod slot_scan;
 mod view;
 mod xattr;
 
+pub(crate) use chunk_numbers::{ChunkNumbers, Replays};
 pub(crate) use find::Spot;
 pub(crate) use index::{Chunk, NameIndexes, PendingNames, Position};
 pub use inode::{InodeCounts, NewInode};
@@ -47,5 +49,7 @@ mod crash_tests;
 mod huge_tests;
 #[cfg(test)]
 mod large_tests;
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 mod tests;

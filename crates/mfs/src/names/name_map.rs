@@ -19,9 +19,8 @@ use super::index::{Chunk, Position};
 use super::view::Names;
 use crate::format::chunk::{Descriptor, MAP_CHUNK};
 use crate::format::lmap::{self, NameMapEntry, bucket_of, hash_of, parent_of};
-use crate::format::number::{CHUNK_BLOCKS, DIRNO_MAX, ORPHAN_DIR};
+use crate::format::number::{CHUNK_BLOCKS, is_orphan_dir};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::trees::NEXT_CHUNK;
 use engine::error::Stop;
 use engine::format::block::BlockType;
 
@@ -317,11 +316,8 @@ impl Names<'_, '_> {
     /// Adds a chunk of a map after `last`. The caller enters the first one into the directory's
     /// slot.
     fn add_map_chunk(&mut self, dir: Ino, last: Option<DirNo>) -> Result<DirNo, Stop> {
-        let number = DirNo(self.txn.root(NEXT_CHUNK)?);
-        if number.0 > DIRNO_MAX {
-            return Err(Stop::Fault(Fault::NoSpace));
-        }
-        self.txn.set_root(NEXT_CHUNK, number.0 + 1)?;
+        // No slot, and so no home of an inode, is in it.
+        let number = self.new_chunk_number(true)?;
         let mut index = MAP_CHUNK;
         if let Some(last) = last {
             let mut chunk = self.chunk(last)?.clone();
@@ -382,7 +378,7 @@ impl Names<'_, '_> {
         // Building the map reads all of the content and keeps it cached.
         let least = self.txn.volatile().limits.blocks.min(self.txn.cache_capacity() as u64 / 4);
         let blocks = self.locate_live(dir)?.1.blocks();
-        let may = (least..=2 * least).contains(&blocks) && dir != ORPHAN_DIR;
+        let may = (least..=2 * least).contains(&blocks) && !is_orphan_dir(dir);
         if !may || self.map_of(dir).is_some() || !self.has_room_for_map(blocks) {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use super::view::Names;
 use crate::format::namespace::{
     NAMESPACE_KEY, NAMESPACE_VALUE, NamespaceEntry, Stream, decode_start, encode_start,
 };
-use crate::format::number::ORPHAN_DIR;
+use crate::format::number::is_orphan_dir;
 use crate::format::slot::{Slot, SlotState};
 use crate::trees::NAMESPACE;
 use engine::btree::Finger;
@@ -151,7 +151,7 @@ impl Names<'_, '_> {
     fn entry_in(&mut self, parent: Ino, slot: &Slot) -> Result<Option<NamespaceEntry>, Stop> {
         let indexed = slot.state() == SlotState::Inode
             && slot.kind() == FileKind::Directory
-            && parent != ORPHAN_DIR
+            && !is_orphan_dir(parent)
             && parent != Ino::NONE;
         if !indexed {
             return Ok(None);

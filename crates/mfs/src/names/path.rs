@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::{Fault, FileKind, HashSet, Ino};
 
 use super::view::Names;
+use crate::format::number::{is_root_dir, root_dir};
 use crate::handle::Mfs;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -37,7 +38,7 @@ impl Names<'_, '_> {
             return Ok(None);
         }
         let (mut at, mut names) = (ino, Vec::new());
-        while at != Ino::ROOT {
+        while !is_root_dir(at) {
             let Some((dir, name)) = self.entry_of(at)? else { return Ok(None) };
             names.push(name);
             if names.len() > DEPTH_MAX {
@@ -110,13 +111,14 @@ impl Mfs {
             };
             let mut paths = Paths::default();
             match attr.kind {
-                _ if ino == Ino::ROOT => paths.paths.push(b"/".to_vec()),
+                _ if is_root_dir(ino) => paths.paths.push(b"/".to_vec()),
                 FileKind::Directory => paths.missing = 1,
                 _ => paths.missing = attr.nlink,
             }
             all.found.insert(ino, paths);
         }
-        let (mut queue, mut met) = (VecDeque::from([Ino::ROOT]), HashSet::default());
+        let root = root_dir(self.superblock().shard);
+        let (mut queue, mut met) = (VecDeque::from([root]), HashSet::default());
         while let Some(dir) = queue.pop_front().filter(|_| !all.is_done()) {
             match self.names_in(dir, &mut all, (&mut queue, &mut met)).await {
                 Err(StoreError::Corrupt { block, what }) => {

@@ -27,7 +27,7 @@ use super::find::Spot;
 use super::view::Names;
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
 use crate::format::namespace::NamespaceEntry;
-use crate::format::number::SYSTEM_CHUNK;
+use crate::format::number::{is_root_dir, is_system};
 use crate::format::slot::Slot;
 use crate::handle::Mfs;
 use crate::trees::CHUNKS;
@@ -121,10 +121,10 @@ impl Names<'_, '_> {
         slot: &Slot,
         behind: Option<MetaBlock>,
     ) -> Result<bool, Stop> {
-        if parent == Ino::ROOT || parent == Ino::NONE {
+        if is_root_dir(parent) || parent == Ino::NONE {
             // The root itself and the orphan directory lie in the system's chunk, which is no
             // user's tree.
-            return Ok(parent == Ino::ROOT);
+            return Ok(is_root_dir(parent));
         }
         if behind.is_some() {
             return Ok(false);
@@ -173,7 +173,7 @@ impl Names<'_, '_> {
             }
             next = Some(DirNo(number.0 + 1));
             let sound = Descriptor::decode(&value).is_some();
-            if number == SYSTEM_CHUNK || !sound || !self.ensure_chunk(number)? {
+            if is_system(number) || !sound || !self.ensure_chunk(number)? {
                 continue;
             }
             let freed = self.trim_chunk(number)?;

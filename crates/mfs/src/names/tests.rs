@@ -7,7 +7,7 @@ use types::{Attr, Fault, FileKind, Ino, Name};
 
 use super::NewInode;
 use crate::handle::Mfs;
-use crate::testing::{formatted, formatted_in, new_inode, now, random, run};
+use crate::testing::{begin_replays, formatted, formatted_in, new_inode, now, random, run};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -485,14 +485,11 @@ fn removed_directory_is_empty_and_is_freed_in_steps() {
         create(&mfs, other, &format!("{n}"), FileKind::Fifo);
     }
     // While clients replay, an emptied directory keeps its blocks.
-    run(&mfs, |txn| txn.names().begin_replays());
+    begin_replays(&mfs);
     for n in 0..3000 {
         run(&mfs, |txn| unlink(txn, dir, &name(format!("{n}"))));
     }
-    run(&mfs, |txn| {
-        txn.names().end_replays();
-        Ok(())
-    });
+    run(&mfs, |txn| txn.names().end_replays());
     let free = run(&mfs, |txn| Ok(txn.meta_space().1));
     run(&mfs, |txn| {
         txn.names().remove_name(top, &name("dir"))?;
@@ -704,7 +701,7 @@ fn replay_finds_its_slot_in_given_back_blocks() {
     for n in 0..200 {
         remove(&second, dir, &format!("{n}"));
     }
-    run(&second, |txn| txn.names().begin_replays());
+    begin_replays(&second);
     for (n, &ino) in made.iter().enumerate().rev() {
         let text = name(format!("{n}"));
         let kind = FileKind::Regular;
@@ -715,10 +712,7 @@ fn replay_finds_its_slot_in_given_back_blocks() {
         // Removed at once: no block that another replay names may be freed.
         run(&second, |txn| unlink(txn, dir, &text));
     }
-    run(&second, |txn| {
-        txn.names().end_replays();
-        Ok(())
-    });
+    run(&second, |txn| txn.names().end_replays());
     // Units that a replay emptied keep their blocks for the next names in the directory; when these
     // are removed the blocks are given back.
     let blocks = || run(&second, |txn| txn.names().attr(dir)).unwrap().blocks;

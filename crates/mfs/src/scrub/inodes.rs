@@ -5,7 +5,7 @@ use types::{DirNo, FileKind, Ino, MetaBlock, Name, Segment};
 
 use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, Txn};
 use crate::format::layout;
-use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
+use crate::format::number::{SlotPlace, home_of, is_orphan_dir, reuse_of};
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot::{Slot, SlotState};
 use crate::format::xattr::{BLOB_MAX, decode_xattrs};
@@ -146,7 +146,7 @@ fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
         return Ok(Some(Look { slot, wrong, blobs: Vec::new(), layout: Vec::new() }));
     }
     if slot.state() != SlotState::Empty {
-        let hidden = dir == ORPHAN_DIR || dir == Ino::NONE;
+        let hidden = is_orphan_dir(dir) || dir == Ino::NONE;
         let legal = if hidden { slot.name().is_empty() } else { Name::new(slot.name()).is_ok() };
         if !legal {
             wrong.push((ProblemKind::BadName, format!("{:?}", slot.name())));
@@ -196,7 +196,7 @@ fn look_at_inode(
         wrong.push((ProblemKind::DuplicateInode, "it is at home, too".into()));
     }
     let is_orphan = ORPHANS.get(txn, &key)?.is_some();
-    if is_orphan != (slot.nlink() == 0) && ino != ORPHAN_DIR {
+    if is_orphan != (slot.nlink() == 0) && !is_orphan_dir(ino) {
         wrong.push((ProblemKind::WrongOrphan, format!("{} links", slot.nlink())));
     }
     let xattrs = match slot.xattr_blob() {

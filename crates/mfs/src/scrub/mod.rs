@@ -31,7 +31,7 @@ use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
 
 use crate::format::chunk::decode_key;
 use crate::format::namespace;
-use crate::format::number::{SYSTEM_CHUNK, SlotPlace};
+use crate::format::number::{SlotPlace, is_system};
 use crate::format::segment::decode_item;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::PagRecord;
@@ -521,7 +521,7 @@ fn look_at(txn: &mut Txn<'_>, number: DirNo) -> Result<Option<Looked>, Stop> {
     let Some(chunk) = txn.names().read_chunk(number)? else { return Ok(None) };
     let descriptor = chunk.descriptor;
     let mut wrong = Vec::new();
-    if number != SYSTEM_CHUNK {
+    if !is_system(number) {
         let owner = match txn.names().locate(descriptor.owner)? {
             Some(spot) => Some(txn.names().load(&spot)?.kind()),
             None => None,

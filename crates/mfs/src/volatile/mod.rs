@@ -17,7 +17,7 @@ pub(crate) mod space;
 
 use types::Transno;
 
-use crate::names::{NameIndexes, PendingNames};
+use crate::names::{NameIndexes, PendingNames, Replays};
 use layouts::LayoutLimits;
 use listing::ListingReadahead;
 use maps::MapLimits;
@@ -30,6 +30,8 @@ use space::SpaceHints;
 #[derive(Default)]
 pub struct VolatileState {
     pub(crate) names: NameIndexes,
+    /// The replays of clients after a restart.
+    pub(crate) replays: Replays,
     pub(crate) space: SpaceHints,
     pub(crate) placement: Placement,
     pub(crate) namespace: Searches,

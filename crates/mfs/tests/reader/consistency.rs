@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::device::BLOCK;
-use crate::directory::{ORPHAN_DIRECTORY, ROOT};
 use crate::image::{Image, NamedInode};
 use crate::inode::{INODE, Inode, Kind, Slot};
 use crate::superblock::LAYOUT_BLOCKS;
@@ -81,7 +80,7 @@ fn orphan_directory(image: &Image, orphans: &[Inode], named: &BTreeMap<u64, &Ino
         assert!(is_orphan != named.contains_key(&slot.ino));
         Ok(())
     };
-    image.list(&image.locate(ORPHAN_DIRECTORY).unwrap(), &mut one).unwrap();
+    image.list(&image.locate(image.superblock.orphan_directory()).unwrap(), &mut one).unwrap();
     assert_eq!(found_orphans, orphans.len());
 }
 
@@ -99,8 +98,9 @@ fn names(image: &Image, found: &[NamedInode]) {
 /// The index has every directory except the root and orphans, with its parent's first chunk and its
 /// own creator (7.4).
 fn namespace_index(image: &Image, found: &[NamedInode]) {
+    let root = image.superblock.root();
     let dirs =
-        found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != ROOT);
+        found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != root);
     let mut expected: Vec<_> = dirs
         .map(|found| {
             let (parent, dir) =

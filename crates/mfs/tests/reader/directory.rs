@@ -7,10 +7,8 @@ use crate::device::{
 use crate::inode::{LINK, Slot};
 use crate::tree::{DIRECTORY_TABLE, MOVED};
 
-/// The orphan directory, which is hidden.
-pub const ORPHAN_DIRECTORY: u64 = 2;
-pub const ROOT: u64 = 1;
-const SYSTEM_CHUNK: u64 = 0;
+/// The number within its shard of the system's chunk.
+const SYSTEM_CHUNK: u32 = 0;
 /// Most blocks of a chunk, and slot numbers of each block.
 const CHUNK_BLOCKS: u64 = 8192;
 const BLOCK_SLOTS: u64 = 8;
@@ -106,7 +104,7 @@ impl Image {
         let place = found.blocks.get((slot / BLOCK_SLOTS) as usize);
         let Some(&Some(block)) = place.filter(|_| index < MAP_CHUNKS) else { return Ok(None) };
         let usual = self.superblock.content_type();
-        let kind = if chunk == SYSTEM_CHUNK { CONTENT } else { usual };
+        let kind = if chunk as u32 == SYSTEM_CHUNK { CONTENT } else { usual };
         let data = self.device.read(block, kind)?;
         match slot_at(&data, slot % BLOCK_SLOTS) {
             Some(bytes) if bytes[0] != 0 => Slot::decode(bytes, block).map(Some),

@@ -11,7 +11,7 @@ use redbud_mfs::{
     SlotSize, Stop, Txn,
 };
 use types::{
-    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, SegmentState,
+    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, SegmentState, ShardId,
     Timestamp, Uuid,
 };
 
@@ -29,6 +29,7 @@ const PAG_BLOCKS: u64 = 6000;
 /// The properties of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    pub shard: u8,
     pub slots: SlotSize,
     pub inline: bool,
     pub near: bool,
@@ -123,7 +124,7 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
         one_of_each_kind(&mfs, client).await;
         fragmented(&mfs, client).await;
         let mut cuts = Vec::new();
-        let mut random = RandomOperations::new(client);
+        let mut random = RandomOperations::new(client, run(&mfs, |txn| Ok(txn.root_dir())).await);
         for n in 0..plan.operations {
             random.operation(&mfs, n).await;
             // Log commits and checkpoints run meanwhile.
@@ -160,13 +161,14 @@ async fn format(env: &Env, plan: Plan) {
         features: plan.features(),
         force: false,
     };
-    Mfs::format(env, &device, &format).await.unwrap();
+    Mfs::format_shard(env, &device, ShardId(plan.shard), &format).await.unwrap();
 }
 
 /// Makes a directory that is large enough for a name map, and removes every third name.
 async fn large_directory(mfs: &Mfs, names: u32) {
     let dir = run(mfs, |txn| {
-        txn.names().create(Ino::ROOT, &name("large"), &new(FileKind::Directory, 1), None)
+        let root = txn.root_dir();
+        txn.names().create(root, &name("large"), &new(FileKind::Directory, 1), None)
     })
     .await;
     for first in (0..names).step_by(20) {
@@ -186,7 +188,8 @@ async fn large_directory(mfs: &Mfs, names: u32) {
 /// Makes an inode of each kind, with everything that may belong to it.
 async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
     let dir = run(mfs, |txn| {
-        txn.names().create(Ino::ROOT, &name("special"), &new(FileKind::Directory, 2), None)
+        let root = txn.root_dir();
+        txn.names().create(root, &name("special"), &new(FileKind::Directory, 2), None)
     })
     .await;
     run(mfs, |txn| {
@@ -219,8 +222,11 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
 /// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
 async fn fragmented(mfs: &Mfs, client: ClientId) {
     let new_dir = new(FileKind::Directory, 3);
-    let dir =
-        run(mfs, |txn| txn.names().create(Ino::ROOT, &name("fragmented"), &new_dir, None)).await;
+    let dir = run(mfs, |txn| {
+        let root = txn.root_dir();
+        txn.names().create(root, &name("fragmented"), &new_dir, None)
+    })
+    .await;
     for count in [1, 14, 40, 200, 400, 900] {
         let text = name(&format!("{count}"));
         let ino =
@@ -249,11 +255,10 @@ const LARGE_TRANSACTION: u64 = 60_000;
 /// Runs a large transaction and waits until it is durable.
 async fn large_transaction(mfs: &Mfs, n: u64) {
     run(mfs, |txn| {
-        let ino = match txn.names().lookup(Ino::ROOT, &name("wide"))? {
+        let root = txn.root_dir();
+        let ino = match txn.names().lookup(root, &name("wide"))? {
             Some(ino) => ino,
-            None => {
-                txn.names().create(Ino::ROOT, &name("wide"), &new(FileKind::Regular, n), None)?
-            }
+            None => txn.names().create(root, &name("wide"), &new(FileKind::Regular, n), None)?,
         };
         txn.names().set_xattr(ino, b"user.wide", &vec![n as u8 | 1; LARGE_TRANSACTION as usize])
     })
@@ -271,8 +276,8 @@ struct RandomOperations {
 }
 
 impl RandomOperations {
-    fn new(client: ClientId) -> RandomOperations {
-        RandomOperations { rng: SimRng::new(7), client, dirs: vec![Ino::ROOT], pool: Vec::new() }
+    fn new(client: ClientId, root: Ino) -> RandomOperations {
+        RandomOperations { rng: SimRng::new(7), client, dirs: vec![root], pool: Vec::new() }
     }
 
     async fn operation(&mut self, mfs: &Mfs, n: u64) {
@@ -406,9 +411,10 @@ impl Contents {
 }
 
 async fn walk(mfs: &Mfs) -> Vec<NamedInode> {
-    let root = run(mfs, |txn| inode(txn, Ino::ROOT)).await;
-    let mut found = vec![NamedInode { path: Vec::new(), parent: Ino::ROOT.0, inode: root }];
-    let mut queue = VecDeque::from([(Vec::new(), Ino::ROOT)]);
+    let root = run(mfs, |txn| Ok(txn.root_dir())).await;
+    let inode_of_root = run(mfs, |txn| inode(txn, root)).await;
+    let mut found = vec![NamedInode { path: Vec::new(), parent: root.0, inode: inode_of_root }];
+    let mut queue = VecDeque::from([(Vec::new(), root)]);
     while let Some((above, dir)) = queue.pop_front() {
         for entry in run(mfs, |txn| txn.names().readdir(dir, 0, 1_000_000)).await {
             let path = [&above[..], b"/", entry.name.as_bytes()].concat();

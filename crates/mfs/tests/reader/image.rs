@@ -6,7 +6,6 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::device::{Block, Device, Error, ROOTS, big, damaged, u64_at};
-use crate::directory::ROOT;
 use crate::inode::{Inode, Kind, LINK};
 use crate::log::{Redone, check_journal, redo};
 use crate::superblock::Superblock;
@@ -54,11 +53,11 @@ impl Image {
 
     /// All names: a directory before its entries, and entries in the order of their slots.
     pub fn walk(&self) -> Result<Vec<NamedInode>, Error> {
-        let root = self.locate(ROOT)?;
-        let mut found =
-            vec![NamedInode { path: Vec::new(), parent: ROOT, inode: self.inode(&root)? }];
+        let parent = self.superblock.root();
+        let root = self.locate(parent)?;
+        let mut found = vec![NamedInode { path: Vec::new(), parent, inode: self.inode(&root)? }];
         let (mut queue, mut visited) =
-            (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([ROOT]));
+            (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([parent]));
         while let Some((above, dir)) = queue.pop_front() {
             self.list(&dir, &mut |slot| {
                 let path = [&above[..], b"/", &slot.name].concat();

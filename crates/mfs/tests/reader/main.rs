@@ -153,6 +153,7 @@ fn check(name: &str, disk: &SimDisk) -> Image {
 }
 
 const USUAL: Plan = Plan {
+    shard: 0,
     slots: SlotSize::Bytes512,
     inline: true,
     near: true,
@@ -167,7 +168,8 @@ fn reader_agrees_with_the_store_on_images_of_each_kind() {
     for (slots, content) in SlotSize::ALL.into_iter().zip(sizes) {
         for kind in 0..8 {
             let (inline, near, cut) = (kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
-            let plan = Plan { slots, inline, near, cut, ..USUAL };
+            let shard = if inline { 0 } else { 200 };
+            let plan = Plan { shard, slots, inline, near, cut, ..USUAL };
             let image = check(&format!("{slots:?}-{kind}"), &make(plan));
             assert_eq!(image.device.redone.groups > 0, cut, "{plan:?}");
             // The reader must have read blocks of every type.

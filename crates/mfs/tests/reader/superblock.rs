@@ -18,6 +18,8 @@ const KNOWN: u64 = 0x7f;
 #[derive(Debug)]
 pub struct Superblock {
     pub name: String,
+    /// The shard that issues numbers here.
+    shard: u8,
     pub uuid: [u8; 16],
     pub blocks: u64,
     pub log_first: u64,
@@ -37,6 +39,16 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// The number of the shard's root directory (6).
+    pub fn root(&self) -> u64 {
+        u64::from(self.shard) << 56 | 1
+    }
+
+    /// The number of the orphan directory, which is hidden (6).
+    pub fn orphan_directory(&self) -> u64 {
+        u64::from(self.shard) << 56 | 2
+    }
+
     /// The superblock of the file system on `file`: the newer of two whole copies, or the only
     /// whole one.
     pub fn find(file: &File) -> Result<Superblock, Error> {
@@ -185,7 +197,7 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
         () => {}
     }
     let name_len = usize::from(u16_at(data, 132)).min(64);
-    let reserved = [44..48, 136 + name_len..200, 208..224, 3344..BLOCK];
+    let reserved = [45..48, 136 + name_len..200, 208..224, 3344..BLOCK];
     if reserved.into_iter().any(|range| !is_zero(&data[range])) {
         return damaged(place, "reserved bytes are not zero");
     }
@@ -201,6 +213,7 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
     };
     let superblock = Superblock {
         name: String::from_utf8_lossy(&data[136..136 + name_len]).into_owned(),
+        shard: data[44],
         uuid,
         blocks: u64_at(data, 72),
         log_first: first,

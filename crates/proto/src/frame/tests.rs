@@ -2,8 +2,8 @@ use types::{Ahead, BlockRange, HeldRange, PagBlock, PagId, Rights, Timestamp, Tr
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment, SegmentState};
 
 use super::*;
-use crate::mds::*;
-use crate::wire::Bytes;
+use crate::mds::{Message, *};
+use crate::wire::{Appended, Bytes};
 
 fn attr() -> Attr {
     let time = Timestamp { seconds: -5, nanos: 7 };
@@ -136,12 +136,21 @@ fn samples() -> Vec<Message> {
                 description: "test".into(),
                 auth: Bytes::default(),
                 lease_ms: 0,
+                expected: Appended(Some(Expected {
+                    server: types::ServerId(1),
+                    role: METADATA_SERVER,
+                    fs_uuid: Uuid([1; 16]),
+                    map: 1,
+                })),
             },
         },
         Message::Welcome {
             welcome: Welcome {
                 version: 1,
                 features: 0,
+                server: types::ServerId(1),
+                role: METADATA_SERVER,
+                map: 1,
                 fs_uuid: Uuid([1; 16]),
                 client: ClientId(3),
                 epoch: types::Epoch(2),
@@ -149,7 +158,7 @@ fn samples() -> Vec<Message> {
                 survived: Transno::ZERO,
                 lease_ms: 30_000,
                 slots: 64,
-                pags: vec![PagInfo {
+                offer: vec![PagInfo {
                     device: Uuid([6; 16]),
                     id: PagId(0),
                     uuid: Uuid([2; 16]),
@@ -221,7 +230,7 @@ fn messages_survive_the_stream_however_it_is_split() {
     let bytes = stream();
     let expected: Vec<Received> = samples().into_iter().map(Received::Message).collect();
     for step in [1, 2, 7, 13, 100, bytes.len()] {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<Mds>::new();
         let mut got = Vec::new();
         for chunk in bytes.chunks(step) {
             let mut buffer = decoder.lend();
@@ -242,7 +251,7 @@ fn flipped_bit_anywhere_is_detected_before_the_message_is_used() {
     for bit in (0..bytes.len() * 8).step_by(3) {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<Mds>::new();
         decoder.push(&flipped);
         let mut count = 0;
         while let Ok(Some(received)) = decoder.next() {
@@ -293,7 +302,7 @@ fn count_beyond_the_message_allocates_nothing() {
 
 #[test]
 fn frame_longer_than_the_limit_ends_the_stream() {
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::<Mds>::new();
     let mut header = MAGIC.to_le_bytes().to_vec();
     header.extend_from_slice(&u32::MAX.to_le_bytes());
     header.extend_from_slice(&[0; 4]);
@@ -321,7 +330,7 @@ fn request_with_an_unknown_operation_reveals_its_slot() {
     frame.extend_from_slice(&len);
     frame.extend_from_slice(&crc32c_append(crc32c(&len), &payload).to_le_bytes());
     frame.extend_from_slice(&payload);
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::<Mds>::new();
     decoder.push(&frame);
     assert_eq!(decoder.next(), Ok(Some(Received::Unknown { slot: 6, seq: 11 })));
 }
@@ -350,7 +359,7 @@ fn bytes_of_a_request_are_those_of_version_4() {
         other[at] += 1;
         let len = (other.len() as u32).to_le_bytes();
         let crc = crc32c_append(crc32c(&len), &other).to_le_bytes();
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<Mds>::new();
         decoder.push(&[&MAGIC.to_le_bytes()[..], &len, &crc, &other].concat());
         assert_eq!(decoder.next(), Ok(Some(Received::Unknown { slot: 3, seq: 9 })));
     }

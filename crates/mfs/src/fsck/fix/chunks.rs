@@ -5,14 +5,16 @@ use types::{Attr, DirNo, Fault, FileKind, Ino, Lsn, MetaBlock};
 use super::slots::{free_name, lost_and_found, private_directory, put_slot, rescue};
 use super::{Blocks, Change, Done, Evidence, Fixer};
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key, decode_key};
-use crate::format::number::{DIRNO_MAX, ORPHAN_DIR, SYSTEM_CHUNK, SlotPlace, home_of, reuse_of};
+use crate::format::number::{
+    SlotPlace, home_of, is_orphan_dir, is_root_dir, is_system, reuse_of, system_chunk,
+};
 use crate::format::slot::{RETIRED, SLOTS_PER_BLOCK, Slot};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::{Fix, SlotAt};
 use crate::fsck::stranded::{BlockEvidence, ShortDirectory, block_evidence};
 use crate::mkfs::first_attr;
 use crate::names::Chunk;
-use crate::trees::{CHUNKS, NEXT_CHUNK};
+use crate::trees::CHUNKS;
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -34,7 +36,7 @@ impl Fixer {
                         format!("block {index} of chunk {number} is empty, its slots are lost");
                     let (chunk, first) = (*number, index * SLOTS_PER_BLOCK);
                     // The loss of the system's chunk is reported where it is rebuilt.
-                    let dir = dir.filter(|_| chunk != SYSTEM_CHUNK);
+                    let dir = dir.filter(|_| !is_system(chunk));
                     let count = txn.slots().per_block();
                     let lost = dir.map(|dir| Loss::Slots { dir, chunk, first, count });
                     Ok(Change::with_losses(line, lost))
@@ -117,7 +119,7 @@ impl Fixer {
     /// Rebuilds a missing chunk from the blocks whose inodes say that they belong to it.
     async fn find(&mut self, number: DirNo, owner: Ino, index: u32) -> Done {
         let Some(blocks) = self.blocks_of(number).await? else {
-            if number == SYSTEM_CHUNK {
+            if is_system(number) {
                 let done = self.change(|txn| new_system_chunk(txn).map(drop)).await?;
                 return Ok(done.then(|| "the system's chunk was made anew".into()));
             }
@@ -204,12 +206,17 @@ impl Fixer {
         &mut self,
         blocks: Vec<(Lsn, MetaBlock)>,
     ) -> Result<Vec<(DirNo, Blocks)>, StoreError> {
-        let next = self.check.read(|txn| txn.root(NEXT_CHUNK)).await?.unwrap_or(DIRNO_MAX);
-        let known = self.check.tree.chunks.keys().next_back().copied();
-        let named = self.check.stranded.iter().filter_map(|(_, said)| said.highest());
-        let first = named.chain(known).fold(next, |first, chunk| first.max(chunk.0 + 1));
-        let numbered = (first..DIRNO_MAX).zip(blocks);
-        Ok(numbered.map(|(number, block)| (DirNo(number), Blocks::from([(0, block)]))).collect())
+        let Some(mut numbers) = self.check.read(|txn| txn.names().chunk_numbers()).await? else {
+            return Ok(Vec::new());
+        };
+        let shard = self.check.shard;
+        let known = self.check.tree.chunks.keys().copied();
+        let named = self.check.stranded.iter().flat_map(|(_, said)| said.chunks());
+        let here = known.chain(named).filter(|chunk| chunk.shard() == shard);
+        here.for_each(|chunk| numbers.note(chunk.number()));
+        let number = |block| Some((DirNo::of(shard, numbers.ordinary().ok()?), block));
+        let numbered = blocks.into_iter().map_while(number);
+        Ok(numbered.map(|(number, block)| (number, Blocks::from([(0, block)]))).collect())
     }
 
     /// Makes chunks that are missing in the table and that nothing leads to. If exactly one
@@ -229,9 +236,9 @@ impl Fixer {
             fill(&mut chunk, &blocks);
             self.change(|txn| {
                 write_chunk(txn, number, Some(&chunk))?;
-                if txn.root(NEXT_CHUNK)? <= number.0 {
-                    txn.set_root(NEXT_CHUNK, number.0 + 1)?;
-                }
+                let mut numbers = txn.names().chunk_numbers()?;
+                numbers.note(number.number());
+                txn.names().set_chunk_numbers(numbers)?;
                 short.map_or(Ok(()), |short| link_behind(txn, short.last, number))
             })
             .await?;
@@ -416,7 +423,7 @@ fn adopt(txn: &mut Txn<'_>, number: DirNo, lost: &impl Fn(DirNo) -> bool) -> Res
         Some(_) => Some(txn.names().locate_live(owner)?.1),
         None => None,
     };
-    let gone = (there.is_none() && owner != ORPHAN_DIR && owner != Ino::NONE).then_some(owner);
+    let gone = (there.is_none() && !is_orphan_dir(owner) && owner != Ino::NONE).then_some(owner);
     let made = match &there {
         Some(slot) if slot.kind() == FileKind::Directory && slot.body() != 0 => {
             return append(txn, owner, DirNo(slot.body()), number, chunk);
@@ -511,7 +518,7 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
     slot.set_inode(b"", &first_attr(ino));
     slot.set_body(body.0);
     put_slot(txn, SlotAt { home, place }, &slot)?;
-    let lost = (ino == Ino::ROOT).then_some(Loss::Root { content: body.0 == 0 });
+    let lost = is_root_dir(ino).then_some(Loss::Root { root: ino, content: body.0 == 0 });
     Ok(Change::with_losses(format!("inode {ino} was made anew"), lost))
 }
 
@@ -519,9 +526,9 @@ fn system_slot(txn: &mut Txn<'_>, ino: Ino, body: DirNo) -> Result<Change, Stop>
 fn new_system_chunk(txn: &mut Txn<'_>) -> Result<MetaBlock, Stop> {
     let home = txn.alloc_meta(1, None)?;
     empty_block(txn, home, BlockType::Directory)?;
-    let descriptor = Descriptor { owner: Ino::NONE, next: SYSTEM_CHUNK, index: 0, used: 1 };
+    let descriptor = Descriptor { owner: Ino::NONE, next: DirNo(0), index: 0, used: 1 };
     let chunk = Chunk { descriptor, runs: vec![ContentRun::present(0, home, 1)] };
-    write_chunk(txn, SYSTEM_CHUNK, Some(&chunk))?;
+    write_chunk(txn, system_chunk(txn.shard()), Some(&chunk))?;
     Ok(home)
 }
 

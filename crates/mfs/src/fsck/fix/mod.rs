@@ -24,7 +24,7 @@ use super::gaps::Gaps;
 use super::lost::Loss;
 use super::plan::Fix;
 use crate::handle::Mfs;
-use crate::trees::{BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
+use crate::trees::{ANNEXES, BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -205,7 +205,10 @@ impl Fixer {
     pub(super) async fn apply(&mut self, fix: &Fix) -> Done {
         match fix {
             Fix::AddFeature(feature) => Ok(self.add_feature(*feature).map(Change::from)),
-            Fix::NextChunk(next) => self.raise(NEXT_CHUNK, *next, "chunk").await,
+            Fix::ChunkNumbers(numbers) => {
+                let done = self.raise(NEXT_CHUNK, numbers.next, "chunk").await?;
+                Ok(self.raise(ANNEXES, numbers.annexes, "annex").await?.or(done))
+            }
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
             Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
             Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,

@@ -4,7 +4,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 
 use super::{Change, Done, Fixer};
 use crate::format::layout;
-use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, reuse_of};
+use crate::format::number::{SlotPlace, home_of, is_orphan_dir, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
 use crate::format::xattr::{Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::fsck::lost::{KnownName, Loss};
@@ -46,7 +46,7 @@ fn losing_name(
 ) -> Result<Option<Loss>, Stop> {
     let dir = directory_at(txn, at)?;
     let (name, ino) = (slot.name().to_vec(), slot.ino());
-    let told = dir != ORPHAN_DIR && dir != Ino::NONE && !name.is_empty();
+    let told = !is_orphan_dir(dir) && dir != Ino::NONE && !name.is_empty();
     Ok(told.then_some(Loss::Name { dir, name, ino, gone }))
 }
 
@@ -60,11 +60,12 @@ fn change_slot(txn: &mut Txn<'_>, at: SlotAt, change: impl FnOnce(&mut Slot)) ->
 
 /// The directory for unreachable inodes; made if it does not exist.
 pub(super) fn lost_and_found(txn: &mut Txn<'_>) -> Result<Ino, Stop> {
+    let root = txn.root_dir();
     for name in LOST_AND_FOUND {
         let name = Name::new(name).map_err(|_| Stop::Fault(Fault::Invalid))?;
-        let Some(ino) = txn.names().lookup(Ino::ROOT, &name)? else {
-            let ino = txn.names().create(Ino::ROOT, &name, &private_directory(), None)?;
-            add_links(txn, Ino::ROOT, 1)?;
+        let Some(ino) = txn.names().lookup(root, &name)? else {
+            let ino = txn.names().create(root, &name, &private_directory(), None)?;
+            add_links(txn, root, 1)?;
             return Ok(ino);
         };
         if txn.names().attr(ino)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
@@ -180,7 +181,7 @@ impl Fixer {
                 self.change_with_report(|txn| {
                     let (spot, mut slot) = txn.names().locate_live(ino)?;
                     let attr = slot.attr();
-                    if ino == ORPHAN_DIR {
+                    if is_orphan_dir(ino) {
                         // No other caller sees the orphan directory: its slot is changed directly.
                         slot.set_attr(&Attr { nlink, ..attr });
                         txn.names().store(&spot, &slot)?;
@@ -236,7 +237,7 @@ impl Fixer {
                     txn.names().store(&spot, &slot)?;
                     let names = missing * u64::from(txn.slots().per_block());
                     let content = Loss::Content { dir: ino, blocks: missing, names };
-                    let lost = (missing > 0 && ino != ORPHAN_DIR).then_some(content);
+                    let lost = (missing > 0 && !is_orphan_dir(ino)).then_some(content);
                     Ok(Change::with_losses(format!("directory {ino} has {blocks} blocks"), lost))
                 })
                 .await

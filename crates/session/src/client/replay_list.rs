@@ -3,36 +3,60 @@
 //! Invariants:
 //! - they are in the order of their transactions; an entry leaves when the server says that it is
 //!   durable, or with its session;
-//! - from half of [`REPLAY_MAX`] or [`REPLAY_BYTES_MAX`] on the list is *long*, and the client asks
-//!   the server to flush its log. The other half is for requests in flight meanwhile. Nothing
-//!   waits: if the server's device is slower, the list grows by what is answered until then.
+//! - the list counts what is in flight and may be kept; `room` says who waits for it.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use proto::mds::{Op, Reply, Request};
+use proto::message::{Peer, Reply, Request};
+use proto::slots::SlotClass;
 use types::limits::{REPLAY_BYTES_MAX, REPLAY_MAX};
 use types::{Epoch, Transno};
 
+/// The limits of the list, those in flight included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptLimits {
+    /// Requests.
+    pub requests: usize,
+    /// Their bytes in memory, estimated.
+    pub bytes: usize,
+}
+
+impl Default for KeptLimits {
+    fn default() -> KeptLimits {
+        KeptLimits { requests: REPLAY_MAX, bytes: REPLAY_BYTES_MAX }
+    }
+}
+
 /// An answered request.
-pub(super) struct ReplayEntry {
-    pub request: Rc<Request>,
-    pub reply: Rc<Reply>,
+#[derive(Clone)]
+pub struct ReplayEntry<P: Peer> {
+    /// The request.
+    pub request: Rc<Request<P>>,
+    /// Its answer.
+    pub reply: Rc<Reply<P>>,
     /// Its transno in the epoch of the recovery in progress.
-    pub replayed: Option<Transno>,
+    replayed: Option<Transno>,
 }
 
 /// See the module.
-#[derive(Default)]
-pub(super) struct ReplayList {
-    list: BTreeMap<Transno, ReplayEntry>,
+pub(super) struct ReplayList<P: Peer> {
+    list: BTreeMap<Transno, ReplayEntry<P>>,
     /// Bytes of all requests.
     bytes: usize,
+    /// Requests in flight that may be kept, and their bytes.
+    expected: (usize, usize),
+    limits: KeptLimits,
 }
 
-impl ReplayList {
+impl<P: Peer> ReplayList<P> {
+    /// An empty list.
+    pub fn new(limits: KeptLimits) -> ReplayList<P> {
+        ReplayList { list: BTreeMap::new(), bytes: 0, expected: (0, 0), limits }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
@@ -46,32 +70,61 @@ impl ReplayList {
 
     /// Is the list so long that the server must make its entries durable?
     pub fn is_long(&self) -> bool {
-        self.list.len() > REPLAY_MAX / 2 || self.bytes > REPLAY_BYTES_MAX / 2
+        self.list.len() > self.limits.requests / 2 || self.bytes > self.limits.bytes / 2
+    }
+
+    /// May a request of this class be sent that takes `weight`? See [`super::room`].
+    pub fn has_room(&self, class: SlotClass, weight: usize) -> bool {
+        let share = |limit: usize| match class {
+            SlotClass::Ordinary => limit - limit / 4,
+            SlotClass::Reserved => limit,
+        };
+        let requests = self.list.len() + self.expected.0;
+        let bytes = self.bytes + self.expected.1;
+        let fits =
+            requests < share(self.limits.requests) && bytes + weight <= share(self.limits.bytes);
+        fits || requests == 0
+    }
+
+    /// A request is sent that takes `weight` if it is kept.
+    pub fn expect(&mut self, weight: Option<usize>) {
+        if let Some(weight) = weight {
+            self.expected.0 += 1;
+            self.expected.1 += weight;
+        }
+    }
+
+    /// The request with this `weight` is answered, withdrawn or lost.
+    pub fn expected_no_longer(&mut self, weight: Option<usize>) {
+        if let Some(weight) = weight {
+            self.expected.0 -= 1;
+            self.expected.1 -= weight;
+        }
     }
 
     /// Adds a request that was answered by `reply`.
-    pub fn keep(&mut self, request: Rc<Request>, reply: Rc<Reply>) {
+    pub fn keep(&mut self, request: Rc<Request<P>>, reply: Rc<Reply<P>>) {
         let transno = reply.transno;
         self.insert(transno, ReplayEntry { request, reply, replayed: None });
     }
 
-    fn insert(&mut self, transno: Transno, entry: ReplayEntry) {
-        self.bytes += weight(&entry.request);
+    fn insert(&mut self, transno: Transno, entry: ReplayEntry<P>) {
+        self.bytes += weight_of::<P>(&entry.request.ops);
         if let Some(before) = self.list.insert(transno, entry) {
-            self.bytes -= weight(&before.request);
+            self.bytes -= weight_of::<P>(&before.request.ops);
         }
     }
 
     /// Drops the entries up to `upto`: they are durable.
     pub fn forget(&mut self, upto: Transno) {
         while let Some(entry) = self.list.first_entry().filter(|entry| *entry.key() <= upto) {
-            self.bytes -= weight(&entry.remove().request);
+            self.bytes -= weight_of::<P>(&entry.remove().request.ops);
         }
     }
 
-    /// Drops all entries.
+    /// Drops all entries; nothing is in flight either.
     pub fn clear(&mut self) {
-        *self = ReplayList::default();
+        *self = ReplayList::new(self.limits);
     }
 
     /// The entries after `after`, and before `before`.
@@ -79,14 +132,14 @@ impl ReplayList {
         &self,
         after: Transno,
         before: Bound<Transno>,
-    ) -> impl DoubleEndedIterator<Item = (Transno, &ReplayEntry)> {
+    ) -> impl DoubleEndedIterator<Item = (Transno, &ReplayEntry<P>)> {
         let range = self.list.range((Bound::Excluded(after), before));
         range.map(|(transno, entry)| (*transno, entry))
     }
 
     /// The entries after `survived` that a server of another epoch than `epoch` answered: that
     /// server had them only in memory.
-    pub fn lost(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &ReplayEntry> {
+    pub fn lost(&self, survived: Transno, epoch: Epoch) -> impl Iterator<Item = &ReplayEntry<P>> {
         self.between(survived, Bound::Unbounded)
             .filter(move |(transno, entry)| entry.replayed.unwrap_or(*transno).epoch != epoch)
             .map(|(_, entry)| entry)
@@ -103,8 +156,9 @@ impl ReplayList {
     /// restarts during the recovery, the next one starts over, in the old order, from what survived
     /// of the old epoch. Returns the highest number.
     pub fn renumber(&mut self) -> Transno {
-        let before = std::mem::take(self);
-        for (transno, mut entry) in before.list {
+        let before = std::mem::take(&mut self.list);
+        self.bytes = 0;
+        for (transno, mut entry) in before {
             let transno = entry.replayed.take().unwrap_or(transno);
             self.insert(transno, entry);
         }
@@ -112,15 +166,20 @@ impl ReplayList {
     }
 }
 
+/// What a request takes in the list; `None` if it changes nothing, so that it is never kept.
+pub(super) fn weight<P: Peer>(ops: &[P::Op]) -> Option<usize> {
+    ops.iter().any(P::may_change).then(|| weight_of::<P>(ops))
+}
+
 /// Bytes that a request takes in memory, estimated: parts whose size callers decide count in full.
-fn weight(request: &Request) -> usize {
-    let of_op = |op: &Op| size_of::<Op>() + op.carried_bytes();
-    size_of::<Request>() + request.ops.iter().map(of_op).sum::<usize>()
+fn weight_of<P: Peer>(ops: &[P::Op]) -> usize {
+    let of_op = |op: &P::Op| size_of::<P::Op>() + P::carried_bytes(op);
+    size_of::<Request<P>>() + ops.iter().map(of_op).sum::<usize>()
 }
 
 #[cfg(test)]
 mod tests {
-    use proto::mds::{Edit, Principal};
+    use proto::mds::{Edit, Mds, Op, Principal, Reply, Request};
     use proto::wire::Bytes;
     use types::Ino;
 
@@ -143,7 +202,7 @@ mod tests {
 
     #[test]
     fn list_of_large_requests_is_long_before_their_number_is() {
-        let mut list = ReplayList::default();
+        let mut list = ReplayList::<Mds>::new(KeptLimits::default());
         let mut at = 0;
         while !list.is_long() {
             at += 1;
@@ -155,7 +214,7 @@ mod tests {
         list.forget(half);
         assert!(!list.is_long() && list.bytes() < REPLAY_BYTES_MAX / 3);
         // Requests without content count by their number.
-        let mut list = ReplayList::default();
+        let mut list = ReplayList::<Mds>::new(KeptLimits::default());
         (1..=REPLAY_MAX as u64 / 2).for_each(|at| list.keep(request(1), reply(at)));
         assert!(!list.is_long());
         list.keep(request(1), reply(1 << 40));
@@ -164,7 +223,7 @@ mod tests {
 
     #[test]
     fn byte_count_is_exact_after_replacing_renumbering_and_forgetting() {
-        let mut list = ReplayList::default();
+        let mut list = ReplayList::<Mds>::new(KeptLimits::default());
         list.keep(request(100), reply(1));
         let one = list.bytes();
         list.keep(request(100), reply(1));

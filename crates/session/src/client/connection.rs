@@ -5,13 +5,14 @@ use std::rc::Rc;
 use env::sync::Notified;
 use env::{Env, Stream};
 use proto::frame::{Decoder, Received};
-use proto::mds::{self, Hello, Message, Op, Refused, Welcome};
+use proto::message::{
+    Expected, Hello, Message, NEW, Peer, RECOVERED, RESUMED, Refused, Versions, Welcome,
+};
 use proto::slots::SlotTable;
-use proto::wire::Bytes;
-use types::{Bug, ClientId, Duration, Fault, Instant, Transno, planted};
+use proto::wire::Appended;
+use types::{Bug, Duration, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted};
 
-use super::{Call, LostChanges, Phase, Session};
-use crate::api::{ClientConfig, ConnectError};
+use super::{Config, ConnectError, Phase, Session, Shared};
 
 /// Bytes requested from the socket at once.
 const READ: usize = 128 << 10;
@@ -24,10 +25,10 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection on which the server said Welcome.
-pub(super) struct Connection {
+pub(super) struct Connection<P: Peer> {
     stream: Stream,
-    decoder: Decoder,
-    welcome: Welcome,
+    decoder: Decoder<P>,
+    welcome: Welcome<P>,
     hello_sent: Instant,
 }
 
@@ -36,24 +37,35 @@ enum Failure {
     Unreachable(String),
     /// The server refused.
     Refused(Refused),
+    /// It is another server than the client expects, or speaks what the client does not.
+    Wrong(String),
 }
 
 impl Failure {
     fn text(&self) -> String {
         match self {
-            Failure::Unreachable(text) => text.clone(),
+            Failure::Unreachable(text) | Failure::Wrong(text) => text.clone(),
             Failure::Refused(refused) => refused.text.clone(),
         }
     }
 
     /// Would the same hello be refused again?
     fn is_final(&self) -> bool {
-        matches!(self, Failure::Refused(refused)
-            if !matches!(refused.fault, Fault::Overloaded | Fault::Evicted | Fault::Busy | Fault::WouldBlock))
+        match self {
+            Failure::Unreachable(_) => false,
+            Failure::Refused(refused) => !matches!(
+                refused.fault,
+                Fault::Overloaded | Fault::Evicted | Fault::Busy | Fault::WouldBlock
+            ),
+            Failure::Wrong(_) => true,
+        }
     }
 }
 
-async fn receive(stream: &Stream, decoder: &mut Decoder) -> Result<Received, String> {
+async fn receive<P: Peer>(
+    stream: &Stream,
+    decoder: &mut Decoder<P>,
+) -> Result<Received<P>, String> {
     loop {
         match decoder.next() {
             Ok(Some(received)) => return Ok(received),
@@ -70,15 +82,16 @@ async fn receive(stream: &Stream, decoder: &mut Decoder) -> Result<Received, Str
     }
 }
 
-async fn greet(
+async fn greet<P: Peer>(
     env: &Env,
     address: &str,
     hello: Hello,
     patience: Duration,
-) -> Result<Connection, Failure> {
+) -> Result<Connection<P>, Failure> {
     let unreachable = |text: String| {
-        Failure::Unreachable(format!("cannot reach the metadata server at {address}: {text}"))
+        Failure::Unreachable(format!("cannot reach the {} at {address}: {text}", P::NAME))
     };
+    let asked = hello.clone();
     let attempt = async {
         let reached = env.timeout(CONNECT_TIMEOUT, env.connect(address)).await;
         let stream = reached
@@ -88,12 +101,17 @@ async fn greet(
             .map_err(|error| unreachable(error.to_string()))?;
         let hello_sent = env.now();
         let mut bytes = Vec::new();
-        proto::frame::encode(&Message::Hello { hello }, &mut bytes);
+        proto::frame::encode::<P>(&Message::Hello { hello }, &mut bytes);
         let (written, _) = stream.write_all(bytes).await;
         written.map_err(|error| unreachable(error.to_string()))?;
         let mut decoder = Decoder::new();
         match receive(&stream, &mut decoder).await.map_err(unreachable)? {
             Received::Message(Message::Welcome { welcome }) => {
+                if let Err(text) = check(&asked, &welcome) {
+                    stream.shutdown();
+                    let text = format!("the {} at {address} is the wrong one: {text}", P::NAME);
+                    return Err(Failure::Wrong(text));
+                }
                 Ok(Connection { stream, decoder, welcome, hello_sent })
             }
             Received::Message(Message::Refused { refused }) => Err(Failure::Refused(refused)),
@@ -106,43 +124,61 @@ async fn greet(
     }
 }
 
-fn hello(config: &ClientConfig, client: ClientId, nonce: u64, seen: Transno) -> Hello {
-    Hello {
-        version_min: mds::VERSION,
-        version_max: mds::VERSION,
-        features: 0,
-        fs_name: config.fs_name.clone(),
-        role: 0,
-        client,
-        nonce,
-        seen,
-        description: config.description.clone(),
-        auth: Bytes::default(),
-        lease_ms: config
-            .lease
-            .map_or(0, |lease| lease.as_millis().min(u128::from(u32::MAX)) as u32),
+/// Is it the server that the client expects, and did it agree to what the client asked for?
+fn check<P: Peer>(hello: &Hello, welcome: &Welcome<P>) -> Result<(), String> {
+    let versions = Versions { min: hello.version_min, max: hello.version_max };
+    if !versions.contains(welcome.version) {
+        let version = welcome.version;
+        return Err(format!("it chose protocol version {version}, this client speaks {versions}"));
     }
+    if welcome.features & !hello.features != 0 {
+        let unknown = welcome.features & !hello.features;
+        return Err(format!("it uses abilities that this client lacks ({unknown:#x})"));
+    }
+    let Some(expected) = &hello.expected.0 else { return Ok(()) };
+    if welcome.role != expected.role {
+        let (role, wanted) = (welcome.role, expected.role);
+        return Err(format!("its role is {role}, this client needs a {} ({wanted})", P::NAME));
+    }
+    if expected.server != ServerId::ANY && welcome.server != expected.server {
+        let (server, wanted) = (welcome.server, expected.server);
+        return Err(format!("it is server {server}, this client's session is with {wanted}"));
+    }
+    if expected.fs_uuid != Uuid::default() && welcome.fs_uuid != expected.fs_uuid {
+        let (uuid, wanted) = (welcome.fs_uuid, expected.fs_uuid);
+        return Err(format!(
+            "it serves the file system {uuid}, this client has {wanted} mounted; \
+             unmount, and mount again"
+        ));
+    }
+    Ok(())
 }
 
-impl Session {
-    /// Opens the first session; gives up after `connect_timeout` with the last reason.
-    pub async fn open(env: Env, config: ClientConfig) -> Result<Rc<Session>, ConnectError> {
-        if config.server.is_empty() {
-            return Err(ConnectError { text: "no address of a metadata server is given".into() });
+impl<P: Peer> Session<P> {
+    /// Opens the session; gives up after `connect_timeout` with the last reason.
+    ///
+    /// # Errors
+    /// Nobody answers, or the server refuses, or it is not the one that is expected.
+    pub async fn open(
+        env: Env,
+        config: Config,
+        shared: Rc<Shared>,
+    ) -> Result<Rc<Session<P>>, ConnectError> {
+        if config.addresses.is_empty() {
+            return Err(ConnectError { text: format!("no address of a {} is given", P::NAME) });
         }
         let nonce = env.random_u64();
         let until = env.now() + config.connect_timeout;
         let mut pause = PAUSE;
         loop {
             let mut text = String::new();
-            for address in &config.server {
-                let hello = hello(&config, ClientId(0), nonce, Transno::ZERO);
+            for address in &config.addresses {
                 let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
-                match greet(&env, address, hello, patience).await {
+                match greet::<P>(&env, address, config.hello::<P>(nonce), patience).await {
                     Ok(connection) => {
                         let slots = connection.welcome.slots;
-                        let session = Rc::new(Session::new(env.clone(), config, slots));
-                        session.state.borrow_mut().nonce = nonce;
+                        let session =
+                            Rc::new(Session::new(env.clone(), config, shared, slots, nonce));
                         session.adopt(&connection);
                         env.spawn(session.clone().run(connection));
                         env.spawn(session.clone().keep_alive());
@@ -162,27 +198,46 @@ impl Session {
         }
     }
 
+    /// The greeting on a later connection.
+    fn hello(&self) -> Hello {
+        let state = self.state.borrow();
+        let expected = Expected {
+            server: state.server,
+            fs_uuid: state.fs,
+            map: state.map,
+            ..self.config.expected.clone()
+        };
+        Hello {
+            client: state.client,
+            seen: state.seen,
+            expected: Appended(Some(expected)),
+            ..self.config.hello::<P>(state.nonce)
+        }
+    }
+
     /// Applies a Welcome.
-    fn adopt(&self, connection: &Connection) {
+    fn adopt(&self, connection: &Connection<P>) {
         let welcome = &connection.welcome;
         let wall = self.env.wall();
-        let nanos = |time: types::Timestamp| {
-            i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
-        };
+        let nanos =
+            |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
         let mut state = self.state.borrow_mut();
-        if welcome.state != mds::RECOVERED || welcome.epoch != state.epoch {
+        if welcome.state != RECOVERED || welcome.epoch != state.epoch {
             // An unanswered request of a recovery with the previous server must not go to this one,
             // where the recovery starts over. If it says "done", it would end the recovery at once.
             (state.recovery_unanswered, state.recovery_sent) = (None, None);
         }
-        if welcome.state == mds::RESUMED {
+        if welcome.state == RESUMED {
             // The recovery is done, but its last reply was lost.
             state.renumber();
         }
         state.client = welcome.client;
         state.epoch = welcome.epoch;
+        state.server = welcome.server;
         state.fs = welcome.fs_uuid;
-        state.pags.clone_from(&welcome.pags);
+        (state.version, state.features) = (welcome.version, welcome.features);
+        state.map = welcome.map;
+        state.offer = Some(welcome.offer.clone());
         // A tenth is left for clock drift.
         state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
         state.heard_at = self.env.now();
@@ -192,20 +247,21 @@ impl Session {
         state.stream = Some(connection.stream.clone());
         state.connection += 1;
         state.recovery = None;
-        if welcome.state == mds::NEW {
+        if welcome.state == NEW {
             // Nothing of an older session means anything to the server.
             state.slots = SlotTable::new(welcome.slots);
             state.replay.clear();
+            state.forced = None;
             state.seen = Transno::ZERO;
             state.last_committed = Transno::ZERO;
         }
-        state.phase = if welcome.state == mds::RECOVERED { Phase::Recovering } else { Phase::Up };
+        state.phase = if welcome.state == RECOVERED { Phase::Recovering } else { Phase::Up };
         state.disconnected_at = None;
         state.extend_lease(connection.hello_sent);
     }
 
     /// Serves connections until the session is closed.
-    async fn run(self: Rc<Self>, first: Connection) {
+    async fn run(self: Rc<Self>, first: Connection<P>) {
         let mut next = Some(first);
         loop {
             let connection = match next.take() {
@@ -235,15 +291,15 @@ impl Session {
             }
             drop(state);
             self.writers.wake_all();
-            self.log(&format!("lost the connection to the metadata server ({text}); reconnecting"));
+            self.log(&format!("lost the connection to the {} ({text}); reconnecting", P::NAME));
         }
     }
 
-    async fn serve(self: Rc<Self>, mut connection: Connection) -> String {
+    async fn serve(self: Rc<Self>, mut connection: Connection<P>) -> String {
         let stream = connection.stream.clone();
         let number = self.state.borrow().connection;
         self.start_writers(&stream, number);
-        if connection.welcome.state == mds::RECOVERED {
+        if connection.welcome.state == RECOVERED {
             let survived = connection.welcome.survived;
             self.env.spawn(self.clone().recover(number, survived));
         } else {
@@ -293,23 +349,19 @@ impl Session {
         }
         drop(state);
         self.changed.notify_all();
+        self.announce_room();
     }
 
     /// Tries forever; `None` when the session was closed.
-    async fn reconnect(&self) -> Option<Connection> {
+    async fn reconnect(&self) -> Option<Connection<P>> {
         let mut pause = PAUSE;
         let mut logged = false;
         loop {
-            for address in &self.config.server {
+            for address in &self.config.addresses {
                 if self.is_closed() {
                     return None;
                 }
-                let (client, nonce, seen) = {
-                    let state = self.state.borrow();
-                    (state.client, state.nonce, state.seen)
-                };
-                let hello = hello(&self.config, client, nonce, seen);
-                match greet(&self.env, address, hello, ATTEMPT_TIMEOUT).await {
+                match greet(&self.env, address, self.hello(), ATTEMPT_TIMEOUT).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
@@ -338,18 +390,17 @@ impl Session {
     }
 
     /// Handles a Welcome on a later connection: the session continues, or it is a new one.
-    fn welcomed(&self, connection: &Connection) {
-        let lost = connection.welcome.state == mds::NEW;
-        let mut lost_changes = LostChanges::default();
+    fn welcomed(&self, connection: &Connection<P>) {
+        let lost = connection.welcome.state == NEW;
+        let mut lost_changes = Vec::new();
         let pending = if lost {
             let mut state = self.state.borrow_mut();
             state.evictions += u64::from(!planted(Bug::EvictionUntold));
             // If it is the same server, what it answered is durable together with the new client's
             // number. For a previous server, `survived` says how much of its answers survived.
             let (epoch, survived) = (connection.welcome.epoch, connection.welcome.survived);
-            let undone: Vec<_> = state.replay.lost(survived, epoch).collect();
-            undone.iter().for_each(|entry| lost_changes.add(entry));
-            if !undone.is_empty() {
+            lost_changes.extend(state.replay.lost(survived, epoch).cloned());
+            if !lost_changes.is_empty() {
                 state.losses += 1;
             }
             std::mem::take(&mut state.pending)
@@ -363,13 +414,14 @@ impl Session {
                 "the session is new, as client {client}; uncommitted changes are lost"
             ));
             if let Some(events) = self.events() {
-                events.evicted(client, &lost_changes);
+                events.evicted(connection.welcome.server, client, &lost_changes);
             }
             for pending in pending.into_values() {
                 pending.answer.send(Err(Fault::Evicted));
             }
+            self.announce_room();
         } else {
-            self.log("connected to the metadata server again");
+            self.log(&format!("connected to the {} again", P::NAME));
         }
     }
 
@@ -403,7 +455,7 @@ impl Session {
                 && due
                 && let Some(permit) = self.renewal.try_acquire(1)
             {
-                drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));
+                drop(self.submit_own(P::renew(), permit));
             }
         }
     }

@@ -11,11 +11,11 @@
 
 use std::future::{Future, pending};
 
-use proto::mds::Op;
+use env::sync::first;
+use proto::message::Peer;
 use types::{Duration, Instant};
 
-use super::{Call, Phase, Session, SessionState};
-use crate::client::first;
+use super::{Phase, Session, SessionState};
 
 /// How long the server sends nothing before it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const PROBE_AFTER: Duration = Duration::from_millis(500);
 /// them.
 const SETTLE: Duration = Duration::from_millis(20);
 
-impl SessionState {
+impl<P: Peer> SessionState<P> {
     /// Something was received from the server.
     pub(super) fn note_received(&mut self, now: Instant) {
         self.heard_at = now;
@@ -42,7 +42,7 @@ impl SessionState {
     }
 }
 
-impl Session {
+impl<P: Peer> Session<P> {
     /// The output of `ask`; `None` if the server is silent, or becomes silent before that.
     pub async fn unless_silent<T>(&self, ask: impl Future<Output = T>) -> Option<T> {
         if self.is_silent().await {
@@ -101,7 +101,7 @@ impl Session {
         }
         // Without a permit a renewal is in flight already.
         if let Some(permit) = self.renewal.try_acquire(1) {
-            drop(self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0));
+            drop(self.submit_own(P::renew(), permit));
         }
     }
 

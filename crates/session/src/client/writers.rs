@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use env::sync::Notify;
 use env::{Env, Stream};
+use proto::message::Peer;
 
 use super::Session;
 
@@ -34,7 +35,7 @@ impl Writers {
     }
 }
 
-impl Session {
+impl<P: Peer> Session<P> {
     /// Lets every executor write to connection `number`.
     pub(super) fn start_writers(self: &Rc<Self>, stream: &Stream, number: u64) {
         for executor in 0..self.writers.0.len() {

@@ -10,29 +10,63 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use proto::message::Peer;
 use proto::slots::{SlotClass, Ticket};
 use types::Fault;
 
 use super::Session;
 
 /// No operation.
-const NO_OPERATION: u64 = 0;
+pub(super) const NO_OPERATION: u64 = 0;
 
+/// What the sessions of one client share: the order of its requests, and its operations.
 #[derive(Default)]
-pub(super) struct Callers {
+pub struct Shared {
+    order: Cell<u64>,
     current: Cell<u64>,
     gone: RefCell<BTreeSet<u64>>,
 }
 
-impl Callers {
+impl Shared {
+    /// Number of the next request, in the order in which requests are made.
+    pub fn order(&self) -> u64 {
+        self.order.get()
+    }
+
+    /// Numbers a request.
+    pub(super) fn next_order(&self) -> u64 {
+        self.order.replace(self.order.get() + 1)
+    }
+
     /// The operation that is being polled, if its requests can be given up.
-    pub fn current_for(&self, class: SlotClass) -> u64 {
+    pub(super) fn current_for(&self, class: SlotClass) -> u64 {
         if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
 
     /// Is the caller of `operation` gone?
-    pub fn is_gone(&self, operation: u64) -> bool {
+    pub(super) fn is_gone(&self, operation: u64) -> bool {
         self.gone.borrow().contains(&operation)
+    }
+
+    /// Polls a future of `operation`, which is not 0.
+    pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
+        let _current = Current(&self.current, self.current.replace(operation));
+        poll()
+    }
+
+    /// Is the caller of the current operation gone?
+    pub fn caller_is_gone(&self) -> bool {
+        self.is_gone(self.current.get())
+    }
+
+    /// The caller of `operation` is gone.
+    pub(super) fn note_gone(&self, operation: u64) {
+        self.gone.borrow_mut().insert(operation);
+    }
+
+    /// `operation`, whose caller is gone, has ended.
+    pub fn operation_ended(&self, operation: u64) {
+        self.gone.borrow_mut().remove(&operation);
     }
 }
 
@@ -45,22 +79,9 @@ impl Drop for Current<'_> {
     }
 }
 
-impl Session {
-    /// Polls a future of `operation`, which is not 0.
-    pub fn step<T>(&self, operation: u64, poll: impl FnOnce() -> T) -> T {
-        let current = &self.callers.current;
-        let _current = Current(current, current.replace(operation));
-        poll()
-    }
-
-    /// Is the caller of the current operation gone?
-    pub fn caller_is_gone(&self) -> bool {
-        self.callers.is_gone(self.callers.current.get())
-    }
-
-    /// The caller of `operation` is gone, and waits for nothing any more.
-    pub fn give_up(&self, operation: u64) {
-        self.callers.gone.borrow_mut().insert(operation);
+impl<P: Peer> Session<P> {
+    /// The caller of `operation` is gone: withdraws what the operation has not sent.
+    pub(super) fn withdraw_unsent(&self, operation: u64) {
         let mut state = self.state.borrow_mut();
         let unsent = state
             .pending
@@ -68,16 +89,13 @@ impl Session {
         let unsent: Vec<_> = unsent.collect();
         for (slot, pending) in &unsent {
             state.slots.withdraw(Ticket { slot: *slot, seq: pending.request.seq });
+            state.replay.expected_no_longer(pending.weight);
         }
         drop(state);
         for (_, pending) in unsent {
             pending.answer.send(Err(Fault::Interrupted));
         }
         self.changed.notify_all();
-    }
-
-    /// `operation`, whose caller is gone, has ended.
-    pub fn operation_ended(&self, operation: u64) {
-        self.callers.gone.borrow_mut().remove(&operation);
+        self.room.notify_all();
     }
 }

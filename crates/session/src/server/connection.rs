@@ -12,13 +12,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use env::Stream;
 use env::sync::Notify;
+use env::{Env, Stream};
 use proto::frame::{Decoder, Received, encode};
-use proto::mds::Message;
+use proto::message::{Message, Peer};
 use types::{ClientId, Duration};
-
-use crate::runtime::Runtime;
 
 /// Bytes of one read from the socket.
 const READ: usize = 256 << 10;
@@ -60,7 +58,7 @@ impl Connection {
     }
 
     /// Queues a message.
-    pub fn send(&self, message: &Message) {
+    pub fn send<P: Peer>(&self, message: &Message<P>) {
         if self.closed.get() || self.finishing.get() {
             return;
         }
@@ -127,8 +125,8 @@ impl Connection {
     }
 }
 
-/// The writer task: writes everything queued in one write.
-pub async fn write(runtime: Rc<Runtime>, connection: Rc<Connection>) {
+/// The writer task: writes everything queued in one write. `log` receives why it ends early.
+pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&str)) {
     let mut buffer = Vec::new();
     loop {
         let ready = connection.ready.notified();
@@ -144,7 +142,7 @@ pub async fn write(runtime: Rc<Runtime>, connection: Rc<Connection>) {
         // A peer that reads nothing for this long counts as gone.
         let writing = connection.stream.write_all(taken);
         connection.writing.set(true);
-        let sent = runtime.env.timeout(WRITE_PATIENCE, writing).await;
+        let sent = env.timeout(WRITE_PATIENCE, writing).await;
         connection.writing.set(false);
         let Some((Ok(()), bytes)) = sent else {
             let why = match sent {
@@ -153,7 +151,7 @@ pub async fn write(runtime: Rc<Runtime>, connection: Rc<Connection>) {
             };
             if !connection.closed.get() {
                 let (client, peer) = (connection.client.get(), connection.peer());
-                runtime.log(&format!("client {client} ({peer}): {why}; connection closed"));
+                log(&format!("client {client} ({peer}): {why}; connection closed"));
             }
             break;
         };
@@ -166,10 +164,13 @@ pub async fn write(runtime: Rc<Runtime>, connection: Rc<Connection>) {
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The next whole frame; `None` when the connection has ended.
-pub async fn receive(
+///
+/// # Errors
+/// The bytes are no frame, or the connection cannot be read, as text.
+pub async fn receive<P: Peer>(
     connection: &Connection,
-    decoder: &mut Decoder,
-) -> Result<Option<Received>, String> {
+    decoder: &mut Decoder<P>,
+) -> Result<Option<Received<P>>, String> {
     loop {
         match decoder.next() {
             Ok(Some(received)) => return Ok(Some(received)),

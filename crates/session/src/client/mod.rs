@@ -1,4 +1,4 @@
-//! The session with the metadata server: slots, replies, replay, reconnection.
+//! The client's side of a session: slots, replies, replay, reconnection.
 //!
 //! Invariants:
 //! - a request stays in its slot until it is answered or the session is lost; a new connection
@@ -6,15 +6,18 @@
 //! - [`Events`] gets replies and pushes in the order of their arrival, before any waiter;
 //! - an answered request that changed state is kept with its reply until the server says that it is
 //!   durable; after a restart it is replayed with that result (`replay_list`);
+//! - a request that may change state is sent only if there is room to keep it (`room`);
 //! - the lease counts from the sending of the last request that was answered;
 //! - requests that complete a recall never wait for an ordinary slot;
 //! - unanswered requests are resent in the order in which they were made.
 
 mod callers;
+mod config;
 mod connection;
-mod data_rpc;
 mod recovery;
 mod replay_list;
+mod room;
+mod sessions;
 mod silence;
 mod writers;
 
@@ -25,95 +28,74 @@ use std::rc::{Rc, Weak};
 use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
 use env::{Env, Stream};
 use proto::frame;
-use proto::mds::{
-    HeldLease, Lock, Message, Op, OpReply, PagInfo, Principal, Push, PushReply, Reply, Request,
-};
-use proto::operation::Repeat;
+use proto::message::{Message, Notice, Peer, Principal, Reply, Request};
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
 use types::{
-    Bug, ClientId, Duration, Epoch, Fault, Ino, Instant, Timestamp, Transno, Uuid, planted,
+    Bug, ClientId, Duration, Epoch, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted,
 };
 
-use crate::api::{Caller, ClientConfig};
-pub(crate) use data_rpc::DataRpc;
-use replay_list::{ReplayEntry, ReplayList};
+pub use callers::Shared;
+pub use config::{Config, ConnectError};
+pub use replay_list::{KeptLimits, ReplayEntry};
+use replay_list::{ReplayList, weight};
+pub use sessions::Sessions;
 
-/// What the session reports to the rest of the client. All methods are called on the connection's
-/// task and do not wait.
-pub(crate) trait Events {
-    /// A reply came to `request`, which is number `order` of the session. The request has at least
+/// What a session reports to its user. All methods are called on the connection's task and do not
+/// wait.
+pub trait Events<P: Peer> {
+    /// A reply came to `request`, which is number `order` of the client. The request has at least
     /// as many operations as were executed.
-    fn absorb(&self, request: &Request, reply: &Reply, order: u64);
-    /// The server sent a push (other than glimpses and evictions).
-    fn push(&self, push: Push);
-    /// Answers a glimpse.
-    fn glimpse(&self, ino: Ino) -> Option<proto::mds::DataAttr>;
-    /// The server restarted with `epoch`: returns what is held, to be reclaimed.
-    fn reclaim(&self, epoch: Epoch) -> (Vec<HeldLease>, Vec<(Ino, Lock)>);
-    /// Does the operation name an inode whose creation was lost?
-    fn names_lost_inode(&self, op: &Op) -> bool;
-    /// The session was lost and there is a new one under a new number.
-    fn evicted(&self, client: ClientId, lost: &LostChanges);
-}
-
-/// Changes that were answered, and were lost with the session and the server that had answered
-/// them.
-#[derive(Default)]
-pub(crate) struct LostChanges {
-    /// Files with lost commits.
-    pub committed: Vec<Ino>,
-    /// Inodes whose creation was lost.
-    pub created: Vec<Ino>,
-}
-
-impl LostChanges {
-    fn add(&mut self, entry: &ReplayEntry) {
-        for (op, result) in entry.request.ops.iter().zip(&entry.reply.results) {
-            if let Op::Commit { ino, .. } = op {
-                self.committed.push(*ino);
-            }
-            if let Ok(reply) = result {
-                self.created.extend(reply.changed().created);
-            }
-        }
-    }
+    fn absorb(&self, request: &Request<P>, reply: &Reply<P>, order: u64);
+    /// The server sent a push (other than those that the session itself understands). Returns what
+    /// the client answers at once, if anything.
+    fn push(&self, push: P::Push) -> Option<P::PushReply>;
+    /// The server restarted with `epoch`: returns the operations that reclaim what is held there,
+    /// each for a request of its own.
+    fn reclaim(&self, server: ServerId, epoch: Epoch) -> Vec<P::Op>;
+    /// Does the operation name something whose creation was lost?
+    fn names_lost(&self, op: &P::Op) -> bool;
+    /// The session was lost and there is a new one under a new number. `lost`: changes that were
+    /// answered, and were lost with the session and the server that had answered them.
+    fn evicted(&self, server: ServerId, client: ClientId, lost: &[ReplayEntry<P>]);
 }
 
 /// A request to send.
 #[derive(Clone)]
-pub(crate) struct Call {
-    pub ops: Vec<Op>,
+pub struct Call<P: Peer> {
+    /// The operations.
+    pub ops: Vec<P::Op>,
+    /// The user on whose behalf they run.
     pub principal: Principal,
+    /// The server replies only when it is durable.
     pub sync: bool,
+    /// The slots that it may take.
     pub class: SlotClass,
 }
 
-impl Call {
+impl<P: Peer> Call<P> {
     /// One operation in an ordinary slot.
-    pub fn one(caller: &Caller, op: Op) -> Call {
+    pub fn one(caller: impl Into<Principal>, op: P::Op) -> Call<P> {
         Call::ops(caller, vec![op])
     }
 
     /// Several, each its own transaction.
-    pub fn ops(caller: &Caller, ops: Vec<Op>) -> Call {
-        Call {
-            ops,
-            principal: Principal { uid: caller.uid, gid: caller.gid, groups: Vec::new() },
-            sync: false,
-            class: SlotClass::Ordinary,
-        }
+    pub fn ops(caller: impl Into<Principal>, ops: Vec<P::Op>) -> Call<P> {
+        Call { ops, principal: caller.into(), sync: false, class: SlotClass::Ordinary }
     }
 
-    /// One operation of the client itself in a reserved slot.
-    pub fn reserved(ops: Vec<Op>) -> Call {
-        Call { class: SlotClass::Reserved, ..Call::ops(&Caller::default(), ops) }
+    /// Operations of the client itself in a reserved slot.
+    pub fn reserved(ops: Vec<P::Op>) -> Call<P> {
+        let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+        Call { ops, principal, sync: false, class: SlotClass::Reserved }
     }
 }
 
-type Answer = Result<Rc<Reply>, Fault>;
+type Answer<P> = Result<Rc<Reply<P>>, Fault>;
 
-struct PendingRequest {
-    request: Rc<Request>,
+struct PendingRequest<P: Peer> {
+    request: Rc<Request<P>>,
+    /// What it takes in the replay list, if it may change something.
+    weight: Option<usize>,
     /// Number of the request, in the order in which requests are made.
     order: u64,
     /// When it was first sent: the reply may be to that, however often it was resent since. The
@@ -124,7 +106,7 @@ struct PendingRequest {
     submitted: bool,
     /// The operation that it belongs to; 0 if it cannot be given up.
     operation: u64,
-    answer: OneSender<Answer>,
+    answer: OneSender<Answer<P>>,
     _permit: Permit,
 }
 
@@ -141,10 +123,10 @@ enum Phase {
     Closed,
 }
 
-struct SessionState {
+struct SessionState<P: Peer> {
     phase: Phase,
     slots: SlotTable,
-    pending: BTreeMap<u16, PendingRequest>,
+    pending: BTreeMap<u16, PendingRequest<P>>,
     /// Requests to be written, and whether an executor is writing some.
     out: Vec<u8>,
     writing: bool,
@@ -152,19 +134,27 @@ struct SessionState {
     /// Rises with every connection.
     connection: u64,
     /// The reply that recovery waits for.
-    recovery: Option<(Ticket, OneSender<Reply>)>,
+    recovery: Option<(Ticket, OneSender<Reply<P>>)>,
     /// Sequence of the recovery slot, and its request if that is unanswered.
     recovery_seq: u32,
-    recovery_unanswered: Option<Request>,
+    recovery_unanswered: Option<Request<P>>,
     /// The last request of a recovery, and when it was first sent.
     recovery_sent: Option<(Ticket, Instant)>,
-    replay: ReplayList,
+    replay: ReplayList<P>,
+    /// The request that makes the server flush its log because the list is long.
+    forced: Option<Ticket>,
     /// How often answered changes were lost with a session.
     losses: u64,
     client: ClientId,
     epoch: Epoch,
+    /// The server that the client met first, and goes on with.
+    server: ServerId,
     fs: Uuid,
-    pags: Vec<PagInfo>,
+    /// Version and abilities agreed, and the cluster map that the server has.
+    version: u32,
+    features: u64,
+    map: u64,
+    offer: Option<P::Offer>,
     nonce: u64,
     seen: Transno,
     last_committed: Transno,
@@ -181,15 +171,32 @@ struct SessionState {
     last_time: Timestamp,
     /// The connection was dropped because nothing was received on it.
     timed_out: bool,
-    requests: u64,
     evictions: u64,
 }
 
-/// The session of a client. One per client, through all connections.
-pub(crate) struct Session {
+/// What a session is doing, for status reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionStatus {
+    /// The client's number; 0 while it has no session.
+    pub client: ClientId,
+    /// The server's epoch.
+    pub epoch: Epoch,
+    /// Requests are sent.
+    pub connected: bool,
+    /// Requests without an answer.
+    pub in_flight: usize,
+    /// Answered requests that may not be durable.
+    pub replay: usize,
+    /// How often the session was lost.
+    pub evictions: u64,
+}
+
+/// A client's session with one server, through all connections.
+pub struct Session<P: Peer> {
+    /// Clock, network and tasks.
     pub env: Env,
-    config: ClientConfig,
-    state: RefCell<SessionState>,
+    config: Config,
+    state: RefCell<SessionState<P>>,
     ordinary: Semaphore,
     reserved: Semaphore,
     /// The reserved slot for renewing the lease. When all others wait for a slow server, renewals
@@ -197,16 +204,17 @@ pub(crate) struct Session {
     renewal: Semaphore,
     writers: writers::Writers,
     changed: Notify,
-    events: OnceCell<Weak<dyn Events>>,
-    sync_forced: Cell<bool>,
+    /// Notified when there is more room in the replay list.
+    room: Notify,
+    events: OnceCell<Weak<dyn Events<P>>>,
     /// A goodbye was sent: the end of the connection ends the session.
     leaving: Cell<bool>,
     /// When the first wait for an absent server began (see `away`).
     away_since: Cell<Option<Instant>>,
-    callers: callers::Callers,
+    shared: Rc<Shared>,
 }
 
-impl SessionState {
+impl<P: Peer> SessionState<P> {
     /// Has the server ended the session, and is there no new one?
     fn has_no_session(&self) -> bool {
         self.client == ClientId(0)
@@ -221,14 +229,14 @@ impl SessionState {
     }
 }
 
-impl Session {
+impl<P: Peer> Session<P> {
     /// Sets where replies and pushes go; called once, before any request.
-    pub fn set_events(&self, events: Weak<dyn Events>) {
+    pub fn set_events(&self, events: Weak<dyn Events<P>>) {
         let first = self.events.set(events).is_ok();
         assert!(first, "set_events is called once");
     }
 
-    fn events(&self) -> Option<Rc<dyn Events>> {
+    fn events(&self) -> Option<Rc<dyn Events<P>>> {
         self.events.get()?.upgrade()
     }
 
@@ -237,15 +245,26 @@ impl Session {
         self.state.borrow().client
     }
 
-    /// The file system and its data zones.
-    pub fn volume(&self) -> (Uuid, Vec<PagInfo>) {
-        let state = self.state.borrow();
-        (state.fs, state.pags.clone())
+    /// The server's number.
+    pub fn server(&self) -> ServerId {
+        self.state.borrow().server
     }
 
-    /// Number of the next request.
-    pub fn order(&self) -> u64 {
-        self.state.borrow().requests
+    /// The file system, and what the server offers beside the session.
+    pub fn offer(&self) -> (Uuid, Option<P::Offer>) {
+        let state = self.state.borrow();
+        (state.fs, state.offer.clone())
+    }
+
+    /// The version and the abilities that were agreed with the server.
+    pub fn agreed(&self) -> (u32, u64) {
+        let state = self.state.borrow();
+        (state.version, state.features)
+    }
+
+    /// The version of the cluster map that the server has; 0: none.
+    pub fn map_version(&self) -> u64 {
+        self.state.borrow().map
     }
 
     /// Rises whenever a session is lost with changes that were answered but not known to be
@@ -266,9 +285,9 @@ impl Session {
     /// been executed; idempotent requests are repeated instead. `Unreachable`: the session is
     /// closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
     /// request names an inode whose creation was lost.
-    pub async fn call(&self, call: Call) -> Answer {
+    pub async fn call(&self, call: Call<P>) -> Answer<P> {
         // A request without operations asks that what was done in this session becomes durable.
-        if call.ops.is_empty() || !call.ops.iter().all(outlives_session) {
+        if call.ops.is_empty() || !call.ops.iter().all(P::outlives_session) {
             return self.call_once(call).await;
         }
         loop {
@@ -279,34 +298,51 @@ impl Session {
         }
     }
 
-    async fn call_once(&self, call: Call) -> Answer {
+    async fn call_once(&self, call: Call<P>) -> Answer<P> {
         let permits = match call.class {
             SlotClass::Ordinary => &self.ordinary,
             SlotClass::Reserved => &self.reserved,
         };
-        let operation = self.callers.current_for(call.class);
-        let permit = permits.acquire(1).await;
-        let asked = call.class == SlotClass::Ordinary;
-        if asked
-            && self
-                .events()
-                .is_some_and(|events| call.ops.iter().any(|op| events.names_lost_inode(op)))
-        {
-            return Err(Fault::Stale);
+        let operation = self.shared.current_for(call.class);
+        let weight = weight::<P>(&call.ops);
+        loop {
+            self.wait_for_room(call.class, weight, operation).await?;
+            let permit = permits.acquire(1).await;
+            let asked = call.class == SlotClass::Ordinary;
+            if asked
+                && self
+                    .events()
+                    .is_some_and(|events| call.ops.iter().any(|op| events.names_lost(op)))
+            {
+                return Err(Fault::Stale);
+            }
+            if self.shared.is_gone(operation) {
+                return Err(Fault::Interrupted);
+            }
+            if !self.has_room(call.class, weight) {
+                continue;
+            }
+            let (_, receiver) = self.submit(call, weight, permit, operation)?;
+            return receiver.await.unwrap_or(Err(Fault::Evicted));
         }
-        if self.callers.is_gone(operation) {
-            return Err(Fault::Interrupted);
-        }
-        let receiver = self.submit(call, permit, operation)?;
-        receiver.await.unwrap_or(Err(Fault::Evicted))
+    }
+
+    /// Sends the renewal of the lease, or another request that changes nothing.
+    fn submit_own(
+        &self,
+        op: P::Op,
+        permit: Permit,
+    ) -> Result<(Ticket, OneReceiver<Answer<P>>), Fault> {
+        self.submit(Call::reserved(vec![op]), None, permit, callers::NO_OPERATION)
     }
 
     fn submit(
         &self,
-        call: Call,
+        call: Call<P>,
+        weight: Option<usize>,
         permit: Permit,
         operation: u64,
-    ) -> Result<OneReceiver<Answer>, Fault> {
+    ) -> Result<(Ticket, OneReceiver<Answer<P>>), Fault> {
         let mut state = self.state.borrow_mut();
         if state.phase == Phase::Closed {
             return Err(Fault::Unreachable);
@@ -320,13 +356,14 @@ impl Session {
             replay: None,
             ops: call.ops,
         };
-        let order = state.requests;
-        state.requests += 1;
+        let order = self.shared.next_order();
+        state.replay.expect(weight);
         let submitted = state.phase == Phase::Up;
         let request = if submitted { self.enqueue(&mut state, request) } else { request };
         let (answer, receiver) = oneshot();
         let pending = PendingRequest {
             request: Rc::new(request),
+            weight,
             order,
             sent: self.env.now(),
             submitted,
@@ -335,24 +372,24 @@ impl Session {
             _permit: permit,
         };
         state.pending.insert(ticket.slot, pending);
-        Ok(receiver)
+        Ok((ticket, receiver))
     }
 
     /// Appends a request to what the writer sends next.
-    fn enqueue(&self, state: &mut SessionState, request: Request) -> Request {
+    fn enqueue(&self, state: &mut SessionState<P>, request: Request<P>) -> Request<P> {
         let message = Message::Request { request };
         self.enqueue_message(state, &message);
         let Message::Request { request } = message else { unreachable!("just created") };
         request
     }
 
-    fn enqueue_message(&self, state: &mut SessionState, message: &Message) {
+    fn enqueue_message(&self, state: &mut SessionState<P>, message: &Message<P>) {
         frame::encode(message, &mut state.out);
         self.writers.wake(&self.env);
     }
 
     /// A reply came.
-    fn reply_received(&self, reply: Reply) {
+    fn reply_received(&self, reply: Reply<P>) {
         let mut state = self.state.borrow_mut();
         let ticket = Ticket { slot: reply.slot, seq: reply.seq };
         if state.phase == Phase::Recovering {
@@ -368,6 +405,8 @@ impl Session {
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
         state.extend_lease(pending.sent);
         state.seen = state.seen.max(reply.transno);
+        state.forced.take_if(|forced| *forced == ticket);
+        state.replay.expected_no_longer(pending.weight);
         self.note_committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
@@ -381,50 +420,34 @@ impl Session {
         pending.answer.send(Ok(reply));
         if long {
             self.force_sync();
-        } else {
-            self.sync_forced.set(false);
         }
+        self.announce_room();
     }
 
-    fn note_committed(&self, state: &mut SessionState, upto: Transno) {
+    fn note_committed(&self, state: &mut SessionState<P>, upto: Transno) {
         if upto > state.last_committed {
             state.last_committed = upto;
             state.replay.forget(upto);
         }
     }
 
-    /// The replay list is long: makes the server flush its log, one request at a time.
-    fn force_sync(&self) {
-        if self.sync_forced.replace(true) {
-            return;
-        }
-        let Some(permit) = self.reserved.try_acquire(1) else {
-            self.sync_forced.set(false);
-            return;
-        };
-        // The reply is not needed: its `last_committed` prunes the list.
-        drop(self.submit(Call::reserved(vec![Op::Sync {}]), permit, 0));
-    }
-
-    fn push_received(&self, push: Push) {
-        match push {
-            Push::Glimpse { id, ino } => {
-                let data = self.events().and_then(|events| events.glimpse(ino));
-                let mut state = self.state.borrow_mut();
-                let reply = PushReply { id, data };
-                self.enqueue_message(&mut state, &Message::PushReply { reply });
-            }
-            Push::Committed { transno } => {
+    fn push_received(&self, push: P::Push) {
+        match P::notice(push) {
+            Notice::Committed(transno) => {
                 let mut state = self.state.borrow_mut();
                 self.note_committed(&mut state, transno);
+                drop(state);
+                self.announce_room();
             }
-            Push::Evicted { reason } => {
-                self.log(&format!("the metadata server ended this client's session: {reason}"));
+            Notice::Evicted(reason) => {
+                self.log(&format!("the {} ended this client's session: {reason}", P::NAME));
                 self.lose_session();
             }
-            push => {
-                if let Some(events) = self.events() {
-                    events.push(push);
+            Notice::Other(push) => {
+                let reply = self.events().and_then(|events| events.push(push));
+                if let Some(reply) = reply {
+                    let mut state = self.state.borrow_mut();
+                    self.enqueue_message(&mut state, &Message::PushReply { reply });
                 }
             }
         }
@@ -451,12 +474,12 @@ impl Session {
                 return Ok(());
             }
         }
-        let reply = self.call(Call::reserved(vec![Op::Sync {}])).await?;
+        let reply = self.call(Call::reserved(vec![P::sync()])).await?;
         done(&reply)
     }
 
     /// Is there an unanswered operation for which `holds` is true?
-    pub fn has_unanswered(&self, holds: impl Fn(&Op) -> bool) -> bool {
+    pub fn has_unanswered(&self, holds: impl Fn(&P::Op) -> bool) -> bool {
         let state = self.state.borrow();
         state.pending.values().flat_map(|pending| &pending.request.ops).any(holds)
     }
@@ -496,6 +519,7 @@ impl Session {
         drop(state);
         self.writers.wake_all();
         self.changed.notify_all();
+        self.room.notify_all();
     }
 
     /// Until when caches may be used.
@@ -524,7 +548,7 @@ impl Session {
             if phase == Phase::Closed {
                 return Err(Fault::Unreachable);
             }
-            if self.caller_is_gone() {
+            if self.shared.caller_is_gone() {
                 return Err(Fault::Interrupted);
             }
             if good {
@@ -535,7 +559,7 @@ impl Session {
                 // exists.
                 drop(changed);
                 let permit = self.renewal.acquire(1).await;
-                let renewed = self.submit(Call::reserved(vec![Op::Renew {}]), permit, 0)?;
+                let (_, renewed) = self.submit_own(P::renew(), permit)?;
                 match renewed.await.unwrap_or(Err(Fault::Evicted)) {
                     Ok(_) | Err(Fault::Evicted) => continue,
                     Err(fault) => return Err(fault),
@@ -564,7 +588,7 @@ impl Session {
         self.leaving.set(true);
         if self.is_connected() {
             let bound = self.lease().min(Duration::from_secs(10));
-            let goodbye = self.call(Call::reserved(vec![Op::Goodbye {}]));
+            let goodbye = self.call(Call::reserved(vec![P::goodbye()]));
             let _ = self.env.timeout(bound, goodbye).await;
         }
         self.end();
@@ -584,6 +608,7 @@ impl Session {
         }
         self.writers.wake_all();
         self.changed.notify_all();
+        self.room.notify_all();
     }
 
     /// Is there a connection on which the server sent a Welcome?
@@ -595,7 +620,7 @@ impl Session {
     pub fn unconfirmed(&self) -> usize {
         let state = self.state.borrow();
         let asked = state.pending.values().map(|pending| &pending.request.ops);
-        let asked = asked.filter(|ops| !ops.iter().all(outlives_session));
+        let asked = asked.filter(|ops| !ops.iter().all(P::outlives_session));
         state.replay.len() + asked.count()
     }
 
@@ -609,24 +634,22 @@ impl Session {
         self.state.borrow().lease
     }
 
-    /// Fills in what the session knows.
-    pub fn status(&self, status: &mut crate::api::ClientStatus) {
+    /// What the session is doing.
+    pub fn status(&self) -> SessionStatus {
         let state = self.state.borrow();
-        status.client = state.client.0;
-        status.epoch = state.epoch.0;
-        status.connected = state.phase == Phase::Up;
-        status.requests = state.requests;
-        status.in_flight = state.slots.busy();
-        status.replay = state.replay.len();
-        status.evictions = state.evictions;
+        SessionStatus {
+            client: state.client,
+            epoch: state.epoch,
+            connected: state.phase == Phase::Up,
+            in_flight: state.slots.busy(),
+            replay: state.replay.len(),
+            evictions: state.evictions,
+        }
     }
 
-    fn new(env: Env, config: ClientConfig, slots: u16) -> Session {
-        let now = env.now();
-        let nonce = env.random_u64();
+    fn new(env: Env, config: Config, shared: Rc<Shared>, slots: u16, nonce: u64) -> Session<P> {
         let slots = SlotTable::new(slots);
         Session {
-            config,
             ordinary: Semaphore::new(usize::from(slots.ordinary())),
             reserved: Semaphore::new(usize::from(TABLE_RESERVED - 1)),
             renewal: Semaphore::new(1),
@@ -642,40 +665,45 @@ impl Session {
                 recovery_seq: 0,
                 recovery_unanswered: None,
                 recovery_sent: None,
-                replay: ReplayList::default(),
+                replay: ReplayList::new(config.kept),
+                forced: None,
                 losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),
-                fs: Uuid::default(),
-                pags: Vec::new(),
+                server: config.expected.server,
+                fs: config.expected.fs_uuid,
+                version: 0,
+                features: 0,
+                map: config.expected.map,
+                offer: None,
                 nonce,
                 seen: Transno::ZERO,
                 last_committed: Transno::ZERO,
                 lease: Duration::from_secs(30),
                 lease_ends: Instant(0),
-                heard_at: now,
+                heard_at: env.now(),
                 silent_since: None,
                 disconnected_at: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
                 timed_out: false,
-                requests: 0,
                 evictions: 0,
             }),
+            config,
             writers: writers::Writers::new(&env),
             changed: Notify::new(),
+            room: Notify::new(),
             events: OnceCell::new(),
-            sync_forced: Cell::new(false),
             leaving: Cell::new(false),
             away_since: Cell::new(None),
-            callers: callers::Callers::default(),
+            shared,
             env,
         }
     }
 }
 
 /// The fault of the operation that failed, if one did.
-pub(crate) fn done(reply: &Reply) -> Result<(), Fault> {
+pub fn done<P: Peer>(reply: &Reply<P>) -> Result<(), Fault> {
     match reply.results.last() {
         Some(Err(fault)) => Err(*fault),
         Some(Ok(_)) => Ok(()),
@@ -684,15 +712,10 @@ pub(crate) fn done(reply: &Reply) -> Result<(), Fault> {
 }
 
 /// The result of operation `index`.
-pub(crate) fn result(reply: &Reply, index: usize) -> Result<&OpReply, Fault> {
+pub fn result<P: Peer>(reply: &Reply<P>, index: usize) -> Result<&P::OpReply, Fault> {
     match reply.results.get(index) {
         Some(Ok(result)) => Ok(result),
         Some(Err(fault)) => Err(*fault),
         None => done(reply).and(Err(Fault::Protocol)),
     }
-}
-
-/// May the operation be asked for again in another session, in which nothing is held any more?
-fn outlives_session(op: &Op) -> bool {
-    op.spec().repeat == Repeat::Always
 }

@@ -12,30 +12,26 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::oneshot;
-use proto::mds::{HeldLease, Op, Principal, Replay, Reply, Request};
+use proto::message::{Peer, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
-use types::limits::RECLAIM_RANGES_MAX;
 use types::{Bug, Transno, planted};
 
 use super::{Phase, Session, SessionState, done};
 
-/// Leases in one reclaim.
-const RECLAIM_MAX: usize = 4096;
-
 /// The connection was lost during the recovery; the next one starts it again.
 struct ConnectionLost;
 
-impl SessionState {
+impl<P: Peer> SessionState<P> {
     /// The recovery is done.
     pub(super) fn renumber(&mut self) {
         self.seen = self.seen.max(self.replay.renumber());
     }
 }
 
-impl Session {
+impl<P: Peer> Session<P> {
     pub(super) async fn recover(self: Rc<Self>, number: u64, survived: Transno) {
         if self.try_recover(number, survived).await.is_ok() {
-            self.log("the metadata server restarted; everything it had lost was replayed");
+            self.log(&format!("the {} restarted; everything it had lost was replayed", P::NAME));
             self.resend();
         }
     }
@@ -44,7 +40,7 @@ impl Session {
         let unanswered = self.state.borrow_mut().recovery_unanswered.take();
         if let Some(request) = unanswered {
             // From an interrupted recovery with this server: its slot must not skip it.
-            let last = request.ops == [Op::ReclaimDone {}];
+            let last = request.ops == [P::recovered()];
             self.recovery_request(number, request).await?;
             if last {
                 self.state.borrow_mut().renumber();
@@ -79,28 +75,21 @@ impl Session {
             }
             self.replay(number, transno, &request, reply).await?;
         }
-        self.recovery_call(number, vec![Op::ReclaimDone {}]).await?;
+        self.recovery_call(number, vec![P::recovered()]).await?;
         self.state.borrow_mut().renumber();
         Ok(())
     }
 
     async fn reclaim_held(&self, number: u64) -> Result<(), ConnectionLost> {
-        let epoch = self.state.borrow().epoch;
-        let (mut leases, mut locks) =
-            self.events().map_or_else(Default::default, |events| events.reclaim(epoch));
-        while !leases.is_empty() || !locks.is_empty() {
-            let mut parts = 0;
-            let fits = |held: &&HeldLease| {
-                parts += held.ranges.len();
-                parts <= RECLAIM_RANGES_MAX
-            };
-            let count = leases.iter().rev().take(RECLAIM_MAX).take_while(fits).count();
-            let leases_now = leases.split_off(leases.len() - count);
-            let locks_now = locks.split_off(locks.len().saturating_sub(RECLAIM_MAX));
-            let op = Op::Reclaim { leases: leases_now, locks: locks_now };
+        let (server, epoch) = {
+            let state = self.state.borrow();
+            (state.server, state.epoch)
+        };
+        let reclaims = self.events().map_or_else(Vec::new, |events| events.reclaim(server, epoch));
+        for op in reclaims {
             let reply = self.recovery_call(number, vec![op]).await?;
             if let Err(fault) = done(&reply) {
-                self.log(&format!("the metadata server refused a reclaim: {fault}"));
+                self.log(&format!("the {} refused a reclaim: {fault}", P::NAME));
             }
         }
         Ok(())
@@ -110,8 +99,8 @@ impl Session {
         &self,
         number: u64,
         transno: Transno,
-        request: &Request,
-        was: Rc<Reply>,
+        request: &Request<P>,
+        was: Rc<Reply<P>>,
     ) -> Result<(), ConnectionLost> {
         let replay = Request {
             replay: Some(Replay { transno, results: was.results.clone() }),
@@ -127,7 +116,11 @@ impl Session {
         Ok(())
     }
 
-    async fn recovery_call(&self, number: u64, ops: Vec<Op>) -> Result<Reply, ConnectionLost> {
+    async fn recovery_call(
+        &self,
+        number: u64,
+        ops: Vec<P::Op>,
+    ) -> Result<Reply<P>, ConnectionLost> {
         let ticket = {
             let mut state = self.state.borrow_mut();
             state.recovery_seq = state.recovery_seq.wrapping_add(1);
@@ -147,8 +140,8 @@ impl Session {
     async fn recovery_request(
         &self,
         number: u64,
-        request: Request,
-    ) -> Result<Reply, ConnectionLost> {
+        request: Request<P>,
+    ) -> Result<Reply<P>, ConnectionLost> {
         let (sent, receiver) = {
             let mut state = self.state.borrow_mut();
             if state.connection != number || state.phase != Phase::Recovering {
@@ -179,7 +172,12 @@ impl Session {
 }
 
 /// Says which operation of a request could not be repeated, for the log.
-fn unrepeatable(transno: Transno, request: &Request, was: &Reply, is: &Reply) -> String {
+fn unrepeatable<P: Peer>(
+    transno: Transno,
+    request: &Request<P>,
+    was: &Reply<P>,
+    is: &Reply<P>,
+) -> String {
     let new = is.results.iter().map(Some).chain(std::iter::repeat(None));
     for ((op, old), new) in request.ops.iter().zip(&was.results).zip(new) {
         let fault = match new {

@@ -4,9 +4,9 @@ use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
-use super::{Call, result};
 use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
+use crate::rpc::{Call, result};
 
 /// [`Rpc`] of a client that may be gone already.
 pub(crate) struct DataRpc(pub std::rc::Weak<Core>);
@@ -18,7 +18,7 @@ impl DataRpc {
 
     async fn reserved(&self, op: Op) -> Result<OpReply, Fault> {
         let core = self.core()?;
-        let reply = core.session.call(Call::reserved(vec![op])).await?;
+        let reply = core.rpc.call(Call::reserved(vec![op])).await?;
         result(&reply, 0).cloned()
     }
 }
@@ -52,7 +52,7 @@ impl Rpc for DataRpc {
             }
             let core = self.core()?;
             for ops in ops.chunks(COMPOUND_OPS_MAX) {
-                let reply = core.session.call(Call::reserved(ops.to_vec())).await?;
+                let reply = core.rpc.call(Call::reserved(ops.to_vec())).await?;
                 (0..ops.len()).try_for_each(|index| result(&reply, index).map(|_| ()))?;
             }
             Ok(())
@@ -82,21 +82,28 @@ impl Rpc for DataRpc {
                 return vec![Err(Fault::Unreachable.into()); commits.len()];
             };
             if commits.is_empty() {
-                let answer = core.session.call(Call { sync, ..Call::reserved(Vec::new()) }).await;
-                return answer.err().map(|fault| Err(fault.into())).into_iter().collect();
+                let call = || Call { sync, ..Call::reserved(Vec::new()) };
+                for session in core.rpc.all() {
+                    if let Err(fault) = session.call(call()).await {
+                        return vec![Err(fault.into())];
+                    }
+                }
+                return Vec::new();
             }
             let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
             // A commit that fails ends its compound: those of other files are sent again without
             // it.
             loop {
-                let open: Vec<usize> =
+                let mut open: Vec<usize> =
                     (0..commits.len()).filter(|&i| results[i].is_none()).collect();
-                if open.is_empty() {
+                let Some(&first) = open.first() else {
                     return results.into_iter().flatten().collect();
-                }
+                };
+                let server = core.rpc.server_of(commits[first].ino);
+                open.retain(|&index| core.rpc.server_of(commits[index].ino) == server);
                 let ops = open.iter().map(|&index| commit_op(commits[index].clone())).collect();
                 let call = Call { sync, ..Call::reserved(ops) };
-                let answers: Vec<_> = match core.session.call(call).await {
+                let answers: Vec<_> = match core.rpc.call(call).await {
                     Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
                     Ok(reply) => reply.results.iter().map(commit_result).collect(),
                     Err(fault) => vec![Err(fault.into()); open.len()],
@@ -115,25 +122,25 @@ impl Rpc for DataRpc {
     }
 
     fn lease_ends(&self) -> Instant {
-        self.core().map_or(Instant(0), |core| core.session.lease_ends())
+        self.core().map_or(Instant(0), |core| core.rpc.lease_ends())
     }
 
     fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let core = self.core()?;
-            let client = core.session.client();
-            core.session.wait_for_lease().await?;
-            if core.session.client() == client { Ok(()) } else { Err(Fault::Evicted) }
+            let client = core.rpc.home().client();
+            core.rpc.wait_for_lease().await?;
+            if core.rpc.home().client() == client { Ok(()) } else { Err(Fault::Evicted) }
         })
     }
 
     fn time(&self) -> Timestamp {
-        self.core().map_or_else(|_| Timestamp::default(), |core| core.session.time())
+        self.core().map_or_else(|_| Timestamp::default(), |core| core.rpc.time())
     }
 
     fn log(&self, text: &str) {
         if let Ok(core) = self.core() {
-            core.session.log(text);
+            core.rpc.log(text);
         }
     }
 

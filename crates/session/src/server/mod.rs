@@ -1,0 +1,15 @@
+//! The server's side of sessions: connections, greetings, slots, answers, and who is silent.
+//!
+//! What a request does, and who may have a number, its user decides ([`Service`]).
+
+mod connection;
+mod greeting;
+mod serve;
+mod session;
+mod table;
+
+pub use connection::{Connection, receive};
+pub use greeting::{Agreed, Identity, check, refusal};
+pub use serve::{Service, serve};
+pub use session::{Admission, SLOTS_ALL, Session, SessionIdentity, SessionState};
+pub use table::Table;

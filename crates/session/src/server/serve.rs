@@ -1,0 +1,138 @@
+//! A connection from its greeting to its end: reads frames and starts the requests in them.
+//!
+//! Invariant: the reader waits only for frames and for the peer to read; a request that has to wait
+//! goes on as a task of its own.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use env::{Env, Stream};
+use proto::frame::{Decoder, Received};
+use proto::message::{Message, Peer, Reply, Request};
+use types::{Bug, Fault, Transno, planted};
+
+use super::connection::write;
+use super::{Admission, Connection, Session, receive};
+
+/// What a server does in its sessions.
+pub trait Service: Sized + 'static {
+    /// The protocol that it speaks.
+    type Peer: Peer;
+    /// A session, with what the server keeps there beside.
+    type Session: Deref<Target = Session<Self::Peer>> + 'static;
+
+    /// Clock, network and tasks.
+    fn env(&self) -> &Env;
+    /// Writes a line to the log.
+    fn log(&self, text: &str);
+    /// Remembers a new connection, so that the server's end closes it.
+    fn connected(&self, connection: &Rc<Connection>);
+    /// Everything up to this number is durable.
+    fn last_committed(&self) -> Transno;
+    /// Answers the peer's hello. `None`: it was refused, or went away.
+    fn greet(
+        &self,
+        connection: &Rc<Connection>,
+        decoder: &mut Decoder<Self::Peer>,
+    ) -> impl Future<Output = Option<Rc<Self::Session>>>;
+    /// Executes a request and sends its answer. `fresh`: its slot has seen none since the server
+    /// started.
+    fn execute(
+        self: &Rc<Self>,
+        session: &Rc<Self::Session>,
+        request: Request<Self::Peer>,
+        fresh: bool,
+    ) -> impl Future<Output = ()> + 'static;
+    /// An answer that was given before leaves again: brings it up to date.
+    fn refresh(&self, session: &Self::Session, reply: &mut Reply<Self::Peer>);
+    /// The client has answered a push.
+    fn push_answered(&self, session: &Self::Session, reply: <Self::Peer as Peer>::PushReply);
+}
+
+/// Serves a connection until it ends.
+pub async fn serve<S: Service>(service: Rc<S>, stream: Stream) {
+    let connection = Rc::new(Connection::new(stream));
+    service.connected(&connection);
+    let (env, log) = (service.env().clone(), service.clone());
+    let writing = write(env.clone(), connection.clone(), move |text| log.log(text));
+    env.spawn(writing);
+    let mut decoder = Decoder::new();
+    if let Some(session) = service.greet(&connection, &mut decoder).await {
+        let end = read(&service, &session, &connection, &mut decoder).await;
+        if let Some(text) = end {
+            service.log(&format!("client {}: {text}; connection closed", session.client));
+        }
+    }
+    connection.finish();
+}
+
+async fn read<S: Service>(
+    service: &Rc<S>,
+    session: &Rc<S::Session>,
+    connection: &Rc<Connection>,
+    decoder: &mut Decoder<S::Peer>,
+) -> Option<String> {
+    loop {
+        let received = match receive(connection, decoder).await {
+            Ok(Some(received)) => received,
+            Ok(None) => return None,
+            Err(text) => return Some(text),
+        };
+        connection.begin_reading();
+        if !planted(Bug::RequestNotHeard) {
+            session.heard(service.env().now());
+        }
+        if session.is_over() {
+            return None;
+        }
+        match received {
+            Received::Message(Message::Request { request }) => {
+                let (slot, seq) = (request.slot, request.seq);
+                let admission = match &request.replay {
+                    Some(_) => session.admit_replay(slot),
+                    None => session.admit(slot, seq),
+                };
+                match admission {
+                    Admission::New { fresh } => start(service, session, request, fresh),
+                    Admission::Answered(mut reply) => {
+                        service.refresh(session, &mut reply);
+                        reply.last_committed = service.last_committed();
+                        connection.send::<S::Peer>(&Message::Reply { reply: *reply });
+                    }
+                    Admission::Ignore => {}
+                    Admission::Protocol(text) => return Some(text.into()),
+                }
+            }
+            Received::Unknown { slot, seq } => {
+                if let Admission::New { .. } = session.admit(slot, seq) {
+                    let (transno, last_committed) = (Transno::ZERO, service.last_committed());
+                    let results = vec![Err(Fault::Unsupported)];
+                    let reply = Reply { slot, seq, transno, last_committed, results };
+                    session.answered(&reply, false);
+                    connection.send::<S::Peer>(&Message::Reply { reply });
+                }
+            }
+            Received::Message(Message::PushReply { reply }) => {
+                service.push_answered(session, reply);
+            }
+            Received::Message(_) => return Some("it sent a message that only servers send".into()),
+        }
+    }
+}
+
+/// Polls a request once; if it has to wait, it goes on as a task of its own.
+fn start<S: Service>(
+    service: &Rc<S>,
+    session: &Rc<S::Session>,
+    request: Request<S::Peer>,
+    fresh: bool,
+) {
+    let mut work = Box::pin(service.execute(session, request, fresh));
+    let mut context = Context::from_waker(Waker::noop());
+    if pin!(&mut work).poll(&mut context).is_pending() {
+        service.env().spawn(work);
+    }
+}
