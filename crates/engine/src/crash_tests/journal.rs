@@ -109,7 +109,7 @@ fn crash_in_recovery(seed: u64, pair: &Pair, models: &[Model], count: u64, what:
 
 /// Either copy of the superblock suffices, and either copy of the journal's header.
 fn lose_a_copy(seed: u64, pair: &Pair, models: &[Model], at_least: u64, what: &str) {
-    let blocks = SIZE / BLOCK as u64;
+    let blocks = SIZE / BLOCK as u64 - 1;
     let place = |index| Superblock::place(index, blocks).0 * BLOCK as u64;
     let whole =
         |index| Superblock::decode(&pair.home.peek(place(index), BLOCK), index, blocks).is_ok();

@@ -228,8 +228,8 @@ pub(crate) fn room(device: &Device) -> u64 {
     device.blocks().saturating_sub(LOG_FIRST.0)
 }
 
-/// Erases label and headers of the device, writes zeros into the log, and then new headers and a new
-/// label: a journal that is empty. No superblock names it yet.
+/// Erases label and headers of the device, writes zeros into the log, and then new headers and a
+/// new label: a journal that is empty. No superblock names it yet.
 ///
 /// # Errors
 /// `Io`.
