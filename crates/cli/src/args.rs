@@ -557,6 +557,24 @@ pub struct SimArgs {
     /// first, and other orders only if it does not explain the history
     #[arg(long)]
     pub all_orders: bool,
+    /// Number of data zones, of different sizes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub zones: u16,
+    /// Let each device take the time of a hard disk, of flash, or the usual time, by the seed
+    #[arg(long)]
+    pub timed_disks: bool,
+    /// Draw format and devices from this number instead of the seed
+    #[arg(long, value_name = "N")]
+    pub devices: Option<u64>,
+    /// The server's lease [default: 5s]
+    #[arg(long, value_parser = types::units::parse_duration)]
+    pub lease: Option<types::Duration>,
+    /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices
+    #[arg(long, conflicts_with_all = [
+        "clients", "processes", "executors", "operations", "faults", "workload", "hours", "keep",
+        "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations",
+    ])]
+    pub pool: bool,
     /// Number of metadata servers; only 1 is supported
     #[arg(long, default_value_t = 1)]
     pub mds: u16,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use env::IoBuf;
-use types::{Attr, Duration, FileKind, Ino, Name, Timestamp};
+use types::{Attr, Duration, FileKind, Ino, Name, PagId, Timestamp};
 
 pub use crate::boundary::LocalFuture;
 use crate::pages::Reading;
@@ -112,7 +112,7 @@ pub struct ClientConfig {
     /// Requested lease; `None`: the server's own.
     pub lease: Option<Duration>,
     /// Paths of data devices whose path here differs from the server's, by PAG number.
-    pub devices: Vec<(types::PagId, String)>,
+    pub devices: Vec<(PagId, String)>,
     /// Dirty bytes before writers wait.
     pub dirty_max: usize,
     /// Cached inodes before the client returns those idle longest.
@@ -436,6 +436,22 @@ pub struct ClientStatus {
     pub recalls: u64,
     /// Sessions lost by eviction.
     pub evictions: u64,
+}
+
+/// A data device as a client sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceStatus {
+    /// Its zone.
+    pub zone: PagId,
+    /// Its path on this host.
+    pub path: String,
+    /// "present"; "absent": what lies on it fails; "silent": it owes answers; "failing": it has
+    /// failed to write or flush a short while ago. New files go to other zones in the last three.
+    pub state: &'static str,
+    /// For how long it has been absent or silent.
+    pub since: Duration,
+    /// Why it is absent.
+    pub why: String,
 }
 
 /// Result of a lookup: an entry, or how long the kernel may cache that the name does not exist.

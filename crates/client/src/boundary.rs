@@ -15,7 +15,7 @@ use types::{
     Timestamp, Uuid,
 };
 
-use crate::api::{ReadData, Whence};
+use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::data::DataConfig;
 
 /// A boxed future of this thread.
@@ -60,11 +60,13 @@ impl From<Fault> for Refusal {
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
 pub trait Rpc {
-    /// Blocks for the pool, about `blocks`; fewer, or `NoSpace`, when space is short.
+    /// Blocks for the pool, about `blocks`, of none of the zones `unreachable`; fewer, or
+    /// `NoSpace`, when space is short.
     fn space(
         &self,
         hint: Option<PagId>,
         blocks: u64,
+        unreachable: Vec<PagId>,
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>>;
     /// Returns pool blocks, or reports that there are none to return.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
@@ -105,7 +107,8 @@ pub trait DataHalf: Sized {
     /// The content of one file.
     type File: FileContent;
 
-    /// Opens the data devices and checks their labels; the error names the device and the problem.
+    /// Opens the data devices and checks their labels. What lies on a device that is not there, or
+    /// cannot be read, fails until it is. The error names a device that is a wrong one.
     fn open(
         env: Env,
         config: DataConfig,
@@ -141,6 +144,9 @@ pub trait DataHalf: Sized {
     /// Returns when a device with pending requests has been silent for `patience`, counted from the
     /// call.
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;
+
+    /// The data devices.
+    fn devices(&self) -> Vec<DeviceStatus>;
 
     /// Blocks of the pool, and tainted blocks, which are to be returned.
     fn pool_blocks(&self) -> (u64, u64);

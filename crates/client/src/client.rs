@@ -7,7 +7,9 @@ use env::sync::first;
 use proto::mds::Mds;
 use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 
-use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError, Kernel, LocalFuture};
+use crate::api::{
+    Caller, ClientConfig, ClientStatus, ConnectError, DeviceStatus, Kernel, LocalFuture,
+};
 use crate::boundary::DataHalf;
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
@@ -247,6 +249,11 @@ impl Client {
             Some(parts.collect::<Vec<_>>())
         };
         self.core.inodes.all().into_iter().filter_map(held).flatten().collect()
+    }
+
+    /// The data devices.
+    pub fn devices(&self) -> Vec<DeviceStatus> {
+        self.core.data().devices()
     }
 
     /// What the client is doing.

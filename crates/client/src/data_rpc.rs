@@ -28,11 +28,13 @@ impl Rpc for DataRpc {
         &self,
         hint: Option<PagId>,
         blocks: u64,
+        unreachable: Vec<PagId>,
     ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
         Box::pin(async move {
-            let mut granted = self.reserved(Op::Space { hint, blocks }).await;
+            let op = Op::Space { hint, blocks, unreachable };
+            let mut granted = self.reserved(op.clone()).await;
             if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
-                granted = self.reserved(Op::Space { hint, blocks }).await;
+                granted = self.reserved(op).await;
             }
             match granted? {
                 OpReply::Space { runs } => Ok(runs),

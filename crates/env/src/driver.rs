@@ -105,6 +105,16 @@ pub struct DiskOptions {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockScope(pub [u8; 32]);
 
+impl LockScope {
+    /// That of a simulated disk on a simulated host.
+    pub(crate) fn of_names(host: &str, disk: &str) -> LockScope {
+        let mut scope = [0; 32];
+        scope[..4].copy_from_slice(&types::crc32c(host.as_bytes()).to_be_bytes());
+        scope[4..8].copy_from_slice(&types::crc32c(disk.as_bytes()).to_be_bytes());
+        LockScope(scope)
+    }
+}
+
 /// A disk that was opened.
 pub(crate) struct OpenedDisk {
     pub(crate) handle: Handle,

@@ -299,7 +299,7 @@ impl Execution {
                 };
                 self.commit(index, op, commit).await
             }
-            Op::Space { hint, blocks } => self.space(index, op, *hint, *blocks).await,
+            Op::Space { .. } => self.space(index, op).await,
             Op::Sync {} => {
                 self.sync = true;
                 Ok(OpReply::Done {})
@@ -402,13 +402,10 @@ impl Execution {
         }
     }
 
-    async fn space(
-        &mut self,
-        index: usize,
-        op: &Op,
-        hint: Option<types::PagId>,
-        blocks: u64,
-    ) -> Result<OpReply, Fault> {
+    async fn space(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
+        let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
+        let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable };
+        self.session.set_unreachable(wanted.unreachable);
         let mut round = 0;
         loop {
             round += 1;
@@ -417,10 +414,12 @@ impl Execution {
                 if kept {
                     return run_op(cx, txn, index, op);
                 }
-                space::grant(cx, txn, hint, blocks)
+                space::grant(cx, txn, &wanted)
             });
             match granted.await {
-                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room().await,
+                Err(Fault::NoSpace) if round < SPACE_ROUNDS => {
+                    self.make_room(wanted.unreachable).await
+                }
                 other => {
                     self.dependency = self.dependency.max(self.transno);
                     return other;
@@ -447,7 +446,7 @@ impl Execution {
     }
 
     /// Waits until blocks that are being freed can be granted.
-    async fn make_room(&self) {
+    async fn make_room(&self, unreachable: &[types::PagId]) {
         let (runtime, space) = (&self.server.runtime, &self.server.space);
         self.wait_for_reaper().await;
         let synced = runtime.mfs.sync().await;
@@ -456,7 +455,8 @@ impl Execution {
             return;
         }
         space.reclaim_pools(self.client()).await;
-        let full = runtime.mfs.run(READ, space::is_full).await.is_ok_and(|(full, _)| full);
+        let full = runtime.mfs.run(READ, |txn| space::is_full(txn, unreachable)).await;
+        let full = full.is_ok_and(|(full, _)| full);
         if full && !planted(Bug::HoarderKept) {
             self.server.evictions.evict_hoarders().await;
         }

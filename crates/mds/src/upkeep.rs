@@ -25,6 +25,7 @@ pub async fn run(server: Rc<Server>) {
         if server.recovery.is_over() {
             server.space.release_freed().await;
         }
+        server.space.look_at_devices();
         server.leases.relieve_pressure();
         let awaited = server.locks.awaited();
         server.evictions.evict_unresponsive(&awaited).await;

@@ -289,8 +289,9 @@ wire_enum! {
         /// the last block are zero on the device, too. Passes gates. Reply `Attr`, or
         /// `Partial`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
-        /// Blocks for the client's pool, `blocks` wanted. Durable before the reply. Reply `Space`.
-        Space = 19 { hint: Option<PagId>, blocks: u64, },
+        /// Blocks for the client's pool, `blocks` wanted, of none of the zones `unreachable`: the
+        /// client cannot use their devices now. Durable before the reply. Reply `Space`.
+        Space = 19 { hint: Option<PagId>, blocks: u64, unreachable: Vec<PagId>, },
         /// Returns pool blocks, at most `RETURN_RUNS_MAX` runs. It also answers
         /// [`Push::SpaceWanted`], then perhaps without any. Reply `Done`.
         ReturnSpace = 20 { runs: Vec<PagRun>, },

@@ -271,6 +271,7 @@ impl Op {
             Op::SetXattr { name, value, .. } => name.0.len() + value.0.len(),
             Op::Create { node, .. } | Op::CreateTmpfile { node, .. } => node.symlink.0.len(),
             Op::ReturnSpace { runs } => size_of_val(&runs[..]),
+            Op::Space { unreachable, .. } => size_of_val(&unreachable[..]),
             Op::Reclaim { leases, locks } => size_of_val(&leases[..]) + size_of_val(&locks[..]),
             Op::Lookup { .. }
             | Op::GetAttr { .. }
@@ -286,7 +287,6 @@ impl Op {
             | Op::Rmdir { .. }
             | Op::Rename { .. }
             | Op::SetAttr { .. }
-            | Op::Space { .. }
             | Op::Sync {}
             | Op::Statfs {}
             | Op::Lock { .. }

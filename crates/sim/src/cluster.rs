@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use client::{Client, ClientConfig, Kernel, NoKernel};
@@ -12,7 +11,6 @@ use env::sim::{
     DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
 };
 use env::{Disk, DiskOptions, Env};
-use label::{Label, SliceKind};
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use mfs::SlotFeatures;
 use mfs::fsck::FsckOptions;
@@ -26,17 +24,17 @@ use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
 use crate::invariant::Invariant;
+use crate::zones::{self, Disks, Drawn, Sizes};
 
-const MIB: u64 = 1 << 20;
 /// Bytes of the metadata log.
-pub(crate) const LOG_BYTES: u64 = 4 * MIB;
+pub(crate) const LOG_BYTES: u64 = 4 << 20;
 /// Bytes left of the log's first lap when a run begins.
 const LOG_LEFT: u64 = 256 << 10;
 /// A setting without a meaning.
 const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
 const ADDRESS: &str = "mds:7000";
-const FS: &str = "sim";
+pub(crate) const FS: &str = "sim";
 /// Most extra latency of a connection and its bytes a second, if connections are uneven.
 const DETOUR: Duration = Duration::from_millis(20);
 const BANDWIDTH: u64 = 4 << 20;
@@ -44,30 +42,25 @@ const BANDWIDTH: u64 = 4 << 20;
 const DRIFT: u64 = 50_000;
 /// After this time a server that ended by itself is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
+/// The same while a data device is dead for it, since it may end again.
+const DEAD_RESTART_DELAY: Duration = Duration::from_secs(2);
 /// Most orphans that a look reads.
 const ORPHANS: usize = 1000;
-/// The server's lease.
+/// The usual lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
 /// Node and disk names.
 pub const SERVER: &str = "mds";
 const META: &str = "meta";
-pub(crate) const DATA: &str = "data0";
-/// The data zone.
-pub(crate) const ZONE: PagId = PagId(0);
 
-fn fs_uuid() -> Uuid {
+pub(crate) fn fs_uuid() -> Uuid {
     Uuid([7; 16])
-}
-
-fn pag_uuid() -> Uuid {
-    Uuid([8; 16])
 }
 
 /// Free blocks that the server could grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Free {
-    /// Of the data zone, at once or once the log is durable; client pools are not counted.
+    /// Of the data zones, at once or once the log is durable; client pools are not counted.
     pub data: u64,
     /// Of the metadata zone.
     pub meta: u64,
@@ -82,6 +75,8 @@ pub struct Cluster {
     pub world: SimWorld,
     /// The node of the test.
     pub env: Env,
+    /// The server's lease.
+    pub lease: Duration,
     disks: Rc<RefCell<Disks>>,
     /// Starts of the server so far.
     pub starts: Rc<Cell<u64>>,
@@ -91,16 +86,16 @@ pub struct Cluster {
     kills: Rc<Cell<u64>>,
     /// The epoch of the running server; 0 without one.
     pub epoch: Rc<Cell<u32>>,
-    /// A device fails now: the server may end by itself, and is restarted. `failed`: when one last
-    /// did.
-    failing: Rc<Cell<bool>>,
+    /// How many devices fail now: the server may end by itself, and is restarted. `failed`: when
+    /// one last did.
+    failing: Rc<Cell<usize>>,
     /// Since when no faults are injected; `None` while they are.
     calm: Rc<Cell<Option<Instant>>>,
     /// When a sample last showed no room for another client.
     pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
-    /// Requests that the data device failed, by node, since its present run began.
-    failed_requests: Rc<RefCell<BTreeMap<String, BTreeSet<DiskAction>>>>,
+    /// Requests that the data devices failed, by node, since its present run began.
+    failed_requests: Rc<RefCell<BTreeMap<String, BTreeSet<(PagId, DiskAction)>>>>,
     /// The store of the running server.
     store: Rc<RefCell<Option<Mfs>>>,
     /// The introspection of the running server.
@@ -127,22 +122,6 @@ impl Observer for ServerObserver {
 
     fn answers(&self, _: ClientId, reply: &Reply, durable: bool) {
         self.0.emit(Event::Answers { reply, durable });
-    }
-}
-
-/// Sizes of the devices.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Sizes {
-    /// Blocks of the data zone, block 0 included.
-    pub data: u64,
-    /// Blocks of the metadata zone.
-    pub meta: u64,
-}
-
-impl Default for Sizes {
-    /// Large enough not to fill up.
-    fn default() -> Sizes {
-        Sizes { data: 512 * MIB / BLOCK_U64, meta: 64 * MIB / BLOCK_U64 }
     }
 }
 
@@ -177,39 +156,27 @@ impl Format {
     }
 }
 
-/// The attached disks.
-pub struct Disks {
-    /// The metadata zone.
-    pub meta: SimDisk,
-    /// The data zone.
-    pub data: SimDisk,
-}
-
-/// A freshly formatted metadata zone; made once for each size and format, since it never differs.
-fn formatted(sizes: Sizes, made: Format) -> SimDisk {
-    static FORMATTED: Mutex<BTreeMap<(Sizes, Format), SimDisk>> = Mutex::new(BTreeMap::new());
-    let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let disk = all.entry((sizes, made)).or_insert_with(|| {
-        let world = SimWorld::new(1);
-        let disk = world.disk(META, sizes.meta * BLOCK_U64);
-        world.run(|env| async move {
-            let options = DiskOptions { write: true, exclusive: true };
-            let disk = env.open_disk(META, options).await.expect("the disk is there");
-            let pag = PagFormat::whole(ZONE, pag_uuid(), sizes.data);
-            let format = FormatOptions {
-                name: FS.into(),
-                uuid: fs_uuid(),
-                log_bytes: LOG_BYTES,
-                pags: vec![pag],
-                features: made.features(),
-                force: false,
-            };
-            Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
-            use_the_log(&env, &disk).await.expect("a formatted disk can be used");
-        });
-        disk
+/// A freshly formatted metadata zone.
+fn formatted(sizes: &Sizes, made: Format) -> SimDisk {
+    let world = SimWorld::new(1);
+    let disk = world.disk(META, sizes.meta * BLOCK_U64);
+    let pags = zones::zones(sizes.data.len()).zip(&sizes.data);
+    let pags = pags.map(|(id, &blocks)| PagFormat::whole(id, zones::uuid(id), blocks)).collect();
+    let format = FormatOptions {
+        name: FS.into(),
+        uuid: fs_uuid(),
+        log_bytes: LOG_BYTES,
+        pags,
+        features: made.features(),
+        force: false,
+    };
+    world.run(|env| async move {
+        let options = DiskOptions { write: true, exclusive: true };
+        let disk = env.open_disk(META, options).await.expect("the disk is there");
+        Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
+        use_the_log(&env, &disk).await.expect("a formatted disk can be used");
     });
-    disk.fork()
+    disk
 }
 
 /// Writes the log nearly to its end, so that its next lap begins within a run.
@@ -224,44 +191,56 @@ async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
     mfs.close().await
 }
 
-fn labelled(sizes: Sizes) -> SimDisk {
-    let blocks = sizes.data + 1;
-    let disk = SimDisk::new(blocks * BLOCK_U64);
-    let kind = SliceKind::Data { pag: ZONE };
-    label::put(&disk, &Label::single(fs_uuid(), FS, pag_uuid(), blocks, kind));
-    disk
-}
-
 /// Most virtual time of a run beyond the time of its plan: more is a hang.
 const RUN_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// A world with fresh disks.
-pub fn world(seed: u64) -> (SimWorld, Disks) {
-    world_of(seed, false, Duration::ZERO, (Sizes::default(), Format::default()))
+/// What a world is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Making {
+    /// Connections differ in length, and are slow.
+    pub uneven: bool,
+    /// The operations are spread over this time.
+    pub time: Duration,
+    /// Sizes of the devices.
+    pub sizes: Sizes,
+    /// Format of the file system.
+    pub format: Format,
+    /// Devices take the time that their models say.
+    pub timed: Option<Drawn>,
 }
 
-/// A world with fresh disks of these sizes and this format. Connections may be `uneven`; operations
-/// are spread over `time`.
-pub fn world_of(
-    seed: u64,
-    uneven: bool,
-    time: Duration,
-    (sizes, format): (Sizes, Format),
-) -> (SimWorld, Disks) {
+/// A world with fresh disks.
+pub fn world(seed: u64) -> (SimWorld, Disks) {
+    world_of(seed, &Making::default())
+}
+
+/// A world with fresh disks, made so.
+pub fn world_of(seed: u64, making: &Making) -> (SimWorld, Disks) {
     let options = SimOptions {
-        net_detour: if uneven { DETOUR } else { Duration::ZERO },
-        net_bandwidth: uneven.then_some(BANDWIDTH),
+        net_detour: if making.uneven { DETOUR } else { Duration::ZERO },
+        net_bandwidth: making.uneven.then_some(BANDWIDTH),
         shuffle_tasks: seed % 2 == 1,
         // A process takes up to twice its share of the time for each operation, and faults delay
         // it.
-        time_limit: RUN_LIMIT + 3 * time,
+        time_limit: RUN_LIMIT + 3 * making.time,
         ..SimOptions::default()
     };
     let world = SimWorld::with_options(seed, options);
-    let disks = Disks { meta: formatted(sizes, format), data: labelled(sizes) };
-    world.attach(META, &disks.meta);
-    world.attach(DATA, &disks.data);
+    let (sizes, format) = (&making.sizes, making.format);
+    let disks = Disks::new(sizes, format, || formatted(sizes, format));
+    if let Some(drawn) = making.timed {
+        disks.take_time(drawn);
+    }
+    attach(&world, Some(&disks.meta), &disks.data);
     (world, disks)
+}
+
+/// Attaches disks by the names that the cluster knows them by.
+fn attach(world: &SimWorld, meta: Option<&SimDisk>, data: &[SimDisk]) {
+    meta.into_iter().for_each(|meta| world.attach(META, meta));
+    for (zone, disk) in zones::zones(data.len()).zip(data) {
+        world.attach(&zones::name(zone), disk);
+    }
 }
 
 impl Cluster {
@@ -282,6 +261,7 @@ impl Cluster {
         Cluster {
             world,
             env,
+            lease: LEASE,
             disks,
             starts,
             restarted,
@@ -303,35 +283,60 @@ impl Cluster {
         self.disks.borrow().meta.clone()
     }
 
-    /// The attached data zone.
-    pub fn data(&self) -> SimDisk {
+    /// The attached data zones.
+    pub fn data(&self) -> Vec<SimDisk> {
         self.disks.borrow().data.clone()
     }
 
-    /// Attaches other disks.
-    pub fn replace(&self, meta: Option<SimDisk>, data: Option<SimDisk>) {
+    /// The data zones.
+    pub fn zones(&self) -> impl Iterator<Item = PagId> + use<> {
+        zones::zones(self.disks.borrow().data.len())
+    }
+
+    /// The device of a zone.
+    pub fn device(&self, zone: PagId) -> SimDisk {
+        self.disks.borrow().data[usize::from(zone.0)].clone()
+    }
+
+    /// How many of the attached data zones anybody wrote.
+    pub(crate) fn zones_written(&self) -> u64 {
+        self.data().iter().filter(|disk| disk.counts().writes > 0).count() as u64
+    }
+
+    /// Attaches other disks; of the data zones all or none.
+    pub fn replace(&self, meta: Option<SimDisk>, data: Option<Vec<SimDisk>>) {
         let mut disks = self.disks.borrow_mut();
+        attach(&self.world, meta.as_ref(), data.as_deref().unwrap_or_default());
         if let Some(meta) = meta {
             self.events.emit(Event::MetaReplaced);
-            self.world.attach(META, &meta);
             disks.meta = meta;
         }
         if let Some(data) = data {
             self.events.emit(Event::DataReplaced);
-            self.world.attach(DATA, &data);
             disks.data = data;
         }
     }
 
-    /// From here on a device fails requests, or no longer does.
+    /// All hosts and data zones lose power: what was not flushed may be gone.
+    pub fn data_lose_power(&self, rng: &mut SimRng) -> Vec<SimDisk> {
+        self.data().iter().map(|disk| disk.after_power_cut(rng)).collect()
+    }
+
+    /// Is there a write that a failed flush should have made stable, and that is still unstable?
+    pub fn has_stuck(&self) -> bool {
+        self.data().iter().any(SimDisk::has_stuck)
+    }
+
+    /// From here on one more device fails requests, or no longer does.
     pub fn devices_fail(&self, failing: bool) {
-        self.failing.set(failing);
+        let now = self.failing.get();
+        self.failing.set(if failing { now + 1 } else { now - 1 });
         self.failed.set(Some(self.env.now()));
     }
 
     /// Has a device failed anything since?
     pub fn failed_since(&self, since: Instant) -> bool {
-        self.failing.get() || self.failed.get().is_some_and(|at| at >= since)
+        self.failing.get() > 0 || self.failed.get().is_some_and(|at| at >= since)
     }
 
     /// From here on faults are injected, or no longer.
@@ -358,14 +363,14 @@ impl Cluster {
         let env = self.world.node(SERVER);
         let events = self.events.clone();
         let config = mds::Config {
-            lease: LEASE,
-            pags: vec![mds::PagPlace { id: ZONE, uuid: pag_uuid(), path: DATA.into() }],
+            lease: self.lease,
+            pags: self.places(),
             log: Rc::new(move |text| {
                 if let Some((client, stage)) = parse_eviction(text) {
                     events.emit(Event::Evicts(client, stage));
                 }
-                if let Some(client) = parse_unflushed(text) {
-                    events.emit(Event::Unflushed(client));
+                if let Some((client, zone)) = parse_unflushed(text) {
+                    events.emit(Event::Unflushed(client, zone));
                 }
                 events.line(&format!("mds: {text}"));
             }),
@@ -389,19 +394,27 @@ impl Cluster {
         });
     }
 
+    /// Where the server finds the zones.
+    fn places(&self) -> Vec<mds::PagPlace> {
+        let place = |id| mds::PagPlace { id, uuid: zones::uuid(id), path: zones::name(id) };
+        self.zones().map(place).collect()
+    }
+
     /// While the guard lives, the stream gets every event of the attached devices, and
     /// [`Cluster::was_failed`] answers.
     pub(crate) fn watch_devices(&self) -> DiskObservation {
         let this = self.clone();
         watch_disks(move |disk, event| {
+            let at = this.disks.borrow().data.iter().position(|data| data.is(disk));
             if disk.is(&this.meta()) {
                 this.events.emit(Event::Meta(event));
-            } else if disk.is(&this.data()) {
-                if let DiskEvent::Failed { node: (name, _), action } = event {
+            } else if let Some(at) = at {
+                let zone = PagId(at as u16);
+                if let DiskEvent::Failed { node: (name, _), action, .. } = event {
                     let mut failed = this.failed_requests.borrow_mut();
-                    failed.entry(name.to_owned()).or_default().insert(action);
+                    failed.entry(name.to_owned()).or_default().insert((zone, action));
                 }
-                this.events.emit(Event::Data(event));
+                this.events.emit(Event::Data(zone, event));
             }
         })
     }
@@ -411,9 +424,15 @@ impl Cluster {
         self.failed_requests.borrow_mut().remove(node);
     }
 
-    /// Did the data device fail such a request in the node's present run?
+    /// Did a data device fail such a request in the node's present run?
     pub(crate) fn was_failed(&self, node: &str, action: DiskAction) -> bool {
-        self.failed_requests.borrow().get(node).is_some_and(|failed| failed.contains(&action))
+        self.zones().any(|zone| self.was_failed_by(zone, node, action))
+    }
+
+    /// Did the device of this zone?
+    pub(crate) fn was_failed_by(&self, zone: PagId, node: &str, action: DiskAction) -> bool {
+        let failed = self.failed_requests.borrow();
+        failed.get(node).is_some_and(|failed| failed.contains(&(zone, action)))
     }
 
     /// A supervisor sees that the server has ended, and starts it, unless somebody killed it
@@ -421,7 +440,8 @@ impl Cluster {
     fn restart_after_exit(&self) {
         let (this, starts, kills) = (self.clone(), self.starts.get(), self.kills.get());
         self.env.spawn(async move {
-            this.env.sleep(RESTART_DELAY).await;
+            let dead = this.data().iter().any(|disk| disk.is_dead_for(SERVER));
+            this.env.sleep(if dead { DEAD_RESTART_DELAY } else { RESTART_DELAY }).await;
             if (this.starts.get(), this.kills.get()) == (starts, kills) {
                 this.kill_server();
                 this.start_server();
@@ -524,8 +544,10 @@ impl Cluster {
         let mut looked = pin!(store.run(Cost::READ, |txn| {
             let mut text = String::new();
             for zone in txn.space().pags()? {
-                text +=
-                    &format!("\n  {} blocks are free, {} are being freed", zone.free, zone.freed);
+                text += &format!(
+                    "\n  of zone {} {} blocks are free, {} are being freed",
+                    zone.id, zone.free, zone.freed
+                );
             }
             for (client, _) in txn.clients()? {
                 let blocks: u64 = txn.space().pool(client)?.iter().map(|(.., len)| len).sum();
@@ -572,15 +594,18 @@ impl Cluster {
     }
 }
 
-/// The evicted client in a log line of the server about writes that it could not flush.
-fn parse_unflushed(text: &str) -> Option<ClientId> {
-    let (_, rest) = text.split_once("writes in place of the evicted client ")?;
-    rest.split(' ').next()?.parse().ok().map(ClientId)
+/// The evicted client and the zone in a log line of the server about writes that it could not
+/// flush.
+fn parse_unflushed(text: &str) -> Option<(ClientId, PagId)> {
+    let (device, rest) = text.split_once("writes in place of the evicted client ")?;
+    let client = rest.split(' ').next()?.parse().ok()?;
+    let zone = device.strip_prefix("data device data")?.split(' ').next()?.parse().ok()?;
+    Some((ClientId(client), PagId(zone)))
 }
 
 /// The client and stage in a log line of the server about an eviction.
 fn parse_eviction(text: &str) -> Option<(ClientId, Eviction)> {
-    if let Some(client) = parse_unflushed(text) {
+    if let Some((client, _)) = parse_unflushed(text) {
         let stands_still = text.contains("has not flushed within") || text.contains("still owes");
         return stands_still.then_some((client, Eviction::Unflushed));
     }

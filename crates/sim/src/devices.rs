@@ -5,13 +5,35 @@
 //! - while a device may fail, and until all failed requests are answered, the history and the
 //!   cluster know it. Then the server may end by itself, and applications may get EIO.
 
-use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
-use types::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
 
+use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
+use types::{Duration, PagId};
+
+use crate::cluster::{Cluster, SERVER};
+use crate::events::Event;
 use crate::faults::Injector;
+use crate::history::History;
+use crate::mount::Mount;
 
 /// Within this time everybody knows of a failed request.
 pub(crate) const SETTLING: Duration = Duration::from_millis(20);
+
+/// Within this time a client that runs looks at a device for which nobody asks.
+const RETURN: Duration = Duration::from_secs(15);
+
+/// Separates random numbers about zones from others.
+const ASIDE: u64 = 0x7a6f_6e65_7300_0000;
+/// Most time for which a device is dead while other faults come.
+const DEAD_MS: u64 = 40_000;
+
+/// A client mounts, and a server starts, only with every data device. If they do without, no dead
+/// device excuses that they fail.
+const START_NEEDS_DEVICES: bool = true;
+
+/// A dead device: its zone, and the host for which it is dead; `None`: for all.
+pub(crate) type DeadFor = (PagId, Option<String>);
 
 /// Fails the `nth` action of a kind, several from it on, or all from it on.
 fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
@@ -47,9 +69,19 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
-    /// The data device fails requests for a while.
+    /// Waits until every client that took the data device for dead has looked at it again.
+    async fn device_is_back(&self) {
+        let until = self.cluster.env.now() + RETURN;
+        let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
+        while self.cluster.env.now() < until && self.fleet.mounts().iter().any(is_absent) {
+            self.cluster.env.sleep(SETTLING).await;
+        }
+    }
+
+    /// A data device fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
-        let disk = self.cluster.data();
+        let zone = self.any_zone(None, &mut self.aside());
+        let disk = self.cluster.device(zone);
         let actions = [DiskAction::Write, DiskAction::Flush, DiskAction::Read];
         self.history.devices_fail(true);
         self.cluster.devices_fail(true);
@@ -62,7 +94,110 @@ impl Injector {
         self.pause(most).await;
         disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
+        self.device_is_back().await;
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);
     }
+
+    /// Random numbers beside those of the fault, which are the same whatever the number of zones.
+    pub(crate) fn aside(&self) -> SimRng {
+        SimRng::new(self.rng.clone().next_u64() ^ ASIDE)
+    }
+
+    /// One of the data zones, not `beside` if there is another. With one zone nothing is drawn.
+    pub(crate) fn any_zone(&self, beside: Option<PagId>, chances: &mut SimRng) -> PagId {
+        let zones = self.cluster.zones().filter(|zone| Some(*zone) != beside);
+        let mut zones: Vec<PagId> = zones.collect();
+        match zones.len() {
+            0 => PagId(0),
+            1 => zones[0],
+            len => zones.swap_remove(chances.below(len as u64) as usize),
+        }
+    }
+
+    /// The host whose requests a fault of one of several zones hits: one client, the server, or
+    /// (`None`) all.
+    pub(crate) fn reach(&self, chances: &mut SimRng) -> Option<String> {
+        if self.cluster.zones().count() == 1 {
+            return None;
+        }
+        self.drawn_reach(chances)
+    }
+
+    fn drawn_reach(&self, chances: &mut SimRng) -> Option<String> {
+        match chances.below(4) {
+            0 => Some(SERVER.to_owned()),
+            1 => Some(self.fleet.name(chances.below(self.fleet.slots() as u64) as usize)),
+            _ => None,
+        }
+    }
+
+    /// A data device dies for one host or for all: every request fails at once. It comes back soon,
+    /// or while other faults come, or when no more of them come.
+    pub(crate) async fn device_dies(&mut self) {
+        let chances = &mut self.aside();
+        let (zone, node) = (self.any_zone(None, chances), self.drawn_reach(chances));
+        let place = (zone, node);
+        if self.dead.borrow().contains(&place) {
+            return;
+        }
+        let of = place.1.as_ref().map_or(String::new(), |node| format!(" for {node}"));
+        self.cluster.events.line(&format!("the device of data zone {zone} dies{of}"));
+        self.dead.borrow_mut().push(place.clone());
+        self.history.devices_fail(true);
+        if START_NEEDS_DEVICES {
+            self.cluster.devices_fail(true);
+        }
+        self.cluster.events.emit(Event::Troubled(Some(zone), true));
+        self.cluster.device(zone).set_dead_for(place.1.as_deref(), true);
+        match self.rng.below(4) {
+            0 => {
+                self.pause(5_000).await;
+                revive(&self.cluster, &self.history, &self.dead, &place).await;
+            }
+            1 | 2 => {
+                let time = Duration::from_millis(self.rng.below(DEAD_MS));
+                let (cluster, history) = (self.cluster.clone(), self.history.clone());
+                let (dead, env) = (self.dead.clone(), self.cluster.env.clone());
+                env.clone().spawn(async move {
+                    env.sleep(time).await;
+                    revive(&cluster, &history, &dead, &place).await;
+                });
+            }
+            // The end of the faults does.
+            _ => {}
+        }
+    }
+
+    /// All dead devices come back.
+    pub(crate) async fn devices_come_back(&self) {
+        let dead: Vec<DeadFor> = self.dead.borrow().clone();
+        for place in dead {
+            revive(&self.cluster, &self.history, &self.dead, &place).await;
+        }
+    }
+}
+
+/// A dead device comes back with what it held, unless it has already.
+async fn revive(
+    cluster: &Cluster,
+    history: &History,
+    dead: &Rc<RefCell<Vec<DeadFor>>>,
+    place: &DeadFor,
+) {
+    let before = dead.borrow().len();
+    dead.borrow_mut().retain(|other| other != place);
+    if dead.borrow().len() == before {
+        return;
+    }
+    let (zone, node) = place;
+    // A power cut may have replaced the device meanwhile: that one works.
+    cluster.device(*zone).set_dead_for(node.as_deref(), false);
+    cluster.env.sleep(SETTLING).await;
+    cluster.events.line(&format!("the device of data zone {zone} is back"));
+    cluster.events.emit(Event::Troubled(Some(*zone), false));
+    if START_NEEDS_DEVICES {
+        cluster.devices_fail(false);
+    }
+    history.devices_fail(false);
 }

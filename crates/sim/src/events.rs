@@ -17,7 +17,7 @@ use client::Edited;
 use env::sim::DiskEvent;
 use mds::{CommittedBlocks, Executed};
 use proto::mds::{Op as Asked, Reply};
-use types::{ClientId, Ino, Transno};
+use types::{ClientId, Ino, PagId, Transno};
 
 use crate::call::{Call, Op};
 use crate::invariant::Invariant;
@@ -37,11 +37,21 @@ pub enum Event<'a> {
     Ended(&'a Call),
     /// The attached metadata device takes, completes or fails a request.
     Meta(DiskEvent<'a>),
-    /// The attached data device does.
-    Data(DiskEvent<'a>),
+    /// The attached device of a data zone does.
+    Data(PagId, DiskEvent<'a>),
     /// Another metadata device was attached; its content is stable.
     MetaReplaced,
-    /// Another data device was attached; its content is stable.
+    /// The device of a zone (`None`: of the metadata) stalls or is dead for some host, or (`false`)
+    /// no longer.
+    Troubled(Option<PagId>, bool),
+    /// A client says that it lost what was written to a file.
+    LostWrites {
+        /// The client, as the history numbers it.
+        client: usize,
+        /// The file.
+        ino: Ino,
+    },
+    /// Other data devices were attached; their content is stable.
     DataReplaced,
     /// A server has opened the metadata; its log continues here.
     Opened(Transno),
@@ -76,8 +86,8 @@ pub enum Event<'a> {
     },
     /// The server evicts a client.
     Evicts(ClientId, Eviction),
-    /// The server could not flush an evicted client's writes: a power cut may lose them.
-    Unflushed(ClientId),
+    /// The server could not flush an evicted client's writes to a zone: a power cut may lose them.
+    Unflushed(ClientId, PagId),
     /// The server is about to be killed.
     ServerKilled,
     /// A client of the history has mounted on this node.

@@ -11,6 +11,7 @@ use types::{Duration, Instant};
 
 use crate::call::Op;
 use crate::cluster::{Cluster, SERVER};
+use crate::devices::DeadFor;
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::invariant::Invariant;
@@ -68,11 +69,13 @@ pub enum Fault {
     Together,
     /// While a disk stalls or a client is blocked, so is the other disk or another client.
     Pairs,
+    /// A data device dies, for a host or for all, and comes back soon or much later.
+    Death,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 24] = [
+    pub const ALL: [Fault; 25] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -97,6 +100,7 @@ impl Fault {
         Fault::Signal,
         Fault::Together,
         Fault::Pairs,
+        Fault::Death,
     ];
 
     /// May it make clients lose changes?
@@ -110,6 +114,7 @@ impl Fault {
                 | Fault::Silence
                 | Fault::Power
                 | Fault::DataEio
+                | Fault::Death
                 | Fault::Mute
                 | Fault::LongStall
         )
@@ -160,6 +165,7 @@ impl Fault {
             Fault::ClusterPower => "cluster-power",
             Fault::Together => "together",
             Fault::Pairs => "pairs",
+            Fault::Death => "death",
         }
     }
 }
@@ -231,6 +237,8 @@ pub struct Injector {
     pub blocked: BTreeMap<usize, (Instant, Instant)>,
     /// The metadata device at its last corruption, or at the start.
     pub older: Option<SimDisk>,
+    /// Dead devices.
+    pub dead: Rc<RefCell<Vec<DeadFor>>>,
 }
 
 impl Injector {
@@ -267,6 +275,7 @@ impl Injector {
             self.current = Some(kind);
             self.strike(kind).await;
         }
+        self.devices_come_back().await;
         self.cluster.world.heal();
     }
 
@@ -313,7 +322,7 @@ impl Injector {
         }
         let kind = OVERLAPPING[overlap.below(OVERLAPPING.len() as u64) as usize];
         let outlives = matches!(current, Fault::Stall | Fault::LongStall | Fault::DataEio)
-            || matches!(current, Fault::Partition | Fault::OneWay);
+            || matches!(current, Fault::Partition | Fault::OneWay | Fault::Death);
         let fits = kind != Fault::ServerKill || outlives;
         (self.kinds.contains(&kind) && fits).then_some(kind)
     }
@@ -380,6 +389,7 @@ impl Injector {
             }
             Fault::Power => self.power().await,
             Fault::DataEio => self.fail_data().await,
+            Fault::Death => self.device_dies().await,
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
@@ -460,9 +470,9 @@ impl Injector {
         }
         if all {
             self.cluster.kill_server();
-            let stuck = self.cluster.data().has_stuck();
+            let stuck = self.cluster.has_stuck();
             self.history.happened(NOBODY, Op::LostPower { stuck });
-            let data = self.cluster.data().after_power_cut(&mut self.rng);
+            let data = self.cluster.data_lose_power(&mut self.rng);
             self.cluster.replace(None, Some(data));
         }
         if server {

@@ -13,7 +13,7 @@ use client::{ClientStatus, Edited};
 use env::sim::DiskAction;
 use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
 
-use crate::cluster::{Cluster, LEASE, SERVER};
+use crate::cluster::{Cluster, SERVER};
 use crate::events::{Event, Events, Eviction};
 use crate::history::History;
 use crate::invariant::Invariant;
@@ -244,15 +244,17 @@ impl Fleet {
             Event::Moved
             | Event::Ended(_)
             | Event::Meta(_)
-            | Event::Data(_)
+            | Event::Data(..)
             | Event::MetaReplaced
             | Event::DataReplaced
+            | Event::Troubled(..)
+            | Event::LostWrites { .. }
             | Event::Opened(_)
             | Event::Executed(_)
             | Event::Commits(_)
             | Event::Answers { .. }
             | Event::Applied { .. }
-            | Event::Unflushed(_)
+            | Event::Unflushed(..)
             | Event::Mounted { .. }
             | Event::SessionLost(_) => {}
         }
@@ -285,8 +287,9 @@ impl Fleet {
                     }
                     // Others may remove files or be forgotten, until everything is quiet.
                     let since = *refused.get_or_insert(begun);
-                    let waited = begun.since(since) >= space::QUIET;
-                    if waited && inner.cluster.is_calm_for(space::QUIET) {
+                    let quiet = space::quiet(&inner.cluster);
+                    let waited = begun.since(since) >= quiet;
+                    if waited && inner.cluster.is_calm_for(quiet) {
                         return Err(text);
                     }
                     inner.cluster.env.sleep(LOOK).await;
@@ -458,7 +461,7 @@ impl Fleet {
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
         let name = self.name(slot);
-        self.may_lose(slot, time + LEASE * 4);
+        self.may_lose(slot, time + self.0.cluster.lease * 4);
         if stopped {
             world.pause(&name);
         } else {
@@ -506,12 +509,13 @@ impl Fleet {
                     true => &[DiskAction::Flush],
                     false => &[DiskAction::Write, DiskAction::Read],
                 };
-                let cluster = &self.0.cluster;
+                let (cluster, client) = (&self.0.cluster, mount.index);
+                cluster.events.emit(Event::LostWrites { client, ino });
                 if !actions.iter().any(|action| cluster.was_failed(&name, *action)) {
                     cluster.events.broken(Invariant::Loss, text);
                 }
                 mount.on_device_loss(ino);
-                self.0.history.damaged(mount.index, ino, flush);
+                self.0.history.damaged(client, ino, flush);
             }
             // A late line may be about an earlier server.
             None if status.epoch != self.0.cluster.epoch.get() => {}

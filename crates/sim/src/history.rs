@@ -103,8 +103,8 @@ struct Inner {
     interrupted: u64,
     /// Answers from kernel caches that raced with a change.
     racy: u64,
-    /// Data devices fail now, or did up to `failed_until`.
-    failing: bool,
+    /// How many data devices fail now; some did up to `failed_until`.
+    failing: usize,
     failed_until: u64,
     /// Reports which space is low.
     space: Option<SpaceProbe>,
@@ -160,7 +160,7 @@ impl History {
         inner.note_space();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
-        let failed = inner.failing || inner.failed_until > begun;
+        let failed = inner.failing > 0 || inner.failed_until > begun;
         let mut seen = Vec::new();
         for (op, outcome) in steps {
             // Names need no data device: EIO from `SyncNames` means a lost session.
@@ -240,7 +240,7 @@ impl History {
         let Op::Write { ino, offset, len, tag, file, .. } = waiting.op else { return };
         inner.count += 1;
         let write = Op::Write { ino, offset, len, tag, file, sync: false };
-        let device = inner.failing || inner.failed_until > begun;
+        let device = inner.failing > 0 || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];
         inner.record(waiting.client, (begun, waiting.applied), steps);
@@ -313,11 +313,11 @@ impl History {
         }
     }
 
-    /// From here on data devices may fail requests, or no longer do.
+    /// From here on one more data device may fail requests, or no longer does.
     pub fn devices_fail(&self, failing: bool) {
         let mut inner = self.0.borrow_mut();
         inner.next();
-        inner.failing = failing;
+        inner.failing = if failing { inner.failing + 1 } else { inner.failing - 1 };
         inner.failed_until = inner.events;
     }
 

@@ -48,6 +48,7 @@ invariants! {
     Repair "REPAIR",
     Room "ROOM",
     Loss "LOSS",
+    Zone "ZONE",
     Eviction "EVICTION",
     Noticed "NOTICED",
     Server "SERVER",

@@ -291,11 +291,11 @@ fn inode(txn: &mut Txn<'_>, ino: Ino, kind: FileKind) -> Result<String, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Sizes;
+    use crate::zones::Sizes;
 
     /// Judges a changed copy of the metadata device of a fresh file system.
     fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
-        let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
+        let (_, disks) = cluster::world(1);
         let bad = disks.meta.fork();
         change(&bad);
         judge(&disks.meta, &bad, 1)

@@ -1,4 +1,4 @@
-//! Repair of corrupted metadata devices, lost writes included, with the data zone's label present.
+//! Repair of corrupted metadata devices, lost writes included, with the data zones' labels present.
 //!
 //! Invariants for a device on which one to three blocks were corrupted, in any of three ways:
 //! - fsck ends, and so does opening the device and reading everything: with its contents, or with
@@ -16,9 +16,11 @@ use env::DiskOptions;
 use env::sim::{SimDisk, SimRng, SimWorld};
 use mfs::fsck::{FsckOptions, Repaired, repair};
 use mfs::{StoreError, ZoneDevice};
+use types::PagId;
 
 use crate::cluster;
 use crate::media_corruption::{self, Contents, NAME};
+use crate::zones;
 
 /// The result of a repair of a copy.
 #[derive(Debug)]
@@ -29,12 +31,12 @@ pub(crate) struct RepairAttempt {
     pub unrepairable: bool,
 }
 
-/// Corrupts a copy of `good` and repairs it beside the data zone; returns what was done. `older`
+/// Corrupts a copy of `good` and repairs it beside the data zones; returns what was done. `older`
 /// holds an earlier state of the device.
 pub(crate) fn check(
     good: &SimDisk,
     older: &SimDisk,
-    data: &SimDisk,
+    data: &[SimDisk],
     seed: u64,
 ) -> Result<RepairAttempt, String> {
     let bad = good.fork();
@@ -107,15 +109,20 @@ fn whole(seen: &Contents) -> Result<(), String> {
 }
 
 /// Repairs the device itself, in a world of its own.
-fn repaired(bad: &SimDisk, data: &SimDisk, seed: u64) -> Result<Repaired, StoreError> {
+fn repaired(bad: &SimDisk, data: &[SimDisk], seed: u64) -> Result<Repaired, StoreError> {
     let world = SimWorld::new(seed);
     world.attach(NAME, bad);
-    world.attach(cluster::DATA, &data.fork());
+    let names: Vec<(PagId, String)> =
+        zones::zones(data.len()).map(|zone| (zone, zones::name(zone))).collect();
+    for ((_, name), disk) in names.iter().zip(data) {
+        world.attach(name, &disk.fork());
+    }
     world.run(|env| async move {
         let opened = env.open_disk(NAME, DiskOptions { write: true, exclusive: true }).await;
         let disk = opened.map_err(|error| StoreError::io("opening", NAME, &error))?;
-        let zones = &[ZoneDevice { id: cluster::ZONE, path: cluster::DATA }];
-        let options = FsckOptions { cache_bytes: 8 << 20, zones, ..FsckOptions::default() };
+        let zones: Vec<ZoneDevice<'_>> =
+            names.iter().map(|(id, path)| ZoneDevice { id: *id, path }).collect();
+        let options = FsckOptions { cache_bytes: 8 << 20, zones: &zones, ..FsckOptions::default() };
         repair(&env, &disk, options).await
     })
 }
@@ -166,7 +173,7 @@ mod tests {
 
     #[test]
     fn repair_succeeds_on_nearly_every_corrupted_device() {
-        let (_, disks) = cluster::world_of(1, false, Default::default(), Default::default());
+        let (_, disks) = cluster::world(1);
         let older = disks.meta.fork();
         fill(&disks.meta);
         let (mut refused, mut left, mut lost) = (0, 0, 0);

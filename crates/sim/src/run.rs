@@ -8,7 +8,7 @@ use env::sim::SimRng;
 use types::{Duration, Ino, Instant};
 
 use crate::call::{At, Call, MAPPED, NAMES, Op, Outcome};
-use crate::cluster::{self, Cluster, Format, Sizes};
+use crate::cluster::{self, Cluster, Format, Making};
 use crate::events::{Broken, Events, Looks};
 use crate::faults::{Fault, FaultCounts, Injector};
 use crate::fleet::{Fleet, node_name};
@@ -20,6 +20,7 @@ use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
+use crate::zones::{Drawn, Sizes};
 use crate::{invariants, panics, space};
 
 /// After the last fault everything finishes within this virtual time.
@@ -60,6 +61,14 @@ pub struct Plan {
     pub usual_operations: bool,
     /// The judge searches all orders of the steps and ignores the observed order.
     pub all_orders: bool,
+    /// Data zones.
+    pub zones: usize,
+    /// Each device takes the time of a hard disk, of flash, or that of the world, by the seed.
+    pub timed: bool,
+    /// Format and devices follow from this instead of the seed.
+    pub devices: Option<u64>,
+    /// The server's lease.
+    pub lease: Duration,
 }
 
 impl Plan {
@@ -80,6 +89,10 @@ impl Plan {
             usual_format: false,
             usual_operations: false,
             all_orders: false,
+            zones: 1,
+            timed: false,
+            devices: None,
+            lease: cluster::LEASE,
         }
     }
 
@@ -88,24 +101,48 @@ impl Plan {
         self.faults.contains(&fault) && SimRng::new(self.seed ^ fault as u64).one_in(n)
     }
 
-    /// Sizes of the devices: half of the runs with `space` have small ones.
+    /// Is a device small enough to fill up? Half of the runs with `space` have such a one.
+    fn is_short(&self) -> bool {
+        self.has(Fault::Space, 2)
+    }
+
+    fn its_devices(&self) -> Drawn {
+        let seed = self.devices.unwrap_or(self.seed);
+        Drawn { seed, zones: self.zones, short: self.is_short(), clients: self.clients }
+    }
+
+    /// Sizes of the devices.
     fn sizes(&self) -> Sizes {
-        match self.has(Fault::Space, 2) {
-            true => space::small_devices(self.seed, self.clients),
-            false => Sizes::default(),
-        }
+        self.its_devices().sizes()
     }
 
     /// Is the metadata zone small enough to fill up?
     pub fn is_short_of_metadata(&self) -> bool {
-        self.sizes().meta != Sizes::default().meta
+        self.sizes().is_short_of_metadata()
     }
 
     /// The format of the file system. A small metadata zone has the default slots.
     fn format(&self) -> Format {
-        let format = if self.usual_format { Format::default() } else { Format::of(self.seed) };
+        let seed = self.devices.unwrap_or(self.seed);
+        let format = if self.usual_format { Format::default() } else { Format::of(seed) };
         let short = self.is_short_of_metadata();
         Format { slots: if short { Default::default() } else { format.slots }, ..format }
+    }
+
+    /// Do no faults come but those of data devices?
+    fn only_devices_fail(&self) -> bool {
+        let devices = [Fault::DataEio, Fault::Death, Fault::Stall, Fault::LongStall];
+        self.zones > 1 && self.faults.iter().all(|fault| devices.contains(fault))
+    }
+
+    fn making(&self) -> Making {
+        Making {
+            uneven: self.has(Fault::Uneven, 3),
+            time: self.time.unwrap_or_default(),
+            sizes: self.sizes(),
+            format: self.format(),
+            timed: self.timed.then(|| self.its_devices()),
+        }
     }
 
     /// Operations of each process.
@@ -122,7 +159,7 @@ impl Plan {
         let each = u32::try_from(self.operations_each()).unwrap_or(u32::MAX);
         let spacing = self.time.map_or(Duration::ZERO, |time| time / each.max(1));
         // A store into a hole cannot return ENOSPC.
-        let maps = !self.has(Fault::Space, 2);
+        let maps = !self.is_short();
         let kills = self.faults.contains(&Fault::ProcessKill);
         let (keep, workload) = (self.keep.clone(), self.workload);
         let extra_operations = !self.usual_operations;
@@ -179,6 +216,18 @@ impl Plan {
         if self.all_orders {
             text += " --all-orders";
         }
+        if self.zones != 1 {
+            text += &format!(" --zones {}", self.zones);
+        }
+        if self.timed {
+            text += " --timed-disks";
+        }
+        if let Some(devices) = self.devices {
+            text += &format!(" --devices {devices}");
+        }
+        if self.lease != cluster::LEASE {
+            text += &format!(" --lease {}s", self.lease.as_secs());
+        }
         text
     }
 }
@@ -209,6 +258,8 @@ pub struct Report {
     pub racy: u64,
     /// How often checkers read the store.
     pub looks: Looks,
+    /// Data zones that somebody wrote, of those attached at the end.
+    pub zones: u64,
     /// Faults that were injected.
     pub faults: u64,
     /// How many of each kind.
@@ -244,6 +295,7 @@ struct Ended {
     made: Rc<RefCell<FaultCounts>>,
     reached_steps: Rc<Cell<u32>>,
     damaged: Rc<Cell<DamageCounts>>,
+    zones: Rc<Cell<u64>>,
 }
 
 /// Runs a plan to its end.
@@ -264,20 +316,22 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     // What an earlier run of this thread left behind.
     drop(panics::take());
     let events = Events::default();
-    let uneven = plan.has(Fault::Uneven, 3);
-    let (time, disks) = (plan.time.unwrap_or_default(), (plan.sizes(), plan.format()));
-    let (world, disks) = cluster::world_of(plan.world_seed(), uneven, time, disks);
+    let (world, disks) = cluster::world_of(plan.world_seed(), &plan.making());
     let begun = world.now();
     let history = History::new(&events);
-    let (starts, made, reached_steps, damaged) = Default::default();
-    let ended = Ended { history, starts, made, reached_steps, damaged };
+    let (starts, made, reached_steps, damaged, zones) = Default::default();
+    let ended = Ended { history, starts, made, reached_steps, damaged, zones };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inner, events) = (world.clone(), events.clone());
         let (history, starts) = (ended.history.clone(), ended.starts.clone());
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
+        let zones = ended.zones.clone();
         world.run(|env| async move {
-            let cluster = Cluster::new(inner, env, disks, starts, events);
-            safety_and_healing(plan, cluster, history, faults).await
+            let mut cluster = Cluster::new(inner, env, disks, starts, events);
+            cluster.lease = plan.lease;
+            let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
+            zones.set(cluster.zones_written());
+            verdict
         })
     }));
     events.end();
@@ -307,6 +361,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         operations: ended.history.count(),
         racy: ended.history.times_racy(),
         looks: events.looks(),
+        zones: ended.zones.get(),
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
@@ -371,7 +426,7 @@ async fn safety_and_healing(
         made.borrow_mut().insert(Fault::Drift, 1);
         cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
     }
-    if plan.sizes() != Sizes::default() {
+    if plan.is_short() {
         space::watch(&cluster, &history);
     }
     let script = Rc::new(plan.script());
@@ -384,31 +439,16 @@ async fn safety_and_healing(
         plan.operations_each(),
     );
     let _watching = cluster.watch_devices();
-    invariants::watch(&cluster, &fleet);
+    invariants::watch(&cluster, &fleet, plan.only_devices_fail());
     cluster.start_server();
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
     }
     fleet.start().await.map_err(|text| (Invariant::Mount, text))?;
     let ended = Rc::new(Cell::new(false));
-    let injector = Injector {
-        cluster: cluster.clone(),
-        fleet: fleet.clone(),
-        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
-        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
-        pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
-        current: None,
-        rng: SimRng::new(0),
-        script: script.clone(),
-        ended: ended.clone(),
-        made: made.clone(),
-        reached_steps,
-        damaged,
-        history: history.clone(),
-        seed: plan.seed,
-        blocked: Default::default(),
-        older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
-    };
+    let counts = (made.clone(), reached_steps, damaged);
+    let parts = (&cluster, &fleet, &history);
+    let injector = injector(plan, parts, &script, counts, &ended);
     cluster.faults_come(true);
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.
@@ -436,8 +476,8 @@ async fn safety_and_healing(
     }
     all_notice(&cluster, &fleet, patience).await?;
     space::orphans_freed(&cluster, &fleet).await.map_err(|text| (Invariant::Ends, text))?;
-    if plan.sizes() != Sizes::default() {
-        space::check(&cluster, &fleet, plan.sizes())
+    if plan.is_short() {
+        space::check(&cluster, &fleet, &plan.sizes())
             .await
             .map_err(|text| (Invariant::Room, text))?;
     }
@@ -447,6 +487,35 @@ async fn safety_and_healing(
     }
     let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
+}
+
+/// What injects the faults of a plan, until `ended`.
+fn injector(
+    plan: &Plan,
+    (cluster, fleet, history): (&Cluster, &Fleet, &History),
+    script: &Rc<Script>,
+    (made, reached_steps, damaged): Counts,
+    ended: &Rc<Cell<bool>>,
+) -> Injector {
+    Injector {
+        cluster: cluster.clone(),
+        fleet: fleet.clone(),
+        kinds: plan.faults.iter().copied().filter(|fault| fault.is_injected()).collect(),
+        overlap: plan.has(Fault::Together, 2).then(|| SimRng::new(0)),
+        pairs: plan.has(Fault::Pairs, 2).then(|| SimRng::new(0)),
+        current: None,
+        rng: SimRng::new(0),
+        script: script.clone(),
+        ended: ended.clone(),
+        made,
+        reached_steps,
+        damaged,
+        history: history.clone(),
+        seed: plan.seed,
+        blocked: Default::default(),
+        dead: Rc::default(),
+        older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
+    }
 }
 
 /// Every live client notices its eviction; an idle one does when it renews its lease.
@@ -523,9 +592,9 @@ async fn lose_power(
     }
     cluster.events.line("fault: cluster-power");
     fleet.end();
-    history.happened(NOBODY, Op::LostPower { stuck: cluster.data().has_stuck() });
+    history.happened(NOBODY, Op::LostPower { stuck: cluster.has_stuck() });
     let meta = cluster.meta().after_power_cut(rng);
-    let data = cluster.data().after_power_cut(rng);
+    let data = cluster.data_lose_power(rng);
     cluster::fsck(meta.fork(), 2).map_err(|text| (Invariant::PowerCut, text))?;
     cluster.replace(Some(meta), Some(data));
     cluster.start_server();

@@ -18,11 +18,12 @@ use types::limits::SLOTS;
 use types::{Duration, Fault, FileKind, Ino, Instant};
 
 use crate::call::{At, NAMES, NameNo};
-use crate::cluster::{Cluster, Free, LEASE, Sizes};
+use crate::cluster::{Cluster, Free};
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::low_space::LowSpace;
 use crate::mount::{Mount, OpenFile};
+use crate::zones::Sizes;
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
 use engine::alloc::reservation::BLOCKS_PER_CLIENT;
 
@@ -38,12 +39,15 @@ const EXPECTED: u64 = 4;
 const EACH_CLIENT: u64 = BLOCKS_PER_CLIENT + 1;
 /// Interval of samples of free space, beside those at every event.
 const LOOK: Duration = Duration::from_millis(5);
-/// After this time the blocks of dead clients are free: their lease and quarantine are over.
-pub(crate) const QUIET: Duration = Duration::from_secs(4 * LEASE.as_millis() as u64 / 1000);
 /// Blocks that trees may keep between two chains.
 const KEPT: usize = 3;
 /// Most directories of a chain.
 const CHAIN: usize = 400;
+
+/// After this time the blocks of dead clients are free: their lease and quarantine are over.
+pub(crate) fn quiet(cluster: &Cluster) -> Duration {
+    cluster.lease * 4
+}
 
 /// Sizes with one small device. Beside the reservations of the clients, and the reserve's share of
 /// them, little is free.
@@ -55,7 +59,7 @@ pub fn small_devices(seed: u64, clients: usize) -> Sizes {
         let meta = META_BEGUN + promised + promised / 64 + [33, 40, 60][rng.below(3) as usize];
         Sizes { meta, ..usual }
     } else {
-        Sizes { data: [24, 48, 96, 160][rng.below(4) as usize], ..usual }
+        Sizes { data: vec![[24, 48, 96, 160][rng.below(4) as usize]], ..usual }
     }
 }
 
@@ -100,11 +104,11 @@ pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
 ///
 /// # Errors
 /// What could not be had.
-pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(), String> {
-    cluster.env.sleep(QUIET).await;
+pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: &Sizes) -> Result<(), String> {
+    cluster.env.sleep(quiet(cluster)).await;
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
-    if sizes.meta != Sizes::default().meta {
+    if sizes.is_short_of_metadata() {
         // Trees keep the blocks that they took. While the zone is full, every client has as many
         // kept replies as possible.
         let mut made = [0; 4];
@@ -122,15 +126,15 @@ pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
     }
     // A dead client keeps its pool until another client lacks space, and then for its quarantine.
     let file = make_tmpfile(first).await?;
-    let taken = take(first, file, sizes.data).await;
+    let taken = take(first, file, sizes.room() + 1).await;
     close_fully(first, file).await;
     match taken {
         Ok(()) | Err((_, Fault::NoSpace)) => {}
         Err((had, fault)) => return Err(format!("after {had} blocks a write fails: {fault}")),
     }
-    cluster.env.sleep(QUIET).await;
+    cluster.env.sleep(quiet(cluster)).await;
     for mount in [first, last] {
-        let room = (sizes.data - 1).saturating_sub(held(mount).await);
+        let room = sizes.room().saturating_sub(held(mount).await);
         if let Err(text) = fill(mount, room).await {
             return Err(text + &describe_holders(cluster, &mounts));
         }
@@ -144,7 +148,7 @@ pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: Sizes) -> Result<(),
 /// # Errors
 /// What is not freed.
 pub async fn orphans_freed(cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
-    let patience = cluster.env.now() + QUIET;
+    let patience = cluster.env.now() + quiet(cluster);
     loop {
         let mounts = fleet.mounts();
         let clients: Vec<_> = mounts.iter().map(|mount| mount.client.number()).collect();
@@ -177,7 +181,7 @@ fn describe_holders(cluster: &Cluster, mounts: &[Mount]) -> String {
     text
 }
 
-/// Blocks of the data zone that files hold.
+/// Blocks of the data zones that files hold.
 async fn held(mount: &Mount) -> u64 {
     let (mut dirs, mut seen, mut blocks) = (vec![Ino::ROOT], BTreeSet::new(), 0);
     while let Some(dir) = dirs.pop() {

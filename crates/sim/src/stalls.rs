@@ -1,4 +1,5 @@
-//! Stalled disks, and blocked network paths of clients.
+//! Stalled disks, and blocked network paths of clients. With several data zones one of them stalls,
+//! for all hosts or for one.
 //!
 //! Invariants:
 //! - every stall ends, and what it delayed arrives;
@@ -7,10 +8,11 @@
 //! - the second stall draws its own random numbers: the first is the same without it.
 
 use env::sim::{SimDisk, SimRng};
-use types::Duration;
+use types::{Duration, PagId};
 
-use crate::cluster::{LEASE, SERVER};
+use crate::cluster::SERVER;
 use crate::devices::SETTLING;
+use crate::events::Event;
 use crate::faults::{Fault, Injector};
 
 /// A device may stall this long without an eviction.
@@ -32,8 +34,18 @@ enum Direction {
 
 /// A stalled disk, or a client with a blocked path.
 enum Stall {
-    Disk { disk: SimDisk, is_data: bool, most: Duration },
-    Client { slot: usize, name: String, direction: Direction },
+    /// `zone` is that of a data device. The requests of `node` stall; `None`: all requests.
+    Disk {
+        disk: SimDisk,
+        zone: Option<PagId>,
+        node: Option<String>,
+        most: Duration,
+    },
+    Client {
+        slot: usize,
+        name: String,
+        direction: Direction,
+    },
 }
 
 impl Stall {
@@ -56,7 +68,7 @@ impl Injector {
             Fault::Stall | Fault::LongStall => {
                 let most = if kind == Fault::Stall { STALL } else { LONG_STALL };
                 let is_data = !self.rng.one_in(2);
-                self.disk(is_data, most)
+                self.disk(is_data, None, most, &mut self.aside())
             }
             Fault::Partition => {
                 let slot = self.slot();
@@ -86,9 +98,20 @@ impl Injector {
         self.end(later).await;
     }
 
-    fn disk(&self, is_data: bool, most: Duration) -> Stall {
-        let disk = if is_data { self.cluster.data() } else { self.cluster.meta() };
-        Stall::Disk { disk, is_data, most }
+    /// The metadata device, or that of a data zone other than `beside`.
+    fn disk(
+        &self,
+        is_data: bool,
+        beside: Option<PagId>,
+        most: Duration,
+        chances: &mut SimRng,
+    ) -> Stall {
+        if !is_data {
+            return Stall::Disk { disk: self.cluster.meta(), zone: None, node: None, most };
+        }
+        let zone = self.any_zone(beside, chances);
+        let node = self.reach(chances);
+        Stall::Disk { disk: self.cluster.device(zone), zone: Some(zone), node, most }
     }
 
     fn blocked_client(&self, slot: usize, direction: Direction) -> Stall {
@@ -107,13 +130,20 @@ impl Injector {
         let a_disk = chances.one_in(2);
         let any = chances.below(slots as u64) as usize;
         let second = match first {
-            Stall::Disk { is_data, most, .. } if a_disk => self.disk(!is_data, *most),
+            Stall::Disk { zone, most, .. } if a_disk => {
+                let several = self.cluster.zones().count() > 1;
+                let is_data = zone.is_none() || several && chances.one_in(2);
+                self.disk(is_data, *zone, *most, &mut chances)
+            }
             Stall::Client { slot, .. } if !a_disk && slots > 1 => {
                 let other = if any == *slot { (any + 1) % slots } else { any };
                 self.blocked_client(other, direction)
             }
             Stall::Disk { .. } => self.blocked_client(any, direction),
-            Stall::Client { .. } => self.disk(chances.one_in(2), STALL),
+            Stall::Client { .. } => {
+                let is_data = chances.one_in(2);
+                self.disk(is_data, None, STALL, &mut chances)
+            }
         };
         *self.made.borrow_mut().entry(Fault::Pairs).or_default() += 1;
         Some((second, chances))
@@ -121,14 +151,16 @@ impl Injector {
 
     fn begin(&mut self, stall: &Stall) {
         match stall {
-            Stall::Disk { disk, is_data, most } => {
+            Stall::Disk { disk, zone, node, most } => {
                 // A client that cannot write back what is recalled gets evicted.
                 if *most == LONG_STALL {
-                    self.fleet.all_may_lose(LONG_STALL + LEASE * 4);
+                    self.fleet.all_may_lose(LONG_STALL + self.cluster.lease * 4);
                 }
-                let which = if *is_data { "data" } else { "metadata" };
-                self.cluster.events.line(&format!("the {which} device stalls"));
-                disk.stall(true);
+                let which = zone.map_or("metadata".to_owned(), |zone| format!("data {zone}"));
+                let of = node.as_ref().map_or(String::new(), |node| format!(" for {node}"));
+                self.cluster.events.line(&format!("the {which} device stalls{of}"));
+                self.cluster.events.emit(Event::Troubled(*zone, true));
+                disk.stall_for(node.as_deref(), true);
             }
             Stall::Client { slot, name, direction } => {
                 self.block_begins(*slot);
@@ -144,9 +176,10 @@ impl Injector {
 
     async fn end(&mut self, stall: &Stall) {
         match stall {
-            Stall::Disk { disk, is_data, most } => {
-                disk.stall(false);
-                if *is_data && *most == LONG_STALL {
+            Stall::Disk { disk, zone, node, most } => {
+                disk.stall_for(node.as_deref(), false);
+                self.cluster.events.emit(Event::Troubled(*zone, false));
+                if zone.is_some() && *most == LONG_STALL {
                     self.cluster.env.sleep(SETTLING).await;
                     self.history.devices_settled();
                 }
@@ -167,8 +200,8 @@ impl Injector {
             _ => now,
         };
         self.blocked.insert(slot, (since, now));
-        if now + BLOCKED > since + LEASE / 2 {
-            self.fleet.may_lose(slot, BLOCKED + LEASE * 4);
+        if now + BLOCKED > since + self.cluster.lease / 2 {
+            self.fleet.may_lose(slot, BLOCKED + self.cluster.lease * 4);
         }
     }
 

@@ -72,6 +72,8 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::FreezeSkipped, 462, Invariant::Writer),
     (Bug::CookieRepeats, 1, Invariant::OneName),
     (Bug::SlowFlushFailed, 17, Invariant::Loss),
+    (Bug::ErrorSpreads, 1, Invariant::Zone),
+    (Bug::WrongZoneCounted, 1, Invariant::Whole),
     (Bug::RepairOnce, 14, Invariant::Repair),
     (Bug::NewcomerRefused, 1, Invariant::Mount),
     (Bug::ReplacedLinkKept, 5, Invariant::Whole),
@@ -96,6 +98,8 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     ];
     // Media corruption needs no other faults.
     let faults = match bug {
+        Bug::ErrorSpreads => vec![Fault::DataEio],
+        Bug::WrongZoneCounted => vec![],
         Bug::ChecksumIgnored | Bug::AddressIgnored | Bug::RepairOnce => vec![Fault::Damage],
         Bug::ContentNotCut | Bug::RequestNotHeard | Bug::ReplacedLinkKept => vec![],
         Bug::LackingPageKept | Bug::DrainServesAll => vec![],
@@ -117,13 +121,17 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::LackingPageKept | Bug::DrainServesAll => Workload::Fields,
         _ => Workload::Mixed,
     };
+    let zones = match bug {
+        Bug::ErrorSpreads | Bug::WrongZoneCounted => 4,
+        _ => 1,
+    };
     // Half of the seeds have inline data.
     let usual_format = bug != Bug::ContentNotCut;
     let usual_operations = bug != Bug::GroupKept;
     // Without pauses a run is no longer than a lease.
     let time = (bug == Bug::RequestNotHeard).then_some(Duration::from_secs(60));
     let mut plan =
-        Plan { faults, workload, time, usual_format, usual_operations, ..Plan::new(seed) };
+        Plan { faults, workload, time, usual_format, usual_operations, zones, ..Plan::new(seed) };
     if workload == Workload::Fields {
         (plan.clients, plan.processes) = (2, 2);
     }

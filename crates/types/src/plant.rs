@@ -43,6 +43,10 @@ bugs! {
     AddressIgnored,
     /// A change of owner and group sets the owner only.
     GroupKept,
+    /// A client that a data device has failed a flush takes all data devices for failed.
+    ErrorSpreads,
+    /// Blocks that files give up are counted in the first data zone, whichever they lie in.
+    WrongZoneCounted,
     /// The server changes names of a directory without recalling other clients' rights to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.

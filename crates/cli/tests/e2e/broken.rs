@@ -16,13 +16,13 @@ use crate::harness::{Cluster, Spec, eventually, pattern, success};
 const EIO: i32 = 5;
 
 /// A loop device of `size` bytes with `room` bytes behind it.
-struct Fragile {
+pub struct Fragile {
     small: PathBuf,
-    device: PathBuf,
+    pub device: PathBuf,
 }
 
 impl Fragile {
-    fn new(dir: &Path, size: u64, room: u64) -> Fragile {
+    pub fn new(dir: &Path, size: u64, room: u64) -> Fragile {
         let small = dir.join("small");
         fs::create_dir(&small).unwrap();
         let options = format!("size={room}");
@@ -41,6 +41,42 @@ impl Fragile {
         let bytes = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
         success(Command::new("fallocate").arg("-l").arg(bytes.to_string()).arg(&path));
         Filler { path, bytes }
+    }
+
+    /// From now on every request fails with EIO, until [`Dead::revive`].
+    pub fn kill(&self) -> Dead<'_> {
+        let (image, backup) = (self.small.join("image"), self.small.with_extension("backup"));
+        let size = fs::metadata(&image).unwrap().len();
+        success(Command::new("cp").arg("--sparse=always").arg(&image).arg(&backup));
+        File::options().write(true).open(&image).unwrap().set_len(0).unwrap();
+        // Writers may still take room.
+        let path = self.small.join("filler");
+        let filler = File::create(&path).unwrap();
+        let mut bytes = 0;
+        for piece in [1 << 20, 4096] {
+            while filler.write_all_at(&vec![0; piece], bytes).is_ok() {
+                bytes += piece as u64;
+            }
+        }
+        Dead { device: self, backup, size, filler: Filler { path, bytes } }
+    }
+}
+
+/// A device of which every request fails: nothing is behind it, and no room.
+pub struct Dead<'a> {
+    device: &'a Fragile,
+    backup: PathBuf,
+    size: u64,
+    filler: Filler,
+}
+
+impl Dead<'_> {
+    /// The device works again, with the content that it had when it died.
+    pub fn revive(self) {
+        self.filler.remove();
+        let image = self.device.small.join("image");
+        success(Command::new("cp").arg("--sparse=always").arg(&self.backup).arg(&image));
+        File::options().write(true).open(&image).unwrap().set_len(self.size).unwrap();
     }
 }
 

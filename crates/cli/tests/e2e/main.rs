@@ -23,6 +23,7 @@ mod inline;
 mod journal;
 mod kill;
 mod locks;
+mod missing;
 mod namespaces;
 mod posix;
 mod programs;

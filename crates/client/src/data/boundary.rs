@@ -8,7 +8,7 @@ use proto::mds::{DataAttr, LayoutSlice, PagInfo};
 use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Rights, Segment, Uuid};
 
 use super::{DataConfig, DataContext, File};
-use crate::api::{ReadData, Whence};
+use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::boundary::{DataHalf, FileContent, Rpc};
 
 impl DataHalf for DataContext {
@@ -71,6 +71,10 @@ impl DataHalf for DataContext {
 
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()> {
         DataContext::device_silent_for(self, patience)
+    }
+
+    fn devices(&self) -> Vec<DeviceStatus> {
+        DataContext::devices(self)
     }
 
     fn pool_blocks(&self) -> (u64, u64) {

@@ -1,5 +1,7 @@
 //! The bound on dirty bytes. Every accepted byte is covered by a claim until its write has ended;
-//! writers beyond the bound wait, first come, first served.
+//! writers beyond the bound wait, first come, first served. What a silent device holds is
+//! *excused*: so much more may be dirty, up to the bound once more. So writers to other devices go
+//! on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,6 +11,7 @@ use env::sync::{AsyncMutex, Notify};
 /// The budget of dirty bytes.
 pub(super) struct Budget {
     used: Cell<u64>,
+    excused: Cell<u64>,
     max: u64,
     waiting: Cell<usize>,
     fifo: AsyncMutex,
@@ -35,6 +38,7 @@ impl Budget {
     pub fn new(max: u64) -> Rc<Budget> {
         Rc::new(Budget {
             used: Cell::new(0),
+            excused: Cell::new(0),
             max: max.max(1),
             waiting: Cell::new(0),
             fifo: AsyncMutex::new(),
@@ -53,7 +57,21 @@ impl Budget {
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        self.used.get() == 0 || self.used.get() + bytes <= self.max
+        let used = self.used.get().saturating_sub(self.excused.get());
+        used == 0 || used + bytes <= self.max
+    }
+
+    /// Devices that do not answer hold `bytes`.
+    pub fn excuse(&self, bytes: u64) {
+        let bytes = bytes.min(self.max);
+        if self.excused.replace(bytes) < bytes {
+            self.freed.notify_all();
+        }
+    }
+
+    /// Bytes that one silent device may hold before writers to files on it wait for it.
+    pub fn silent_share(&self) -> u64 {
+        self.max / 4
     }
 
     /// Claims `bytes` without waiting, even beyond the bound.

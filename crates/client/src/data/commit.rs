@@ -19,27 +19,27 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
-use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX, COMPOUND_OPS_MAX};
+use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
 use types::{
     Bug, ClientId, Duration, Fault, Ino, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
 };
 
 use super::budget::Budget;
-use super::disks::{DataConfig, Disks, Stability};
+use super::context::{
+    COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
+};
+use super::device::Stability;
+use super::device_watch::watch_devices;
+use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
-use super::inline::{drop_superseded, drop_superseded_sealed};
-use super::pool::Pool;
-use super::space::Space;
-use super::sync::{Devices, Syncs};
-use crate::api::{Edited, OnEdit};
+use super::grants::Space;
+use super::inline_state::{drop_superseded, drop_superseded_sealed};
+use super::sync_groups::{Devices, Syncs};
+
 use crate::boundary::{Commit, Refusal, Rpc};
 
 /// From acceptance to the start of the commit, and from the end of a write in place to its flush.
 const COMMIT_AGE: Duration = Duration::from_secs(1);
-/// Until a file whose commit failed is tried again.
-pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// Tries of a recall's commit while the server cannot take it: 5 s.
-pub(super) const FLUSH_TRIES: u32 = 100;
 /// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
 /// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
 /// lease to end, and for its quarantine.
@@ -47,63 +47,11 @@ const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
 /// Between two checks of an unused pool.
 const POOL_CHECK: Duration = Duration::from_secs(10);
 /// Files of one batch.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// Concurrent batches of files whose writes are on the same devices.
 const BATCHES: usize = 4;
-/// Commits of one compound; the sender adds the other operations.
-pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
-
-/// The purpose of a commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
-    /// The file is old enough. Only edits that refer to data, and a larger size, need a flush at
-    /// once; writes in place are flushed by age.
-    Background,
-    /// A right is returned: the data is stable, and the server has all changes.
-    Flush,
-    /// fsync: as `Flush`, and the server has it in its flushed log.
-    Sync,
-}
-
 /// Lowest and highest stamp of completed writes, by device.
 type Stamps = BTreeMap<PagId, (u64, u64)>;
-
-struct QueuedFile {
-    file: Rc<File>,
-    due: Instant,
-}
-
-/// State that all files of a client share.
-pub struct DataContext {
-    pub(super) env: Env,
-    pub(super) rpc: Rc<dyn Rpc>,
-    pub(super) disks: Disks,
-    pub(super) pool: Rc<Pool>,
-    pub(super) budget: Rc<Budget>,
-    pub(super) space: Space,
-    pub(super) syncs: Syncs,
-    /// Device writes in flight.
-    pub(super) flights: Cell<usize>,
-    /// Files of which content was lost and no process has heard of it.
-    pub(super) unreported_losses: Cell<usize>,
-    /// Number of lost sessions: a write that was launched in an earlier session is not submitted.
-    pub(super) session: Cell<u64>,
-    dirty_max: u64,
-    on_edit: Option<OnEdit>,
-    queue: RefCell<VecDeque<QueuedFile>>,
-    active: RefCell<BTreeMap<Ino, Rc<File>>>,
-    /// [`DataContext::commit_unmapped`] is committing files.
-    unmapping: Cell<bool>,
-    wake: Notify,
-    /// Background batches in progress, by the devices that they wait for.
-    batches: RefCell<BTreeMap<Devices, usize>>,
-}
-
-impl std::fmt::Debug for DataContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DataContext").finish_non_exhaustive()
-    }
-}
 
 /// A file's state when it was sealed.
 pub(super) struct Sealed {
@@ -149,14 +97,10 @@ impl DataContext {
             batches: RefCell::default(),
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
+        let watch = ctx.disks.watch.clone();
+        env.spawn(watch_devices(env.clone(), Rc::downgrade(&ctx), watch));
+        ctx.choose_zones();
         Ok(ctx)
-    }
-
-    /// Reports a change of content to the observer.
-    pub(super) fn report_edit(&self, ino: Ino, edited: Edited) {
-        if let Some(on_edit) = &self.on_edit {
-            on_edit(ino, edited);
-        }
     }
 
     /// See [`crate::boundary::DataHalf::release_files`].
@@ -173,6 +117,7 @@ impl DataContext {
         for file in files {
             file.drop_all(true);
         }
+        self.disks.opening.set_client(new_client);
         let this = self.clone();
         self.env.spawn(async move {
             for device in this.disks.devices() {
@@ -183,27 +128,10 @@ impl DataContext {
         });
     }
 
-    /// See [`crate::boundary::DataHalf::sync_all`].
-    pub(super) async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
-        let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
-        let mut result = Ok(());
-        for batch in files.chunks(BATCH) {
-            let mut claimed = Vec::with_capacity(batch.len());
-            // In the order of inode numbers, so that two calls cannot deadlock.
-            for file in batch {
-                if !file.is_settled() {
-                    file.claim_commit().await;
-                    claimed.push(file.clone());
-                }
-            }
-            let outcomes = self.commit_files(&claimed, Purpose::Flush).await;
-            for (file, outcome) in claimed.iter().zip(outcomes) {
-                let again = outcome == Err(Fault::Interrupted) || file.state.borrow().alone;
-                let outcome = if again { file.commit_alone().await } else { outcome };
-                result = result.and(outcome);
-            }
-        }
-        result
+    /// The files that are not settled.
+    pub(super) fn unsettled(&self) -> Vec<Rc<File>> {
+        let active = self.active.borrow();
+        active.values().filter(|file| !file.is_settled()).cloned().collect()
     }
 
     /// See [`crate::boundary::DataHalf::commit_unmapped`].
@@ -254,7 +182,7 @@ impl DataContext {
     pub(super) fn launch_for_room(&self) {
         // Inline data releases its share when it is committed.
         self.wake.notify_all();
-        if self.flights.get() > 0 {
+        if self.disks.is_room_coming() {
             return;
         }
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
@@ -489,8 +417,9 @@ impl DataContext {
         for (&pag, &(_, high)) in &all {
             if let Ok(disk) = self.disks.get(pag) {
                 let disk = disk.clone();
-                flushes
-                    .push(self.env.spawn_join(async move { disk.flush_past((high, high)).await }));
+                flushes.push(
+                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
+                );
             }
         }
         for flush in flushes {
@@ -501,8 +430,10 @@ impl DataContext {
             let mut state = file.state.borrow_mut();
             let mut lost = false;
             for (pag, stamps) in stamps {
-                let stable =
-                    self.disks.get(pag).map_or(Stability::Lost, |disk| disk.stability(stamps));
+                let stable = self
+                    .disks
+                    .get(pag)
+                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps));
                 lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();
                 match known {
@@ -619,11 +550,6 @@ fn refers_to_data(edit: &Edit) -> bool {
         Edit::Written { .. } => true,
         Edit::Unmap { .. } | Edit::Content { .. } => false,
     }
-}
-
-/// Can the server take the same commit later?
-pub(super) fn is_transient(fault: Fault) -> bool {
-    matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
 }
 
 /// Commits files that are old enough, as long as the context lives.

@@ -1,33 +1,25 @@
-//! The data devices, and the flushes that make writes to them stable.
+//! The data zones of a client, and their devices.
 //!
 //! Invariants:
 //! - a device is opened once, however many data zones lie on it, and used only after its label has
-//!   confirmed that it has the expected one;
+//!   confirmed that it has the expected ones;
 //! - a data zone is addressed from the start of its slice. That start comes from the label, and only
 //!   [`DataDisk::offset`] adds it;
-//! - flushes of a device run one at a time and are numbered; a write that completed when `n`
-//!   flushes had begun is stable when a flush numbered above `n` has succeeded;
-//! - a failed flush loses, for good, every write that no earlier flush covers;
-//! - every request to a device counts as pending until the device answers it.
+//! - nothing goes to an absent device, and nothing waits for one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use env::sync::{Notify, Permit, Semaphore};
-use env::{Disk, DiskOptions, Env, IoBuf};
-use label::Label;
+use env::sync::{Notify, Permit, first};
+use env::{Env, IoBuf};
 use proto::mds::PagInfo;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Bug, ClientId, Duration, Fault, Instant, PagId, Uuid, planted};
+use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 
-use super::commit::DataContext;
+use super::device::{DataDevice, Watch};
+use super::device_open::{Opening, zone_names};
 use crate::api::OnEdit;
-
-/// Most writes of one device in flight.
-const WRITES_MAX: usize = 128;
-/// Ranges of lost flushes that are kept apart; older ones are joined.
-const LOST_MAX: usize = 64;
 
 /// Settings for the data devices.
 #[derive(Clone)]
@@ -42,97 +34,11 @@ pub struct DataConfig {
     pub on_edit: Option<OnEdit>,
 }
 
-/// The flushes of one device.
-#[derive(Default)]
-struct Flushes {
-    /// Number of flushes begun.
-    started: u64,
-    /// Number of the last flush that succeeded.
-    good: u64,
-    running: bool,
-    /// Stamps `[from, to)` whose writes are lost.
-    lost: Vec<(u64, u64)>,
-}
-
-/// What is known of writes with certain stamps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stability {
-    /// They are stable.
-    Yes,
-    /// No flush has covered them yet.
-    NotYet,
-    /// A flush failed.
-    Lost,
-}
-
-impl Flushes {
-    fn stability(&self, (low, high): (u64, u64)) -> Stability {
-        if self.lost.iter().any(|&(from, to)| from <= high && low < to) {
-            Stability::Lost
-        } else if self.good > high {
-            Stability::Yes
-        } else {
-            Stability::NotYet
-        }
-    }
-
-    fn begin(&mut self) -> u64 {
-        self.running = true;
-        self.started += 1;
-        self.started
-    }
-
-    fn end(&mut self, number: u64, good: bool) {
-        self.running = false;
-        if good {
-            self.good = number;
-            return;
-        }
-        // Stamps below `good` are stable; this flush was to make those below `number` stable.
-        let from = self.lost.last().map_or(self.good, |&(_, to)| to.max(self.good));
-        self.lost.push((from, number));
-        if self.lost.len() > LOST_MAX {
-            let (_, to) = self.lost.remove(1);
-            self.lost[0].1 = to;
-        }
-    }
-}
-
-/// Requests that a device has not answered.
-#[derive(Clone, Copy, Default)]
-struct PendingRequests {
-    requests: usize,
-    /// Time of its last answer, or of the first request after that.
-    since: Instant,
-}
-
-/// A request that a device has not answered.
-struct PendingRequest<'a>(&'a DataDevice);
-
-impl Drop for PendingRequest<'_> {
-    fn drop(&mut self) {
-        let PendingRequests { requests, .. } = self.0.pending.get();
-        self.0.pending.set(PendingRequests { requests: requests - 1, since: self.0.env.now() });
-    }
-}
-
-/// An open device, with one or more data zones.
-pub(super) struct DataDevice {
-    env: Env,
-    disk: Disk,
-    pending: Cell<PendingRequests>,
-    writes: Semaphore,
-    flushes: RefCell<Flushes>,
-    flushed: Notify,
-}
-
 /// One data zone: a slice of a device.
 pub(super) struct DataDisk {
-    device: Rc<DataDevice>,
-    /// First block of the slice on the device.
-    start: u64,
-    /// Blocks of the zone, block 0 included.
-    blocks: u64,
+    pub device: Rc<DataDevice>,
+    /// Its place among the device's zones.
+    nth: usize,
     /// By their first block.
     in_flight: RefCell<BTreeMap<u64, Flight>>,
     write_done: Notify,
@@ -147,78 +53,20 @@ struct Flight {
     session: u64,
 }
 
-impl DataDevice {
-    fn new(env: &Env, disk: Disk) -> DataDevice {
-        DataDevice {
-            env: env.clone(),
-            disk,
-            pending: Cell::default(),
-            writes: Semaphore::new(WRITES_MAX),
-            flushes: RefCell::default(),
-            flushed: Notify::new(),
-        }
-    }
-
-    /// Counts a request until the result is dropped.
-    fn begin_request(&self) -> PendingRequest<'_> {
-        let PendingRequests { requests, since } = self.pending.get();
-        let since = if requests == 0 { self.env.now() } else { since };
-        self.pending.set(PendingRequests { requests: requests + 1, since });
-        PendingRequest(self)
-    }
-
-    /// For how long the device has not answered, although requests are pending.
-    pub fn silence(&self) -> Duration {
-        let PendingRequests { requests, since } = self.pending.get();
-        if requests == 0 { Duration::ZERO } else { self.env.now().since(since) }
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &str {
-        self.disk.path()
-    }
-
-    /// Makes writes with these stamps stable. Concurrent calls share flushes.
-    async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stability {
-        loop {
-            let flushed = self.flushed.notified();
-            let state = self.flushes.borrow().stability(stamps);
-            if state != Stability::NotYet {
-                return state;
-            }
-            if !self.flushes.borrow().running {
-                let number = self.flushes.borrow_mut().begin();
-                let this = self.clone();
-                // In a task of its own, so that it ends even if the caller is cancelled.
-                self.env.spawn(async move {
-                    let skipped = planted(Bug::CommitBeforeStable);
-                    let request = this.begin_request();
-                    let begun = this.env.now();
-                    let mut good = skipped || this.disk.flush().await.is_ok();
-                    if planted(Bug::SlowFlushFailed) {
-                        good &= this.env.now().since(begun) < Duration::from_millis(100);
-                    }
-                    drop(request);
-                    this.flushes.borrow_mut().end(number, good);
-                    this.flushed.notify_all();
-                });
-            }
-            flushed.await;
-        }
-    }
-
-    /// Shows other processes of this host that `client` is alive and may write.
-    pub async fn lock_client(&self, client: ClientId) -> Result<(), String> {
-        self.disk.lock_byte(client.0).await.map_err(|error| {
-            format!("{}: cannot lock this client's byte: {error}", self.disk.path())
-        })
-    }
-}
-
 impl DataDisk {
+    fn new(device: &Rc<DataDevice>, nth: usize) -> DataDisk {
+        let (in_flight, write_done) = (RefCell::default(), Notify::new());
+        DataDisk { device: device.clone(), nth, in_flight, write_done }
+    }
+
+    /// What the server says of the zone.
+    pub fn info(&self) -> &PagInfo {
+        &self.device.zones[self.nth].info
+    }
+
     /// Byte on the device of block `addr` of the zone.
     fn offset(&self, addr: u64) -> u64 {
-        (self.start + addr) * BLOCK_U64
+        (self.device.zones[self.nth].start.get() + addr) * BLOCK_U64
     }
 
     /// Reads whole blocks from block `addr` on.
@@ -226,14 +74,7 @@ impl DataDisk {
         if !self.contains(addr, buf.len()) {
             return (Err(Fault::Corrupt), buf);
         }
-        let _request = self.device.begin_request();
-        let (result, buf) = self.device.disk.read(self.offset(addr), buf).await;
-        (result.map_err(|_| Fault::Io), buf)
-    }
-
-    /// Permits one more write in flight.
-    pub async fn write_permit(&self) -> Permit {
-        self.device.writes.acquire(1).await
+        self.device.read(self.offset(addr), buf).await
     }
 
     /// Writes whole blocks from block `addr` on, and returns the stamp of completion. No write of
@@ -248,14 +89,16 @@ impl DataDisk {
         if !self.contains(addr, buf.len()) {
             return Err(Fault::Corrupt);
         }
+        if self.device.refuses() {
+            return Err(Fault::Io);
+        }
         let end = addr + (buf.len() / BLOCK) as u64;
         self.begin_write(session, addr, end);
-        let _request = self.device.begin_request();
-        let (result, _buf) = self.device.disk.write(self.offset(addr), buf).await;
+        let written = self.device.write(self.offset(addr), buf).await;
         self.in_flight.borrow_mut().remove(&addr);
         self.write_done.notify_all();
-        result.map_err(|_| Fault::Io)?;
-        Ok(self.device.flushes.borrow().started)
+        written?;
+        Ok(self.device.flushes_begun())
     }
 
     /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
@@ -263,10 +106,11 @@ impl DataDisk {
     pub async fn earlier_writes_done(&self, session: u64, addr: u64, end: u64) {
         loop {
             let done = self.write_done.notified();
-            if !self.is_written_earlier(session, addr, end) {
+            let lost = self.device.lost();
+            if self.device.is_absent() || !self.is_written_earlier(session, addr, end) {
                 return;
             }
-            done.await;
+            let _ = first(done, lost).await;
         }
     }
 
@@ -291,18 +135,7 @@ impl DataDisk {
     /// Is the range inside the zone, and not its block 0?
     fn contains(&self, addr: u64, bytes: usize) -> bool {
         let len = (bytes / BLOCK) as u64;
-        addr > 0 && addr.checked_add(len).is_some_and(|end| end <= self.blocks)
-    }
-
-    /// Are writes stable that completed with these lowest and highest stamps?
-    pub fn stability(&self, stamps: (u64, u64)) -> Stability {
-        self.device.flushes.borrow().stability(stamps)
-    }
-
-    /// Makes writes with these stamps stable. Concurrent calls share flushes, also those for other
-    /// zones of the device.
-    pub async fn flush_past(&self, stamps: (u64, u64)) -> Stability {
-        self.device.flush_past(stamps).await
+        addr > 0 && addr.checked_add(len).is_some_and(|end| end <= self.info().blocks)
     }
 }
 
@@ -310,10 +143,24 @@ impl DataDisk {
 pub(super) struct Disks {
     by_pag: BTreeMap<PagId, Rc<DataDisk>>,
     devices: Vec<Rc<DataDevice>>,
+    /// How they are opened.
+    pub(super) opening: Opening,
+    pub(super) watch: Rc<Watch>,
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        self.watch.rouse();
+    }
 }
 
 impl Disks {
-    /// Opens every device and checks its label for each zone that lies on it.
+    /// Opens every zone and checks its label. A device that is not there or cannot be read is
+    /// absent: only the files that lie on it fail.
+    ///
+    /// # Errors
+    /// A device is given for a zone that does not exist, or it is another one than the zone that
+    /// it is given for, or it holds metadata.
     pub async fn open(
         env: &Env,
         config: &DataConfig,
@@ -328,52 +175,76 @@ impl Disks {
                 "{path} is given for data zone {id}, which this file system does not have"
             ));
         }
-        let mut disks = Disks { by_pag: BTreeMap::new(), devices: Vec::new() };
-        let mut opened: Vec<(String, Label, Rc<DataDevice>)> = Vec::new();
-        for pag in pags {
-            let here = config.devices.iter().find(|(id, _)| *id == pag.id);
-            let path = here.map_or(pag.path.as_str(), |(_, path)| path.as_str());
-            let at = |text| format!("data zone {} at {path}: {text}", pag.id);
-            if !opened.iter().any(|(other, ..)| other == path) {
-                let (label, device) = open_device(env, config, path, &log)
-                    .await
-                    .map_err(|text| format!("data zone {}: {text}", pag.id))?;
-                let same = |(_, other, _): &&(String, Label, Rc<DataDevice>)| {
-                    other.device_uuid == label.device_uuid
-                };
-                // Under another path, but the same device: its locks exclude a second open file.
-                let device = match opened.iter().find(same) {
-                    Some((.., same)) => same.clone(),
-                    None => {
-                        // Of a device that is not ours, not even a lock is taken.
-                        slice_of(&label, &device.disk, fs, pag).map_err(at)?;
-                        if !config.read_only {
-                            device.lock_client(client).await?;
-                        }
-                        disks.devices.push(device.clone());
-                        device
-                    }
-                };
-                opened.push((path.to_owned(), label, device));
-            }
-            let Some((_, label, device)) = opened.iter().find(|(other, ..)| other == path) else {
-                continue;
-            };
-            let start = slice_of(label, &device.disk, fs, pag).map_err(at)?;
-            let disk = DataDisk {
-                device: device.clone(),
-                start,
-                blocks: pag.blocks,
-                in_flight: RefCell::default(),
-                write_done: Notify::new(),
-            };
-            disks.by_pag.insert(pag.id, Rc::new(disk));
+        let watch = Rc::new(Watch::default());
+        let opening = Opening::new(env, fs, client, config.read_only);
+        let mut looks = Vec::new();
+        for zones in by_device(pags) {
+            let (path, is_given) = path_of(&zones, config)?;
+            let (opening, asked, at) = (opening.clone(), zones.clone(), path.clone());
+            let look = env.spawn_join(async move { opening.open_in_time(&asked, &at).await });
+            looks.push((zones, path, is_given, look));
         }
-        Ok(disks)
+        let (mut by_pag, mut devices) = (BTreeMap::new(), Vec::new());
+        for (zones, path, is_given, look) in looks {
+            let found = match look.await {
+                Ok(opened) => {
+                    if let Some(damage) = &opened.damage {
+                        log(&format!("{path}: {damage}; `redbud fsck --repair` writes it anew"));
+                    }
+                    Ok(opened)
+                }
+                Err(problem) if problem.refuses_mount(is_given) => {
+                    return Err(format!("{} at {path}: {problem}", zone_names(&zones)));
+                }
+                Err(problem) => Err(problem.to_string()),
+            };
+            if let Err(why) = &found {
+                log(&absent_text(&zone_names(&zones), &path, why));
+            }
+            let device = Rc::new(DataDevice::new(env, &zones, &path, &watch, found));
+            for (nth, zone) in zones.iter().enumerate() {
+                by_pag.insert(zone.id, Rc::new(DataDisk::new(&device, nth)));
+            }
+            devices.push(device);
+        }
+        Ok(Disks { by_pag, devices, opening, watch })
+    }
+
+    /// Is the device of this zone absent?
+    pub fn is_absent(&self, pag: PagId) -> bool {
+        self.by_pag.get(&pag).is_some_and(|disk| disk.device.is_absent())
+    }
+
+    /// Is any device absent?
+    pub fn any_absent(&self) -> bool {
+        self.watch.absent.get() > 0
+    }
+
+    /// Is any device silent?
+    pub fn any_silent(&self) -> bool {
+        self.devices.iter().any(|device| device.silent.get())
+    }
+
+    /// As [`Disks::is_absent`], for a request that is refused if so.
+    pub fn refuses(&self, pag: PagId) -> bool {
+        self.by_pag.get(&pag).is_some_and(|disk| disk.device.refuses())
+    }
+
+    /// Somebody wants the devices that are absent.
+    pub fn ask_for_absent(&self) {
+        self.devices.iter().for_each(|device| _ = device.refuses());
+    }
+
+    /// Does a launched write go to a device that answers, so that its bytes will be released?
+    pub fn is_room_coming(&self) -> bool {
+        self.devices.iter().any(|device| device.held() > 0 && !device.silent.get())
     }
 
     /// The zone with this number. A segment that names another zone is damaged metadata.
     pub fn get(&self, pag: PagId) -> Result<&Rc<DataDisk>, Fault> {
+        if planted(Bug::ErrorSpreads) && self.devices.iter().any(|device| device.has_losses()) {
+            return Err(Fault::Io);
+        }
         self.by_pag.get(&pag).ok_or(Fault::Corrupt)
     }
 
@@ -383,95 +254,36 @@ impl Disks {
     }
 }
 
-/// Opens the device at `path` and reads its label.
-async fn open_device(
-    env: &Env,
-    config: &DataConfig,
-    path: &str,
-    log: impl Fn(&str),
-) -> Result<(Label, Rc<DataDevice>), String> {
-    let options = DiskOptions { write: !config.read_only, exclusive: false };
-    // The error names the path.
-    let disk = env.open_disk(path, options).await.map_err(|error| error.to_string())?;
-    let found = label::read(&disk).await.map_err(|error| format!("{path}: {error}"))?;
-    if let Some(damage) = &found.damage {
-        log(&format!("{path}: {damage}; `redbud fsck --repair` writes it anew"));
-    }
-    Ok((found.label, Rc::new(DataDevice::new(env, disk))))
-}
-
-/// Where the slice of this zone begins on the device.
-fn slice_of(label: &Label, disk: &Disk, fs: Uuid, pag: &PagInfo) -> Result<u64, String> {
-    let slice = label.expect_data(fs, pag.id, Some(pag.uuid))?;
-    let end = slice.start.saturating_add(pag.blocks);
-    if pag.blocks > slice.blocks || end.saturating_mul(BLOCK_U64) > disk.size() {
-        return Err(format!(
-            "its label gives the zone {} blocks from block {} on, the device has {}, and the metadata \
-             say {} blocks: run `redbud fsck`",
-            slice.blocks,
-            slice.start,
-            disk.size() / BLOCK_U64,
-            pag.blocks
-        ));
-    }
-    Ok(slice.start)
-}
-
-impl DataContext {
-    /// See [`crate::boundary::DataHalf::most_silent`].
-    pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
-        let all = self.disks.devices().map(|device| (device.path(), device.silence()));
-        all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
-    }
-
-    /// See [`crate::boundary::DataHalf::device_silent_for`].
-    pub(super) async fn device_silent_for(&self, patience: Duration) {
-        const POLL: Duration = Duration::from_millis(250);
-        let begin = self.env.now();
-        loop {
-            let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
-            if silence.min(self.env.now().since(begin)) >= patience {
-                return;
-            }
-            self.env.sleep(POLL).await;
+/// The zones that lie on the same device, for each device.
+fn by_device(pags: &[PagInfo]) -> Vec<Vec<PagInfo>> {
+    let mut devices: Vec<Vec<PagInfo>> = Vec::new();
+    for pag in pags {
+        match devices.iter_mut().find(|zones| zones[0].device == pag.device) {
+            Some(zones) => zones.push(pag.clone()),
+            None => devices.push(vec![pag.clone()]),
         }
     }
+    devices
+}
 
-    /// See [`crate::boundary::DataHalf::writes_in_flight`].
-    pub(super) fn writes_in_flight(&self) -> usize {
-        self.flights.get()
+/// The path of the device with these zones, and whether it was given for one of them.
+fn path_of(zones: &[PagInfo], config: &DataConfig) -> Result<(String, bool), String> {
+    let of_zones = |(id, _): &&(PagId, String)| zones.iter().any(|zone| zone.id == *id);
+    let mut given = config.devices.iter().filter(of_zones).map(|(_, path)| path);
+    let Some(path) = given.next() else { return Ok((zones[0].path.clone(), false)) };
+    match given.find(|other| *other != path) {
+        Some(other) => Err(format!(
+            "{} lie on one device, but {path} and {other} are given: give one path",
+            zone_names(zones)
+        )),
+        None => Ok((path.clone(), true)),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn write_is_stable_only_by_a_flush_that_began_after_it() {
-        let mut flushes = Flushes::default();
-        let first = flushes.begin();
-        // The write completed while the first flush ran.
-        let stamp = flushes.started;
-        flushes.end(first, true);
-        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
-        assert_eq!(flushes.stability((stamp, stamp)), Stability::NotYet);
-        let second = flushes.begin();
-        flushes.end(second, true);
-        assert_eq!(flushes.stability((stamp, stamp)), Stability::Yes);
-    }
-
-    #[test]
-    fn failed_flush_loses_writes_that_were_not_stable_and_no_others() {
-        let mut flushes = Flushes::default();
-        let number = flushes.begin();
-        flushes.end(number, true);
-        let number = flushes.begin();
-        flushes.end(number, false);
-        let number = flushes.begin();
-        flushes.end(number, true);
-        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
-        assert_eq!(flushes.stability((1, 1)), Stability::Lost);
-        assert_eq!(flushes.stability((2, 2)), Stability::Yes);
-    }
+/// Says that a device is absent, and what to do.
+pub(super) fn absent_text(zones: &str, path: &str, why: &str) -> String {
+    format!(
+        "{zones} at {path} is absent: {why}; what lies on it fails with EIO until the device is \
+         back at that path, which needs no new mount"
+    )
 }

@@ -25,8 +25,8 @@ use types::{
 };
 
 use super::budget::Claim;
-use super::commit::DataContext;
-use super::inline::{Inline, drop_superseded};
+use super::context::DataContext;
+use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
 

@@ -12,7 +12,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{Fault, FileBlock, Instant, PagId};
 
 use super::budget::Claim;
-use super::commit::DataContext;
+use super::context::DataContext;
 use super::file::{DirtyRun, File, FileState};
 use super::segments::{Mapped, Piece, to_wire_segment};
 
@@ -99,6 +99,12 @@ impl File {
         if self.launch_inline(state, start, end) {
             return true;
         }
+        if self.ctx.pool.missing_for(0) > 0
+            && !self.ctx.pool.can_place(state.layout.unplaced(start, end))
+        {
+            self.ctx.starve(self);
+            return false;
+        }
         let mut run = state.dirty.remove(&start).expect("given");
         let placed = self.place_run(state, start, end, &mut run);
         state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
@@ -117,6 +123,41 @@ impl File {
             this.write_ended(start, end, id, generation, result, claim);
         });
         true
+    }
+
+    /// Launches the runs that waited for blocks of another zone. If there are none (`filled`), the
+    /// runs are lost.
+    pub(super) fn relieved(self: &Rc<Self>, filled: Result<(), Fault>) {
+        {
+            let mut state = self.state.borrow_mut();
+            let placeless = |state: &FileState, start: u64, run: &DirtyRun| {
+                run.wanted && state.layout.unplaced(start, start + run.blocks()) > 0
+            };
+            let lost: Vec<u64> = match filled {
+                Err(Fault::NoSpace | Fault::Io) => {
+                    let runs = state.dirty.iter();
+                    runs.filter(|(start, run)| placeless(&state, **start, run))
+                        .map(|(&start, _)| start)
+                        .collect()
+                }
+                // The eviction itself reports what it loses.
+                _ => Vec::new(),
+            };
+            for start in lost {
+                if let Some(run) = state.dirty.remove(&start) {
+                    let end = start + run.blocks();
+                    drop(run);
+                    self.fail_range(
+                        &mut state,
+                        start,
+                        end,
+                        "its data zone has failed, and no other has room",
+                    );
+                }
+            }
+            self.launch_wanted(&mut state, 0, u64::MAX);
+        }
+        self.changed.notify_all();
     }
 
     /// Finds a place for every block of the run, and appends the edits for it.
@@ -277,10 +318,11 @@ impl DataContext {
     ) -> Result<u64, Fault> {
         let disk = self.disks.get(pag)?;
         let end = addr + (buf.len() / BLOCK) as u64;
+        let _held = disk.device.hold(buf.len());
         loop {
             self.wait_for_lease().await?;
             disk.earlier_writes_done(session, addr, end).await;
-            let permit = disk.write_permit().await;
+            let permit = disk.device.write_permit().await?;
             if self.session.get() != session {
                 return Err(Fault::Evicted);
             }

@@ -16,9 +16,16 @@
 mod boundary;
 mod budget;
 mod commit;
+mod context;
+mod device;
+mod device_open;
+mod device_state;
+mod device_watch;
 mod disks;
 mod file;
+mod grants;
 mod inline;
+mod inline_state;
 mod launch;
 mod losses;
 mod pool;
@@ -28,11 +35,12 @@ mod resize;
 mod segments;
 mod space;
 mod sync;
+mod sync_groups;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-pub use commit::DataContext;
+pub use context::DataContext;
 pub use disks::DataConfig;
 pub use file::File;

@@ -1,13 +1,15 @@
 //! Blocks that the server gave to this client and that belong to no file yet.
 //!
 //! Invariants:
-//! - every block of the pool is in one free run or in one file's window;
-//! - `reserved` never exceeds the blocks of the pool: accepted bytes have a place;
+//! - every block of the pool is in one free run, in one file's window, or set aside;
+//! - the blocks of *avoided* zones are set aside: they are neither reserved nor allocated;
+//! - `reserved` never exceeds the blocks of the pool that are not set aside: accepted bytes have a
+//!   place. Only when blocks are set aside the pool is *short* of blocks, until more are granted;
 //! - *tainted* blocks may still be written by a request of this client: they return to the server
 //!   once no write is in flight, and never go to another file.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::PagRun;
@@ -43,6 +45,9 @@ struct PoolState {
     windows: BTreeMap<Ino, Window>,
     /// Blocks in free runs and windows.
     blocks: u64,
+    avoided: BTreeSet<PagId>,
+    /// Runs of avoided zones.
+    aside: BTreeMap<(PagId, u64), u64>,
     reserved: u64,
     tainted: Vec<PoolRun>,
     /// Raised by an eviction: invalidates earlier reservations.
@@ -104,12 +109,61 @@ impl Pool {
     /// Blocks of the pool that are not reserved.
     pub fn available(&self) -> u64 {
         let inner = self.inner.borrow();
-        inner.blocks - inner.reserved
+        inner.blocks.saturating_sub(inner.reserved)
     }
 
-    /// Blocks of the pool.
+    /// Blocks of the pool, also those set aside.
     pub fn blocks(&self) -> u64 {
-        self.inner.borrow().blocks
+        self.inner.borrow().blocks + self.aside()
+    }
+
+    /// Blocks set aside.
+    pub fn aside(&self) -> u64 {
+        self.inner.borrow().aside.values().sum()
+    }
+
+    /// How many blocks have to be granted before `more` can be reserved.
+    pub fn missing_for(&self, more: u64) -> u64 {
+        let inner = self.inner.borrow();
+        (inner.reserved + more).saturating_sub(inner.blocks)
+    }
+
+    /// Is a place for `need` reserved blocks certainly there?
+    pub fn can_place(&self, need: u64) -> bool {
+        self.inner.borrow().blocks >= need
+    }
+
+    /// Avoids a zone from now on, or no longer. Returns whether that is new.
+    pub fn set_avoided(&self, pag: PagId, avoid: bool) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if avoid == inner.avoided.contains(&pag) {
+            return false;
+        }
+        if avoid {
+            let windows = inner.windows.extract_if(.., |_, window| window.run.pag == pag);
+            let mut runs: Vec<PoolRun> = windows.map(|(_, window)| window.run).collect();
+            let free = inner.free.extract_if((pag, 0)..=(pag, u64::MAX), |_, _| true);
+            runs.extend(free.map(|((pag, addr), len)| PoolRun { pag, addr, len }));
+            inner.blocks -= runs.iter().map(|run| run.len).sum::<u64>();
+            inner.avoided.insert(pag);
+            runs.into_iter().for_each(|run| inner.add(run));
+        } else {
+            inner.avoided.remove(&pag);
+            for run in inner.take_aside(|of| of == pag) {
+                inner.add(run);
+            }
+        }
+        true
+    }
+
+    /// The zones that are avoided.
+    pub fn avoided(&self) -> Vec<PagId> {
+        self.inner.borrow().avoided.iter().copied().collect()
+    }
+
+    /// Removes the blocks set aside that are of these zones, to be returned to the server.
+    pub fn drain_aside(&self, of: impl Fn(PagId) -> bool) -> Vec<PoolRun> {
+        self.inner.borrow_mut().take_aside(of)
     }
 
     /// Tainted blocks.
@@ -125,7 +179,7 @@ impl Pool {
     /// Reserves `blocks` if the pool has so many.
     pub fn reserve(self: &Rc<Self>, blocks: u64) -> Option<Reservation> {
         let mut inner = self.inner.borrow_mut();
-        if inner.blocks - inner.reserved < blocks {
+        if inner.blocks < inner.reserved + blocks {
             return None;
         }
         inner.reserved += blocks;
@@ -136,20 +190,17 @@ impl Pool {
     pub fn grant(&self, runs: &[PagRun]) {
         let mut inner = self.inner.borrow_mut();
         for run in runs {
-            inner.blocks += run.len;
-            inner.put(PoolRun { pag: run.pag, addr: run.addr.0, len: run.len });
+            inner.add(PoolRun { pag: run.pag, addr: run.addr.0, len: run.len });
         }
     }
 
     /// Takes back allocated blocks that became part of no file and that no write in flight can
     /// reach.
     pub fn give_back(&self, run: PoolRun) {
-        let mut inner = self.inner.borrow_mut();
-        inner.blocks += run.len;
-        inner.put(run);
+        self.inner.borrow_mut().add(run);
     }
 
-    /// Sets blocks aside until they are returned to the server.
+    /// Keeps blocks until they are returned to the server.
     pub fn add_tainted(&self, run: PoolRun) {
         self.inner.borrow_mut().tainted.push(run);
     }
@@ -199,6 +250,7 @@ impl Pool {
         if keep == 0 {
             inner.close_windows();
             out = std::mem::take(&mut inner.tainted);
+            out.extend(inner.take_aside(|_| true));
         }
         inner.surplus(keep, &mut out);
         out
@@ -215,7 +267,7 @@ impl Pool {
         if inner.blocks > inner.reserved {
             inner.close_windows();
         }
-        let mut out = Vec::new();
+        let mut out = inner.take_aside(|_| true);
         inner.surplus(0, &mut out);
         out
     }
@@ -224,7 +276,8 @@ impl Pool {
     pub fn forget(&self) {
         let mut inner = self.inner.borrow_mut();
         let generation = inner.generation + 1;
-        *inner = PoolState { generation, ..PoolState::default() };
+        let avoided = std::mem::take(&mut inner.avoided);
+        *inner = PoolState { generation, avoided, ..PoolState::default() };
     }
 }
 
@@ -243,7 +296,7 @@ impl PoolState {
 
     /// Removes unreserved free runs beyond `keep` blocks.
     fn surplus(&mut self, keep: u64, out: &mut Vec<PoolRun>) {
-        let mut surplus = (self.blocks - self.reserved).saturating_sub(keep);
+        let mut surplus = self.blocks.saturating_sub(self.reserved).saturating_sub(keep);
         while surplus > 0 {
             let Some((&(pag, addr), &len)) = self.free.last_key_value() else { break };
             let len_out = len.min(surplus);
@@ -255,6 +308,22 @@ impl PoolState {
             surplus -= len_out;
             out.push(PoolRun { pag, addr: addr + (len - len_out), len: len_out });
         }
+    }
+
+    /// Adds a run that is new to the pool.
+    fn add(&mut self, run: PoolRun) {
+        if self.avoided.contains(&run.pag) {
+            *self.aside.entry((run.pag, run.addr)).or_default() += run.len;
+        } else {
+            self.blocks += run.len;
+            self.put(run);
+        }
+    }
+
+    /// Removes the runs set aside that are of these zones.
+    fn take_aside(&mut self, of: impl Fn(PagId) -> bool) -> Vec<PoolRun> {
+        let runs = self.aside.extract_if(.., |(pag, _), _| of(*pag));
+        runs.map(|((pag, addr), len)| PoolRun { pag, addr, len }).collect()
     }
 
     /// Adds a free run, joined with its neighbours. The caller adds to `blocks`.
@@ -395,6 +464,31 @@ mod tests {
         assert_eq!(pool.drain(0).iter().map(|run| run.len).sum::<u64>(), 60);
         drop(reserved);
         assert_eq!(pool.drain(0).iter().map(|run| run.len).sum::<u64>(), 40);
+        assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn blocks_of_an_avoided_zone_are_neither_reserved_nor_allocated() {
+        let pool = granted(10);
+        pool.grant(&[PagRun { pag: PagId(2), addr: PagBlock(50), len: 6 }]);
+        let mut reserved = pool.reserve(12).unwrap();
+        // A window, too.
+        let run = pool.allocate(Ino(1), 2, Some((PagId(1), 9)), &mut reserved)[0];
+        assert_eq!(run.pag, PagId(1));
+        assert!(pool.set_avoided(PagId(1), true) && !pool.set_avoided(PagId(1), true));
+        assert_eq!((pool.available(), pool.blocks(), pool.missing_for(0)), (0, 14, 4));
+        assert!(pool.can_place(6) && !pool.can_place(7) && pool.reserve(1).is_none());
+        let runs = pool.allocate(Ino(1), 6, Some((PagId(1), 9)), &mut reserved);
+        assert_eq!(runs, [PoolRun { pag: PagId(2), addr: 50, len: 6 }]);
+        pool.give_back(PoolRun { pag: PagId(1), addr: 300, len: 1 });
+        assert_eq!((pool.avoided(), pool.blocks()), (vec![PagId(1)], 9));
+        assert!(!pool.can_place(1));
+        assert!(pool.set_avoided(PagId(1), false));
+        assert_eq!((pool.available(), pool.missing_for(6)), (5, 1));
+        assert!(pool.set_avoided(PagId(1), true));
+        drop(reserved);
+        let returned = pool.drain_aside(|pag| pag == PagId(1));
+        assert_eq!(returned.iter().map(|run| run.len).sum::<u64>(), 9);
         assert_eq!(pool.blocks(), 0);
     }
 

@@ -15,7 +15,7 @@ use proto::mds::LayoutSlice;
 use types::limits::BLOCK_U64;
 use types::{Attr, BlockRange, Fault, HeldRange, Rights};
 
-use super::commit::{RETRY, is_transient};
+use super::context::{RETRY, is_transient};
 use super::file::{File, FileState};
 use super::segments::from_wire_segment;
 

@@ -259,7 +259,7 @@ impl File {
         while at < to {
             let step = to.min(at + ALLOCATE_STEP);
             self.ensure_loaded(step).await?;
-            let missing = {
+            let (missing, short) = {
                 let mut state = self.state.borrow_mut();
                 state.check_generation(generation)?;
                 if !reserved.is_valid() {
@@ -268,13 +268,18 @@ impl File {
                 let holes = state.holes(at, step);
                 let need: u64 = holes.iter().map(|(from, to)| to - from).sum();
                 let missing = need.saturating_sub(reserved.blocks());
-                if missing == 0 {
+                let short = missing == 0 && !self.ctx.pool.can_place(need);
+                if missing == 0 && !short {
                     for (from, to) in holes {
                         self.map_unwritten(&mut state, from, to, &mut reserved);
                     }
                 }
-                missing
+                (missing, short)
             };
+            if short {
+                self.ctx.fill_shortage().await?;
+                continue;
+            }
             if missing > 0 {
                 let more = self.ctx.reserve(missing).await?;
                 reserved.merge(more);

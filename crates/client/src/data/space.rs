@@ -4,17 +4,20 @@
 //! - the client asks for one grant at a time; waiting writers are served first come, first served;
 //! - a grant that arrives is kept even if the caller that asked for it is gone;
 //! - before a writer gets `NoSpace`, the client has committed everything that would free blocks;
+//! - a run that lost its place because its zone is avoided now is *starved*: it waits for
+//!   blocks of another zone; without any, its bytes are lost;
 //! - when the server asks for space, the client returns what it does not need, but not what a
 //!   waiting writer needs: so no two waiting writers take blocks from each other for ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use env::sync::{AsyncMutex, Notify};
 use types::limits::GRANT_BLOCKS;
 use types::{Duration, Fault, Instant};
 
-use super::commit::DataContext;
+use super::context::DataContext;
+use super::file::File;
+use super::grants::Transfer;
 use super::pool::{PoolRun, Reservation, to_wire};
 
 /// Largest number of blocks asked for in advance: 256 MiB.
@@ -26,63 +29,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// For so long after a `NoSpace`, the next writer asks less often before it gets one, too.
 const SCARCE: Duration = Duration::from_millis(500);
 
-/// State of the pool's grants.
-pub(super) struct Space {
-    fifo: AsyncMutex,
-    waiting: Cell<usize>,
-    refilling: Cell<bool>,
-    granted: Notify,
-    /// Blocks to ask for at a time; doubles when a writer had to wait.
-    grant_size: Cell<u64>,
-    /// A writer got `NoSpace` recently.
-    scarce_until: Cell<Instant>,
-    /// Until then, the client asks for no grant in advance.
-    quiet_until: Cell<Instant>,
-    /// Were blocks reserved since the last check?
-    used: Cell<bool>,
-    /// Transfers of blocks between server and pool: how many are in progress, and how often one has
-    /// begun or ended.
-    transfers: Cell<usize>,
-    transfer_changes: Cell<u64>,
-    transfers_done: Notify,
-}
+/// For so long after a `NoSpace` of the others, silent and failing zones are used as well.
+const MODEST: Duration = Duration::from_secs(10);
 
-/// A transfer of blocks between server and pool.
-struct Transfer<'a>(&'a Space);
-
-impl Transfer<'_> {
-    fn begin(space: &Space) -> Transfer<'_> {
-        space.transfers.set(space.transfers.get() + 1);
-        space.transfer_changes.set(space.transfer_changes.get() + 1);
-        Transfer(space)
-    }
-}
-
-impl Drop for Transfer<'_> {
-    fn drop(&mut self) {
-        self.0.transfers.set(self.0.transfers.get() - 1);
-        self.0.transfer_changes.set(self.0.transfer_changes.get() + 1);
-        self.0.transfers_done.notify_all();
-    }
-}
-
-impl Default for Space {
-    fn default() -> Space {
-        Space {
-            fifo: AsyncMutex::new(),
-            waiting: Cell::new(0),
-            refilling: Cell::new(false),
-            granted: Notify::new(),
-            grant_size: Cell::new(GRANT_BLOCKS),
-            scarce_until: Cell::new(Instant::default()),
-            quiet_until: Cell::new(Instant::default()),
-            used: Cell::new(false),
-            transfers: Cell::new(0),
-            transfer_changes: Cell::new(0),
-            transfers_done: Notify::new(),
-        }
-    }
-}
+/// How long a writer without space waits for commits that a silent device may hold up.
+const SYNC_PATIENCE: Duration = Duration::from_millis(500);
 
 struct Waiter<'a>(&'a Cell<usize>);
 
@@ -93,7 +44,8 @@ impl Drop for Waiter<'_> {
 }
 
 impl DataContext {
-    /// Reserves `blocks` of the pool. Fails with `NoSpace`, `Evicted`.
+    /// Reserves `blocks` of the pool. Fails with `NoSpace`, `Evicted`, and with `Io` if the device
+    /// of every zone is absent.
     pub(super) async fn reserve(self: &Rc<Self>, blocks: u64) -> Result<Reservation, Fault> {
         let space = &self.space;
         if space.waiting.get() == 0
@@ -118,7 +70,7 @@ impl DataContext {
                 granted.await;
                 continue;
             }
-            let missing = blocks.saturating_sub(self.pool.available());
+            let missing = self.pool.missing_for(blocks);
             let ask = if tries == 0 { space.grant_size.get().max(missing) } else { missing };
             if tries == 0 && space.used.get() {
                 space.grant_size.set((space.grant_size.get() * 2).min(GRANT_MAX));
@@ -127,6 +79,7 @@ impl DataContext {
             let refill = self.env.spawn_join(async move { this.refill(ask).await });
             match refill.await {
                 Ok(()) => {}
+                Err(Fault::NoSpace) if self.settle_for_any_zone() => {}
                 Err(Fault::NoSpace) => {
                     tries += 1;
                     let scarce = self.env.now() < space.scarce_until.get();
@@ -155,7 +108,7 @@ impl DataContext {
             let ask = space.grant_size.get();
             space.refilling.set(true);
             self.env.spawn(async move {
-                if this.refill(ask).await == Err(Fault::NoSpace) {
+                if matches!(this.refill(ask).await, Err(Fault::NoSpace | Fault::Io)) {
                     this.space.quiet_until.set(this.env.now() + SCARCE);
                 }
             });
@@ -165,8 +118,15 @@ impl DataContext {
     async fn refill(self: &Rc<Self>, blocks: u64) -> Result<(), Fault> {
         self.space.refilling.set(true);
         let transfer = Transfer::begin(&self.space);
-        let result = self.rpc.space(None, blocks).await;
+        let unreachable = self.pool.avoided();
+        let result = match self.disks.devices().all(|device| device.is_absent()) {
+            true => Err(Fault::Io),
+            false => self.rpc.space(None, blocks, unreachable).await,
+        };
         self.space.refilling.set(false);
+        if matches!(result, Err(Fault::NoSpace | Fault::Io)) {
+            self.disks.ask_for_absent();
+        }
         let result = result.and_then(|runs| {
             let granted: u64 = runs.iter().map(|run| run.len).sum();
             self.pool.grant(&runs);
@@ -181,11 +141,94 @@ impl DataContext {
         result
     }
 
+    /// The server has no room in the zones that this client prefers: uses all that are there for a
+    /// while. Returns whether these are more.
+    fn settle_for_any_zone(self: &Rc<Self>) -> bool {
+        let before = self.pool.avoided().len();
+        self.space.modest_until.set(self.env.now() + MODEST);
+        self.choose_zones();
+        self.pool.avoided().len() < before
+    }
+
+    /// Other zones than before may be used, or fewer.
+    pub(super) fn zones_changed(self: &Rc<Self>) {
+        self.space.granted.notify_all();
+        self.relieve();
+    }
+
+    /// The file's wanted runs cannot be launched before the pool has more blocks.
+    pub(super) fn starve(self: &Rc<Self>, file: &Rc<File>) {
+        self.space.starved.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
+        self.relieve();
+    }
+
+    /// Gets blocks for starved files.
+    fn relieve(self: &Rc<Self>) {
+        if self.space.starved.borrow().is_empty() || self.space.relieving.replace(true) {
+            return;
+        }
+        let this = self.clone();
+        self.env.spawn(async move {
+            // Launching may use up what another file needs.
+            while !this.space.starved.borrow().is_empty() {
+                let filled = this.fill_shortage().await;
+                match filled {
+                    Ok(()) | Err(Fault::NoSpace | Fault::Io | Fault::Evicted) => {}
+                    // The client has ended.
+                    Err(Fault::Unreachable) => break,
+                    Err(_) => {
+                        this.env.sleep(RETRY_PAUSE).await;
+                        continue;
+                    }
+                }
+                let starved = std::mem::take(&mut *this.space.starved.borrow_mut());
+                for file in starved.into_values() {
+                    file.relieved(filled);
+                }
+            }
+            this.space.relieving.set(false);
+        });
+    }
+
+    /// Waits until the pool has a place for all that is reserved. Fails as
+    /// [`DataContext::reserve`].
+    pub(super) async fn fill_shortage(self: &Rc<Self>) -> Result<(), Fault> {
+        let mut tries = 0;
+        loop {
+            let granted = self.space.granted.notified();
+            let missing = self.pool.missing_for(0);
+            if missing == 0 {
+                return Ok(());
+            }
+            if self.space.refilling.get() {
+                granted.await;
+                continue;
+            }
+            let this = self.clone();
+            let refill = self.env.spawn_join(async move { this.refill(missing).await });
+            match refill.await {
+                Ok(()) => {}
+                Err(Fault::NoSpace) if self.settle_for_any_zone() => {}
+                Err(Fault::NoSpace) if tries < TRIES => {
+                    tries += 1;
+                    self.env.sleep(RETRY_PAUSE * tries).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
     /// Frees what this client can free: commits its truncations.
     async fn free_own_space(self: &Rc<Self>, tries: u32) {
         if tries == 1 {
             // Each file reports its own errors; only the space matters here.
-            let _ = self.sync_all().await;
+            let this = self.clone();
+            let mut sync = self.env.spawn_join(async move { this.sync_all().await });
+            while self.env.timeout(SYNC_PATIENCE, &mut sync).await.is_none() {
+                if self.disks.any_silent() {
+                    break;
+                }
+            }
             self.return_runs(self.returnable_tainted()).await;
             let _ = self.rpc.commit(Vec::new(), true).await;
         } else {
@@ -209,7 +252,7 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::unused_blocks`].
     pub(super) fn unused_blocks(&self) -> u64 {
-        self.pool.available() + self.pool.tainted()
+        self.pool.available() + self.pool.aside() + self.pool.tainted()
     }
 
     /// See [`crate::boundary::DataHalf::is_pool_idle`].
@@ -289,6 +332,7 @@ impl DataContext {
             GRANT_BLOCKS
         };
         let mut runs = self.returnable_tainted();
+        runs.extend(self.pool.drain_aside(|pag| self.disks.is_absent(pag)));
         if self.pool.available() > keep {
             runs.extend(self.pool.drain(keep));
         }

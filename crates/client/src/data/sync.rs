@@ -16,16 +16,17 @@
 //! - a file whose commit fails in a batch is committed once more alone, so that the error is its
 //!   own.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sync::{OneSender, oneshot};
-use types::{Fault, PagId};
+use types::Fault;
 
-use super::commit::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
+use super::commit::BATCH;
+use super::context::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
 use super::file::{File, FileState};
 use super::launch::RUN_BLOCKS;
+use super::sync_groups::{Devices, Outcome, SyncGroup};
 
 /// Concurrent batches of the same devices.
 const BATCHES: usize = 2;
@@ -33,30 +34,6 @@ const BATCHES: usize = 2;
 const CREDIT: u32 = 16;
 /// Credit for one fsync of the expected kind.
 const CREDIT_STEP: u32 = 4;
-
-type Outcome = Result<(), Fault>;
-
-/// The devices that have writes of a file, sorted.
-pub(super) type Devices = Vec<PagId>;
-
-/// The fsyncs that wait for the same devices.
-#[derive(Default)]
-struct SyncGroup {
-    waiting: VecDeque<(Rc<File>, OneSender<Outcome>)>,
-    /// Batches in progress.
-    running: usize,
-    /// One of them waits for its devices.
-    preparing: bool,
-}
-
-/// The fsyncs of one client.
-#[derive(Default)]
-pub(super) struct Syncs {
-    /// Groups with waiting callers or a batch in progress.
-    groups: RefCell<BTreeMap<Devices, SyncGroup>>,
-    /// Positive if each recent fsync followed a single write: so many writes are launched at once.
-    credit: Cell<u32>,
-}
 
 impl File {
     /// See [`crate::boundary::FileContent::commit_accepted`].
@@ -157,6 +134,54 @@ impl FileState {
 }
 
 impl DataContext {
+    /// See [`crate::boundary::DataHalf::sync_all`].
+    pub(super) async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
+        let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
+        let mut parts: Vec<Vec<Rc<File>>> = Vec::new();
+        for file in self.unsettled() {
+            file.launch_all();
+            if file.is_launched() {
+                let devices = file.state.borrow().devices();
+                groups.entry(devices).or_default().push(file);
+            } else {
+                parts.push(vec![file]);
+            }
+        }
+        parts.extend(groups.into_values());
+        // Files on a device that does not answer hold up no others.
+        let mut syncs = Vec::with_capacity(parts.len());
+        for files in parts {
+            let this = self.clone();
+            syncs.push(self.env.spawn_join(async move { this.sync_files(&files).await }));
+        }
+        let mut result = Ok(());
+        for sync in syncs {
+            result = result.and(sync.await);
+        }
+        result
+    }
+
+    async fn sync_files(self: &Rc<Self>, files: &[Rc<File>]) -> Result<(), Fault> {
+        let mut result = Ok(());
+        for batch in files.chunks(BATCH) {
+            let mut claimed = Vec::with_capacity(batch.len());
+            // In the order of inode numbers, so that two calls cannot deadlock.
+            for file in batch {
+                if !file.is_settled() {
+                    file.claim_commit().await;
+                    claimed.push(file.clone());
+                }
+            }
+            let outcomes = self.commit_files(&claimed, Purpose::Flush).await;
+            for (file, outcome) in claimed.iter().zip(outcomes) {
+                let again = outcome == Err(Fault::Interrupted) || file.state.borrow().alone;
+                let outcome = if again { file.commit_alone().await } else { outcome };
+                result = result.and(outcome);
+            }
+        }
+        result
+    }
+
     /// Commits a file that is marked as committing together with others.
     async fn fsync_in_batch(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
         let (sender, outcome) = oneshot();

@@ -14,18 +14,22 @@ use std::rc::Rc;
 
 use env::IoBuf;
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
-use types::{Bug, Fault, planted};
+use types::{Bug, Duration, Fault, planted};
 
 use super::budget::Claim;
+use super::disks::Disks;
 use super::file::{DirtyRun, FetchedBlock, File, FileState, blocks_of};
 use super::launch::RUN_BLOCKS;
 use super::pool::Reservation;
+use super::segments::Mapped;
 use crate::api::Edited;
 
 /// A write of at least so many bytes goes to the device at once, without a copy.
 const DIRECT_MIN: usize = 128 << 10;
 /// A write of fewer bytes is appended, by a copy, to the run that it continues.
 const APPEND_MAX: usize = 64 << 10;
+/// Pause between looks whether a silent device has answered.
+const STUCK_POLL: Duration = Duration::from_millis(100);
 /// How often a write that got no block is sent as inline data before it fails.
 const SENDS: u32 = 4;
 
@@ -108,7 +112,7 @@ impl File {
             None => (len as u64).div_ceil(BLOCK_U64) + 1,
             Some(_) => range.last - range.first + 1,
         };
-        let claim = self.ctx.budget.claim(blocks * BLOCK_U64, || self.ctx.launch_for_room()).await;
+        let claim = self.claim(blocks * BLOCK_U64).await;
         let reserved = self.ctx.pool.no_blocks();
         let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new() };
         let mut data = Some(data);
@@ -118,7 +122,7 @@ impl File {
                 return Err(Fault::Evicted);
             }
             let range = self.state.borrow().write_range(offset, len)?;
-            self.ensure_known(range.first, range.last).await?;
+            self.ensure_writable(range.first, range.last).await?;
             let missing = {
                 let mut state = self.state.borrow_mut();
                 if state.generation != generation || !prepared.reserved.is_valid() {
@@ -159,6 +163,29 @@ impl File {
         };
         self.enqueue();
         Ok((range.start, range.len() as u32))
+    }
+
+    /// Claims bytes of the budget. Does not claim what a silent device would keep for ever: a
+    /// writer to a file on it waits for the device when it has enough.
+    async fn claim(&self, bytes: u64) -> Claim {
+        let budget = &self.ctx.budget;
+        while self.state.borrow().is_stuck(&self.ctx.disks, budget.silent_share()) {
+            self.ctx.env.sleep(STUCK_POLL).await;
+        }
+        budget.claim(bytes, || self.ctx.launch_for_room()).await
+    }
+
+    /// Makes the mappings of these blocks known. Fails with `Io` if one is to be overwritten in
+    /// place on an absent device.
+    async fn ensure_writable(self: &Rc<Self>, first: u64, last: u64) -> Result<(), Fault> {
+        self.ensure_known(first, last).await?;
+        let disks = &self.ctx.disks;
+        if !disks.any_absent() {
+            return Ok(());
+        }
+        let pieces = self.state.borrow().layout.pieces(first, last);
+        let mut in_place = pieces.iter().filter_map(|piece| piece.mapped).filter(Mapped::in_place);
+        if in_place.any(|mapped| disks.refuses(mapped.pag)) { Err(Fault::Io) } else { Ok(()) }
     }
 
     /// Zeroes the bytes `[from, to)`, which lie in one block, unless they are zero already. Used
@@ -479,6 +506,14 @@ impl File {
 }
 
 impl FileState {
+    /// Has the file writes on a silent device that holds `share` bytes or more?
+    fn is_stuck(&self, disks: &Disks, share: u64) -> bool {
+        let mut on = self.flights.values().flatten();
+        on.any(|&pag| {
+            disks.get(pag).is_ok_and(|disk| disk.device.silent.get() && disk.device.held() >= share)
+        })
+    }
+
     /// The old last block, if `offset` lies beyond it, and the device may hold other bytes than
     /// zeros in it behind the size.
     pub(super) fn stale_tail(&self, offset: u64) -> Option<u64> {

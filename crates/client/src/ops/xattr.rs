@@ -8,7 +8,7 @@ use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use types::{Fault, FileKind, Ino, Rights, Segment, SegmentState};
 
-use crate::api::Caller;
+use crate::api::{Caller, DeviceStatus};
 use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::data_lease::Service;
@@ -17,6 +17,8 @@ use crate::rpc::{Call, result};
 
 /// The layout of a regular file, as JSON text.
 const LAYOUT: &[u8] = b"user.redbud.layout";
+/// The data devices as this mount sees them, as JSON text: an attribute of the mounted directory.
+const DEVICES: &[u8] = b"user.redbud.devices";
 /// Prefixes of the attributes that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
@@ -26,6 +28,9 @@ const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        if name == DEVICES && ino == self.root() {
+            return Ok(self.devices_json().into_bytes());
+        }
         self.or_last_known(ino, self.getxattr_online(ino, name), |_| {
             // An application may rely on changes of other attributes.
             if !ASKED_BY_LS.iter().any(|prefix| name.starts_with(prefix)) {
@@ -78,7 +83,7 @@ impl Client {
         kill_setgid: bool,
     ) -> Result<(), Fault> {
         self.core.check_writable()?;
-        if name == LAYOUT {
+        if name == LAYOUT || name == DEVICES {
             return Err(Fault::NotPermitted);
         }
         if name.is_empty() || name.len() > XATTR_NAME_MAX {
@@ -143,6 +148,11 @@ impl Client {
         result(&reply, 0).map(|_| ())
     }
 
+    fn devices_json(&self) -> String {
+        let devices = self.devices();
+        format!("[{}]", devices.iter().map(device_json).collect::<Vec<_>>().join(","))
+    }
+
     async fn layout(&self, inode: &Rc<Inode>) -> Result<Vec<u8>, Fault> {
         if inode.kind() != FileKind::Regular {
             return Err(Fault::NoAttribute);
@@ -160,6 +170,27 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
         return false;
     }
     known.excludes(name)
+}
+
+fn device_json(device: &DeviceStatus) -> String {
+    let DeviceStatus { zone, path, state, since, why } = device;
+    let millis = since.as_millis();
+    let (path, why) = (quoted(path), quoted(why));
+    format!(r#"{{"zone":{zone},"path":{path},"state":"{state}","since_ms":{millis},"why":{why}}}"#)
+}
+
+/// As a JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            // Writing to a String cannot fail.
+            c if (c as u32) < 0x20 => _ = write!(out, "\\u{:04x}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out + "\""
 }
 
 /// The segments of a layout: file offset, length and device offset in bytes; before them the inline
@@ -192,7 +223,7 @@ fn layout_json(inline: usize, segments: &[Segment]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{FileBlock, PagBlock, PagId};
+    use types::{Duration, FileBlock, PagBlock, PagId};
 
     #[test]
     fn layout_json_is_in_bytes() {
@@ -208,6 +239,20 @@ mod tests {
         assert_eq!(layout_json(0, &[]), "[]");
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
         assert_eq!(layout_json(70, &[segment]), format!("[{inline},{one}]"));
+    }
+
+    #[test]
+    fn device_json_is_escaped() {
+        let device = DeviceStatus {
+            zone: PagId(2),
+            path: "/dev/a\"b".into(),
+            state: "absent",
+            since: Duration::from_millis(1500),
+            why: "gone\n".into(),
+        };
+        let expected =
+            r#"{"zone":2,"path":"/dev/a\"b","state":"absent","since_ms":1500,"why":"gone\u000a"}"#;
+        assert_eq!(device_json(&device), expected);
     }
 
     #[test]

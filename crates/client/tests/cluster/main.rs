@@ -7,6 +7,7 @@
 extern crate redbud_client as client;
 
 mod coherence;
+mod devices;
 mod eviction;
 mod harness;
 mod inline;

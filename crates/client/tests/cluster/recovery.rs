@@ -205,10 +205,11 @@ fn open_orphan_survives_a_server_restart() {
 #[test]
 fn refused_mount_ends_its_session_and_does_not_reconnect() {
     check(21, |cluster| async move {
-        let devices = vec![(PagId(0), "none".to_owned())];
+        cluster.world.disk("blank", 1 << 30);
+        let devices = vec![(PagId(0), "blank".to_owned())];
         let config = ClientConfig { devices, ..ClientConfig::default() };
         let refused = cluster.try_mount("a", config).await;
-        assert!(refused.is_err_and(|error| error.text.contains("none")));
+        assert!(refused.is_err_and(|error| error.text.contains("blank")), "it is no data zone");
         let devices = vec![(PagId(7), "data0".to_owned())];
         let config = ClientConfig { devices, ..ClientConfig::default() };
         let refused = cluster.try_mount("b", config).await;

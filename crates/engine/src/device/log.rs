@@ -142,6 +142,17 @@ impl LogDevice {
         written.map_err(|error| device.error("writing the label of", &error))
     }
 
+    /// What is wrong now with a copy of the header, if anything. The store may be writing it.
+    pub async fn header_damage(&self) -> Option<&'static str> {
+        self.header?;
+        let copies = read_headers(&self.device).await;
+        copies.into_iter().find_map(|copy| match copy {
+            Ok(_) => None,
+            Err(JournalError::Damaged(what)) => Some(what),
+            Err(JournalError::Foreign | JournalError::Version(_)) => Some("not a journal's header"),
+        })
+    }
+
     /// The device that it is on.
     pub fn device(&self) -> &Device {
         &self.device

@@ -113,6 +113,28 @@ struct Planned {
     lasting: bool,
 }
 
+/// The nodes that a state of a disk concerns.
+#[derive(Default)]
+struct Nodes {
+    all: bool,
+    some: BTreeSet<String>,
+}
+
+impl Nodes {
+    /// Adds or removes a node; `None`: all of them.
+    fn set(&mut self, node: Option<&str>, concerned: bool) {
+        match node {
+            None => self.all = concerned,
+            Some(node) if concerned => _ = self.some.insert(node.to_owned()),
+            Some(node) => _ = self.some.remove(node),
+        }
+    }
+
+    fn has(&self, node: &str) -> bool {
+        self.all || self.some.contains(node)
+    }
+}
+
 /// Orders the events of all disks.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
@@ -149,7 +171,8 @@ struct State {
     counts: DiskCounts,
     planned: Vec<Planned>,
     bad: Vec<Range<u64>>,
-    stalled: bool,
+    stalled: Nodes,
+    dead: Nodes,
     write_through: bool,
     rotational: bool,
     /// Holder of each locked byte, by host; `None` is the whole disk, for all hosts.
@@ -185,7 +208,11 @@ impl State {
         }
     }
 
-    fn planned_fault(&mut self, action: DiskAction) -> io::Result<()> {
+    /// The fault of a node's operation, if there is one.
+    fn fault_of(&mut self, node: &str, action: DiskAction) -> io::Result<()> {
+        if self.dead.has(node) {
+            return Err(DiskFault::Io.error());
+        }
         let mut fault = None;
         for planned in self.planned.iter_mut().filter(|planned| planned.action == action) {
             planned.nth = planned.nth.saturating_sub(1);
@@ -257,7 +284,8 @@ impl SimDisk {
             counts: DiskCounts::default(),
             planned: Vec::new(),
             bad: Vec::new(),
-            stalled: false,
+            stalled: Nodes::default(),
+            dead: Nodes::default(),
             write_through: false,
             rotational: false,
             locks: BTreeMap::new(),
@@ -338,7 +366,22 @@ impl SimDisk {
 
     /// Nothing completes while a disk is stalled.
     pub fn stall(&self, stalled: bool) {
-        self.lock().stalled = stalled;
+        self.stall_for(None, stalled);
+    }
+
+    /// The same for the requests of one node; `None`: of all.
+    pub fn stall_for(&self, node: Option<&str>, stalled: bool) {
+        self.lock().stalled.set(node, stalled);
+    }
+
+    /// Every request of this node (`None`: of any) fails with EIO as long as the disk is dead.
+    pub fn set_dead_for(&self, node: Option<&str>, dead: bool) {
+        self.lock().dead.set(node, dead);
+    }
+
+    /// Is it dead for this node?
+    pub fn is_dead_for(&self, node: &str) -> bool {
+        self.lock().dead.has(node)
     }
 
     /// Clears planned faults.
@@ -381,12 +424,13 @@ impl SimDisk {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Clears planned faults, unreadable ranges and the stall.
+    /// Clears planned faults, unreadable ranges and stalls; a dead disk works again.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.planned.clear();
         state.bad.clear();
-        state.stalled = false;
+        state.stalled = Nodes::default();
+        state.dead = Nodes::default();
     }
 
     /// Makes completed writes stable without a flush.
@@ -475,9 +519,14 @@ impl SimDisk {
         }
     }
 
-    /// Is the disk stalled?
+    /// Is the disk stalled for all nodes?
     pub fn is_stalled(&self) -> bool {
-        self.lock().stalled
+        self.lock().stalled.all
+    }
+
+    /// Is the disk stalled for this node?
+    pub fn is_stalled_for(&self, node: &str) -> bool {
+        self.lock().stalled.has(node)
     }
 
     // The operations of the simulated driver.
@@ -490,10 +539,10 @@ impl SimDisk {
         self.lock().rotational
     }
 
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, node: &str, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut state = self.lock();
         state.counts.reads += 1;
-        state.planned_fault(DiskAction::Read)?;
+        state.fault_of(node, DiskAction::Read)?;
         state.check_range(offset, into.len() as u64)?;
         let end = offset + into.len() as u64;
         if state.bad.iter().any(|bad| bad.start < end && offset < bad.end) {
@@ -503,10 +552,10 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Starts a write or (without `bytes`) a discard; returns its id.
+    /// Starts a write or (without `bytes`) a discard by an open file of a node; returns its id.
     pub(crate) fn begin_write(
         &self,
-        file: u64,
+        (file, node): (u64, &str),
         offset: u64,
         len: u64,
         bytes: Option<&[u8]>,
@@ -517,7 +566,7 @@ impl SimDisk {
             DiskAction::Write => state.counts.writes += 1,
             _ => state.counts.discards += 1,
         }
-        state.planned_fault(action)?;
+        state.fault_of(node, action)?;
         state.check_range(offset, len)?;
         let pages = match bytes {
             Some(bytes) => pages_of(bytes),
@@ -568,11 +617,15 @@ impl SimDisk {
             .collect()
     }
 
-    pub(crate) fn complete_flush(&self, file: u64, mut covered: Vec<u64>) -> io::Result<()> {
+    pub(crate) fn complete_flush(
+        &self,
+        (file, node): (u64, &str),
+        mut covered: Vec<u64>,
+    ) -> io::Result<()> {
         let mut state = self.lock();
         covered.sort_unstable();
         let within = |write: &Write| covered.binary_search(&write.id).is_ok();
-        if let Err(error) = state.planned_fault(DiskAction::Flush) {
+        if let Err(error) = state.fault_of(node, DiskAction::Flush) {
             let mut unstable = Vec::with_capacity(state.unstable.len());
             for write in std::mem::take(&mut state.unstable) {
                 if write.file == file && within(&write) && !write.stuck {

@@ -13,6 +13,7 @@
 
 mod crash;
 mod disk;
+mod disk_op;
 mod image;
 mod mechanics;
 mod net;

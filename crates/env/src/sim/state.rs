@@ -8,12 +8,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::{Duration, Instant, Timestamp};
 
 use super::disk::{DiskAction, SimDisk};
+use super::disk_op::DiskOp;
 use super::mechanics::DiskRequest;
 use super::net::{Net, NetEvent};
 use super::price::{Price, Processors};
@@ -303,13 +304,6 @@ impl State {
         self.close_idle(object);
     }
 
-    fn lock_scope(&self, node: NodeId, path: &str) -> LockScope {
-        let mut scope = [0; 32];
-        scope[..4].copy_from_slice(&types::crc32c(self.host_of(node).as_bytes()).to_be_bytes());
-        scope[4..8].copy_from_slice(&types::crc32c(path.as_bytes()).to_be_bytes());
-        LockScope(scope)
-    }
-
     fn open_disk(
         &mut self,
         node: NodeId,
@@ -366,23 +360,24 @@ impl State {
             }
             (DiskOp::Write { offset, buf, start, .. }, Ok(disk)) => {
                 let rest = &buf[start..];
-                match disk.begin_write(file, offset + start as u64, rest.len() as u64, Some(rest)) {
+                let (place, len) = (offset + start as u64, rest.len() as u64);
+                match disk.begin_write((file, self.node_of(file)), place, len, Some(rest)) {
                     Ok(id) => {
-                        self.report_write(&disk, file, (id, offset + start as u64, rest));
+                        self.report_write(&disk, file, (id, place, rest));
                         Event::Write { token, file, id, buf, start }
                     }
                     Err(error) => {
-                        self.report_failure(file, DiskAction::Write);
+                        self.report_failure(file, DiskAction::Write, place..place + len);
                         self.io_ended(file);
                         failed(error, Payload::Buf(buf))
                     }
                 }
             }
             (DiskOp::Discard { offset, len, .. }, Ok(disk)) => {
-                match disk.begin_write(file, offset, len, None) {
+                match disk.begin_write((file, self.node_of(file)), offset, len, None) {
                     Ok(id) => Event::Discard { token, file, id },
                     Err(error) => {
-                        self.report_failure(file, DiskAction::Discard);
+                        self.report_failure(file, DiskAction::Discard, offset..offset + len);
                         self.io_ended(file);
                         failed(error, Payload::None)
                     }
@@ -417,11 +412,16 @@ impl State {
         }
     }
 
+    /// The name of the node that has this file open.
+    fn node_of(&self, file: u64) -> &str {
+        self.files.get(&file).map_or("", |open| &self.nodes[open.node as usize])
+    }
+
     /// Reports to the observer that a disk failed an operation on an open file.
-    fn report_failure(&self, file: u64, action: DiskAction) {
+    fn report_failure(&self, file: u64, action: DiskAction, bytes: Range<u64>) {
         if let Some(open) = self.files.get(&file) {
             let node = (&*self.nodes[open.node as usize], open.node);
-            watch::notify(&open.disk, DiskEvent::Failed { node, action });
+            watch::notify(&open.disk, DiskEvent::Failed { node, action, bytes: &bytes });
         }
     }
 
@@ -442,18 +442,21 @@ impl State {
             Event::Queue(disk) => return disk.is_stalled(),
             Event::Complete(_) | Event::Net(_) => return false,
         };
-        self.files.get(file).is_some_and(|file| file.disk.is_stalled())
+        let stalls = |open: &OpenFile| open.disk.is_stalled_for(self.node_of(*file));
+        self.files.get(file).is_some_and(stalls)
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::Read { token, file, offset, mut buf, start } => {
+                let place = offset + start as u64;
                 let result = match self.files.get(&file) {
-                    Some(open) => open.disk.read(offset + start as u64, &mut buf[start..]),
+                    Some(open) => open.disk.read(self.node_of(file), place, &mut buf[start..]),
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
                 if result.is_err() {
-                    self.report_failure(file, DiskAction::Read);
+                    let end = offset + buf.len() as u64;
+                    self.report_failure(file, DiskAction::Read, place..end);
                 }
                 self.io_ended(file);
                 let read = buf.len() - start;
@@ -470,11 +473,13 @@ impl State {
             }
             Event::Flush { token, file, covers } => {
                 let result = match self.files.get(&file) {
-                    Some(open) => open.disk.complete_flush(file, covers).map(|()| 0),
+                    Some(open) => {
+                        open.disk.complete_flush((file, self.node_of(file)), covers).map(|()| 0)
+                    }
                     None => Err(io::Error::from_raw_os_error(libc::EBADF)),
                 };
                 if result.is_err() {
-                    self.report_failure(file, DiskAction::Flush);
+                    self.report_failure(file, DiskAction::Flush, 0..0);
                 }
                 self.io_ended(file);
                 self.end_plain(token, result, Payload::None);
@@ -483,7 +488,10 @@ impl State {
                 let done = disk.done(self.now);
                 for id in &done {
                     let event = self.queued.remove(id).expect("a queued request has an event");
-                    self.happen(event);
+                    match self.is_stalled(&event) {
+                        true => self.schedule(self.now + STALLED, event),
+                        false => self.happen(event),
+                    }
                 }
                 if !done.is_empty() {
                     self.await_queue(disk);
@@ -598,39 +606,6 @@ impl State {
     }
 }
 
-/// A disk operation with its file's id in place of the handle.
-enum DiskOp {
-    Read { file: u64, offset: u64, buf: IoBuf, start: usize },
-    Write { file: u64, offset: u64, buf: IoBuf, start: usize },
-    Discard { file: u64, offset: u64, len: u64 },
-    Flush { file: u64 },
-}
-
-impl DiskOp {
-    /// The request for a disk's queue.
-    fn request(&self) -> DiskRequest {
-        let (action, offset, len) = match self {
-            DiskOp::Read { offset, buf, start, .. } => {
-                (DiskAction::Read, offset + *start as u64, buf.len() - start)
-            }
-            DiskOp::Write { offset, buf, start, .. } => {
-                (DiskAction::Write, offset + *start as u64, buf.len() - start)
-            }
-            DiskOp::Discard { offset, len, .. } => (DiskAction::Discard, *offset, *len as usize),
-            DiskOp::Flush { .. } => (DiskAction::Flush, 0, 0),
-        };
-        DiskRequest { id: 0, action, offset, len: len as u64 }
-    }
-
-    fn target(&self) -> (u64, bool) {
-        match self {
-            DiskOp::Read { file, .. } => (*file, false),
-            DiskOp::Flush { file } => (*file, false),
-            DiskOp::Write { file, .. } | DiskOp::Discard { file, .. } => (*file, true),
-        }
-    }
-}
-
 /// The driver of a simulated world.
 pub(crate) struct SimDriver(pub(crate) SharedState);
 
@@ -677,7 +652,7 @@ impl Driver for SimDriver {
         options: DiskOptions,
     ) -> io::Result<OpenedDisk> {
         let (object, disk) = lock(&self.0).open_disk(node, path, options)?;
-        let lock_scope = Some(lock(&self.0).lock_scope(node, path));
+        let lock_scope = Some(LockScope::of_names(&lock(&self.0).host_of(node), path));
         Ok(OpenedDisk {
             handle: Handle::Sim(SimHandle::new(object, &self.0)),
             size: disk.size(),

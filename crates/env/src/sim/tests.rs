@@ -432,6 +432,31 @@ fn stalled_disk_answers_only_after_the_stall() {
     });
 }
 
+#[test]
+fn disk_stalls_or_is_dead_for_one_node_alone() {
+    let world = SimWorld::new(8);
+    let disk = world.disk("disk", 1 << 20);
+    let (one, other) = (world.node("one"), world.node("other"));
+    world.run(|env| async move {
+        let open = one.open_disk("disk", WRITE).await.unwrap();
+        let beside = other.open_disk("disk", WRITE).await.unwrap();
+        disk.set_dead_for(Some("one"), true);
+        let failed = open.write(0, block(&env, 1)).await.0.unwrap_err();
+        assert!(failed.to_string().contains("error 5"), "{failed}");
+        assert!(open.flush().await.is_err() && open.read(0, block(&env, 0)).await.0.is_err());
+        beside.write(0, block(&env, 2)).await.0.unwrap();
+        disk.set_dead_for(Some("one"), false);
+        assert_eq!(open.read(0, env.buffer(4096)).await.1[0], 2);
+        disk.set_model(DiskModel::Flash(Flash::nvme()));
+        disk.stall_for(Some("other"), true);
+        let mut write = Box::pin(beside.write(0, block(&env, 3)));
+        assert!(env.timeout(Duration::from_secs(5), write.as_mut()).await.is_none());
+        open.write(4096, block(&env, 4)).await.0.unwrap();
+        disk.stall_for(Some("other"), false);
+        write.await.0.unwrap();
+    });
+}
+
 /// Writes block 0, flushes, writes blocks 1 and 2 at once, and returns the recording.
 fn recorded() -> Recording {
     let world = SimWorld::new(9);
@@ -676,7 +701,9 @@ fn disk_observer_sees_writes_submitted_completed_and_stable() {
                 }
                 DiskEvent::Completed { id } => format!("{id} is there"),
                 DiskEvent::Stable { ids } => format!("{ids:?} are stable"),
-                DiskEvent::Failed { node, action } => format!("{action:?} by {} failed", node.0),
+                DiskEvent::Failed { node, action, .. } => {
+                    format!("{action:?} by {} failed", node.0)
+                }
             });
         })
     };

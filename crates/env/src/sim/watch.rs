@@ -7,6 +7,7 @@
 //!   touch it, nor use a disk except for [`SimDisk::peek`] and [`SimDisk::is`].
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::disk::{DiskAction, SimDisk};
@@ -42,6 +43,8 @@ pub enum DiskEvent<'a> {
         node: (&'a str, u32),
         /// The operation.
         action: DiskAction,
+        /// Its bytes on the disk; none for a flush.
+        bytes: &'a Range<u64>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use mfs::{Stop, Txn};
 use proto::mds::{OpReply, PagRun, Statfs};
-use types::limits::{GRANT_BLOCKS, RETURN_RUNS_MAX};
+use types::limits::{GRANT_BLOCKS, PAGS_MAX, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
 
 use crate::context::OpContext;
@@ -21,22 +21,41 @@ pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
     })
 }
 
-/// Is no block free?
-pub fn is_full(txn: &mut Txn<'_>) -> Result<bool, Stop> {
-    Ok(txn.space().pags()?.iter().all(|pag| pag.free == 0))
+/// What a client wants for its pool.
+pub struct Wanted<'a> {
+    /// The zone that it prefers.
+    pub hint: Option<PagId>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Zones of which it wants none.
+    pub unreachable: &'a [PagId],
 }
 
-/// Grants blocks: at most an eighth of the free ones, so that the asking clients share the last
-/// blocks.
+/// Free blocks of the zones that the client can reach.
+fn reachable(txn: &mut Txn<'_>, unreachable: &[PagId]) -> Result<u64, Stop> {
+    let pags = txn.space().pags()?;
+    Ok(pags.iter().filter(|pag| !unreachable.contains(&pag.id)).map(|pag| pag.free).sum())
+}
+
+/// Is no block free in the zones that the client can reach?
+pub fn is_full(txn: &mut Txn<'_>, unreachable: &[PagId]) -> Result<bool, Stop> {
+    Ok(reachable(txn, unreachable)? == 0)
+}
+
+/// Grants blocks: at most an eighth of the free ones that the client can reach, so that the asking
+/// clients share the last blocks.
 pub fn grant(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    hint: Option<PagId>,
-    blocks: u64,
+    wanted: &Wanted<'_>,
 ) -> Result<OpReply, Stop> {
-    let free: u64 = txn.space().pags()?.iter().map(|pag| pag.free).sum();
+    let Wanted { hint, blocks, unreachable } = *wanted;
+    if unreachable.len() > PAGS_MAX {
+        return Err(Fault::TooBig.into());
+    }
+    let free = reachable(txn, unreachable)?;
     let blocks = blocks.min(GRANT_BLOCKS * 4).min((free / 8).max(1));
-    let runs = txn.space().grant(cx.client, hint, blocks)?;
+    let runs = txn.space().grant_without(cx.client, hint, blocks, unreachable)?;
     let runs: Vec<PagRun> =
         runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
     cx.effects.outcome = Some(Outcome::Space(runs.clone()));

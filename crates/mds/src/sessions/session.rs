@@ -13,7 +13,8 @@ use env::sync::{OneReceiver, OneSender, oneshot};
 use proto::lease_server::Recall;
 use proto::mds::{COMMITTED_PUSHES, DataAttr, Mds, Message, Push};
 use session::server::{SLOTS_ALL, SessionIdentity, SessionState};
-use types::{HashMap, Instant, Transno};
+use types::limits::PAGS_MAX;
+use types::{HashMap, Instant, PagId, Transno};
 
 const _: () = assert!(SLOTS_ALL <= 128, "a slot is a bit of a u128");
 
@@ -21,6 +22,7 @@ const _: () = assert!(SLOTS_ALL <= 128, "a slot is a bit of a u128");
 pub struct Session {
     common: session::server::Session<Mds>,
     local: Cell<bool>,
+    unreachable: RefCell<Vec<PagId>>,
     /// The server has asked the client for unused space, and has no answer yet.
     space_asked: Cell<bool>,
     /// The server does not ask for space again before this time, as the client has just answered.
@@ -50,6 +52,7 @@ impl Session {
         Session {
             common: session::server::Session::new(identity, state, known, now),
             local: Cell::new(false),
+            unreachable: RefCell::default(),
             space_asked: Cell::new(false),
             space_asked_until: Cell::new(now),
             glimpses: RefCell::default(),
@@ -67,6 +70,19 @@ impl Session {
     /// See [`Session::is_local`].
     pub fn set_local(&self, local: bool) {
         self.local.set(local);
+    }
+
+    /// The data zones that the client could not reach when it last asked for space.
+    pub fn unreachable(&self) -> Vec<PagId> {
+        self.unreachable.borrow().clone()
+    }
+
+    /// See [`Session::unreachable`]. Keeps at most [`PAGS_MAX`] of them.
+    pub fn set_unreachable(&self, zones: &[PagId]) {
+        let mut known = self.unreachable.borrow_mut();
+        if *known != zones {
+            zones[..zones.len().min(PAGS_MAX)].clone_into(&mut known);
+        }
     }
 
     /// Tells the client that its changes have become durable, if it does not know and wants to.

@@ -1,33 +1,84 @@
 //! The data devices of this host: the server uses them for byte locks, and flushes what evicted
 //! clients wrote.
 //!
+//! A device is *absent* while it is not there, cannot be read, or is not the zone. The server looks
+//! at an absent device each [`LOOK_ABSENT`], and at the others each [`LOOK_PRESENT`].
+//!
 //! Invariants:
 //! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
 //!   still owes one (a *suspect*);
-//! - once a suspect answers, it is flushed once more, for evictions that did not wait for it;
+//! - once a suspect answers, it is flushed once more, for evictions that did not wait for it; so is
+//!   a device that was absent;
+//! - a device that does not answer is not absent: it may still complete older writes. That shows
+//!   when it owes a flush;
 //! - for another [`SETTLING`] it may still complete older writes: a flush covers what a device has
-//!   completed, and says nothing of writes in flight.
+//!   completed, and says nothing of writes in flight;
+//! - a free lock proves that a client is dead only if no device is absent that this server has had
+//!   open. It must be free on the device that is at the path now, too: a client that lives locks a
+//!   device anew when that has come back as another one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use env::{Disk, LockScope};
+use env::{Disk, DiskOptions, LockScope};
 use types::limits::EVICTION_FLUSH;
-use types::{ClientId, Duration, Instant};
+use types::{ClientId, Duration, Instant, PagId};
 
+use super::zones;
+use crate::config::PagPlace;
 use crate::runtime::Runtime;
 
 /// A device that answers, and does not complete its older writes within this time, counts as
 /// stalled.
 const SETTLING: Duration = EVICTION_FLUSH;
+/// Pause between two looks at an absent device.
+const LOOK_ABSENT: Duration = Duration::from_secs(1);
+/// Pause between two looks at a device that is there.
+const LOOK_PRESENT: Duration = Duration::from_secs(10);
+/// How often a look reads the label of an open device before that counts as absent, and the pause
+/// in between.
+const TRIES: u32 = 3;
+const TRY_PAUSE: Duration = Duration::from_millis(20);
+/// How long the server waits for a device that shall prove that a client is dead.
+const PROOF: Duration = Duration::from_secs(1);
+
+/// Why a device is not used.
+#[derive(Clone)]
+struct Absence {
+    since: Instant,
+    why: String,
+}
 
 /// A data device of this host.
 struct DataDevice {
-    disk: Disk,
+    /// Its path on this host.
+    path: String,
+    /// The zones that lie on it.
+    places: Vec<PagPlace>,
+    /// `None` while it is absent.
+    disk: RefCell<Option<Disk>>,
+    absence: RefCell<Option<Absence>>,
+    /// It was open in this run of the server.
+    was_open: Cell<bool>,
+    looking: Cell<bool>,
+    looked: Cell<Instant>,
+    /// A flush failed: it is looked at soon.
+    doubtful: Cell<bool>,
     /// An eviction went on without waiting for its flush.
     suspect: Cell<bool>,
     /// When it answered after that.
     answered: Cell<Option<Instant>>,
+}
+
+/// A data device, for the status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceStatus {
+    /// "sound", "suspect", "absent" or "not open".
+    pub state: &'static str,
+    /// For how long it has been absent.
+    pub absent: Duration,
+    /// Why it is absent.
+    pub why: String,
 }
 
 /// See the module.
@@ -42,18 +93,60 @@ impl DataDevices {
         DataDevices { runtime, all: RefCell::default() }
     }
 
-    /// A further device, which counts as sound.
-    pub fn add(&self, disk: Disk) {
-        let device = DataDevice { disk, suspect: Cell::new(false), answered: Cell::new(None) };
+    /// A further device, as the first look found it.
+    pub fn add(&self, places: Vec<PagPlace>, found: Result<Disk, String>) {
+        let now = self.runtime.env.now();
+        let device = DataDevice {
+            path: places[0].path.clone(),
+            places,
+            was_open: Cell::new(found.is_ok()),
+            disk: RefCell::default(),
+            absence: RefCell::default(),
+            looking: Cell::new(false),
+            looked: Cell::new(now),
+            doubtful: Cell::new(false),
+            suspect: Cell::new(false),
+            answered: Cell::new(None),
+        };
+        match found {
+            Ok(disk) => *device.disk.borrow_mut() = Some(disk),
+            Err(why) => device.set_absent(&self.runtime, why),
+        }
         self.all.borrow_mut().push(Rc::new(device));
     }
 
-    /// The state of the data device at `path`: "sound", "suspect" or "not open".
-    pub fn state(&self, path: &str) -> &'static str {
-        match self.all.borrow().iter().find(|device| device.disk.path() == path) {
-            Some(device) if device.suspect.get() => "suspect",
-            Some(_) => "sound",
-            None => "not open",
+    /// The state of the device of a zone.
+    pub fn state(&self, id: PagId) -> DeviceStatus {
+        let all = self.all.borrow();
+        let Some(device) =
+            all.iter().find(|device| device.places.iter().any(|place| place.id == id))
+        else {
+            return DeviceStatus { state: "not open", absent: Duration::ZERO, why: String::new() };
+        };
+        if let Some(Absence { since, why }) = device.absence.borrow().clone() {
+            let absent = self.runtime.env.now().since(since);
+            return DeviceStatus { state: "absent", absent, why };
+        }
+        let state = if device.suspect.get() { "suspect" } else { "sound" };
+        DeviceStatus { state, absent: Duration::ZERO, why: String::new() }
+    }
+
+    /// Begins the looks that are due.
+    pub fn look(&self) {
+        let now = self.runtime.env.now();
+        for device in &*self.all.borrow() {
+            let absent = device.absence.borrow().is_some();
+            let pause = if absent { LOOK_ABSENT } else { LOOK_PRESENT };
+            let due = device.doubtful.get() || now.since(device.looked.get()) >= pause;
+            if due && !device.looking.replace(true) {
+                device.doubtful.set(false);
+                let (runtime, device) = (self.runtime.clone(), device.clone());
+                self.runtime.env.spawn(async move {
+                    look(&runtime, &device).await;
+                    device.looked.set(runtime.env.now());
+                    device.looking.set(false);
+                });
+            }
         }
     }
 
@@ -68,26 +161,50 @@ impl DataDevices {
         self.all.borrow().iter().any(late)
     }
 
-    /// Is the lock that `client` takes on the data devices free on this host?
+    /// Is the lock that `client` takes on the data devices certainly free on this host?
     pub async fn is_lock_free(&self, client: ClientId) -> bool {
         let devices = self.all.borrow().clone();
-        if devices.is_empty() {
-            return false;
-        }
+        let mut asked = Vec::new();
         for device in devices {
-            if !device.disk.byte_is_free(client.0).await.unwrap_or(false) {
+            let disk = device.disk.borrow().clone();
+            let Some(disk) = disk else {
+                if device.was_open.get() {
+                    return false;
+                }
+                continue;
+            };
+            if !disk.byte_is_free(client.0).await.unwrap_or(false) {
+                return false;
+            }
+            asked.push(device);
+        }
+        for device in &asked {
+            if !self.is_free_at_path(device.path.clone(), client).await {
                 return false;
             }
         }
-        true
+        !asked.is_empty()
+    }
+
+    /// Is the lock free on the device that is at this path now?
+    async fn is_free_at_path(&self, path: String, client: ClientId) -> bool {
+        let env = self.runtime.env.clone();
+        let asked = self.runtime.env.spawn_join(async move {
+            let disk = env.open_disk(&path, DiskOptions::default()).await.ok()?;
+            disk.byte_is_free(client.0).await.ok()
+        });
+        self.runtime.env.timeout(PROOF, asked).await.flatten() == Some(true)
     }
 
     /// Where `client` holds its lock on a device of this host; `None`: it does not.
     pub async fn lock_held_at(&self, client: ClientId) -> Option<LockScope> {
         let devices = self.all.borrow().clone();
         for device in devices {
-            if !device.disk.byte_is_free(client.0).await.unwrap_or(true) {
-                return device.disk.lock_scope();
+            let disk = device.disk.borrow().clone();
+            if let Some(disk) = disk
+                && !disk.byte_is_free(client.0).await.unwrap_or(true)
+            {
+                return disk.lock_scope();
             }
         }
         None
@@ -95,7 +212,10 @@ impl DataDevices {
 
     /// Does this server see the locks of `scope`?
     pub fn sees(&self, scope: LockScope) -> bool {
-        self.all.borrow().iter().any(|device| device.disk.lock_scope() == Some(scope))
+        let is_there = |disk: &Option<Disk>| {
+            disk.as_ref().is_some_and(|disk| disk.lock_scope() == Some(scope))
+        };
+        self.all.borrow().iter().any(|device| is_there(&device.disk.borrow()))
     }
 
     /// Flushes all devices at the same time: other clients can read what `clients` wrote in place,
@@ -109,8 +229,13 @@ impl DataDevices {
                 warn(runtime, clients, &device, "still owes an earlier flush");
                 continue;
             }
+            let disk = device.disk.borrow().clone();
+            let Some(disk) = disk else {
+                warn(runtime, clients, &device, "is absent");
+                continue;
+            };
             let (this, asked) = (runtime.clone(), device.clone());
-            let flush = runtime.env.spawn_join(async move { flush(&this, &asked).await });
+            let flush = runtime.env.spawn_join(async move { flush(&this, &asked, &disk).await });
             flushes.push((device, flush));
         }
         let env = &runtime.env;
@@ -118,7 +243,10 @@ impl DataDevices {
         for (device, mut flush) in flushes {
             match env.timeout(until.since(env.now()), &mut flush).await {
                 Some(Ok(())) => {}
-                Some(Err(text)) => warn(runtime, clients, &device, &text),
+                Some(Err(text)) => {
+                    device.doubtful.set(true);
+                    warn(runtime, clients, &device, &text);
+                }
                 None => {
                     device.suspect.set(true);
                     let text = format!("has not flushed within {} s", EVICTION_FLUSH.as_secs());
@@ -134,21 +262,83 @@ impl DataDevices {
         for device in &*self.all.borrow() {
             let answered = device.answered.get();
             assert!(answered.is_none_or(|at| at <= now), "a device has answered in the future");
+            let (open, absent) =
+                (device.disk.borrow().is_some(), device.absence.borrow().is_some());
+            assert_ne!(open, absent, "{} is open and absent", device.path);
         }
     }
 }
 
+impl DataDevice {
+    /// Its zones, for messages.
+    fn zone_names(&self) -> String {
+        let numbers: Vec<String> = self.places.iter().map(|place| place.id.to_string()).collect();
+        let word = if numbers.len() == 1 { "data zone" } else { "data zones" };
+        format!("{word} {}", numbers.join(", "))
+    }
+
+    /// It cannot be used any more. The log says so, once for each reason.
+    fn set_absent(&self, runtime: &Runtime, why: String) {
+        let (zones, path) = (self.zone_names(), &self.path);
+        let before = self.absence.borrow().clone();
+        if before.as_ref().is_none_or(|before| before.why != why) {
+            runtime.log(&format!(
+                "{zones} at {path} is absent on this host: {why}; it is used again when it \
+                 is back at that path"
+            ));
+        }
+        let since = before.map_or(runtime.env.now(), |before| before.since);
+        *self.disk.borrow_mut() = None;
+        *self.absence.borrow_mut() = Some(Absence { since, why });
+    }
+}
+
+/// Looks whether the device is there and is the zone.
+async fn look(runtime: &Runtime, device: &DataDevice) {
+    let open = device.disk.borrow().clone();
+    let Some(disk) = open else {
+        match zones::open(runtime, &device.places).await {
+            Ok((disk, _)) => found(runtime, device, disk).await,
+            Err(problem) => device.set_absent(runtime, problem.to_string()),
+        }
+        return;
+    };
+    let mut found = zones::check_label(runtime, &disk, &device.places).await;
+    for _ in 1..TRIES {
+        if found.is_err() {
+            runtime.env.sleep(TRY_PAUSE).await;
+            found = zones::check_label(runtime, &disk, &device.places).await;
+        }
+    }
+    if let Err(problem) = found {
+        device.set_absent(runtime, problem.to_string());
+    }
+}
+
+/// An absent device is back. It is flushed for evictions that went on without it.
+async fn found(runtime: &Runtime, device: &DataDevice, disk: Disk) {
+    let (zones, path) = (device.zone_names(), &device.path);
+    runtime.log(&format!("{zones} at {path} is back"));
+    *device.disk.borrow_mut() = Some(disk.clone());
+    *device.absence.borrow_mut() = None;
+    device.was_open.set(true);
+    if let Err(error) = disk.flush().await {
+        device.doubtful.set(true);
+        runtime.log(&format!("data device {path} cannot be flushed: {error}"));
+    }
+}
+
 /// Flushes a device, and once more for evictions that did not wait.
-async fn flush(runtime: &Runtime, device: &DataDevice) -> Result<(), String> {
+async fn flush(runtime: &Runtime, device: &DataDevice, disk: &Disk) -> Result<(), String> {
     loop {
-        let flushed = device.disk.flush().await;
+        let flushed = disk.flush().await;
         let flushed = flushed.map_err(|error| format!("cannot be flushed: {error}"));
         if !device.suspect.replace(false) {
             return flushed;
         }
         device.answered.set(Some(runtime.env.now()));
         let what = flushed.err().unwrap_or_else(|| "answers again".into());
-        runtime.log(&format!("data device {} {what}; it is flushed once more", device.disk.path()));
+        runtime.log(&format!("data device {} {what}; it is flushed once more", device.path));
     }
 }
 
@@ -157,7 +347,7 @@ fn warn(runtime: &Runtime, clients: &[ClientId], device: &DataDevice, what: &str
         runtime.log(&format!(
             "data device {} {what}: the last writes in place of the evicted client {client} may be lost in a \
              power cut",
-            device.disk.path()
+            device.path
         ));
     }
 }

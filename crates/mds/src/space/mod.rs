@@ -18,6 +18,7 @@ use proto::mds::PagInfo;
 use types::{ClientId, PagId};
 
 use self::devices::DataDevices;
+pub use self::devices::DeviceStatus;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
 use crate::sessions::{ClientInfo, Sessions};
@@ -65,9 +66,14 @@ impl Space {
         zones.iter().find(|zone| zone.id == id).map_or_else(String::new, |zone| zone.path.clone())
     }
 
-    /// The state of the data device at `path`: "sound", "suspect" or "not open".
-    pub fn device_state(&self, path: &str) -> &'static str {
-        self.devices.state(path)
+    /// The state of a zone's device on this host.
+    pub fn device_state(&self, id: PagId) -> DeviceStatus {
+        self.devices.state(id)
+    }
+
+    /// Begins the looks at devices that are due.
+    pub fn look_at_devices(&self) {
+        self.devices.look();
     }
 
     /// May a device complete, at any moment, what evicted clients had submitted?

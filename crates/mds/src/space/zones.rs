@@ -1,26 +1,49 @@
 //! Finds the data zones at the start: the store's table, the configured paths, the labels.
 
-use std::collections::BTreeSet;
+use std::fmt;
 
-use env::DiskOptions;
+use env::{Disk, DiskOptions};
+use label::{CopyError, Damage, Why};
 use mfs::Cost;
 use proto::mds::PagInfo;
-use types::Uuid;
+use types::{Duration, Uuid};
 
 use super::Space;
 use crate::config::PagPlace;
 use crate::error::ServeError;
+use crate::runtime::Runtime;
+
+/// A device that does not answer for so long counts as absent at the start.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// Why a device is not used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Problem {
+    /// It is not there, cannot be read, or does not answer.
+    Missing(String),
+    /// Another device.
+    Other(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Missing(text) | Problem::Other(text) => f.write_str(text),
+        }
+    }
+}
 
 impl Space {
     /// Joins the store's table of data zones with the configured paths, and opens the devices for
-    /// their locks.
+    /// their locks, each once. A device that is absent is no error: it may come, or clients may
+    /// have it.
     ///
     /// # Errors
     /// A device is not the zone that the configuration says; the store's.
     pub async fn learn_zones(&self) -> Result<(), ServeError> {
         let runtime = &self.runtime;
         let (states, _) = runtime.mfs.run(Cost::READ, |txn| txn.space().pags()).await?;
-        let (mut pags, mut opened) = (Vec::new(), BTreeSet::new());
+        let (mut pags, mut devices) = (Vec::new(), Vec::<(Uuid, Vec<PagPlace>)>::new());
         for state in states {
             let place = runtime.config.pags.iter().find(|place| place.id == state.id);
             if let Some(place) = place {
@@ -31,52 +54,75 @@ impl Space {
                     );
                     return Err(ServeError::Device(text));
                 }
-                self.open_device(place, &mut opened).await?;
+                if !place.path.is_empty() {
+                    match devices.iter_mut().find(|(device, _)| *device == state.device) {
+                        Some((_, places)) => places.push(place.clone()),
+                        None => devices.push((state.device, vec![place.clone()])),
+                    }
+                }
             }
             let path = place.map_or_else(String::new, |place| place.path.clone());
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
             pags.push(PagInfo { id, uuid, device, blocks, path });
         }
+        for (_, places) in devices {
+            self.add_device(places).await?;
+        }
         *self.zones.borrow_mut() = pags;
         Ok(())
     }
 
-    /// Opens a zone's device, if no other zone on it has `opened` it, and checks its label. A device
-    /// that this host does not have is no error: clients may have it.
-    async fn open_device(
-        &self,
-        place: &PagPlace,
-        opened: &mut BTreeSet<Uuid>,
-    ) -> Result<(), ServeError> {
-        if place.path.is_empty() {
-            return Ok(());
-        }
-        let runtime = &self.runtime;
-        let disk = match runtime.env.open_disk(&place.path, DiskOptions::default()).await {
-            Ok(disk) => disk,
-            Err(error) => {
-                runtime.log(&format!("data zone {} is not opened here: {error}", place.id));
-                return Ok(());
-            }
+    async fn add_device(&self, places: Vec<PagPlace>) -> Result<(), ServeError> {
+        let (runtime, asked) = (self.runtime.clone(), places.clone());
+        let opened = self.runtime.env.spawn_join(async move { open(&runtime, &asked).await });
+        let no_answer = || {
+            let text = format!("it has not answered for {} s", LOOK_MAX.as_secs());
+            Err(Problem::Missing(text))
         };
-        let label = label::read(&disk).await.map_err(|error| error.to_string());
-        let checked = label.and_then(|found| {
-            found.label.expect_data(runtime.identity.uuid, place.id, Some(place.uuid))?;
-            Ok(found)
-        });
-        let found = checked.map_err(|text| {
-            let (path, id) = (&place.path, place.id);
-            ServeError::Device(format!("{path}: not data zone {id} of this file system: {text}"))
-        })?;
-        if opened.insert(found.label.device_uuid) {
-            if let Some(damage) = found.damage {
-                runtime.log(&format!(
-                    "{}: {damage}; `redbud fsck --repair` writes it anew",
-                    place.path
-                ));
+        let path = &places[0].path;
+        match self.runtime.env.timeout(LOOK_MAX, opened).await.unwrap_or_else(no_answer) {
+            Ok((disk, damage)) => {
+                if let Some(damage) = damage {
+                    let text = format!("{path}: {damage}; `redbud fsck --repair` writes it anew");
+                    self.runtime.log(&text);
+                }
+                self.devices.add(places, Ok(disk));
             }
-            self.devices.add(disk);
+            Err(Problem::Missing(why)) => self.devices.add(places, Err(why)),
+            Err(Problem::Other(text)) => {
+                return Err(ServeError::Device(format!("{path}: {text}")));
+            }
         }
         Ok(())
     }
+}
+
+/// Opens the device of these zones and checks its label.
+pub(super) async fn open(
+    runtime: &Runtime,
+    places: &[PagPlace],
+) -> Result<(Disk, Option<Damage>), Problem> {
+    let opened = runtime.env.open_disk(&places[0].path, DiskOptions::default()).await;
+    let disk = opened.map_err(|error| Problem::Missing(error.to_string()))?;
+    let damage = check_label(runtime, &disk, places).await?;
+    Ok((disk, damage))
+}
+
+/// Does the device have the expected zones? What is wrong with one copy of its label.
+pub(super) async fn check_label(
+    runtime: &Runtime,
+    disk: &Disk,
+    places: &[PagPlace],
+) -> Result<Option<Damage>, Problem> {
+    let found = label::read(disk).await.map_err(|none| match &none.why {
+        Why::Damaged(CopyError::Unreadable(_)) => Problem::Missing(none.to_string()),
+        _ => Problem::Other(format!("not data zone {} of this file system: {none}", places[0].id)),
+    })?;
+    for PagPlace { id, uuid, .. } in places {
+        let slice = found.label.expect_data(runtime.identity.uuid, *id, Some(*uuid));
+        slice.map_err(|text| {
+            Problem::Other(format!("not data zone {id} of this file system: {text}"))
+        })?;
+    }
+    Ok(found.damage)
 }

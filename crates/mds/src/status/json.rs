@@ -54,9 +54,24 @@ impl Status {
             out.number("requests", client.requests);
             out.key("local");
             out.raw(if client.local { "true" } else { "false" });
+            out.key("unreachable");
+            out.open('[');
+            for zone in &client.unreachable {
+                out.item();
+                out.raw(&zone.to_string());
+            }
+            out.close(']');
             out.close('}');
         }
         out.close(']');
+        self.add_pags(&mut out);
+        out.key("scrub");
+        self.scrub.add_to(&mut out);
+        out.close('}');
+        out.0
+    }
+
+    fn add_pags(&self, out: &mut Json) {
         out.key("pags");
         out.open('[');
         for pag in &self.pags {
@@ -69,13 +84,13 @@ impl Status {
             out.number("free", pag.free);
             out.number("freed", pag.freed);
             out.text("device", pag.device);
+            if pag.device == "absent" {
+                out.number("absent_ms", pag.absent_ms);
+                out.text("why", &pag.why);
+            }
             out.close('}');
         }
         out.close(']');
-        out.key("scrub");
-        self.scrub.add_to(&mut out);
-        out.close('}');
-        out.0
     }
 }
 

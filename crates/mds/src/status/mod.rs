@@ -32,6 +32,8 @@ pub struct ClientStatus {
     pub requests: u64,
     /// Does it run on the server's host?
     pub local: bool,
+    /// Data zones that it could not reach when it last asked for space.
+    pub unreachable: Vec<u16>,
 }
 
 /// A data zone.
@@ -50,9 +52,13 @@ pub struct PagStatus {
     /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
     /// "sound"; "suspect": an eviction went on without waiting for its flush, and it has not
-    /// answered since (no quarantine ends while one is suspect); "not open": this host does not
-    /// have it.
+    /// answered since (no quarantine ends while one is suspect); "absent": it is not there, dead,
+    /// or another device; "not open": the configuration does not name it.
     pub device: &'static str,
+    /// Milliseconds since it is absent.
+    pub absent_ms: u64,
+    /// Why it is absent.
+    pub why: String,
 }
 
 /// Scrubs of the metadata device.
@@ -195,6 +201,7 @@ async fn clients(server: &Server) -> Vec<ClientStatus> {
             pool_blocks,
             requests: session.requests(),
             local: session.is_local(),
+            unreachable: session.unreachable().iter().map(|pag| pag.0).collect(),
         });
     }
     for client in server.evictions.quarantined() {
@@ -210,6 +217,7 @@ async fn clients(server: &Server) -> Vec<ClientStatus> {
             pool_blocks,
             requests: 0,
             local: false,
+            unreachable: Vec::new(),
         });
     }
     clients
@@ -242,7 +250,7 @@ async fn pags(server: &Server) -> Vec<PagStatus> {
         .map(|pag| {
             let path = server.space.path(pag.id);
             let (id, uuid) = (pag.id.0, pag.uuid.to_string());
-            let device = server.space.device_state(&path);
+            let device = server.space.device_state(pag.id);
             PagStatus {
                 id,
                 uuid,
@@ -250,7 +258,9 @@ async fn pags(server: &Server) -> Vec<PagStatus> {
                 blocks: pag.total,
                 free: pag.free,
                 freed: pag.freed,
-                device,
+                device: device.state,
+                absent_ms: device.absent.as_millis() as u64,
+                why: device.why,
             }
         })
         .collect()

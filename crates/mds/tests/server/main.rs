@@ -7,6 +7,7 @@ mod chaos;
 mod coherence;
 mod greeting;
 mod inline;
+mod local_clients;
 mod names;
 mod recovery;
 mod restarts;

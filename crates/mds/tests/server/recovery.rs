@@ -281,6 +281,33 @@ fn restarted_server_flushes_for_clients_evicted_before_it() {
     });
 }
 
+/// A device that fails is absent for the server until it works again; one that stands still is not.
+#[test]
+fn status_names_an_absent_data_device_and_why() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let admin = Client::new(bed.world.node("admin"));
+        admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+        let status = async || match admin.call(Op::Status {}).await {
+            Ok(OpReply::Text { text }) => text,
+            other => panic!("{other:?}"),
+        };
+        data.fail_from(env::sim::DiskAction::Read, 1, env::sim::DiskFault::Io);
+        bed.sleep(Duration::from_secs(11)).await;
+        let said = status().await;
+        assert!(said.contains(r#""device":"absent""#) && said.contains("error"), "{said}");
+        assert!(bed.logged("is absent on this host"));
+        data.heal();
+        bed.sleep(Duration::from_secs(2)).await;
+        assert!(status().await.contains(r#""device":"sound""#));
+        data.stall(true);
+        bed.sleep(Duration::from_secs(30)).await;
+        assert!(status().await.contains(r#""device":"sound""#), "it owes nothing that matters");
+        data.stall(false);
+    });
+}
+
 #[test]
 fn status_names_a_data_device_that_owes_a_flush() {
     run(|bed| async move {
@@ -589,66 +616,6 @@ fn grace_ends_at_once_without_known_clients() {
         let c = bed.client("d").await;
         assert_eq!(c.names(ROOT).await, ["f"]);
         assert!(bed.env.now().since(begun) < LEASE / 2);
-    });
-}
-
-/// PROTOCOLS 8.2.
-#[test]
-fn dead_local_client_delays_nobody() {
-    run(|bed| async move {
-        let a = bed.client("a").await;
-        let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(a.id().0).await.unwrap();
-        let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
-        a.space(100).await.unwrap();
-        a.sync().await;
-        bed.sleep(Duration::from_secs(1)).await;
-        drop((a, disk));
-        bed.world.kill("a");
-        let b = bed.client("b").await;
-        let begun = bed.env.now();
-        assert_eq!(b.acquire(ino, Rights::DATA_X).await.unwrap().0.attr.ino, ino);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "the free lock shows that the client died");
-        bed.sleep(Duration::from_secs(1)).await;
-        let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
-        assert!(!layout.unwrap().frozen, "no write of it can be in flight");
-
-        let disk = b.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(b.id().0).await.unwrap();
-        bed.sleep(Duration::from_secs(3)).await;
-        drop((b, disk));
-        bed.world.kill("b");
-        let begun = bed.env.now();
-        bed.restart().await;
-        let c = bed.client("c").await;
-        assert_eq!(c.names(ROOT).await, ["f"]);
-        assert!(bed.env.now().since(begun) < LEASE / 2, "there is no grace for dead clients");
-    });
-}
-
-/// PROTOCOLS 8.2.
-#[test]
-fn server_on_another_host_takes_no_free_lock_for_a_dead_client() {
-    run(|bed| async move {
-        let a = bed.client("a").await;
-        let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(a.id().0).await.unwrap();
-        let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
-        a.space(100).await.unwrap();
-        a.sync().await;
-        bed.sleep(Duration::from_secs(3)).await;
-        // The client lives on the old host, and says nothing.
-        bed.world.set_host("mds", "another");
-        let begun = bed.env.now();
-        bed.restart().await;
-        let b = bed.client("b").await;
-        let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
-        assert!(bed.env.now().since(begun) >= LEASE, "grace lasts for a lease");
-        assert!(layout.unwrap().frozen, "writes of the evicted client may be in flight");
-        drop(disk);
     });
 }
 

@@ -21,6 +21,19 @@ async fn free(c: &Client) -> u64 {
 }
 
 #[test]
+fn zones_that_a_client_cannot_reach_are_not_granted() {
+    run(|bed| async move {
+        let c = bed.client("c").await;
+        let ask = |unreachable| Op::Space { hint: Some(PagId(0)), blocks: 10, unreachable };
+        assert_eq!(c.call(ask(vec![PagId(0)])).await, Err(Fault::NoSpace));
+        let far_too_many = vec![PagId(7); types::limits::PAGS_MAX + 1];
+        assert_eq!(c.call(ask(far_too_many)).await, Err(Fault::TooBig));
+        let granted = c.call(ask(vec![PagId(7)])).await;
+        assert!(matches!(granted, Ok(OpReply::Space { .. })), "{granted:?}");
+    });
+}
+
+#[test]
 fn granted_blocks_are_mapped_unmapped_and_freed() {
     run(|bed| async move {
         let c = bed.client("c").await;

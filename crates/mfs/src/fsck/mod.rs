@@ -38,6 +38,8 @@ mod gaps;
 #[cfg(test)]
 mod jobs_tests;
 #[cfg(test)]
+mod journal_tests;
+#[cfg(test)]
 mod label_tests;
 mod labels;
 mod layouts;

@@ -29,11 +29,26 @@ impl Space<'_, '_> {
         hint: Option<PagId>,
         blocks: u64,
     ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
+        self.grant_without(client, hint, blocks, &[])
+    }
+
+    /// As [`Space::grant`], but from none of the PAGs `without`.
+    ///
+    /// # Errors
+    /// As [`Space::grant`].
+    pub fn grant_without(
+        &mut self,
+        client: ClientId,
+        hint: Option<PagId>,
+        blocks: u64,
+        without: &[PagId],
+    ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
         if blocks == 0 {
             return Err(Stop::Fault(Fault::Invalid));
         }
         let pags = self.pags()?;
-        let pag = choose(&pags, client, hint, blocks).ok_or(Stop::Fault(Fault::NoSpace))?;
+        let pag =
+            choose(&pags, client, hint, blocks, without).ok_or(Stop::Fault(Fault::NoSpace))?;
         let cursor = self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
         let pieces = pick(self.look(pag, cursor)?, blocks);
         let mut out = Vec::with_capacity(pieces.len());
@@ -67,11 +82,18 @@ impl Space<'_, '_> {
 }
 
 /// The PAG for a grant: the hint; else the first, from the client's own on, with room for all of
-/// it; else the first with any free blocks.
-fn choose(pags: &[PagState], client: ClientId, hint: Option<PagId>, blocks: u64) -> Option<PagId> {
-    let hinted = pags.iter().find(|pag| Some(pag.id) == hint && pag.free > 0);
+/// it; else the first with any free blocks. Never one of `without`.
+fn choose(
+    pags: &[PagState],
+    client: ClientId,
+    hint: Option<PagId>,
+    blocks: u64,
+    without: &[PagId],
+) -> Option<PagId> {
     let first = (client.0 % pags.len().max(1) as u64) as usize;
-    let round = || pags[first..].iter().chain(&pags[..first]);
+    let usable = |pag: &&PagState| !without.contains(&pag.id);
+    let round = || pags[first..].iter().chain(&pags[..first]).filter(usable);
+    let hinted = round().find(|pag| Some(pag.id) == hint && pag.free > 0);
     let roomy = || round().find(|pag| pag.free >= blocks);
     let any = || round().find(|pag| pag.free > 0);
     hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
@@ -120,13 +142,21 @@ mod tests {
             freed: 0,
         };
         let pags = [pag(0, 5), pag(1, 9), pag(2, 0)];
-        assert_eq!(choose(&pags, ClientId(3), None, 5), Some(PagId(0)));
-        assert_eq!(choose(&pags, ClientId(4), None, 5), Some(PagId(1)));
-        assert_eq!(choose(&pags, ClientId(5), None, 5), Some(PagId(0)), "2 is full");
-        assert_eq!(choose(&pags, ClientId(3), None, 6), Some(PagId(1)));
-        assert_eq!(choose(&pags, ClientId(3), None, 10), Some(PagId(0)), "none has room for all");
-        assert_eq!(choose(&pags, ClientId(3), Some(PagId(1)), 1), Some(PagId(1)));
-        assert_eq!(choose(&pags, ClientId(3), Some(PagId(2)), 1), Some(PagId(0)));
-        assert_eq!(choose(&[], ClientId(3), None, 1), None);
+        assert_eq!(choose(&pags, ClientId(3), None, 5, &[]), Some(PagId(0)));
+        assert_eq!(choose(&pags, ClientId(4), None, 5, &[]), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(5), None, 5, &[]), Some(PagId(0)), "2 is full");
+        assert_eq!(choose(&pags, ClientId(3), None, 6, &[]), Some(PagId(1)));
+        assert_eq!(
+            choose(&pags, ClientId(3), None, 10, &[]),
+            Some(PagId(0)),
+            "none has room for all"
+        );
+        assert_eq!(choose(&pags, ClientId(3), Some(PagId(1)), 1, &[]), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(3), Some(PagId(2)), 1, &[]), Some(PagId(0)));
+        let lost = [PagId(0)];
+        assert_eq!(choose(&pags, ClientId(3), None, 5, &lost), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(3), Some(PagId(0)), 5, &lost), Some(PagId(1)));
+        assert_eq!(choose(&pags, ClientId(3), None, 5, &[PagId(0), PagId(1)]), None, "2 is full");
+        assert_eq!(choose(&[], ClientId(3), None, 1, &[]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The table of data zones.
 
 use types::limits::PAGS_MAX;
-use types::{Fault, PagId, Uuid};
+use types::{Bug, Fault, PagId, Uuid, planted};
 
 use super::view::Space;
 use crate::format::space::{PagFormat, PagRecord, pag_key, run_key};
@@ -80,6 +80,7 @@ impl Space<'_, '_> {
 
     /// Changes the counts of a PAG.
     pub(crate) fn count(&mut self, pag: PagId, free: i64, freed: i64) -> Result<(), Stop> {
+        let pag = if freed > 0 && planted(Bug::WrongZoneCounted) { PagId(0) } else { pag };
         let Some(mut record) = self.pag(pag)? else {
             return Err(PAGS.corrupt(self.txn, "blocks of a data zone that is not in the table"));
         };

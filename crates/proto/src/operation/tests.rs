@@ -36,7 +36,7 @@ fn all() -> Vec<Op> {
         Op::Acquire { ino, rights: want, from, range: None, ahead },
         Op::Layout { ino, from },
         Op::Commit { ino, edits, size, mtime: written, ctime, merge: false, tail_zero: false },
-        Op::Space { hint: None, blocks: 1 },
+        Op::Space { hint: None, blocks: 1, unreachable: Vec::new() },
         Op::ReturnSpace { runs: Vec::new() },
         Op::Sync {},
         Op::Statfs {},

@@ -13,8 +13,9 @@
 //! - the list, with the requests in flight, keeps its limits, except for one request that exceeds
 //!   them alone;
 //! - what waits for room holds no slot, so that what changes nothing passes;
-//! - the wait ends when the server's log is durable, for which the server needs no client: so what
-//!   completes a recall cannot wait for itself.
+//! - a quarter of the list is left for reserved slots. What is kept there has been answered without
+//!   waiting for other clients, and leaves when the server's log is durable, for which the server
+//!   needs no client: so what completes a recall cannot wait for itself.
 
 use proto::message::Peer;
 use proto::slots::SlotClass;
@@ -63,7 +64,7 @@ impl<P: Peer> Session<P> {
     /// Makes the server flush its log, one request at a time.
     pub(super) fn force_sync(&self) {
         {
-            // While the list is empty, all that takes room is in flight: a flush would free nothing.
+            // If the list is empty, all that takes room is in flight: a flush would free nothing.
             let state = self.state.borrow();
             if state.forced.is_some() || state.replay.len() == 0 {
                 return;

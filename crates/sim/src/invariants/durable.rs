@@ -27,13 +27,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use env::sim::DiskEvent;
-use types::{Fault, Ino, Transno};
+use types::{Fault, Ino, PagId, Transno};
 
-use super::{ClientPlace, NodeRun, epochs, runs_at};
+use super::{ClientPlace, NodeRun, WriteId, epochs, runs_at};
 use crate::call::{At, Call, Op, Outcome};
 use crate::cluster::LOG_BYTES;
 use crate::events::Events;
 use crate::invariant::Invariant;
+use crate::zones::Place;
 
 /// The log on the metadata device.
 #[derive(Default)]
@@ -147,7 +148,7 @@ struct Change {
     answered: Option<u64>,
 }
 
-/// A write of the data device that is not stable.
+/// A write of a data device that is not stable.
 struct UnflushedWrite {
     node: NodeRun,
     /// Position in the history at which it was submitted.
@@ -164,7 +165,7 @@ pub(crate) struct Durable {
     epoch: u32,
     changes: BTreeMap<Unit, Vec<Change>>,
     /// Unstable writes of each data block, by their numbers.
-    unflushed: BTreeMap<u64, BTreeMap<u64, UnflushedWrite>>,
+    unflushed: BTreeMap<Place, BTreeMap<u64, UnflushedWrite>>,
 }
 
 impl Durable {
@@ -289,18 +290,23 @@ impl Durable {
         }
     }
 
-    /// A write to the data device was submitted.
-    pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
+    /// A write to a data device was submitted.
+    pub(crate) fn submitted(
+        &mut self,
+        (zone, id): WriteId,
+        (node, run): (&str, u32),
+        blocks: Range<u64>,
+    ) {
         let at = self.events.position();
         for block in blocks {
             let unflushed = UnflushedWrite { node: (node.to_owned(), run), at };
-            self.unflushed.entry(block).or_default().insert(id, unflushed);
+            self.unflushed.entry((zone, block)).or_default().insert(id, unflushed);
         }
     }
 
-    /// A flush of the data device made a write of these blocks stable.
-    pub(crate) fn stable(&mut self, id: u64, blocks: Range<u64>) {
-        for block in blocks {
+    /// A flush of a data device made a write of these blocks stable.
+    pub(crate) fn stable(&mut self, (zone, id): WriteId, blocks: Range<u64>) {
+        for block in blocks.map(|block| (zone, block)) {
             if let Some(writes) = self.unflushed.get_mut(&block) {
                 *writes = writes.split_off(&(id + 1));
                 if writes.is_empty() {
@@ -310,15 +316,16 @@ impl Durable {
         }
     }
 
-    /// The data device was replaced by one with stable content.
+    /// The data devices were replaced by others with stable content.
     pub(crate) fn data_replaced(&mut self) {
         self.unflushed.clear();
     }
 
-    /// The data device failed a write or flush of this client, or its session was lost: its writes
-    /// need not become stable, and it reports that.
-    pub(crate) fn abandon_writes(&mut self, place: &ClientPlace) {
-        for writes in self.unflushed.values_mut() {
+    /// The device of a zone failed a write or flush of this client, or (`None`) its session was
+    /// lost: its writes there need not become stable, and it reports that.
+    pub(crate) fn abandon_writes(&mut self, place: &ClientPlace, zone: Option<PagId>) {
+        let meant = |of: &PagId| zone.is_none_or(|zone| zone == *of);
+        for (_, writes) in self.unflushed.iter_mut().filter(|((of, _), _)| meant(of)) {
             writes.retain(|_, unflushed| !runs_at(&unflushed.node, place));
         }
         self.unflushed.retain(|_, writes| !writes.is_empty());
@@ -326,13 +333,15 @@ impl Durable {
 
     /// A sync of the client at this place succeeded for its earlier writes; `is_its` selects the
     /// blocks that it covers.
-    pub(crate) fn synced(&self, call: &Call, place: &ClientPlace, is_its: impl Fn(u64) -> bool) {
+    pub(crate) fn synced(&self, call: &Call, place: &ClientPlace, is_its: impl Fn(Place) -> bool) {
         for (block, writes) in &self.unflushed {
             let older = |of: &UnflushedWrite| of.at < call.begun && runs_at(&of.node, place);
             if writes.values().any(older) && is_its(*block) {
                 self.broken(&format!(
-                    "{}: no flush made its earlier write of block {block} of the data zone stable",
-                    call.line()
+                    "{}: no flush made its earlier write of block {} of zone {} stable",
+                    call.line(),
+                    block.1,
+                    block.0
                 ));
             }
         }
@@ -382,6 +391,7 @@ mod tests {
     }
 
     const BEGIN: u64 = 65_536;
+    const ZONE: PagId = PagId(2);
 
     fn transno(lsn: u64) -> Transno {
         Transno { epoch: Epoch(1), lsn: Lsn(lsn) }
@@ -541,25 +551,25 @@ mod tests {
         let synced = |work: &dyn Fn(&mut Durable)| {
             found(|durable| {
                 durable.events.at(5);
-                durable.submitted(1, ("c0", 4), 7..8);
+                durable.submitted((ZONE, 1), ("c0", 4), 7..8);
                 work(durable);
                 let place = ("c0".to_owned(), Some(4));
-                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == 7);
+                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == (ZONE, 7));
             })
             .is_some()
         };
         assert!(synced(&|_| {}));
-        assert!(!synced(&|durable| durable.stable(1, 7..8)));
+        assert!(!synced(&|durable| durable.stable((ZONE, 1), 7..8)));
         assert!(!synced(&|durable| {
-            durable.submitted(2, ("c0", 4), 7..8);
-            durable.stable(2, 7..8);
+            durable.submitted((ZONE, 2), ("c0", 4), 7..8);
+            durable.stable((ZONE, 2), 7..8);
         }));
         let other = |node: (&str, u32), block: u64, at: u64| {
             found(|durable| {
                 durable.events.at(at);
-                durable.submitted(1, node, block..block + 1);
+                durable.submitted((ZONE, 1), node, block..block + 1);
                 let place = ("c0".to_owned(), Some(4));
-                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == 7);
+                durable.synced(&call(0, Op::SyncAll, 6), &place, |block| block == (ZONE, 7));
             })
             .is_some()
         };

@@ -16,13 +16,14 @@ mod ownership;
 mod recovery;
 mod stable;
 pub(crate) mod views;
+mod zones;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use env::sim::{DiskAction, DiskEvent};
 use mds::CommittedBlocks;
-use types::{ClientId, Transno};
+use types::{ClientId, PagId, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, SERVER};
@@ -33,6 +34,8 @@ use crate::fleet::{Fleet, WeakFleet};
 type NodeRun = (String, u32);
 /// Where a client runs: its node, and the node's run if known.
 type ClientPlace = (String, Option<u32>);
+/// A write of a data device: its zone, and its number there.
+type WriteId = (PagId, u64);
 
 /// Does that client act as this node?
 fn runs_at(node: &NodeRun, place: &ClientPlace) -> bool {
@@ -53,6 +56,7 @@ struct Checkers {
     durable: RefCell<durable::Durable>,
     once: RefCell<once::Once>,
     recovery: RefCell<recovery::Recovery>,
+    lying: RefCell<zones::Lying>,
     /// The place of each client of the history.
     places: RefCell<BTreeMap<usize, ClientPlace>>,
     /// Events since the last check of the leases, and how many leases there were.
@@ -60,14 +64,15 @@ struct Checkers {
     leases: Cell<usize>,
 }
 
-/// From here on checks the events of the run, and at each position the leases of the fleet.
-pub(crate) fn watch(cluster: &Cluster, fleet: &Fleet) {
-    let checkers = Checkers::new(cluster, fleet);
+/// From here on checks the events of the run, and at each position the leases of the fleet. With
+/// `only_devices` nothing but data devices fails.
+pub(crate) fn watch(cluster: &Cluster, fleet: &Fleet, only_devices: bool) {
+    let checkers = Checkers::new(cluster, fleet, only_devices);
     cluster.events.subscribe(Box::new(move |event| checkers.happened(event)));
 }
 
 impl Checkers {
-    fn new(cluster: &Cluster, fleet: &Fleet) -> Checkers {
+    fn new(cluster: &Cluster, fleet: &Fleet, only_devices: bool) -> Checkers {
         let events = &cluster.events;
         Checkers {
             cluster: cluster.clone(),
@@ -78,6 +83,7 @@ impl Checkers {
             durable: RefCell::new(durable::Durable::new(events)),
             once: RefCell::new(once::Once::new(events)),
             recovery: RefCell::default(),
+            lying: RefCell::new(zones::Lying::new(events, only_devices)),
             places: RefCell::default(),
             moved: Cell::new(0),
             leases: Cell::new(0),
@@ -93,7 +99,7 @@ impl Checkers {
                 self.epochs.borrow_mut().happened(event);
                 self.durable.borrow_mut().on_meta(event);
             }
-            Event::Data(event) => self.on_data(event),
+            Event::Data(zone, event) => self.on_data(zone, event),
             Event::MetaReplaced => self.durable.borrow_mut().meta_replaced(),
             Event::DataReplaced => {
                 self.stable.borrow_mut().data_replaced();
@@ -107,27 +113,58 @@ impl Checkers {
                 self.durable.borrow_mut().answers(reply.last_committed, its);
             }
             Event::Applied { client, asked, applied } => self.applied(client, asked, applied),
-            Event::Unflushed(client) => self.settle_unflushed(client),
+            Event::Unflushed(client, zone) => self.settle_unflushed(client, zone),
             Event::Mounted { client, node } => {
                 let place = (node.to_owned(), self.cluster.world.run_of(node));
                 self.places.borrow_mut().insert(client, place);
             }
             Event::SessionLost(client) => {
                 if let Some(place) = self.places.borrow().get(&client) {
-                    self.durable.borrow_mut().abandon_writes(place);
+                    self.durable.borrow_mut().abandon_writes(place, None);
+                }
+                self.evicted_from(self.places.borrow().get(&client).cloned());
+            }
+            Event::Troubled(zone, begins) => {
+                let now = self.cluster.env.now();
+                self.lying.borrow_mut().troubled(zone, begins, now);
+            }
+            Event::LostWrites { client, ino } => {
+                self.lying.borrow().lost(client, ino, &self.places.borrow());
+            }
+            Event::Evicts(client, _) => {
+                self.evicted_from(self.owners.borrow().place_of(client));
+            }
+            Event::Edited(ino, _) => {
+                if let Some(place) = self.running() {
+                    self.lying.borrow_mut().edited(ino, place);
                 }
             }
+            Event::ClientLine(text) if text.starts_with("this client was evicted") => {
+                self.evicted_from(self.running().map(|(node, run)| (node, Some(run))));
+            }
             // The fleet reports what follows from these.
-            Event::TookEffect { .. }
-            | Event::Evicts(..)
-            | Event::ServerKilled
-            | Event::ClientLine(_)
-            | Event::Edited(..) => {}
+            Event::TookEffect { .. } | Event::ServerKilled | Event::ClientLine(_) => {}
+        }
+    }
+
+    /// The process that runs now.
+    fn running(&self) -> Option<NodeRun> {
+        let node = self.cluster.world.running()?;
+        let run = self.cluster.world.run_of(&node)?;
+        Some((node, run))
+    }
+
+    /// The client at this place loses its session.
+    fn evicted_from(&self, place: Option<ClientPlace>) {
+        if let Some((node, Some(run))) = place {
+            self.lying.borrow_mut().evicted((node, run));
         }
     }
 
     /// The history moves on.
     fn moved(&self) {
+        let (position, now) = (self.cluster.events.position(), self.cluster.env.now());
+        self.lying.borrow_mut().at(position, now);
         self.owners.borrow_mut().learn_sessions(&self.cluster);
         self.moved.set(self.moved.get() + 1);
         let due = self.moved.get() * LEASES_PER_EVENT >= self.leases.get();
@@ -145,6 +182,8 @@ impl Checkers {
     fn ended(&self, call: &Call) {
         self.durable.borrow_mut().ended(call);
         let places = self.places.borrow();
+        let clients_at = |(node, run): &NodeRun| self.owners.borrow().clients_of((node, *run));
+        self.lying.borrow_mut().ended(call, &self.cluster, &places, clients_at);
         let (Some(Outcome::Done), Some(place)) = (&call.outcome, places.get(&call.client)) else {
             return;
         };
@@ -157,35 +196,39 @@ impl Checkers {
         }
     }
 
-    fn on_data(&self, event: DiskEvent<'_>) {
+    fn on_data(&self, zone: PagId, event: DiskEvent<'_>) {
+        self.lying.borrow_mut().on_data(zone, event);
         match event {
-            DiskEvent::Failed { node, action } => {
+            DiskEvent::Failed { node, action, .. } => {
                 if matches!(action, DiskAction::Write | DiskAction::Flush) {
                     let place = (node.0.to_owned(), Some(node.1));
-                    self.durable.borrow_mut().abandon_writes(&place);
+                    self.durable.borrow_mut().abandon_writes(&place, Some(zone));
                 }
             }
             DiskEvent::Submitted { node: (SERVER, _), .. } => {}
             DiskEvent::Submitted { id, node, offset, bytes } => {
                 let blocks = stable::blocks_of(offset, bytes.len() as u64);
-                self.owners.borrow_mut().submitted(&self.cluster, node, blocks.clone());
-                self.durable.borrow_mut().submitted(id, node, blocks.clone());
-                self.stable.borrow_mut().submitted(id, node, blocks);
+                let written = (zone, blocks.clone());
+                self.owners.borrow_mut().submitted(&self.cluster, node, written);
+                self.durable.borrow_mut().submitted((zone, id), node, blocks.clone());
+                self.stable.borrow_mut().submitted((zone, id), node, blocks);
             }
             DiskEvent::Completed { id } => {
+                let id = (zone, id);
                 let Some(((node, run), blocks)) = self.stable.borrow().write(id) else { return };
-                let owners =
-                    self.owners.borrow_mut().completed(&self.cluster, (&node, run), blocks);
+                let (by, written) = ((&*node, run), (zone, blocks));
+                let owners = self.owners.borrow_mut().completed(&self.cluster, by, written);
                 self.stable.borrow_mut().completed(id, &owners);
             }
             DiskEvent::Stable { ids } => {
                 let (mut durable, mut stable) =
                     (self.durable.borrow_mut(), self.stable.borrow_mut());
                 for id in ids {
-                    let write = stable.write(*id);
-                    write.into_iter().for_each(|(_, blocks)| durable.stable(*id, blocks));
+                    if let Some((_, blocks)) = stable.write((zone, *id)) {
+                        durable.stable((zone, *id), blocks);
+                    }
                 }
-                stable.stable(ids);
+                stable.stable(zone, ids);
             }
         }
     }
@@ -204,6 +247,7 @@ impl Checkers {
     /// A commit makes the metadata point at blocks.
     fn commits(&self, pointed: &CommittedBlocks<'_>) {
         self.owners.borrow_mut().pointed(pointed);
+        self.lying.borrow_mut().pointed(pointed);
         let place = self.owners.borrow().place_of(pointed.client);
         self.stable.borrow_mut().pointed(pointed, place.as_ref());
     }
@@ -219,15 +263,17 @@ impl Checkers {
         }
     }
 
-    /// A power cut may lose this client's writes, says the server. The simulated device keeps
+    /// A power cut may lose this client's writes to a zone, says the server. The simulated device keeps
     /// those that are not certainly stable; with a working device the server should have flushed
     /// them.
-    fn settle_unflushed(&self, client: ClientId) {
-        let data = self.cluster.data();
-        if data.is_stalled() || self.cluster.was_failed(SERVER, DiskAction::Flush) {
+    fn settle_unflushed(&self, client: ClientId, zone: PagId) {
+        let data = self.cluster.device(zone);
+        let failed = self.cluster.was_failed_by(zone, SERVER, DiskAction::Flush);
+        if failed || data.is_stalled_for(SERVER) {
             let place = self.owners.borrow().place_of(client);
-            let unflushed =
-                place.map_or_else(BTreeSet::new, |place| self.stable.borrow().unflushed_of(&place));
+            let unflushed = place.map_or_else(BTreeSet::new, |place| {
+                self.stable.borrow().unflushed_of(&place, zone)
+            });
             data.make_writes_stable(&unflushed);
         }
     }

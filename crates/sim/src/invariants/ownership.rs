@@ -1,4 +1,4 @@
-//! OWNER and WRITER, of the data device: only the owner of a block writes it.
+//! OWNER and WRITER, of the data devices: only the owner of a block writes it.
 //!
 //! Every write of a client is checked when it is submitted and when it reaches the device. By the
 //! count of the running server at that moment, each of its blocks must be one of these:
@@ -24,11 +24,12 @@ use std::ops::Range;
 
 use mds::{CommittedBlocks, Introspection, SessionStanding};
 use mfs::{ALL_FILES, BlockOwner, Stop, Txn};
-use types::{ClientId, FileBlock, Ino, PagBlock, Segment, SegmentState};
+use types::{ClientId, FileBlock, Ino, PagBlock, PagId, Segment, SegmentState};
 
 use super::{ClientPlace, runs_at};
-use crate::cluster::{Cluster, ZONE};
+use crate::cluster::Cluster;
 use crate::invariant::Invariant;
+use crate::zones::Place;
 
 /// Most segments of a file that a check reads.
 const MANY: usize = 1 << 16;
@@ -39,7 +40,7 @@ pub(crate) struct Owners {
     /// Where each client runs or ran: its node, and the run in which it was first seen.
     nodes: BTreeMap<ClientId, ClientPlace>,
     /// The last file of each block.
-    files: BTreeMap<u64, Ino>,
+    files: BTreeMap<Place, Ino>,
 }
 
 /// The owner of a block.
@@ -54,7 +55,7 @@ impl Owners {
     pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>) {
         for segment in pointed.segments {
             for block in segment.addr.0..segment.addr.0 + segment.len {
-                self.files.insert(block, pointed.ino);
+                self.files.insert((segment.pag, block), pointed.ino);
             }
         }
     }
@@ -80,7 +81,7 @@ impl Owners {
     }
 
     /// The clients of this run of a node, and those whose run is unknown.
-    fn clients_of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
+    pub(crate) fn clients_of(&self, (node, run): (&str, u32)) -> Vec<ClientId> {
         let by = (node.to_owned(), run);
         let clients = self.nodes.iter().filter(|(_, place)| runs_at(&by, place));
         clients.map(|(client, _)| *client).collect()
@@ -92,8 +93,13 @@ impl Owners {
     }
 
     /// A write was submitted.
-    pub(crate) fn submitted(&mut self, cluster: &Cluster, node: (&str, u32), blocks: Range<u64>) {
-        self.check(cluster, node, blocks, true);
+    pub(crate) fn submitted(
+        &mut self,
+        cluster: &Cluster,
+        node: (&str, u32),
+        (zone, blocks): (PagId, Range<u64>),
+    ) {
+        self.check(cluster, node, (zone, blocks), true);
     }
 
     /// A write has reached the device. Returns the owners of its blocks, where known.
@@ -101,16 +107,16 @@ impl Owners {
         &mut self,
         cluster: &Cluster,
         node: (&str, u32),
-        blocks: Range<u64>,
+        (zone, blocks): (PagId, Range<u64>),
     ) -> Vec<Option<BlockOwner>> {
-        self.check(cluster, node, blocks, false)
+        self.check(cluster, node, (zone, blocks), false)
     }
 
     fn check(
         &mut self,
         cluster: &Cluster,
         node: (&str, u32),
-        blocks: Range<u64>,
+        (zone, blocks): (PagId, Range<u64>),
         submits: bool,
     ) -> Vec<Option<BlockOwner>> {
         let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
@@ -122,13 +128,13 @@ impl Owners {
         let node = node.0;
         blocks
             .map(|block| {
-                let found = self.find(cluster, block)?;
+                let found = self.find(cluster, (zone, block))?;
                 if let Some((invariant, why)) =
                     violation_of(cluster, &ledger, &clients, &found, submits)
                 {
                     let what = if submits { "submits a write to" } else { "has written" };
                     let text = format!(
-                        "{node} (clients {clients:?}) {what} block {block} of the data zone, {why}"
+                        "{node} (clients {clients:?}) {what} block {block} of zone {zone}, {why}"
                     );
                     cluster.events.broken(invariant, &text);
                 }
@@ -138,19 +144,19 @@ impl Owners {
     }
 
     /// The file of which a block is a written part; `None` also if unknown.
-    pub(crate) fn written_of(&self, cluster: &Cluster, block: u64) -> Option<Ino> {
+    pub(crate) fn written_of(&self, cluster: &Cluster, block: Place) -> Option<Ino> {
         let ino = self.files.get(&block).copied()?;
         let segment = cluster.inspect(|txn| segment_of(txn, ino, block))??;
         (segment.state == SegmentState::Written).then_some(ino)
     }
 
-    fn find(&self, cluster: &Cluster, block: u64) -> Option<OwnedBlock> {
+    fn find(&self, cluster: &Cluster, block: Place) -> Option<OwnedBlock> {
         let ino = self.files.get(&block).copied();
         cluster.inspect(|txn| {
-            let owner = txn.space().owner(ZONE, PagBlock(block))?;
+            let owner = txn.space().owner(block.0, PagBlock(block.1))?;
             let file = match (owner, ino) {
                 (BlockOwner::Mapped, Some(ino)) => segment_of(txn, ino, block)?
-                    .map(|of| (ino, FileBlock(of.file.0 + block - of.addr.0))),
+                    .map(|of| (ino, FileBlock(of.file.0 + block.1 - of.addr.0))),
                 _ => None,
             };
             Ok(OwnedBlock { owner, file })
@@ -159,18 +165,19 @@ impl Owners {
 }
 
 /// Is the block part of a file? An unknown block counts as one.
-pub(crate) fn is_mapped(cluster: &Cluster, block: u64) -> bool {
-    let owner = cluster.inspect(|txn| txn.space().owner(ZONE, PagBlock(block)));
+pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
+    let owner = cluster.inspect(|txn| txn.space().owner(zone, PagBlock(block)));
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
 /// The file's segment with this block.
-fn segment_of(txn: &mut Txn<'_>, ino: Ino, block: u64) -> Result<Option<Segment>, Stop> {
+fn segment_of(txn: &mut Txn<'_>, ino: Ino, (zone, block): Place) -> Result<Option<Segment>, Stop> {
     if txn.names().attr(ino)?.is_none() {
         return Ok(None);
     }
     let all = txn.layouts().layout(ino, FileBlock(0), MANY)?;
-    Ok(all.into_iter().find(|of| (of.addr.0..of.addr.0 + of.len).contains(&block)))
+    let has = |of: &Segment| of.pag == zone && (of.addr.0..of.addr.0 + of.len).contains(&block);
+    Ok(all.into_iter().find(has))
 }
 
 /// The violation of a write by one of these clients to such a block, if it is one.

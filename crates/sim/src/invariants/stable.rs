@@ -17,11 +17,12 @@ use std::ops::Range;
 use mds::CommittedBlocks;
 use mfs::BlockOwner;
 use types::limits::BLOCK_U64;
-use types::{Ino, SegmentState};
+use types::{Ino, PagId, SegmentState};
 
-use super::{ClientPlace, NodeRun, runs_at};
+use super::{ClientPlace, NodeRun, WriteId, runs_at};
 use crate::events::Events;
 use crate::invariant::Invariant;
+use crate::zones::Place;
 
 /// The writes of a block.
 #[derive(Default)]
@@ -49,8 +50,8 @@ const NOT_SINCE: u64 = u64::MAX;
 pub(crate) struct Stable {
     events: Events,
     /// Writes that are not stable.
-    writes: BTreeMap<u64, (NodeRun, Range<u64>)>,
-    blocks: BTreeMap<u64, Written>,
+    writes: BTreeMap<WriteId, (NodeRun, Range<u64>)>,
+    blocks: BTreeMap<Place, Written>,
 }
 
 /// The blocks of a range of bytes.
@@ -63,30 +64,30 @@ impl Stable {
         Stable { events: events.clone(), writes: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
-    /// The data device was replaced: its content is stable, and the writers are gone.
+    /// The data devices were replaced: their content is stable, and the writers are gone.
     pub(crate) fn data_replaced(&mut self) {
         *self = Stable::new(&self.events);
     }
 
     /// A write was submitted.
-    pub(crate) fn submitted(&mut self, id: u64, (node, run): (&str, u32), blocks: Range<u64>) {
+    pub(crate) fn submitted(&mut self, id: WriteId, (node, run): (&str, u32), blocks: Range<u64>) {
         self.writes.insert(id, ((node.to_owned(), run), blocks));
     }
 
     /// The writer and the blocks of a write that is not yet stable.
-    pub(crate) fn write(&self, id: u64) -> Option<(NodeRun, Range<u64>)> {
+    pub(crate) fn write(&self, id: WriteId) -> Option<(NodeRun, Range<u64>)> {
         self.writes.get(&id).cloned()
     }
 
-    /// Unstable writes by this node, in this run of it if known.
-    pub(crate) fn unflushed_of(&self, place: &ClientPlace) -> BTreeSet<u64> {
+    /// Unstable writes of this zone by this node, in this run of it if known.
+    pub(crate) fn unflushed_of(&self, place: &ClientPlace, zone: PagId) -> BTreeSet<u64> {
         let of_it = self.writes.iter().filter(|(_, (by, _))| runs_at(by, place));
-        of_it.map(|(&id, _)| id).collect()
+        of_it.filter(|((of, _), _)| *of == zone).map(|(&(_, id), _)| id).collect()
     }
 
     /// A server starts. Blocks that are part of no file in its metadata lost their commits with the
     /// previous server.
-    pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(u64) -> bool) {
+    pub(crate) fn unmapped(&mut self, is_mapped: impl Fn(Place) -> bool) {
         for (&block, known) in &mut self.blocks {
             if known.mapped.is_some() && !is_mapped(block) {
                 known.lost = known.mapped.take().map(|at| (at, known.stable));
@@ -97,30 +98,30 @@ impl Stable {
     }
 
     /// A write has reached the device; `owners` of its blocks at that moment, where known.
-    pub(crate) fn completed(&mut self, id: u64, owners: &[Option<BlockOwner>]) {
+    pub(crate) fn completed(&mut self, id: WriteId, owners: &[Option<BlockOwner>]) {
         let Some((node, blocks)) = self.writes.get(&id) else { return };
         for (block, owner) in blocks.clone().zip(owners) {
-            let known = self.blocks.entry(block).or_default();
+            let known = self.blocks.entry((id.0, block)).or_default();
             let anew =
                 known.mapped.is_some() && owner.is_some_and(|owner| owner != BlockOwner::Mapped);
             if anew || known.node != *node {
-                *known = Written { node: node.clone(), first: id, ..Written::default() };
+                *known = Written { node: node.clone(), first: id.1, ..Written::default() };
             }
             if known.first == NOT_SINCE {
-                known.first = id;
+                known.first = id.1;
             }
             if owner.is_none() && known.mapped.is_some() && known.unattributed.is_none() {
-                known.unattributed = Some((id, false));
+                known.unattributed = Some((id.1, false));
             }
         }
     }
 
-    /// A flush has made these writes stable.
-    pub(crate) fn stable(&mut self, ids: &[u64]) {
+    /// A flush has made these writes of a zone stable.
+    pub(crate) fn stable(&mut self, zone: PagId, ids: &[u64]) {
         for id in ids {
-            let Some((node, blocks)) = self.writes.remove(id) else { continue };
+            let Some((node, blocks)) = self.writes.remove(&(zone, *id)) else { continue };
             for block in blocks {
-                let known = self.blocks.get_mut(&block);
+                let known = self.blocks.get_mut(&(zone, block));
                 let Some(known) = known.filter(|known| known.node == node) else { continue };
                 known.stable |= *id >= known.first;
                 if let Some((first, stable)) = &mut known.unattributed {
@@ -135,7 +136,7 @@ impl Stable {
         for segment in pointed.segments {
             for nth in 0..segment.len {
                 let (block, at) = (segment.addr.0 + nth, (pointed.ino, segment.file.0 + nth));
-                let known = self.blocks.entry(block).or_default();
+                let known = self.blocks.entry((segment.pag, block)).or_default();
                 if segment.state == SegmentState::Unwritten {
                     if known.mapped.is_some_and(|mapped| mapped != at) {
                         *known = Written::default();
@@ -155,8 +156,9 @@ impl Stable {
                 (known.mapped, known.unattributed) = (Some(at), None);
                 if !why.is_empty() && !pointed.replay {
                     let (client, ino, at) = (pointed.client, at.0, at.1);
+                    let zone = segment.pag;
                     let text = format!(
-                        "client {client} commits block {at} of inode {ino}; block {block} of the data zone {why}"
+                        "client {client} commits block {at} of inode {ino}; block {block} of zone {zone} {why}"
                     );
                     self.events.broken(Invariant::Stable, &text);
                 }
@@ -171,6 +173,8 @@ mod tests {
 
     use super::*;
 
+    const ZONE: PagId = PagId(3);
+
     fn found(work: impl FnOnce(&mut Stable)) -> Option<String> {
         let events = Events::default();
         work(&mut Stable::new(&events));
@@ -181,12 +185,12 @@ mod tests {
     }
 
     fn write(stable: &mut Stable, id: u64, node: &str, owner: BlockOwner) {
-        stable.submitted(id, (node, 1), 7..8);
-        stable.completed(id, &[Some(owner)]);
+        stable.submitted((ZONE, id), (node, 1), 7..8);
+        stable.completed((ZONE, id), &[Some(owner)]);
     }
 
     fn commit(stable: &mut Stable, ino: u64, replay: bool) {
-        let (file, pag, addr) = (FileBlock(3), PagId(0), PagBlock(7));
+        let (file, pag, addr) = (FileBlock(3), ZONE, PagBlock(7));
         let segments = [Segment { file, len: 1, pag, addr, state: SegmentState::Written }];
         let client = ClientId(4);
         let place = ("c0".to_owned(), Some(1));
@@ -202,7 +206,7 @@ mod tests {
     fn stable_block_may_be_committed_during_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
-            stable.stable(&[1]);
+            stable.stable(ZONE, &[1]);
             write(stable, 2, "c0", POOL);
             commit(stable, 20, false);
             write(stable, 3, "c0", BlockOwner::Mapped);
@@ -215,12 +219,12 @@ mod tests {
     fn lost_commit_may_be_resent_after_another_write() {
         let sound = found(|stable| {
             write(stable, 1, "c0", POOL);
-            stable.stable(&[1]);
+            stable.stable(ZONE, &[1]);
             commit(stable, 20, false);
             // The server dies. The client has not reclaimed from the next one yet; then it has.
-            stable.unmapped(|block| block != 7);
-            stable.submitted(2, ("c0", 1), 7..8);
-            stable.completed(2, &[None]);
+            stable.unmapped(|block| block != (ZONE, 7));
+            stable.submitted((ZONE, 2), ("c0", 1), 7..8);
+            stable.completed((ZONE, 2), &[None]);
             write(stable, 3, "c0", POOL);
             commit(stable, 20, false);
             // The next server dies too.
@@ -230,7 +234,7 @@ mod tests {
         assert_eq!(sound, None);
         let other = found(|stable| {
             write(stable, 1, "c0", POOL);
-            stable.stable(&[1]);
+            stable.stable(ZONE, &[1]);
             commit(stable, 20, false);
             stable.unmapped(|_| false);
             write(stable, 3, "c0", POOL);
@@ -244,13 +248,13 @@ mod tests {
         let commits = |flushed: bool| {
             found(|stable| {
                 write(stable, 1, "c0", POOL);
-                stable.stable(&[1]);
+                stable.stable(ZONE, &[1]);
                 commit(stable, 20, false);
                 // The file freed the block, and the client got it again; then the server dies.
-                stable.submitted(2, ("c0", 1), 7..8);
-                stable.completed(2, &[None]);
+                stable.submitted((ZONE, 2), ("c0", 1), 7..8);
+                stable.completed((ZONE, 2), &[None]);
                 if flushed {
-                    stable.stable(&[2]);
+                    stable.stable(ZONE, &[2]);
                 }
                 stable.unmapped(|_| false);
                 commit(stable, 21, false);
@@ -263,9 +267,9 @@ mod tests {
     #[test]
     fn write_of_an_earlier_run_does_not_count_for_a_commit() {
         let text = found(|stable| {
-            stable.submitted(1, ("c0", 0), 7..8);
-            stable.completed(1, &[Some(POOL)]);
-            stable.stable(&[1]);
+            stable.submitted((ZONE, 1), ("c0", 0), 7..8);
+            stable.completed((ZONE, 1), &[Some(POOL)]);
+            stable.stable(ZONE, &[1]);
             write(stable, 2, "c0", POOL);
             commit(stable, 20, false);
         });
@@ -289,7 +293,7 @@ mod tests {
             "not been written",
             found(|stable| {
                 write(stable, 1, "c1", POOL);
-                stable.stable(&[1]);
+                stable.stable(ZONE, &[1]);
                 commit(stable, 20, false);
             }),
         );
@@ -297,7 +301,7 @@ mod tests {
             "another file's",
             found(|stable| {
                 write(stable, 1, "c0", POOL);
-                stable.stable(&[1]);
+                stable.stable(ZONE, &[1]);
                 commit(stable, 20, false);
                 commit(stable, 21, false);
             }),
@@ -306,7 +310,7 @@ mod tests {
             "not yet stable",
             found(|stable| {
                 write(stable, 1, "c0", POOL);
-                stable.stable(&[1]);
+                stable.stable(ZONE, &[1]);
                 commit(stable, 20, false);
                 write(stable, 2, "c0", POOL);
                 commit(stable, 21, false);
@@ -316,13 +320,13 @@ mod tests {
             "not yet stable",
             found(|stable| {
                 write(stable, 1, "c0", POOL);
-                stable.stable(&[1]);
+                stable.stable(ZONE, &[1]);
                 commit(stable, 20, false);
                 // Written in place and not flushed, before the block is back in the pool and
                 // written for another file.
                 write(stable, 2, "c0", BlockOwner::Mapped);
                 write(stable, 3, "c0", POOL);
-                stable.stable(&[2]);
+                stable.stable(ZONE, &[2]);
                 commit(stable, 21, false);
             }),
         );

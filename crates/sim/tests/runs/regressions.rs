@@ -126,8 +126,8 @@ fn in_place_write_of_a_dead_client_is_durable_once_read() {
             drop(other);
             cluster.world.kill("other");
             cluster.world.kill(SERVER);
-            let (meta, data) = (cluster.meta().stable_only(), cluster.data().stable_only());
-            cluster.replace(Some(meta), Some(data));
+            let data = cluster.data().iter().map(|disk| disk.stable_only()).collect();
+            cluster.replace(Some(cluster.meta().stable_only()), Some(data));
             cluster.start_server();
             let third = cluster.connect("third").await.expect("it mounts");
             assert_eq!(read(&third, ino).await, seen, "after {wait} ms");

@@ -1,16 +1,17 @@
-//! Seeds of the gate.
+//! Seeds of the gate: the first 4,000 of the pool (`redbud sim --pool`), and seeds that failed
+//! before there was a pool.
 //!
-//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test runs seeds` runs more of each,
+//! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test runs seeds` runs more of them,
 //! `REDBUD_FAULTS=cut,data-eio` only with these faults, and `REDBUD_FIRST=5000` from that seed on.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::sim::SimDisk;
-use redbud_sim::{DamageCounts, Fault, Plan, Report, Verdicts, Workload, run, run_mutated};
-use types::Duration;
+use redbud_sim::{DamageCounts, Fault, Plan, Report, Subject, Verdicts, run, run_mutated};
 
 fn asked(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -56,36 +57,196 @@ fn check(plan: &Plan) -> Report {
     report
 }
 
-/// Short histories find as much in less time; some are long.
-fn plan(seed: u64) -> Plan {
-    let operations = if seed.is_multiple_of(8) { 300 } else { 120 };
-    let asked = std::env::var("REDBUD_FAULTS").ok();
-    let usual = || Fault::ALL.to_vec();
-    let faults = asked.map_or_else(usual, |text| {
-        text.split(',').map(|name| name.parse().expect("a fault's name")).collect()
-    });
-    let executors = 1 + seed as usize % 3;
-    Plan { operations, faults, executors, ..Plan::new(seed) }
+/// Seeds of the pool.
+const SEEDS: u64 = 4000;
+/// Every so many seeds both judges judge the history and mutants of it.
+const MUTATED: u64 = 40;
+/// Every so many seeds run twice.
+const TWICE: u64 = 100;
+
+/// The plan of a seed of the pool, and what it is about; `REDBUD_FAULTS` replaces its faults.
+fn plan(seed: u64) -> (Plan, Subject) {
+    let (mut plan, subject) = Plan::drawn(seed);
+    if let Ok(text) = std::env::var("REDBUD_FAULTS") {
+        plan.faults = text.split(',').map(|name| name.parse().expect("a fault's name")).collect();
+    }
+    (plan, subject)
 }
 
-#[test]
-fn clients_see_what_the_model_says_without_faults() {
-    for_each(seeds(100), |seed| {
-        let lone = seed.is_multiple_of(2);
-        let mut plan = Plan { faults: Vec::new(), ..plan(seed) };
-        if lone {
-            (plan.clients, plan.processes) = (1, 1);
+/// Sums over seeds.
+#[derive(Clone, Default, Debug)]
+struct Sums {
+    seeds: u64,
+    faults: u64,
+    restarts: u64,
+    unjudged: u64,
+    stores: u64,
+    lost: u64,
+    abandoned: u64,
+    misled: u64,
+    operations: u64,
+    racy: u64,
+    looks: u64,
+    unseen: u64,
+    /// Zones that clients wrote.
+    zones: u64,
+    damaged: [u64; 5],
+    made: BTreeMap<Fault, u64>,
+    /// Histories that the search explained, mutants that both judges refused, and histories that
+    /// only the search explained.
+    verdicts: [u64; 3],
+}
+
+impl Sums {
+    fn of(report: &Report) -> Sums {
+        let (stores, lost) = report.stores;
+        let DamageCounts { sound, reported, refused, repaired, unrepairable } = report.damaged;
+        Sums {
+            seeds: 1,
+            faults: report.faults,
+            restarts: report.restarts,
+            unjudged: report.unjudged,
+            stores,
+            lost,
+            abandoned: u64::from(report.abandoned.is_some()),
+            misled: u64::from(report.misled.is_some()),
+            operations: report.operations,
+            racy: report.racy,
+            looks: report.looks.seen + report.looks.unseen,
+            unseen: report.looks.unseen,
+            zones: report.zones,
+            damaged: [sound, reported, refused, repaired, unrepairable],
+            made: report.made.clone(),
+            verdicts: [0; 3],
         }
-        check(&plan);
-    });
+    }
+
+    fn made(&self, kind: Fault) -> u64 {
+        self.made.get(&kind).copied().unwrap_or(0)
+    }
+}
+
+impl AddAssign<&Sums> for Sums {
+    fn add_assign(&mut self, other: &Sums) {
+        self.seeds += other.seeds;
+        self.faults += other.faults;
+        self.restarts += other.restarts;
+        self.unjudged += other.unjudged;
+        self.stores += other.stores;
+        self.lost += other.lost;
+        self.abandoned += other.abandoned;
+        self.misled += other.misled;
+        self.operations += other.operations;
+        self.racy += other.racy;
+        self.looks += other.looks;
+        self.unseen += other.unseen;
+        self.zones += other.zones;
+        self.damaged.iter_mut().zip(other.damaged).for_each(|(sum, new)| *sum += new);
+        self.verdicts.iter_mut().zip(other.verdicts).for_each(|(sum, new)| *sum += new);
+        other.made.iter().for_each(|(kind, count)| *self.made.entry(*kind).or_default() += count);
+    }
+}
+
+/// Runs a seed of the pool, perhaps twice, perhaps with both judges.
+fn run_of_the_pool(seed: u64) -> (Subject, Sums) {
+    let (plan, subject) = plan(seed);
+    let report = check(&plan);
+    let mut sums = Sums::of(&report);
+    if seed.is_multiple_of(TWICE) {
+        assert_eq!(run(&plan), report, "{}", plan.command());
+    }
+    if let Some(time) = plan.time {
+        assert!(report.time > time / 4, "{:?}: {}", report.time, plan.command());
+    }
+    if let Some(abandoned) = &report.abandoned {
+        println!("not judged from {} on: {}", abandoned.from, plan.command());
+    }
+    if seed % MUTATED == 1 {
+        sums.verdicts = both_judges(&Plan { operations: plan.operations.min(120), ..plan });
+    }
+    (subject, sums)
+}
+
+/// The full search explains everything that the observed order explains, also in mutants, most of
+/// which nothing explains.
+fn both_judges(plan: &Plan) -> [u64; 3] {
+    if plan.clients > 3 {
+        return [0; 3];
+    }
+    let (report, verdicts) = run_mutated(plan, 20);
+    assert_eq!(report.violation, None, "{}", plan.command());
+    let Verdicts { explained, refused, only_observed, only_searched } = verdicts;
+    assert_eq!(only_observed, 0, "{}", plan.command());
+    check(&Plan { all_orders: true, ..plan.clone() });
+    [explained, refused, only_searched]
 }
 
 #[test]
-fn seed_gives_the_same_run_again() {
-    for_each(seeds(40), |seed| {
-        let plan = plan(seed);
-        assert_eq!(run(&plan), run(&plan), "{}", plan.command());
+fn pool_of_seeds_holds() {
+    let (first, count) = (asked("REDBUD_FIRST").unwrap_or(0), seeds(SEEDS));
+    let all = Mutex::new(BTreeMap::<Subject, Sums>::new());
+    for_each(count, |nth| {
+        let (subject, sums) = run_of_the_pool(first + nth);
+        *all.lock().expect("no other seed failed").entry(subject).or_default() += &sums;
     });
+    let by_subject = all.into_inner().expect("all seeds held");
+    let mut sums = Sums::default();
+    for (subject, its) in &by_subject {
+        println!("{subject:?}: {its:?}");
+        sums += its;
+    }
+    println!("all: {sums:?}");
+    // A run without faults, or without explained answers, shows nothing.
+    if count < 1000 || std::env::var("REDBUD_FAULTS").is_ok() {
+        return;
+    }
+    judges_can_judge(&sums);
+    let missing = Fault::ALL.iter().find(|kind| !sums.made.contains_key(kind));
+    assert!(missing.is_none(), "no seed met {missing:?}");
+    by_subject.iter().for_each(|(subject, sums)| meets_its_faults(*subject, sums));
+}
+
+/// The judges judged nearly everything.
+fn judges_can_judge(sums: &Sums) {
+    let count = sums.seeds;
+    assert!(sums.misled < count / 20 + 1, "the observed order explains too few histories");
+    assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
+    assert!(sums.racy < sums.operations / 500 + 1, "too many answers were not judged");
+    assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
+    assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
+    let [explained, refused, only_searched] = sums.verdicts;
+    assert!(refused > 200 && explained > 20, "{:?}", sums.verdicts);
+    assert!(only_searched < explained, "the observed order explains little: {:?}", sums.verdicts);
+}
+
+/// The seeds of a subject meet the faults that it is about.
+fn meets_its_faults(subject: Subject, sums: &Sums) {
+    let (count, made) = (sums.seeds, |kind| sums.made(kind));
+    let holds = match subject {
+        // Runs with little space do not store into mappings.
+        Subject::Everything => {
+            sums.faults > count / 2 && sums.restarts > count / 8 && sums.stores > count / 4
+        }
+        Subject::DataErrors => made(Fault::DataEio) > count / 4,
+        Subject::Space | Subject::Reservations => made(Fault::Space) > count / 2,
+        Subject::Damage => can_be_repaired(sums),
+        Subject::Silence => sums.stores > 10 * count && sums.lost > 0,
+        Subject::Processes => made(Fault::ProcessKill) > count / 2 && made(Fault::Signal) > 0,
+        Subject::Calm | Subject::Fields | Subject::Hour => sums.operations > 50 * count,
+        Subject::Dozen => sums.operations > count * 600 && sums.misled < count / 4 + 1,
+        Subject::Zones => {
+            made(Fault::Death) + made(Fault::DataEio) > count / 2 && sums.zones > 2 * count
+        }
+    };
+    assert!(holds, "{subject:?}: {sums:?}");
+}
+
+/// Refusing every corrupted device serves nothing false, and is of no use.
+fn can_be_repaired(sums: &Sums) -> bool {
+    let made = sums.made(Fault::Damage);
+    let [sound, reported, refused, repaired, unrepairable] = sums.damaged;
+    assert_eq!((sound + reported + refused, repaired + unrepairable), (made, made));
+    made > 2 * sums.seeds && refused < made / 2 && sound > 0 && unrepairable < made / 5
 }
 
 #[test]
@@ -102,274 +263,12 @@ fn run_frees_its_world() {
     }
 }
 
+/// A client that looked a file up during its removal kept its space, among a dozen clients.
 #[test]
-fn workloads_hold_when_spread_over_an_hour() {
-    let hour = Duration::from_secs(3600);
-    let kinds = Workload::ALL.len() as u64;
-    for_each(seeds(2 * kinds), |seed| {
-        let workload = Workload::ALL[(seed % kinds) as usize];
-        let time = (seed >= kinds).then_some(hour);
-        let report = check(&Plan { workload, time, operations: 60, ..plan(seed) });
-        assert!(time.is_none() || report.time > hour / 4, "{:?}", report.time);
-    });
-}
-
-/// A process reads what it has written, and no call on a shared page takes long (OWN, FAIR).
-#[test]
-fn processes_share_a_page_fairly_with_all_faults_and_with_none() {
-    for_each(seeds(200), |seed| {
-        let faults = if seed % 2 == 0 { Vec::new() } else { plan(seed).faults };
-        check(&Plan { workload: Workload::Fields, faults, operations: 150, ..plan(seed) });
-    });
-}
-
-/// SEMANTICS 2.6.
-#[test]
-fn data_device_errors_are_reported_for_every_loss() {
-    let first = asked("REDBUD_FIRST").unwrap_or(1000);
-    let made = AtomicU64::new(0);
-    for_each(seeds(300), |nth| {
-        let lone = nth % 2 == 0;
-        let faults = [Fault::DataEio, Fault::Stall, Fault::ServerKill, Fault::Cut];
-        let faults = if lone { vec![Fault::DataEio] } else { faults.to_vec() };
-        let report = check(&Plan { faults, ..plan(first + nth) });
-        let count = report.made.get(&Fault::DataEio).copied().unwrap_or(0);
-        made.fetch_add(count, Ordering::Relaxed);
-    });
-    let made = made.into_inner();
-    assert!(made > seeds(300) / 4, "data devices failed {made} times");
-}
-
-/// SEMANTICS 2.7.
-#[test]
-fn full_device_has_space_again_and_keeps_what_it_acknowledged() {
-    let first = asked("REDBUD_FIRST").unwrap_or(0);
-    let refused = AtomicU64::new(0);
-    for_each(seeds(200), |nth| {
-        let alone = nth % 2 == 0;
-        let mut plan = plan(first + nth);
-        if alone {
-            plan.faults = vec![Fault::Space];
-        }
-        let report = check(&plan);
-        let count = report.made.get(&Fault::Space).copied().unwrap_or(0);
-        refused.fetch_add(count, Ordering::Relaxed);
-    });
-    let refused = refused.into_inner();
-    assert!(refused > seeds(200), "there was no space {refused} times");
-}
-
-/// Kept replies of many clients take no space that removals need. A refused client is refused for
-/// lack of space.
-#[test]
-fn full_metadata_zone_of_many_clients_allows_removals() {
-    let first = asked("REDBUD_FIRST").unwrap_or(50_000);
-    let faults = [vec![Fault::Space], vec![Fault::Space, Fault::ClientKill, Fault::ServerKill]];
-    let many = |seed: u64| Plan {
-        clients: 8 + seed as usize % 5,
-        processes: 4,
-        operations: 800,
-        workload: Workload::Names,
-        faults: faults[seed as usize % 2].clone(),
-        ..Plan::new(seed)
-    };
-    let short: Vec<Plan> = (first..)
-        .map(many)
-        .filter(Plan::is_short_of_metadata)
-        .take(seeds(200) as usize / 10)
-        .collect();
-    let refused = AtomicU64::new(0);
-    for_each(short.len() as u64, |nth| {
-        let report = check(&short[nth as usize]);
-        let count = report.made.get(&Fault::Space).copied().unwrap_or(0);
-        refused.fetch_add(count, Ordering::Relaxed);
-    });
-    let refused = refused.into_inner();
-    println!("there was no space {refused} times");
-    assert!(refused > short.len() as u64, "there was no space {refused} times");
-}
-
-#[test]
-fn mmap_store_reaches_the_file_or_is_lost_with_its_session() {
-    let first = asked("REDBUD_FIRST").unwrap_or(0);
-    let (stores, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-    for_each(seeds(400), |nth| {
-        let (faults, workload) = (vec![Fault::Silence], Workload::Content);
-        let plan = Plan { faults, workload, clients: 2, operations: 300, ..plan(first + nth) };
-        let report = check(&plan);
-        stores.fetch_add(report.stores.0, Ordering::Relaxed);
-        lost.fetch_add(report.stores.1, Ordering::Relaxed);
-    });
-    let (stores, lost) = (stores.into_inner(), lost.into_inner());
-    println!("{stores} stores into mappings, {lost} times not written back");
-    assert!(stores > 10 * seeds(400) && lost > 0, "{stores} stores, {lost} not written back");
-}
-
-/// SEMANTICS 3.8.
-#[test]
-fn request_of_a_killed_process_is_done_or_not_and_leaks_nothing() {
-    let first = asked("REDBUD_FIRST").unwrap_or(0);
-    let (killed, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
-    for_each(seeds(300), |nth| {
-        let faults = vec![Fault::ProcessKill, Fault::Signal];
-        let workload = [Workload::Content, Workload::Mixed][(nth % 2) as usize];
-        let report = check(&Plan { faults, workload, operations: 200, ..plan(first + nth) });
-        let made = |kind| report.made.get(&kind).copied().unwrap_or(0);
-        killed.fetch_add(made(Fault::ProcessKill), Ordering::Relaxed);
-        disturbed.fetch_add(made(Fault::Signal), Ordering::Relaxed);
-    });
-    let (killed, disturbed) = (killed.into_inner(), disturbed.into_inner());
-    println!("{killed} processes were killed, {disturbed} waits for locks disturbed");
-    assert!(killed > seeds(300) / 2 && disturbed > 0, "{killed} killed, {disturbed} disturbed");
-}
-
-/// SEMANTICS 2.8.
-#[test]
-fn corrupted_metadata_reads_correctly_or_fails() {
-    let first = asked("REDBUD_FIRST").unwrap_or(0);
-    let (made, sums) = (AtomicU64::new(0), Mutex::new([0; 5]));
-    for_each(seeds(60), |nth| {
-        let faults = vec![Fault::Damage, Fault::ServerPower];
-        let report = check(&Plan { faults, ..plan(first + nth) });
-        let count = report.made.get(&Fault::Damage).copied().unwrap_or(0);
-        let DamageCounts { sound, reported, refused, repaired, unrepairable } = report.damaged;
-        let mut sums = sums.lock().expect("no other seed failed");
-        let new = [sound, reported, refused, repaired, unrepairable];
-        sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
-        made.fetch_add(count, Ordering::Relaxed);
-    });
-    let made = made.into_inner();
-    assert!(made > 2 * seeds(60), "{made} damaged devices");
-    let [sound, reported, refused, repaired, unrepairable] = *sums.lock().expect("all seeds held");
-    println!(
-        "{sound} sound, {reported} reported, {refused} refused; {repaired} repaired, {unrepairable} not"
-    );
-    // Refusing every corrupted device serves nothing false, and is of no use.
-    assert_eq!((sound + reported + refused, repaired + unrepairable), (made, made));
-    assert!(
-        refused < made / 2 && sound > 0 && reported > 0,
-        "of {made} {refused} cannot be opened"
-    );
-    assert!(unrepairable < made / 5, "of {made} {unrepairable} cannot be repaired");
-}
-
-/// Sums over all seeds.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    faults: u64,
-    restarts: u64,
-    unjudged: u64,
-    stores: u64,
-    lost: u64,
-    abandoned: u64,
-    misled: u64,
-    operations: u64,
-    racy: u64,
-    looks: u64,
-    unseen: u64,
-}
-
-impl Sums {
-    fn add(&mut self, report: &Report) {
-        let (stores, lost) = report.stores;
-        self.faults += report.faults;
-        self.restarts += report.restarts;
-        self.unjudged += report.unjudged;
-        self.stores += stores;
-        self.lost += lost;
-        self.abandoned += u64::from(report.abandoned.is_some());
-        self.misled += u64::from(report.misled.is_some());
-        self.operations += report.operations;
-        self.racy += report.racy;
-        self.looks += report.looks.seen + report.looks.unseen;
-        self.unseen += report.looks.unseen;
-    }
-}
-
-#[test]
-fn clients_see_one_file_system_under_all_faults() {
-    let (first, count) = (asked("REDBUD_FIRST").unwrap_or(1000), seeds(2000));
-    let (sums, made) = (Mutex::new(Sums::default()), Mutex::new(BTreeMap::<Fault, u64>::new()));
-    for_each(count, |nth| {
-        let report = check(&plan(first + nth));
-        if let Some(abandoned) = &report.abandoned {
-            println!("not judged from {} on: {}", abandoned.from, report.plan.command());
-        }
-        sums.lock().expect("no other seed failed").add(&report);
-        let mut made = made.lock().expect("no other seed failed");
-        report.made.iter().for_each(|(kind, count)| *made.entry(*kind).or_default() += count);
-    });
-    let made = made.into_inner().expect("all seeds held");
-    println!("{made:?}");
-    let sums = *sums.lock().expect("all seeds held");
-    println!(
-        "{} faults, {} restarts, {} searches given up",
-        sums.faults, sums.restarts, sums.unjudged
-    );
-    println!(
-        "{} histories not judged to their end, {} judged by all orders",
-        sums.abandoned, sums.misled
-    );
-    println!("{} operations judged, {} answers of kernels not", sums.operations, sums.racy);
-    println!("{} stores into mappings, {} times not written back", sums.stores, sums.lost);
-    println!("{} looks into the store, of which {} saw nothing", sums.looks, sums.unseen);
-    // A run without faults, or without explained answers, shows nothing.
-    let few = std::env::var("REDBUD_FAULTS").is_ok();
-    let missing = Fault::ALL.iter().find(|kind| !made.contains_key(kind));
-    assert!(few || count < 1000 || missing.is_none(), "no seed met {missing:?}");
-    assert!(few || sums.faults > count / 2 && sums.restarts > count / 8, "few faults or restarts");
-    // Runs with little space do not store into mappings.
-    assert!(few || sums.stores > count / 4, "few stores into mappings");
-    assert!(sums.misled < count / 20 + 1, "the observed order explains too few histories");
-    assert!(sums.unjudged < count / 20 + 1, "too many searches were given up");
-    assert!(sums.racy < sums.operations / 500 + 1, "too many answers were not judged");
-    assert!(sums.abandoned < count / 1000 + 2, "too many were not judged to their end");
-    assert!(sums.unseen < sums.looks / 100 + 1, "too many looks saw nothing");
-}
-
-/// The full search explains everything that the observed order explains, also in mutants, most of
-/// which nothing explains.
-#[test]
-fn search_of_all_orders_agrees_with_the_observed_order() {
-    let sums = Mutex::new(Verdicts::default());
-    for_each(seeds(2000) / 20, |nth| {
-        let plan = Plan { operations: 120, ..plan(30_000 + nth) };
-        let (report, verdicts) = run_mutated(&plan, 20);
-        assert_eq!(report.violation, None, "{}", plan.command());
-        assert_eq!(verdicts.only_observed, 0, "{}", plan.command());
-        check(&Plan { all_orders: true, ..plan });
-        let mut sums = sums.lock().expect("no other seed failed");
-        sums.explained += verdicts.explained;
-        sums.refused += verdicts.refused;
-        sums.only_searched += verdicts.only_searched;
-    });
-    let sums = *sums.lock().expect("all seeds held");
-    println!("{sums:?}");
-    assert!(sums.refused > 200 && sums.explained > 20, "{sums:?}");
-    assert!(sums.only_searched < sums.explained, "the observed order explains little: {sums:?}");
-}
-
-/// With many clients there are too many orders to search: the observed order is needed.
-#[test]
-fn many_clients_see_one_file_system() {
-    let sums = Mutex::new([0; 3]);
-    // 40073: a client that looked a file up during its removal kept its space.
-    let many = |seed| {
-        let usual_operations = seed == 40_073;
-        Plan { clients: 12, operations: 600, usual_operations, ..Plan::new(seed) }
-    };
-    let seeds: Vec<u64> = (40_000..40_023).chain([40_073]).collect();
-    for_each(24, |nth| {
-        let faults = if nth % 2 == 0 { Vec::new() } else { Fault::ALL.to_vec() };
-        let report = check(&Plan { faults, ..many(seeds[nth as usize]) });
-        let abandoned = u64::from(report.abandoned.is_some());
-        let new = [report.operations, u64::from(report.misled.is_some()), abandoned];
-        let mut sums = sums.lock().expect("no other seed failed");
-        sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
-    });
-    let [operations, misled, abandoned] = *sums.lock().expect("all seeds held");
-    println!("{operations} operations, {misled} histories searched");
-    assert!(operations > 24 * 600 && misled < 5 && abandoned < 2, "{misled} {abandoned}");
+fn removed_file_that_a_client_looked_up_gives_back_its_space() {
+    let plan = Plan { clients: 12, operations: 600, usual_operations: true, ..Plan::new(40_073) };
+    let faults = Fault::ALL.iter().copied().filter(|fault| *fault != Fault::Death).collect();
+    check(&Plan { faults, ..plan });
 }
 
 /// Seeds of earlier campaigns that failed: all faults, 150 operations, two executors. `REDBUD_SEED`
@@ -398,11 +297,13 @@ const FAILED_IN_PAIRS: [u64; 7] =
 
 #[test]
 fn seeds_that_failed_in_campaigns_hold() {
-    let all = Fault::ALL.to_vec();
     let without = |left_out: &[Fault]| -> Vec<Fault> {
-        all.iter().copied().filter(|fault| !left_out.contains(fault)).collect()
+        Fault::ALL.iter().copied().filter(|fault| !left_out.contains(fault)).collect()
     };
-    let (alone, single) = (without(&[Fault::Together, Fault::Pairs]), without(&[Fault::Pairs]));
+    // The pool has the kinds that came later.
+    let all = without(&[Fault::Death]);
+    let alone = without(&[Fault::Death, Fault::Together, Fault::Pairs]);
+    let single = without(&[Fault::Death, Fault::Pairs]);
     let failed = (FAILED.iter().map(|&seed| (seed, true, &alone)))
         .chain(FAILED_OF_ALL.iter().map(|&seed| (seed, false, &alone)))
         .chain(FAILED_TOGETHER.iter().map(|&seed| (seed, false, &single)))

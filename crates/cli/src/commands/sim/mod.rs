@@ -62,6 +62,10 @@ impl Options {
     }
 
     fn plan(&self, args: &SimArgs, seed: u64) -> Plan {
+        if args.pool {
+            let (timing, all_orders) = (args.timing, args.all_orders);
+            return Plan { timing, all_orders, ..Plan::drawn(seed).0 };
+        }
         let usual = Plan::new(seed);
         Plan {
             clients: args.clients.map_or(usual.clients, usize::from),
@@ -76,6 +80,10 @@ impl Options {
             usual_format: args.usual_format,
             usual_operations: args.usual_operations,
             all_orders: args.all_orders,
+            zones: args.zones.into(),
+            timed: args.timed_disks,
+            devices: args.devices,
+            lease: args.lease.unwrap_or(usual.lease),
             ..usual
         }
     }
@@ -157,8 +165,11 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
         return Err(Failure::usage("--campaign needs a limit: --core-hours or --count"));
     }
     let first = options.plan(args, args.seed);
-    let mut command = first.command();
-    if args.clients.is_none() || args.processes.is_none() {
+    let mut command = match args.pool {
+        true => "redbud sim --pool".to_owned(),
+        false => first.command(),
+    };
+    if !args.pool && (args.clients.is_none() || args.processes.is_none()) {
         command += " (clients and processes by the seed, where not asked for)";
     }
     if args.twice {

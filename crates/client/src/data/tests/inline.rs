@@ -2,7 +2,7 @@
 
 use env::sim::{DiskAction, DiskFault};
 
-use super::super::commit::Purpose;
+use super::super::context::Purpose;
 use super::*;
 use crate::api::Whence;
 

@@ -2,6 +2,7 @@
 //! garbage that no reader may ever see.
 
 mod crash;
+mod devices;
 mod faults;
 mod inline;
 mod model;
@@ -196,14 +197,22 @@ impl Server {
 }
 
 impl Rpc for Server {
-    fn space(&self, _: Option<PagId>, blocks: u64) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
+    fn space(
+        &self,
+        _: Option<PagId>,
+        blocks: u64,
+        unreachable: Vec<PagId>,
+    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
         Box::pin(async move {
             self.delay().await;
             let mut runs: Vec<PagRun> = Vec::new();
             {
                 let mut now = self.now.borrow_mut();
                 for _ in 0..blocks.min(self.grant_max.get()) {
-                    let Some((pag, block)) = now.free.pop_first() else { break };
+                    let mut free = now.free.iter().copied();
+                    let reachable = free.find(|(pag, _)| !unreachable.contains(&PagId(*pag)));
+                    let Some((pag, block)) = reachable else { break };
+                    now.free.remove(&(pag, block));
                     now.pool.insert((pag, block));
                     match runs.last_mut() {
                         Some(run) if run.pag.0 == pag && run.addr.0 + run.len == block => {

@@ -1,0 +1,114 @@
+//! What all files of a client share, and what a commit is to the rest of this module.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use env::Env;
+use env::sync::Notify;
+use types::limits::COMPOUND_OPS_MAX;
+use types::{Duration, Fault, Ino, Instant};
+
+use super::budget::Budget;
+use super::disks::Disks;
+use super::file::File;
+use super::grants::Space;
+use super::pool::Pool;
+use super::sync_groups::{Devices, Syncs};
+use crate::api::{Edited, OnEdit};
+use crate::boundary::Rpc;
+
+/// Until a file whose commit failed is tried again.
+pub(super) const RETRY: Duration = Duration::from_millis(50);
+/// Tries of a recall's commit while the server cannot take it: 5 s.
+pub(super) const FLUSH_TRIES: u32 = 100;
+/// Commits of one compound; the sender adds the other operations.
+pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
+
+/// The purpose of a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// The file is old enough. Only edits that refer to data, and a larger size, need a flush at
+    /// once; writes in place are flushed by age.
+    Background,
+    /// A right is returned: the data is stable, and the server has all changes.
+    Flush,
+    /// fsync: as `Flush`, and the server has it in its flushed log.
+    Sync,
+}
+
+/// A file that is not clean, and when its commit is due.
+pub(super) struct QueuedFile {
+    pub(super) file: Rc<File>,
+    pub(super) due: Instant,
+}
+
+/// State that all files of a client share.
+pub struct DataContext {
+    pub(super) env: Env,
+    pub(super) rpc: Rc<dyn Rpc>,
+    pub(super) disks: Disks,
+    pub(super) pool: Rc<Pool>,
+    pub(super) budget: Rc<Budget>,
+    pub(super) space: Space,
+    pub(super) syncs: Syncs,
+    /// Device writes in flight.
+    pub(super) flights: Cell<usize>,
+    /// Files of which content was lost and no process has heard of it.
+    pub(super) unreported_losses: Cell<usize>,
+    /// Number of lost sessions: a write that was launched in an earlier session is not submitted.
+    pub(super) session: Cell<u64>,
+    pub(super) dirty_max: u64,
+    pub(super) on_edit: Option<OnEdit>,
+    pub(super) queue: RefCell<VecDeque<QueuedFile>>,
+    pub(super) active: RefCell<BTreeMap<Ino, Rc<File>>>,
+    /// [`DataContext::commit_unmapped`] is committing files.
+    pub(super) unmapping: Cell<bool>,
+    pub(super) wake: Notify,
+    /// Background batches in progress, by the devices that they wait for.
+    pub(super) batches: RefCell<BTreeMap<Devices, usize>>,
+}
+
+impl std::fmt::Debug for DataContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataContext").finish_non_exhaustive()
+    }
+}
+
+impl DataContext {
+    /// Reports a change of content to the observer.
+    pub(super) fn report_edit(&self, ino: Ino, edited: Edited) {
+        if let Some(on_edit) = &self.on_edit {
+            on_edit(ino, edited);
+        }
+    }
+
+    /// See [`crate::boundary::DataHalf::most_silent`].
+    pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
+        let all = self.disks.devices().map(|device| (device.path(), device.silence()));
+        all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
+    }
+
+    /// See [`crate::boundary::DataHalf::device_silent_for`].
+    pub(super) async fn device_silent_for(&self, patience: Duration) {
+        const POLL: Duration = Duration::from_millis(250);
+        let begin = self.env.now();
+        loop {
+            let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
+            if silence.min(self.env.now().since(begin)) >= patience {
+                return;
+            }
+            self.env.sleep(POLL).await;
+        }
+    }
+
+    /// See [`crate::boundary::DataHalf::writes_in_flight`].
+    pub(super) fn writes_in_flight(&self) -> usize {
+        self.flights.get()
+    }
+}
+
+/// Can the server take the same commit later?
+pub(super) fn is_transient(fault: Fault) -> bool {
+    matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
+}

@@ -1,0 +1,214 @@
+//! Watches the data devices: looks at those that are doubtful or absent, opens them anew, and says
+//! which zones new blocks go to.
+//!
+//! Invariants:
+//! - the watch sleeps while every device is present and none owes an answer;
+//! - a device that comes back is used only when its label is right and this client's byte is locked
+//!   on the open file that is used. If no open file of it was locked for a moment, the server has
+//!   answered in this session since: so it has not taken this client for dead;
+//! - no placement waits for a zone that is absent or silent while another zone has room.
+
+use std::rc::{Rc, Weak};
+
+use env::{Disk, Env};
+use types::Duration;
+
+use super::context::DataContext;
+use super::device::{DataDevice, Watch, ZonePlace};
+use super::device_open::{LOOK_MAX, Opening, Problem, no_answer};
+use super::device_state::{Change, Condition, SILENT};
+use super::disks::absent_text;
+use crate::api::DeviceStatus;
+
+/// Pause between two rounds while a device owes an answer.
+const TICK: Duration = Duration::from_millis(100);
+/// Pause between two rounds while a device is absent.
+const SLOW_TICK: Duration = Duration::from_secs(1);
+/// How often a look reads the label of an open device before that counts as absent, and the pause
+/// in between: one request that fails is no dead device.
+const TRIES: u32 = 3;
+const TRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Watches as long as the context lives.
+pub(super) async fn watch_devices(env: Env, weak: Weak<DataContext>, watch: Rc<Watch>) {
+    loop {
+        let wake = watch.wake.notified();
+        watch.awake.set(false);
+        let Some(ctx) = weak.upgrade() else { return };
+        let pause = ctx.watch_round();
+        drop(ctx);
+        match pause {
+            Some(pause) if pause <= TICK => {
+                watch.awake.set(true);
+                env.sleep(pause).await;
+            }
+            Some(pause) => drop(env.timeout(pause, wake).await),
+            None => wake.await,
+        }
+    }
+}
+
+impl DataContext {
+    /// One round of the watch. Returns the pause until the next one; `None`: until it is roused.
+    fn watch_round(self: &Rc<Self>) -> Option<Duration> {
+        let now = self.env.now();
+        let mut pause = None;
+        for device in self.disks.devices() {
+            device.silent.set(device.silence() >= SILENT);
+            let (look, settled) = {
+                let state = device.state.borrow();
+                (state.look_due(now), state.is_settled(now))
+            };
+            if look {
+                self.begin_look(device.clone());
+            }
+            if device.has_pending() {
+                pause = Some(TICK);
+            } else if !settled {
+                pause = pause.or(Some(SLOW_TICK));
+            }
+        }
+        self.choose_zones();
+        pause
+    }
+
+    /// Says which zones new blocks may go to: not to absent ones. Not to those that are silent or
+    /// failing either, unless no other zone has room.
+    pub(super) fn choose_zones(self: &Rc<Self>) {
+        let now = self.env.now();
+        let poor =
+            |device: &Rc<DataDevice>| device.silent.get() || device.state.borrow().is_failing(now);
+        let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
+        let choosy = self.space.is_choosy(now) && self.disks.devices().any(is_sound);
+        let mut changed = false;
+        for device in self.disks.devices() {
+            let avoid = device.is_absent() || choosy && poor(device);
+            for zone in &device.zones {
+                changed |= self.pool.set_avoided(zone.info.id, avoid);
+            }
+        }
+        let absent = self.disks.devices().filter(|device| device.is_absent()).count();
+        self.disks.watch.absent.set(absent);
+        let stuck =
+            self.disks.devices().filter(|device| device.silent.get()).map(|device| device.held());
+        self.budget.excuse(stuck.sum());
+        if changed {
+            self.zones_changed();
+        }
+    }
+
+    fn begin_look(self: &Rc<Self>, device: Rc<DataDevice>) {
+        device.state.borrow_mut().look_begun();
+        let (weak, env) = (Rc::downgrade(self), self.env.clone());
+        let (opening, rpc) = (self.disks.opening.clone(), self.rpc.clone());
+        self.env.spawn(async move {
+            let mut found = look(&device, &opening).await;
+            if found.is_ok() && device.lock_gap.get() {
+                // The server is asked whether the session goes on, now that the byte is locked.
+                let answer = rpc.commit(Vec::new(), true).await.pop();
+                match answer {
+                    Some(Err(refusal)) => found = Err(format!("the server: {}", refusal.fault)),
+                    _ => device.lock_gap.set(false),
+                }
+            }
+            let change = device.state.borrow_mut().looked(env.now(), found);
+            if let Some(ctx) = weak.upgrade() {
+                ctx.device_changed(&device, change);
+            }
+        });
+    }
+
+    fn device_changed(self: &Rc<Self>, device: &Rc<DataDevice>, change: Change) {
+        let (zones, path) = (device.zone_names(), device.path());
+        match (change, device.state.borrow().condition()) {
+            (Change::Lost | Change::Reason, Condition::Absent { why, .. }) => {
+                self.rpc.log(&absent_text(&zones, path, why));
+            }
+            (Change::Back, _) => self.rpc.log(&format!("{zones} at {path} is back")),
+            _ => {}
+        }
+        if change == Change::Lost {
+            device.give_up_unflushed();
+        }
+        if matches!(change, Change::Lost | Change::Back) {
+            self.choose_zones();
+        }
+        self.disks.watch.rouse();
+    }
+
+    /// See [`crate::boundary::DataHalf::devices`].
+    pub(super) fn devices(&self) -> Vec<DeviceStatus> {
+        let now = self.env.now();
+        let statuses = |device: &Rc<DataDevice>| {
+            let state = device.state.borrow();
+            let (name, since, why) = match state.condition() {
+                Condition::Absent { since, why } => ("absent", now.since(*since), why.clone()),
+                _ if device.silence() >= SILENT => ("silent", device.silence(), String::new()),
+                _ if state.is_failing(now) => ("failing", Duration::ZERO, String::new()),
+                _ => ("present", Duration::ZERO, String::new()),
+            };
+            let of_zone = |zone: &ZonePlace| {
+                let (zone, path, why) = (zone.info.id, device.path().to_owned(), why.clone());
+                DeviceStatus { zone, path, state: name, since, why }
+            };
+            device.zones.iter().map(of_zone).collect::<Vec<_>>()
+        };
+        self.disks.devices().flat_map(statuses).collect()
+    }
+}
+
+/// Looks at the device: through the open file, if it is open; if it is absent and that fails, by
+/// opening it anew.
+///
+/// # Errors
+/// Why it is not there, or is not the zone.
+async fn look(device: &Rc<DataDevice>, opening: &Opening) -> Result<(), String> {
+    if let Some(open) = device.open_file() {
+        match look_through(opening, device, open).await {
+            Ok(_) => return Ok(()),
+            Err(problem) if !device.is_absent() => return Err(problem.to_string()),
+            Err(_) => {}
+        }
+    }
+    match opening.open(&device.infos(), device.path()).await {
+        Ok(fresh) => {
+            device.set_open(fresh);
+            Ok(())
+        }
+        Err(problem) => {
+            if matches!(problem, Problem::Lock { busy: true, .. }) && device.give_up_file() {
+                device.lock_gap.set(true);
+            }
+            Err(problem.to_string())
+        }
+    }
+}
+
+/// Looks through the open file that there is, unless an earlier such look still waits.
+async fn look_through(
+    opening: &Opening,
+    device: &Rc<DataDevice>,
+    disk: Disk,
+) -> Result<(), Problem> {
+    if device.looks_through.replace(true) {
+        return no_answer();
+    }
+    let (this, device, absent) = (opening.clone(), device.clone(), device.is_absent());
+    let look = opening.env.spawn_join(async move {
+        let zones = device.infos();
+        let mut found = this.check(&disk, &zones).await;
+        for _ in 1..TRIES {
+            if found.is_err() {
+                this.env.sleep(TRY_PAUSE).await;
+                found = this.check(&disk, &zones).await;
+            }
+        }
+        device.looks_through.set(false);
+        found.map(drop)
+    });
+    if absent {
+        opening.env.timeout(LOOK_MAX, look).await.unwrap_or_else(no_answer)
+    } else {
+        look.await
+    }
+}

@@ -1,0 +1,327 @@
+//! ZONE: a device that fails, stalls or is dead concerns the files that lie on it, and no others.
+//!
+//! A file lies in the zones in which it has or had blocks, and in those where a client that wrote
+//! it has blocks of its pool or wrote any: the content that it has not committed goes there.
+//! - An operation on a file, also `syncfs`, fails with EIO only if a device of such a zone has
+//!   failed a request of its client. The same holds where a client says that it lost what was
+//!   written to a file.
+//! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
+//!   call.
+//!
+//! Not checked: errors of clients that lost a session, since SEMANTICS.md 3.4 has EIO for these,
+//! too; nor errors of files whose pages a kernel could not write back. The time of calls is checked
+//! only in runs without other faults, and not for calls that wait for locks or are about names.
+//! While the metadata device stalls, any call may wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use env::sim::{DiskAction, DiskEvent};
+use mds::CommittedBlocks;
+use types::{Duration, Fault, Ino, Instant, PagId};
+
+use super::{ClientPlace, NodeRun};
+use crate::call::{Call, Op, Outcome};
+use crate::cluster::Cluster;
+use crate::events::Events;
+use crate::invariant::Invariant;
+
+/// Most time of a call about a file on sound devices.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Zones = BTreeSet<PagId>;
+
+/// The state of the checker.
+pub(crate) struct Lying {
+    events: Events,
+    /// The only faults are those of data devices.
+    timed: bool,
+    /// When the history got to each position.
+    times: Vec<Instant>,
+    /// The zones in which each file has or had blocks.
+    committed: BTreeMap<Ino, Zones>,
+    /// The processes that wrote each file.
+    writers: BTreeMap<Ino, BTreeSet<NodeRun>>,
+    /// The zones in which a process had blocks of a pool, or wrote.
+    used: BTreeMap<NodeRun, Zones>,
+    /// The zones whose devices failed a request of a process.
+    failed: BTreeMap<NodeRun, Zones>,
+    /// Clients whose kernel could not write back stores into a mapping of a file.
+    unwritten: BTreeSet<(usize, Ino)>,
+    /// Processes that lost a session.
+    evicted: BTreeSet<NodeRun>,
+    /// The zones that stall or are dead, how often at the same time, and until when a zone did.
+    /// `None` is the metadata device, on which everything lies.
+    troubled: BTreeMap<Option<PagId>, (usize, Instant)>,
+}
+
+/// The file that an operation is about, if it needs its content; `Err`: it needs that of any file.
+fn file_of(op: &Op) -> Option<Result<Ino, ()>> {
+    match *op {
+        Op::Read { ino, .. } | Op::End(ino, _) | Op::Write { ino, .. } | Op::Truncate(ino, _) => {
+            Some(Ok(ino))
+        }
+        Op::Allocate { ino, .. } | Op::Fsync(ino, _) | Op::Close(ino, _) => Some(Ok(ino)),
+        // It replaces a file of any name.
+        Op::SyncAll | Op::Rename { .. } => Some(Err(())),
+        _ => None,
+    }
+}
+
+impl Lying {
+    /// With `timed` the times of calls are checked, too.
+    pub(crate) fn new(events: &Events, timed: bool) -> Lying {
+        Lying {
+            events: events.clone(),
+            timed,
+            times: Vec::new(),
+            committed: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            used: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            unwritten: BTreeSet::new(),
+            evicted: BTreeSet::new(),
+            troubled: BTreeMap::new(),
+        }
+    }
+
+    /// The history is at this position.
+    pub(crate) fn at(&mut self, position: u64, now: Instant) {
+        let from = self.times.len();
+        self.times.resize((position as usize + 1).max(from), now);
+    }
+
+    /// A commit makes the metadata point at blocks.
+    pub(crate) fn pointed(&mut self, pointed: &CommittedBlocks<'_>) {
+        let zones = pointed.segments.iter().map(|segment| segment.pag);
+        self.committed.entry(pointed.ino).or_default().extend(zones);
+    }
+
+    /// An event of the device of a zone.
+    pub(crate) fn on_data(&mut self, zone: PagId, event: DiskEvent<'_>) {
+        let add = |all: &mut BTreeMap<NodeRun, Zones>, (node, run): (&str, u32)| {
+            _ = all.entry((node.to_owned(), run)).or_default().insert(zone);
+        };
+        match event {
+            DiskEvent::Submitted { node, .. } => add(&mut self.used, node),
+            DiskEvent::Failed { node, action, .. } => {
+                add(&mut self.failed, node);
+                if action == DiskAction::Write {
+                    add(&mut self.used, node);
+                }
+            }
+            DiskEvent::Completed { .. } | DiskEvent::Stable { .. } => {}
+        }
+    }
+
+    /// A zone stalls or is dead from here on, or no longer.
+    pub(crate) fn troubled(&mut self, zone: Option<PagId>, begins: bool, now: Instant) {
+        let (count, until) = self.troubled.entry(zone).or_default();
+        *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+        *until = now;
+    }
+
+    /// A process lost its session.
+    pub(crate) fn evicted(&mut self, place: NodeRun) {
+        self.evicted.insert(place);
+    }
+
+    /// A process edits content at this moment.
+    pub(crate) fn edited(&mut self, ino: Ino, place: NodeRun) {
+        self.writers.entry(ino).or_default().insert(place);
+    }
+
+    /// These zones have blocks of the pools of this process.
+    fn learn_pools(&mut self, cluster: &Cluster, clients: &[types::ClientId], place: &NodeRun) {
+        let zones = cluster.inspect(|txn| {
+            let mut zones = Zones::new();
+            for &client in clients {
+                zones.extend(txn.space().pool(client)?.iter().map(|(zone, ..)| *zone));
+            }
+            Ok(zones)
+        });
+        self.used.entry(place.clone()).or_default().extend(zones.unwrap_or_default());
+    }
+
+    /// An application got an answer. `clients_at` names the server's clients of a place.
+    pub(crate) fn ended(
+        &mut self,
+        call: &Call,
+        cluster: &Cluster,
+        places: &BTreeMap<usize, ClientPlace>,
+        clients_at: impl Fn(&NodeRun) -> Vec<types::ClientId>,
+    ) {
+        if let Some(ino) = call.op.edited() {
+            if let Some(place) = run_of(places, call.client) {
+                self.learn_pools(cluster, &clients_at(&place), &place);
+                self.edited(ino, place);
+            }
+        }
+        if let Op::Unwritten(ino) = call.op {
+            self.unwritten.insert((call.client, ino));
+        }
+        let failed =
+            matches!(call.outcome, Some(Outcome::DeviceFailed | Outcome::Failed(Fault::Io)));
+        let Some(file) = file_of(&call.op) else { return };
+        if failed {
+            let file = file.ok();
+            self.check_error(call.client, file, places, &call.line());
+        }
+        if let (true, Ok(ino)) = (self.timed, file) {
+            self.check_time(call, ino, cluster, places, clients_at);
+        }
+    }
+
+    /// A client says that it lost what was written to a file. (If no device has failed it at all,
+    /// `LOSS` says so.)
+    pub(crate) fn lost(&self, client: usize, ino: Ino, places: &BTreeMap<usize, ClientPlace>) {
+        if run_of(places, client).is_none_or(|place| !self.failed.contains_key(&place)) {
+            return;
+        }
+        let text = format!("c{client} says that what was written to inode {ino} is lost");
+        self.check_error(client, Some(ino), places, &text);
+    }
+
+    /// The zones in which a file lies, as far as known.
+    fn zones_of(&self, ino: Ino) -> Zones {
+        let mut zones = self.committed.get(&ino).cloned().unwrap_or_default();
+        for writer in self.writers.get(&ino).into_iter().flatten() {
+            zones.extend(self.used.get(writer).into_iter().flatten());
+        }
+        zones
+    }
+
+    fn check_error(
+        &self,
+        client: usize,
+        file: Option<Ino>,
+        places: &BTreeMap<usize, ClientPlace>,
+        what: &str,
+    ) {
+        let Some(place) = run_of(places, client).filter(|place| !self.evicted.contains(place))
+        else {
+            return;
+        };
+        let is_it = |of: &&(usize, Ino)| of.0 == client && file.is_none_or(|ino| of.1 == ino);
+        if self.unwritten.iter().any(|of| is_it(&of)) {
+            return;
+        }
+        let failed = self.failed.get(&place).cloned().unwrap_or_default();
+        let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
+        if failed.is_disjoint(&zones) {
+            let text = format!(
+                "{what}: the file lies in zones {zones:?}; the devices of {failed:?} failed \
+                 requests of its client"
+            );
+            self.events.broken(Invariant::Zone, &text);
+        }
+    }
+
+    /// Was the zone in trouble at some moment since then?
+    fn was_troubled_since(&self, zone: Option<PagId>, since: Instant) -> bool {
+        self.troubled.get(&zone).is_some_and(|&(count, until)| count > 0 || until >= since)
+    }
+
+    fn check_time(
+        &mut self,
+        call: &Call,
+        ino: Ino,
+        cluster: &Cluster,
+        places: &BTreeMap<usize, ClientPlace>,
+        clients_at: impl Fn(&NodeRun) -> Vec<types::ClientId>,
+    ) {
+        let Some(&begun) = self.times.get(call.begun as usize) else { return };
+        let took = cluster.env.now().since(begun);
+        let evicted = run_of(places, call.client).is_none_or(|by| self.evicted.contains(&by));
+        if took <= PATIENCE || evicted {
+            return;
+        }
+        for place in self.writers.get(&ino).cloned().unwrap_or_default() {
+            self.learn_pools(cluster, &clients_at(&place), &place);
+        }
+        let zones = self.zones_of(ino);
+        let mut its = zones.iter().copied().map(Some).chain([None]);
+        if !its.any(|zone| self.was_troubled_since(zone, begun)) {
+            let text = format!(
+                "{} took {} ms: the file lies in zones {zones:?}, whose devices work",
+                call.line(),
+                took.as_millis()
+            );
+            self.events.broken(Invariant::Zone, &text);
+        }
+    }
+}
+
+/// The process of a client, if its run is known.
+fn run_of(places: &BTreeMap<usize, ClientPlace>, client: usize) -> Option<NodeRun> {
+    let (node, run) = places.get(&client)?;
+    Some((node.clone(), (*run)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, FileBlock, PagBlock, Segment, SegmentState};
+
+    use super::*;
+
+    const ME: (&str, u32) = ("c0", 4);
+
+    fn places() -> BTreeMap<usize, ClientPlace> {
+        BTreeMap::from([(0, (ME.0.to_owned(), Some(ME.1)))])
+    }
+
+    fn found(work: impl FnOnce(&mut Lying)) -> bool {
+        let events = Events::default();
+        work(&mut Lying::new(&events, false));
+        events.first_violation().is_some_and(|(invariant, _)| invariant == Invariant::Zone)
+    }
+
+    fn lies_in(lying: &mut Lying, zone: u16) {
+        let (file, pag, addr) = (FileBlock(0), PagId(zone), PagBlock(7));
+        let segments = [Segment { file, len: 1, pag, addr, state: SegmentState::Written }];
+        let (client, ino) = (ClientId(4), Ino(20));
+        let pointed = CommittedBlocks { client, ino, segments: &segments, replay: false };
+        lying.pointed(&pointed);
+    }
+
+    fn fails(lying: &mut Lying, zone: u16, action: DiskAction) {
+        lying.on_data(PagId(zone), DiskEvent::Failed { node: ME, action, bytes: &(0..4096) });
+    }
+
+    #[test]
+    fn loss_needs_a_failed_device_on_which_the_file_lies() {
+        let lost = |zone: u16, by: Option<u16>| {
+            found(|lying| {
+                lies_in(lying, zone);
+                by.into_iter().for_each(|by| fails(lying, by, DiskAction::Flush));
+                lying.lost(0, Ino(20), &places());
+            })
+        };
+        assert!(!lost(2, Some(2)));
+        assert!(lost(2, Some(1)));
+        assert!(!lost(2, None), "LOSS");
+    }
+
+    #[test]
+    fn content_that_is_not_committed_lies_where_its_writer_writes() {
+        let lost = |writes: bool| {
+            found(|lying| {
+                lies_in(lying, 2);
+                if writes {
+                    lying.edited(Ino(20), (ME.0.to_owned(), ME.1));
+                }
+                fails(lying, 1, DiskAction::Write);
+                lying.lost(0, Ino(20), &places());
+            })
+        };
+        assert!(!lost(true));
+        assert!(lost(false));
+    }
+
+    #[test]
+    fn evicted_client_may_fail_without_a_device() {
+        assert!(!found(|lying| {
+            lying.evicted((ME.0.to_owned(), ME.1));
+            lying.lost(0, Ino(20), &places());
+        }));
+    }
+}

@@ -1,0 +1,189 @@
+//! The one pool of seeds: everything about a run is drawn from its seed. The gate runs the first
+//! 4,000 seeds of it, campaigns go on from there.
+//!
+//! Invariants:
+//! - the plan of a seed follows from the seed alone;
+//! - [`GROUP`] seeds in a row share format and devices, because formatting costs as much as a run.
+
+use env::sim::SimRng;
+use types::Duration;
+
+use crate::faults::Fault;
+use crate::run::Plan;
+use crate::script::Workload;
+
+/// Seeds in a row with the same format and devices.
+const GROUP: u64 = 40;
+/// Separates the random numbers of the pool from others.
+const POOL: u64 = 0x706f_6f6c_0000_0000;
+/// Data zones of a group: three in eight have one.
+const ZONES: [usize; 8] = [1, 1, 1, 2, 3, 4, 6, 8];
+/// Leases in seconds. Shorter ones would end in faults that no client may feel.
+const LEASES: [u64; 4] = [5, 5, 8, 15];
+
+/// What a run of the pool is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Subject {
+    /// All faults together.
+    Everything,
+    /// Data devices that fail, alone or with few other faults.
+    DataErrors,
+    /// Full devices, and no other fault.
+    Space,
+    /// Damage of the metadata device.
+    Damage,
+    /// Content, and clients that fall silent.
+    Silence,
+    /// Processes that are killed, or get signals.
+    Processes,
+    /// No faults.
+    Calm,
+    /// Processes of several clients in one page.
+    Fields,
+    /// Data devices that die, fail or stall, and no other fault.
+    Zones,
+    /// Operations spread over an hour.
+    Hour,
+    /// A dozen clients.
+    Dozen,
+    /// A dozen clients in a full metadata zone.
+    Reservations,
+}
+
+impl Subject {
+    /// Of a hundred seeds so many, on average, have the subject. The last ones share a percent.
+    const WEIGHTS: [(Subject, u64); 9] = [
+        (Subject::Everything, 48),
+        (Subject::DataErrors, 8),
+        (Subject::Space, 5),
+        (Subject::Damage, 1),
+        (Subject::Silence, 10),
+        (Subject::Processes, 7),
+        (Subject::Calm, 3),
+        (Subject::Fields, 5),
+        (Subject::Zones, 12),
+    ];
+
+    fn of(rng: &mut SimRng) -> Subject {
+        let mut roll = rng.below(100);
+        for (subject, weight) in Subject::WEIGHTS {
+            if roll < weight {
+                return subject;
+            }
+            roll -= weight;
+        }
+        [Subject::Hour, Subject::Dozen, Subject::Reservations][rng.below(3) as usize]
+    }
+}
+
+impl Plan {
+    /// The plan of a seed of the pool, and what it is about.
+    pub fn drawn(seed: u64) -> (Plan, Subject) {
+        let mut rng = SimRng::new(seed ^ POOL);
+        let group = seed / GROUP;
+        let zones = ZONES[SimRng::new(group ^ POOL).below(ZONES.len() as u64) as usize];
+        let subject = Subject::of(&mut rng);
+        let long = seed.is_multiple_of(8);
+        let plan = Plan {
+            // Short histories find as much in less time; some are long.
+            operations: if long { 300 } else { 120 },
+            executors: 1 + rng.below(3) as usize,
+            timed: rng.one_in(3),
+            lease: Duration::from_secs(LEASES[rng.below(4) as usize]),
+            zones,
+            devices: Some(group),
+            ..Plan::new(seed)
+        };
+        (plan.about(subject, &mut rng), subject)
+    }
+
+    /// Changes what the subject asks for.
+    fn about(self, subject: Subject, rng: &mut SimRng) -> Plan {
+        let alone = rng.one_in(2);
+        let none = Vec::new();
+        match subject {
+            Subject::Everything => self,
+            Subject::DataErrors if alone => Plan { faults: vec![Fault::DataEio], ..self },
+            Subject::DataErrors => {
+                let faults = vec![Fault::DataEio, Fault::Stall, Fault::ServerKill, Fault::Cut];
+                Plan { faults, ..self }
+            }
+            Subject::Space => Plan { faults: vec![Fault::Space], ..self },
+            Subject::Damage => Plan { faults: vec![Fault::Damage, Fault::ServerPower], ..self },
+            Subject::Silence => {
+                let (faults, workload) = (vec![Fault::Silence], Workload::Content);
+                Plan { faults, workload, clients: 2, operations: 300, ..self }
+            }
+            Subject::Processes => {
+                let faults = vec![Fault::ProcessKill, Fault::Signal];
+                let workload = if alone { Workload::Content } else { Workload::Mixed };
+                Plan { faults, workload, operations: 200, ..self }
+            }
+            Subject::Calm if alone => Plan { faults: none, clients: 1, processes: 1, ..self },
+            Subject::Calm => Plan { faults: none, ..self },
+            Subject::Fields => {
+                let faults = if alone { none } else { self.faults.clone() };
+                Plan { faults, workload: Workload::Fields, operations: 150, ..self }
+            }
+            Subject::Zones => self.about_zones(rng),
+            Subject::Hour => {
+                let workload = Workload::ALL[rng.below(4) as usize];
+                let time = (!alone).then_some(Duration::from_secs(3600));
+                Plan { workload, time, operations: 60, ..self }
+            }
+            Subject::Dozen => {
+                let faults = if alone { none } else { self.faults.clone() };
+                Plan { faults, clients: 12, operations: 600, executors: 1, ..self }
+            }
+            Subject::Reservations => self.about_reservations(alone, rng),
+        }
+    }
+
+    /// Several zones, of which some fail, die or stall. Each client begins in another zone.
+    fn about_zones(self, rng: &mut SimRng) -> Plan {
+        let kinds = [Fault::Death, Fault::DataEio, Fault::Stall, Fault::LongStall];
+        let first = kinds[rng.below(4) as usize];
+        let mut faults = vec![first];
+        if rng.one_in(2) {
+            faults.extend(kinds.into_iter().filter(|kind| *kind != first));
+        }
+        let workload = if rng.one_in(2) { Workload::Content } else { Workload::Mixed };
+        let zones = if self.zones > 1 { self.zones } else { 4 };
+        Plan { faults, workload, zones, clients: 3, operations: 150, ..self }
+    }
+
+    /// A metadata zone that fills up, with as many kept replies as clients may have.
+    fn about_reservations(self, alone: bool, rng: &mut SimRng) -> Plan {
+        let more = if alone { vec![] } else { vec![Fault::ClientKill, Fault::ServerKill] };
+        let plan = Plan {
+            clients: 8 + rng.below(5) as usize,
+            processes: 4,
+            operations: 800,
+            workload: Workload::Names,
+            faults: [vec![Fault::Space], more].concat(),
+            ..self
+        };
+        let with = |devices| Plan { devices: Some(devices), ..plan.clone() };
+        let first = plan.devices.unwrap_or_default();
+        let mut all = (first..first + GROUP).map(with);
+        all.find(Plan::is_short_of_metadata).unwrap_or(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn seeds_in_a_row_share_devices_and_have_every_subject() {
+        let plans: Vec<(Plan, Subject)> = (0..2000).map(Plan::drawn).collect();
+        let subjects: BTreeSet<Subject> = plans.iter().map(|(_, subject)| *subject).collect();
+        assert_eq!(subjects.len(), Subject::WEIGHTS.len() + 3, "{subjects:?}");
+        let zones: BTreeSet<usize> = plans.iter().map(|(plan, _)| plan.zones).collect();
+        assert_eq!(zones, ZONES.into_iter().collect());
+        assert_eq!(plans[40].0.devices, plans[79].0.devices);
+        assert_eq!(plans[7], Plan::drawn(7));
+    }
+}

@@ -1,0 +1,173 @@
+//! The devices of a cluster: one with the metadata, and a data zone on each of the others.
+//!
+//! Invariants:
+//! - sizes, models and format follow from [`Drawn`] alone, so runs with equal ones share them;
+//! - a data block is named by its zone and its number there: no checker looks at a number alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimRng};
+use label::{Label, SliceKind};
+use types::limits::BLOCK_U64;
+use types::{PagId, Uuid};
+
+use crate::cluster::{FS, Format, fs_uuid};
+use crate::space;
+
+/// Most data zones.
+pub const ZONES_MAX: usize = 8;
+/// Formatted devices that are kept; seeds that follow each other mostly need the same.
+const KEPT: usize = 12;
+/// Blocks of data zones that do not fill up, and of those that do.
+const AMPLE: [u64; 4] = [131_072, 65_536, 24_576, 40_960];
+const SCANT: [u64; 4] = [24, 48, 96, 160];
+/// Blocks of a zone that is almost full from the beginning.
+const TINY: u64 = 9;
+/// Blocks of the metadata zone.
+const META: u64 = 64 * (1 << 20) / BLOCK_U64;
+
+/// A block of a data zone.
+pub(crate) type Place = (PagId, u64);
+
+/// The data zones of a cluster with this many.
+pub(crate) fn zones(count: usize) -> impl Iterator<Item = PagId> {
+    (0..count as u16).map(PagId)
+}
+
+/// The name of a zone's device.
+pub(crate) fn name(zone: PagId) -> String {
+    format!("data{}", zone.0)
+}
+
+/// The UUID of a zone.
+pub(crate) fn uuid(zone: PagId) -> Uuid {
+    Uuid([8 + zone.0 as u8; 16])
+}
+
+/// Sizes of the devices.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Sizes {
+    /// Blocks of each data zone, block 0 included.
+    pub data: Vec<u64>,
+    /// Blocks of the metadata zone.
+    pub meta: u64,
+}
+
+impl Default for Sizes {
+    /// One data zone; both are large enough not to fill up.
+    fn default() -> Sizes {
+        Sizes { data: vec![AMPLE[0]], meta: META }
+    }
+}
+
+impl Sizes {
+    /// Is the metadata zone small enough to fill up?
+    pub fn is_short_of_metadata(&self) -> bool {
+        self.meta != META
+    }
+
+    /// Blocks of all data zones without block 0.
+    pub fn room(&self) -> u64 {
+        self.data.iter().map(|blocks| blocks - 1).sum()
+    }
+}
+
+/// What the devices of a run follow from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drawn {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Data zones.
+    pub zones: usize,
+    /// Some device is small enough to fill up.
+    pub short: bool,
+    /// Clients, for which a small metadata zone reserves room.
+    pub clients: usize,
+}
+
+impl Drawn {
+    /// The sizes. Several zones differ in size, and one in three clusters has a tiny one.
+    pub fn sizes(self) -> Sizes {
+        let usual = Sizes::default();
+        let small = self.short.then(|| space::small_devices(self.seed, self.clients));
+        let Some(zones) = Some(self.zones).filter(|zones| *zones > 1) else {
+            return small.unwrap_or(usual);
+        };
+        let meta = small.as_ref().map_or(usual.meta, |small| small.meta);
+        let scant = small.is_some_and(|small| small.data != usual.data);
+        let table = if scant { SCANT } else { AMPLE };
+        let mut rng = SimRng::new(self.seed ^ 0x007a_6f6e_6573);
+        let first = rng.below(4) as usize;
+        let mut data: Vec<u64> = (0..zones).map(|nth| table[(first + nth) % 4]).collect();
+        if rng.one_in(3) {
+            data[rng.below(zones as u64) as usize] = TINY;
+        }
+        Sizes { data, meta }
+    }
+
+    /// How long requests of a device take: one in three is a hard disk, one in three is flash, the
+    /// others have the latencies of the world.
+    fn model(self, nth: u64) -> Option<DiskModel> {
+        match SimRng::new(self.seed ^ 0x6d6f_6465_6c73 ^ nth << 40).below(3) {
+            0 => Some(DiskModel::Hard(HardDisk::fibre_channel())),
+            1 => Some(DiskModel::Flash(Flash::nvme())),
+            _ => None,
+        }
+    }
+}
+
+/// The attached disks.
+pub struct Disks {
+    /// The metadata zone.
+    pub meta: SimDisk,
+    /// The data zones.
+    pub data: Vec<SimDisk>,
+}
+
+impl Disks {
+    /// Freshly formatted disks; `format` makes a metadata zone.
+    pub fn new(sizes: &Sizes, made: Format, format: impl FnOnce() -> SimDisk) -> Disks {
+        let data = zones(sizes.data.len()).zip(&sizes.data);
+        let data = data.map(|(zone, blocks)| labelled(zone, *blocks)).collect();
+        Disks { meta: kept((sizes.clone(), made), format), data }
+    }
+
+    /// Gives the devices models, so that each takes its time.
+    pub fn take_time(&self, drawn: Drawn) {
+        for (nth, disk) in (0..).zip([&self.meta].into_iter().chain(&self.data)) {
+            if let Some(model) = drawn.model(nth) {
+                disk.set_model(model);
+            }
+        }
+    }
+}
+
+/// A fork of the metadata zone of these sizes and this format, which never differs.
+fn kept(of: (Sizes, Format), format: impl FnOnce() -> SimDisk) -> SimDisk {
+    type Formatted = (BTreeMap<(Sizes, Format), SimDisk>, VecDeque<(Sizes, Format)>);
+    static FORMATTED: Mutex<Formatted> = Mutex::new((BTreeMap::new(), VecDeque::new()));
+    let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (disks, order) = &mut *all;
+    if !disks.contains_key(&of) {
+        // Those of one zone are few, and every run with the usual devices needs them.
+        if of.0.data.len() > 1 {
+            order.push_back(of.clone());
+        }
+        if order.len() > KEPT
+            && let Some(oldest) = order.pop_front()
+        {
+            disks.remove(&oldest);
+        }
+    }
+    disks.entry(of).or_insert_with(format).fork()
+}
+
+fn labelled(zone: PagId, blocks: u64) -> SimDisk {
+    // The last block holds the label's second copy.
+    let device = blocks + 1;
+    let disk = SimDisk::new(device * BLOCK_U64);
+    let kind = SliceKind::Data { pag: zone };
+    label::put(&disk, &Label::single(fs_uuid(), FS, uuid(zone), device, kind));
+    disk
+}
