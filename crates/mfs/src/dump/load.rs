@@ -78,20 +78,21 @@ pub struct Loaded {
 /// As [`load`]; a head that does not fit is refused before anything is written.
 pub async fn load_onto(
     env: &Env,
-    disks: &Disks,
+    disks: impl Into<Disks>,
     options: OpenOptions,
     input: &mut dyn Read,
 ) -> Result<Loaded, LoadError> {
+    let disks = disks.into();
     let store = |error| LoadError::Store(0, error);
     let mut reader = Reader::new(input);
     let head = head(&mut reader)?;
-    let mfs = Mfs::open(env, disks, options).await.map_err(store)?;
+    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
     let fits = Load::new(&mfs).check_target(&head).await;
     mfs.close().await.map_err(store)?;
     fits?;
     set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
     let options = OpenOptions { loading: true, ..options };
-    let mfs = Mfs::open(env, disks, options).await.map_err(store)?;
+    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
     let loaded = Load::new(&mfs).records(&mut reader).await;
     let closed = mfs.close().await;
     let loaded = loaded?;
