@@ -10,6 +10,7 @@ pub mod fsck;
 mod golden;
 pub mod handle;
 pub mod inspect;
+pub mod journal;
 pub mod layouts;
 pub mod mkfs;
 pub mod names;

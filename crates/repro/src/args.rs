@@ -257,6 +257,9 @@ pub struct MfsArgs {
     /// Log of the store
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     pub log: u64,
+    /// Put the log into a file of its own
+    #[arg(long)]
+    pub journal: bool,
     /// Cache of the store, and of the check
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,

@@ -224,6 +224,7 @@ fn mfs_of(args: &MfsArgs) -> Res<()> {
         in_flight: args.in_flight,
         commit: args.commit,
         log_bytes: args.log,
+        journal: args.journal,
         cache_bytes: args.cache as usize,
         jobs: args.jobs.iter().map(|&jobs| usize::from(jobs)).collect(),
         slots: args.slot,

@@ -17,7 +17,7 @@ use types::units::human_size;
 use crate::address;
 use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
-use crate::devices::{open_exclusive, with_path};
+use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
 use crate::{log, notify};
 
@@ -51,15 +51,15 @@ fn store_failed(path: &str, error: &StoreError) -> Failure {
 
 async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let path = cluster.metadata.path.display().to_string();
-    let disk =
-        open_exclusive(&env, &path, true).await.map_err(|error| failed(error.to_string()))?;
+    let disks =
+        open_metadata(&env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
     let options = OpenOptions {
         cache_bytes: cluster.cache as usize,
         read_only: false,
         layouts: LayoutLimits { ahead: cluster.layout_ahead, ..LayoutLimits::USUAL },
         ..OpenOptions::default()
     };
-    let opened = Mfs::open(&env, &disk, options).await;
+    let opened = Mfs::open(&env, &disks, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     if let Some(damage) = mfs.label_damage() {
         log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));

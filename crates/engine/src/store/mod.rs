@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 pub mod home;
 pub mod mkfs;
 pub mod open;
+pub mod relocate;
 pub mod reservation;
 
 use std::cell::RefCell;
@@ -25,6 +26,7 @@ use crate::alloc::reservation::ClientReservation;
 use crate::cache::Cache;
 use crate::cost::Cost;
 use crate::device::Device;
+use crate::device::log::LogDevice;
 use crate::error::{Readahead, Stop, StoreError};
 use crate::format::block::{self, Block, BlockType};
 use crate::format::features::Features;
@@ -51,8 +53,8 @@ pub(crate) struct Inner {
 /// The device and the notifications of the background tasks.
 pub(crate) struct Background {
     pub(crate) device: Device,
-    /// Geometry; its tail and epoch are those of the opening.
-    pub(crate) layout: Superblock,
+    /// The window that the log is in.
+    pub(crate) log: LogDevice,
     /// The label as the opening found it.
     pub(crate) label: crate::device::label::LabelCondition,
     /// Wakes the task that writes groups.

@@ -1212,6 +1212,7 @@ const ELSEWHERE: &[fn()] = &[
     super::blobs_tests::two_that_have_each_others_blob_get_their_own_back,
     super::foreign_tests::numbers_of_another_shard_are_reported_as_such_and_left,
     super::lmap::tests::what_is_wrong_in_a_name_map_is_found,
+    super::journal_tests::damaged_header_or_label_of_a_journal_is_written_anew,
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
     super::label_tests::damaged_labels_of_data_devices_are_written_anew,
     super::device_tests::a_table_that_says_another_size_than_the_label_costs_nothing,

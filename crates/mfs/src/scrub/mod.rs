@@ -227,6 +227,7 @@ impl Scrub<'_> {
         for copy in 0..2 {
             self.copy_of(&superblock, copy).await?;
         }
+        self.journal().await;
         let always = |_: &mut Txn<'_>, _| Ok(true);
         self.read(ROOTS_BLOCK, 1, BlockType::Roots, &always).await?;
         let (first, count) = (superblock.bitmap_first.0, bitmap_blocks(superblock.blocks));
@@ -235,6 +236,24 @@ impl Scrub<'_> {
             self.read(MetaBlock(first + at), len, BlockType::Bitmap, &always).await?;
         }
         Ok(())
+    }
+
+    /// Checks header and label of a journal; the header may be written at any time.
+    async fn journal(&self) {
+        let Some(log) = self.mfs.log_device() else { return };
+        let mut header = None;
+        for _ in 0..TRIES {
+            self.throttle(1).await;
+            header = log.header_damage().await;
+            if header.is_none() {
+                break;
+            }
+        }
+        let header = header.map(|what| format!("a copy of its header: {what}"));
+        let label = log.label_damage().await;
+        if let Some(what) = header.or(label) {
+            self.found(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
+        }
     }
 
     /// Checks a copy of the superblock; it may be rewritten at any time, even during the read.

@@ -17,10 +17,12 @@ const LOOK: usize = 64;
 pub const GRANT_PIECES: usize = 16;
 
 impl Space<'_, '_> {
-    /// As [`Space::grant_pieces`], in as many pieces as a grant may have.
+    /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
+    /// `hint` if it has any.
     ///
     /// # Errors
-    /// As there.
+    /// `NoSpace` if nothing is free anywhere (freed blocks may become free:
+    /// [`Space::release_freed`]); `Invalid` for 0 blocks.
     pub fn grant(
         &mut self,
         client: ClientId,
