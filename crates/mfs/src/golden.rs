@@ -258,6 +258,7 @@ fn release_makes_the_tree_of_each_image() {
     for &(name, features) in GOLDENS {
         let disk = new_device(features);
         if write && !path(name, "img").exists() {
+            std::fs::create_dir_all(path(name, "img").with_file_name("")).unwrap();
             std::fs::write(path(name, "img"), stripped(&disk)).unwrap();
             std::fs::write(path(name, "txt"), text(&disk)).unwrap();
         }
