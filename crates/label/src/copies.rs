@@ -18,7 +18,8 @@
 //! | foreign    | damaged                    | damaged       | the same                                |
 //! | foreign    | foreign                    | foreign       | never was a Redbud device               |
 //!
-//! "No" is a copy that is not whole: damaged or unreadable, foreign, or of a device of another size.
+//! "No" is a copy that is not whole: damaged or unreadable, foreign, or of a device of another
+//! size.
 
 use std::fmt;
 

@@ -24,11 +24,11 @@
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
-//! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the number
-//! of inodes, including the root and the orphan directory. Root 18 says how many annexes were
-//! numbered (6). Root 59 is what an interrupted repair leaves to the next one.
-//! Its bit 0: a part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The
-//! other roots are 0.
+//! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
+//! number of inodes, including the root and the orphan directory. Root 18 says how many annexes
+//! were numbered (6). Root 59 is what an interrupted repair leaves to the next one. Its bit 0: a
+//! part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other roots are
+//! 0.
 
 use crate::format::{chunk, namespace, segment, space};
 use crate::txn::Txn;

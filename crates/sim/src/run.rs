@@ -321,11 +321,10 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let history = History::new(&events);
     let (starts, made, reached_steps, damaged, zones) = Default::default();
     let ended = Ended { history, starts, made, reached_steps, damaged, zones };
+    let running = (ended.history.clone(), ended.starts.clone(), ended.zones.clone());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let (inner, events) = (world.clone(), events.clone());
-        let (history, starts) = (ended.history.clone(), ended.starts.clone());
+        let (inner, events, (history, starts, zones)) = (world.clone(), events.clone(), running);
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
-        let zones = ended.zones.clone();
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             cluster.lease = plan.lease;

@@ -69,9 +69,9 @@ id! {
 }
 id! {
     /// A client; a server issues it durably at the client's first hello and never reuses it. It is
-    /// unique over all servers: the shard that issued it << 40 | how many it had issued before, from
-    /// 1 on. It is below 2^48, so it can be the offset of a byte that the client locks. 0 means
-    /// none.
+    /// unique over all servers: the shard that issued it << 40 | how many it had issued before,
+    /// from 1 on. It is below 2^48, so it can be the offset of a byte that the client locks. 0
+    /// means none.
     ClientId(u64)
 }
 id! {

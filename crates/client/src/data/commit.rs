@@ -413,18 +413,7 @@ impl DataContext {
             }
             needed.push((index, state.stamps.clone()));
         }
-        let mut flushes = Vec::new();
-        for (&pag, &(_, high)) in &all {
-            if let Ok(disk) = self.disks.get(pag) {
-                let disk = disk.clone();
-                flushes.push(
-                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
-                );
-            }
-        }
-        for flush in flushes {
-            flush.await;
-        }
+        self.flush_past(&all).await;
         for (index, stamps) in needed {
             let file = &files[index];
             let mut state = file.state.borrow_mut();
@@ -449,6 +438,22 @@ impl DataContext {
             if lost {
                 file.fail_range(&mut state, 0, u64::MAX, "the device could not make it stable");
             }
+        }
+    }
+
+    /// Flushes all these devices at the same time.
+    async fn flush_past(&self, all: &Stamps) {
+        let mut flushes = Vec::new();
+        for (&pag, &(_, high)) in all {
+            if let Ok(disk) = self.disks.get(pag) {
+                let disk = disk.clone();
+                flushes.push(
+                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
+                );
+            }
+        }
+        for flush in flushes {
+            flush.await;
         }
     }
 

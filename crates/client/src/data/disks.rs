@@ -3,8 +3,8 @@
 //! Invariants:
 //! - a device is opened once, however many data zones lie on it, and used only after its label has
 //!   confirmed that it has the expected ones;
-//! - a data zone is addressed from the start of its slice. That start comes from the label, and only
-//!   [`DataDisk::offset`] adds it;
+//! - a data zone is addressed from the start of its slice. That start comes from the label, and
+//!   only [`DataDisk::offset`] adds it;
 //! - nothing goes to an absent device, and nothing waits for one.
 
 use std::cell::RefCell;

@@ -1,9 +1,9 @@
 //! The window of a disk that the log is in: a part of the metadata device, or a journal on another.
 //!
 //! Invariants:
-//! - the store writes a change home only when a flush of this window has made its record stable,
-//!   and moves the tail only when a flush of the metadata device has made the changes before it
-//!   stable at home. So two disks that lose and reorder writes independently lose nothing;
+//! - the store writes a change home only when a flush of this window has made its record stable. It
+//!   moves the tail only when a flush of the metadata device has made the changes before it stable.
+//!   So two disks that lose and reorder writes independently lose nothing;
 //! - a journal is used only with the superblock that it belongs to ([`super::pairing`]).
 
 use ::label::{Label, SliceKind};

@@ -1,8 +1,8 @@
 //! The superblock: two copies, either of which suffices to open the file system.
 //!
 //! Invariants:
-//! - the copies are in block 1 and in the last block of the slice; block 0 is not used, as it is the
-//!   label if the slice begins at the front of the device;
+//! - the copies are in block 1 and in the last block of the slice; block 0 is not used, as it is
+//!   the label if the slice begins at the front of the device;
 //! - the store writes a new tail to the copies in turn, with a flush between two
 //!   writes, so at any moment one copy is whole;
 //! - the store overwrites no byte of the log at or after the older copy's tail: recovery may start

@@ -235,8 +235,8 @@ pub async fn write_label(device: &Device, superblock: &Superblock) -> Result<(),
     written.map_err(|error| device.error("writing the label of", &error))
 }
 
-/// Writes both copies of the label anew: from a whole copy if there is one, else from the superblock.
-/// Its slice of metadata names the journal of the superblock.
+/// Writes both copies of the label anew: from a whole copy if there is one, else from the
+/// superblock. Its slice of metadata names the journal of the superblock.
 ///
 /// # Errors
 /// `Io`.

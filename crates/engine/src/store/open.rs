@@ -84,9 +84,8 @@ impl Default for OpenOptions {
 impl Store {
     /// Opens the store on `disks`, recovering it if it was not closed.
     ///
-    /// # Errors
-    /// `Refused` if the device is not a whole Redbud metadata device, or the log not its own; `Io`; `Corrupt`;
-    /// `DamagedLog`.
+    /// # Errors `Refused` if the device is not a whole Redbud metadata device, or the log not its
+    /// own; `Io`; `Corrupt`; `DamagedLog`.
     pub async fn open(
         env: &Env,
         disks: impl Into<Disks>,

@@ -1,8 +1,8 @@
 //! The trees of data space.
 //!
 //! Invariants:
-//! - a data block above block 0 of its PAG is in exactly one of: the free tree, one client's pool, a
-//!   file's layout, the freed tree;
+//! - a data block above block 0 of its PAG is in exactly one of: the free tree, one client's pool,
+//!   a file's layout, the freed tree;
 //! - a quarantined client's pool *is* its quarantine: the state is one item, so that quarantining
 //!   costs the same for any pool;
 //! - adjacent runs of the free tree, and of one client's pool, are joined.

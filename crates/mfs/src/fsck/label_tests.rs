@@ -62,8 +62,8 @@ fn a_label_of_a_data_device_is_written_anew_where_it_is_known_whose_it_was() {
                 assert_eq!(zone.peek(end, BLOCK), whole, "{number}");
             }
             Some(text) => {
-                let told = &repaired.left.problems[0].detail;
-                assert!(told.contains(text), "{number}: {told}");
+                let detail = &repaired.left.problems[0].detail;
+                assert!(detail.contains(text), "{number}: {detail}");
                 assert_eq!(
                     (subjects(&after), zone.peek(0, BLOCK)),
                     (vec![it], block.to_vec()),

@@ -1,8 +1,8 @@
 //! Damaged labels of devices.
 //!
 //! Invariants:
-//! - a metadata device without a label is this file system's if its superblocks have the file
-//!   system's name, and a label of the named data zones has their UUID, and none another one;
+//! - a metadata device without a label is this file system's under two conditions. Its superblocks
+//!   have the file system's name; and a label of the named data zones has their UUID, none another;
 //! - the table of data zones says what a label should be: where the table is unreadable, labels are
 //!   not checked here;
 //! - repair overwrites only what is no label, on a device that is large enough. A copy must be

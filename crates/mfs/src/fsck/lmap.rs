@@ -249,8 +249,8 @@ pub(super) mod tests {
             assert!(follow.contains(&problem.kind), "{what}: {problem}");
         }
         let of = [Subject::Inode(Ino::ROOT), Subject::Chunk(DirNo(map)), Subject::Block(head)];
-        let told = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
-        assert!(found.iter().any(told), "{what}: {found:?}");
+        let reported = |it: &Problem| it.kind == BadNameMap && of.contains(&it.subject);
+        assert!(found.iter().any(reported), "{what}: {found:?}");
         let repaired = now(repair_open(mfs, FsckOptions::default())).unwrap();
         assert_eq!(repaired.left.problems, [], "{what}: {:#?}", repaired.done);
         mfs.forget_indexes();

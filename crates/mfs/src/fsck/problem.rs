@@ -67,7 +67,8 @@ kinds! {
     /// One of the two copies of a data device's label is damaged, or older than the other.
     DamagedDataLabelCopy = Warning, "one copy of a data device's label is damaged or older; the other one is used",
         "it is written anew from the whole copy";
-    /// The UUID, place or size in the table of data zones differs from the label of the zone's device.
+    /// The UUID, place or size in the table of data zones differs from the label of the zone's
+    /// device.
     WrongZone = Error, "the table of data zones does not say what the label of a zone says",
         "it says so, before anything in the zone is cut or becomes free; where what lies in the zone ends as the table says, and not as the label does, both are left, and all data with them";
     /// Two owners of one metadata block.

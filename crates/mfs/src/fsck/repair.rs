@@ -196,8 +196,8 @@ impl RepairState {
 
 /// Checks and repairs the metadata on `disks`, which nothing else has open.
 ///
-/// # Errors
-/// `Refused` if it is no Redbud metadata device or the log not its own, `Io`; what cannot be repaired is in `left`.
+/// # Errors `Refused` if it is no Redbud metadata device or the log not its own, `Io`; what cannot
+/// be repaired is in `left`.
 pub async fn repair(
     env: &Env,
     disks: impl Into<Disks>,

@@ -203,14 +203,14 @@ fn planted_on(
     let subject = run(&world.mfs, |txn| plant(&world, txn));
     let found = report(&world).problems;
     let all = || found.iter().map(Problem::to_string).collect::<Vec<_>>();
-    let told = |problem: &Problem| (problem.kind, problem.subject) == (kind, subject);
-    assert!(found.iter().any(told), "{kind:?} of {subject} in {:?}", all());
+    let reported = |problem: &Problem| (problem.kind, problem.subject) == (kind, subject);
+    assert!(found.iter().any(reported), "{kind:?} of {subject} in {:?}", all());
     assert!(found.len() <= most, "{:?}", all());
     let costs = kind.severity() == Severity::Error;
     assert!(costs || victims.is_empty(), "{kind:?} is a warning, and costs {victims:?}");
     let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, [], "{kind:?}: {:#?}", repaired.done);
-    assert!(!repaired.done.is_empty() && repaired.found.iter().any(told));
+    assert!(!repaired.done.is_empty() && repaired.found.iter().any(reported));
     assert_eq!(report(&world).problems, [], "a second time");
     assert!(
         now(repair_open(&world.mfs, FsckOptions::default())).unwrap().done.is_empty(),

@@ -6,9 +6,9 @@
 //!   there is room. A block comes into use when its first slot is needed, but up to [`RUN_MAX`]
 //!   blocks are initialised together. So a growing directory is written home in one request without
 //!   a gap;
-//! - the lowest free slot is used first. An inode has its home in no annex, and while clients replay
-//!   names go to annexes only ([`super::chunk_numbers`]). A released slot is used again when its
-//!   release is durable; if there is no space to grow, the operation waits for that;
+//! - the lowest free slot is used first. An inode has its home in no annex, and while clients
+//!   replay names go to annexes only ([`super::chunk_numbers`]). A released slot is used again when
+//!   its release is durable; if there is no space to grow, the operation waits for that;
 //! - a slot that has issued 256 numbers is retired;
 //! - a unit of [`UNIT_BLOCKS`] blocks gives its blocks back when no slot of it is in use; it keeps
 //!   one block while the directory has no other free slots. Given-back blocks are allocated again
@@ -200,7 +200,8 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    /// Begins a new chunk of `dir`, for tests: the next inodes lie there, as if the others were full.
+    /// Begins a new chunk of `dir`, for tests: the next inodes lie there, as if the others were
+    /// full.
     #[cfg(test)]
     pub(crate) fn begin_chunk(&mut self, dir: Ino) -> Result<(), Stop> {
         self.ensure_index(dir)?;
@@ -389,9 +390,9 @@ impl Names<'_, '_> {
         self.store(&home, &slot)
     }
 
-    /// The blocks of an empty unit that can be given back. One stays, unless it is an annex's, if the
-    /// directory would otherwise have no slots left of its `idle` ones: else a file that is created
-    /// and removed repeatedly would cost a block each time.
+    /// The blocks of an empty unit that can be given back. One stays, unless it is an annex's, if
+    /// the directory would otherwise have no slots left of its `idle` ones: else a file that is
+    /// created and removed repeatedly would cost a block each time.
     fn empty_blocks(&self, number: DirNo, unit: Unit, idle: u64) -> Result<Vec<EmptyBlock>, Stop> {
         let chunk = self.chunk(number)?;
         let first = unit.first_block();

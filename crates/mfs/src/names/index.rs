@@ -567,8 +567,8 @@ impl NameIndexes {
         count
     }
 
-    /// The first unit of `dir` in these chunks whose blocks were given back durably, and their mask.
-    /// The index must be complete.
+    /// The first unit of `dir` in these chunks whose blocks were given back durably, and their
+    /// mask. The index must be complete.
     pub fn hole(
         &self,
         pending: &PendingNames,

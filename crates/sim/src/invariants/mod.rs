@@ -263,9 +263,9 @@ impl Checkers {
         }
     }
 
-    /// A power cut may lose this client's writes to a zone, says the server. The simulated device keeps
-    /// those that are not certainly stable; with a working device the server should have flushed
-    /// them.
+    /// A power cut may lose this client's writes to a zone, says the server. The simulated device
+    /// keeps those that are not certainly stable; with a working device the server should have
+    /// flushed them.
     fn settle_unflushed(&self, client: ClientId, zone: PagId) {
         let data = self.cluster.device(zone);
         let failed = self.cluster.was_failed_by(zone, SERVER, DiskAction::Flush);
