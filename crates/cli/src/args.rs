@@ -7,6 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use types::units::parse_size;
 
+mod journal;
+pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
+
 use crate::config::check_cache;
 use crate::exit;
 
@@ -103,6 +106,8 @@ pub enum Command {
     Scrub(ScrubArgs),
     /// Check a file system whose server is stopped, and repair it with --repair
     Fsck(FsckArgs),
+    /// Show where the log is, or move it to another device
+    Journal(JournalArgs),
     /// Write names, attributes and layouts to standard output; the server must be stopped
     Dump(DumpArgs),
     /// Rebuild names, attributes and layouts from a dump on standard input
@@ -187,7 +192,10 @@ The file, with all keys:
   [metadata]
   path = \"/dev/disk/by-id/…\"     # a block device or a file
   size = \"8G\"                    # only for a file: created with this size if missing
-  log  = \"128M\"                  # default: a share of the zone
+  log  = \"128M\"                  # internal log; default: a share of the zone
+  journal = \"/dev/disk/by-id/…\"  # the log on a device or file of its own, which it fills;
+                                 # the internal log stays set aside
+  journal_size = \"256M\"          # only for a file, as above
 
   [[data]]                       # one table for each data zone
   path = \"/dev/disk/by-id/…\"

@@ -5,6 +5,7 @@ pub mod df;
 pub mod documents;
 pub mod dump;
 pub mod fsck;
+pub mod journal;
 pub mod layout;
 pub mod local;
 pub mod mds;

@@ -23,6 +23,8 @@ use types::units::{parse_duration, parse_size};
 
 /// Smallest data zone.
 pub const DATA_MIN: u64 = 16 << 20;
+/// Smallest device of a journal: the smallest log, and the blocks before and after it.
+pub const JOURNAL_MIN: u64 = (4 << 20) + 4 * BLOCK_U64;
 /// Smallest metadata zone.
 pub const METADATA_MIN: u64 = 64 << 20;
 /// Lease of clients, by default.
@@ -76,8 +78,10 @@ pub struct Cluster {
     pub layout_ahead: LayoutAhead,
     /// The metadata zone.
     pub metadata: Zone,
-    /// Bytes of its log; by default a share of the zone.
+    /// Bytes of its internal log; by default a share of the zone.
     pub log: Option<u64>,
+    /// The device of its journal; `None`: the log is internal.
+    pub journal: Option<Zone>,
     /// The data zones. Those of one device follow each other, in the order of their places on it.
     pub data: Vec<(PagId, Zone)>,
 }
@@ -142,6 +146,8 @@ struct RawMetadata {
     path: Spanned<PathBuf>,
     size: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
+    journal: Option<Spanned<PathBuf>>,
+    journal_size: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -208,12 +214,13 @@ impl Cluster {
             cache: reader
                 .size("server.cache", raw.server.cache, CACHE_MIN)?
                 .unwrap_or(DEFAULT_CACHE),
-            log: reader.size("metadata.log", raw.metadata.log, 4 << 20)?,
+            log: reader.size("metadata.log", raw.metadata.log.clone(), 4 << 20)?,
             metadata: Zone {
                 path: reader.path(raw.metadata.path.get_ref()),
-                size: reader.size("metadata.size", raw.metadata.size, METADATA_MIN)?,
+                size: reader.size("metadata.size", raw.metadata.size.clone(), METADATA_MIN)?,
             },
-            data: reader.zones(raw.data, raw.metadata.path.get_ref())?,
+            journal: reader.journal(&raw.metadata)?,
+            data: reader.zones(raw.data, &raw.metadata)?,
         };
         Ok(cluster)
     }
@@ -329,9 +336,29 @@ impl Reader<'_> {
         })
     }
 
-    fn zones(&self, raw: Vec<RawData>, metadata: &Path) -> Result<Vec<(PagId, Zone)>, ConfigError> {
-        let metadata = self.path(metadata);
+    fn journal(&self, raw: &RawMetadata) -> Result<Option<Zone>, ConfigError> {
+        let Some(place) = &raw.journal else {
+            let Some(size) = &raw.journal_size else { return Ok(None) };
+            let text = "key `metadata.journal_size`: it needs a key `journal`, the file's path";
+            return Err(self.at(size.span(), text));
+        };
+        let path = self.path(place.get_ref());
+        if path == self.path(raw.path.get_ref()) {
+            let text = format!("key `metadata.journal`: {} is named twice", path.display());
+            return Err(self.at(place.span(), text));
+        }
+        let size = self.size("metadata.journal_size", raw.journal_size.clone(), JOURNAL_MIN)?;
+        Ok(Some(Zone { path, size }))
+    }
+
+    fn zones(
+        &self,
+        raw: Vec<RawData>,
+        metadata: &RawMetadata,
+    ) -> Result<Vec<(PagId, Zone)>, ConfigError> {
         let mut paths = BTreeSet::new();
+        paths.extend(metadata.journal.as_ref().map(|journal| self.path(journal.get_ref())));
+        let metadata = self.path(metadata.path.get_ref());
         let mut ids = BTreeSet::new();
         let mut zones = Vec::with_capacity(raw.len());
         let mut next = 0;
@@ -445,6 +472,25 @@ size = \"16G\"
             (DEFAULT_LEASE, DEFAULT_CACHE, None)
         );
         assert_eq!(cluster.layout_ahead, LayoutAhead::Usual);
+    }
+
+    #[test]
+    fn journal_is_a_zone_of_its_own() {
+        let with = |keys: &str| parse(&GOOD.replacen("size = \"1G\"", keys, 1));
+        let cluster = with("journal = \"log.img\"\njournal_size = \"64M\"").unwrap();
+        let path = PathBuf::from("/etc/redbud/log.img");
+        assert_eq!(cluster.journal, Some(Zone { path, size: Some(64 << 20) }));
+        assert_eq!(parse(GOOD).unwrap().journal, None);
+        let cases = [
+            ("journal = \"meta.img\"", "home.toml:10: key `metadata.journal`"),
+            ("journal = \"/dev/sdb\"", "home.toml:13: key `data.path`"),
+            ("journal_size = \"64M\"", "home.toml:10: key `metadata.journal_size`"),
+            ("journal = \"l\"\njournal_size = \"4M\"", "home.toml:11: key `metadata.journal_size`"),
+        ];
+        for (keys, expected) in cases {
+            let text = with(keys).unwrap_err().to_string();
+            assert!(text.contains(expected), "{keys}: {text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use env::{Disk, DiskOptions, Env};
 use mfs::{StoreError, ZoneDevice};
 use types::PagId;
 
+use crate::config::Cluster;
+
 /// How long to retry a device that is in use: a killed process releases its devices only when
 /// its last request has ended, a moment after its death.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,6 +29,25 @@ pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Resu
             opened => return opened,
         }
     }
+}
+
+pub use mfs::journal::Disks as MetadataDisks;
+
+/// Opens the metadata device of `cluster`, and that of its journal, as [`open_exclusive`] does.
+///
+/// # Errors
+/// As [`open_exclusive`].
+pub async fn open_metadata(
+    env: &Env,
+    cluster: &Cluster,
+    write: bool,
+) -> std::io::Result<MetadataDisks> {
+    let home = open_exclusive(env, &cluster.metadata.path.display().to_string(), write).await?;
+    let log = match &cluster.journal {
+        Some(zone) => Some(open_exclusive(env, &zone.path.display().to_string(), write).await?),
+        None => None,
+    };
+    Ok(MetadataDisks { home, log })
 }
 
 /// The text of an error of opening a device; if the device is in use, with the `advice`.

@@ -70,6 +70,7 @@ fn run(command: Command) -> Ended {
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),
+        Command::Journal(args) => commands::journal::run(&args),
         Command::Dump(args) => commands::dump::dump(&args),
         Command::Load(args) => commands::dump::load(&args),
         Command::Path(args) => commands::path::run(&args),

@@ -4,25 +4,28 @@
 //! - a client number is issued once, and names the shard that issued it: no other server issues it;
 //! - the transaction of an operation also stores its reply, so that a resent request
 //!   gets the original result;
-//! - the store has room for every reply of every client ([`crate::alloc::reservation`]).
+//! - a client has a block with room for a short reply in every slot from its enrolment on, so a
+//!   request with such a reply never lacks space for it. A long reply takes a block when it is
+//!   needed, from what is free for everybody;
+//! - the store can enrol each client that it expects ([`crate::alloc::reservation`]).
 
 use types::{ClientId, Fault, MetaBlock};
 
-use crate::alloc::reservation::REPLY_SLOTS;
 use crate::btree::Tree;
 use crate::error::Stop;
 use crate::format::blob::BlobOwner;
 use crate::format::block::BlockType;
 use crate::format::reply::{
-    REPLY_KEY, REPLY_MAX, SETTING_MAX, SETTING_VALUE, decode_setting, encode_setting, get_reply,
-    put_reply, reply_key, reply_owner,
+    REPLY_KEY, REPLY_MAX, REPLY_SLOTS, SETTING_MAX, SETTING_VALUE, SHORT_REPLY_MAX, ShortReply,
+    decode_setting, encode_setting, get_long, get_short, long_key, put_long, put_short,
+    reply_owner, short_key,
 };
 use crate::format::roots::{ROOTS_BLOCK, RootId};
 use crate::txn::Txn;
 
 /// Clients: number → the first block of the description, 0 if it is empty.
 pub const CLIENTS: Tree<8, 8> = Tree::at(RootId(11));
-/// Replies stored for clients: client and slot → the block that holds the reply.
+/// Replies stored for clients: client and number of the block → the block.
 pub const REPLIES: Tree<{ REPLY_KEY }, 8> = Tree::at(RootId(12));
 /// Small durable settings.
 pub const SETTINGS: Tree<4, { SETTING_VALUE }> = Tree::at(RootId(13));
@@ -35,11 +38,11 @@ pub const CLIENT_INFO_MAX: usize = 4096;
 const STEP: usize = 16;
 
 impl Txn<'_> {
-    /// Issues a number to a client with this description.
+    /// Issues a number to a client with this description, and gives it its block of replies.
     ///
     /// # Errors
-    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace`, also if too
-    /// little space would remain for the client's replies; `NoNumbers`.
+    /// `TooBig` for a description of more than [`CLIENT_INFO_MAX`] bytes; `NoSpace` if the client
+    /// is not an expected one and would need the reserve; `NoNumbers`.
     pub fn new_client(&mut self, info: &[u8]) -> Result<ClientId, Stop> {
         let count = self.root(NEXT_CLIENT)?;
         if count >= ClientId::PER_SHARD {
@@ -47,10 +50,13 @@ impl Txn<'_> {
         }
         let id = ClientId::of(self.shard(), count);
         self.set_root(NEXT_CLIENT, count + 1)?;
-        self.space_change.add_clients(1, 0);
-        self.put_info(id, None, info)?;
-        if self.reply_reservation().exceeds_expected()
-            && self.meta_space().1 < self.state.space.reserve + self.reply_reservation().blocks()
+        self.space_change.clients += 1;
+        self.with_client_reservation(|txn| {
+            txn.put_info(id, None, info)?;
+            txn.add_reply_block(&short_key(id))
+        })?;
+        if self.client_reservation().exceeds_expected()
+            && self.meta_space().1 < self.state.space.reserve + self.client_reservation().blocks()
         {
             return Err(Fault::NoSpace.into());
         }
@@ -62,7 +68,19 @@ impl Txn<'_> {
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn clients(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>, Stop> {
-        let all = CLIENTS.range(self, &[0; 8], usize::MAX)?;
+        self.clients_from(ClientId(0), usize::MAX)
+    }
+
+    /// At most `max` clients with their descriptions, by number, from `first` on.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn clients_from(
+        &mut self,
+        first: ClientId,
+        max: usize,
+    ) -> Result<Vec<(ClientId, Vec<u8>)>, Stop> {
+        let all = CLIENTS.range(self, &first.0.to_be_bytes(), max)?;
         all.into_iter()
             .map(|(key, value)| {
                 let client = ClientId(u64::from_be_bytes(key));
@@ -89,11 +107,10 @@ impl Txn<'_> {
     pub fn drop_client(&mut self, client: ClientId) -> Result<bool, Stop> {
         let key = client.0.to_be_bytes();
         let info = CLIENTS.get(self, &key)?.ok_or(Stop::Fault(Fault::NotFound))?;
-        let mut found = REPLIES.range(self, &reply_key(client, 0), STEP)?;
+        let mut found = REPLIES.range(self, &short_key(client), STEP)?;
         found.retain(|(key, _)| reply_owner(key) == client);
         for (key, value) in &found {
             REPLIES.remove(self, key)?;
-            self.space_change.add_clients(0, -1);
             self.free_meta(MetaBlock(u64::from_le_bytes(*value)), 1)?;
         }
         if found.len() == STEP {
@@ -104,7 +121,7 @@ impl Txn<'_> {
             self.free_blob(MetaBlock(blob), BlobOwner::client(client))?;
         }
         CLIENTS.remove(self, &key)?;
-        self.space_change.add_clients(-1, 0);
+        self.space_change.clients -= 1;
         Ok(true)
     }
 
@@ -113,16 +130,44 @@ impl Txn<'_> {
     /// # Errors
     /// `Stop` of the blocks read.
     pub fn reply(&mut self, client: ClientId, slot: u32) -> Result<Option<(u32, Vec<u8>)>, Stop> {
-        let Some(value) = REPLIES.get(self, &reply_key(client, slot))? else { return Ok(None) };
-        let at = MetaBlock(u64::from_le_bytes(value));
+        let Some(at) = self.reply_block(&short_key(client))? else { return Ok(None) };
+        if slot >= REPLY_SLOTS {
+            return Ok(None);
+        }
+        let corrupt = |at, what| Stop::Corrupt(at, what);
         let block = self.read_as(at, BlockType::Reply)?;
-        get_reply(block, slot).map_err(|what| Stop::Corrupt(at, what))
+        match get_short(block, slot).map_err(|what| corrupt(at, what))? {
+            ShortReply::None => return Ok(None),
+            ShortReply::Short(seq, bytes) => return Ok(Some((seq, bytes))),
+            ShortReply::Long(_) => {}
+        }
+        let Some(at) = self.reply_block(&long_key(client, slot))? else { return Ok(None) };
+        let block = self.read_as(at, BlockType::Reply)?;
+        get_long(block, slot).map_err(|what| corrupt(at, what))
     }
 
-    /// Stores a reply of at most [`REPLY_MAX`] bytes, in place of the slot's last reply.
+    /// The slots of a client for which a reply is stored.
     ///
     /// # Errors
-    /// `TooBig` if it is longer; `Invalid` for a slot that no client has.
+    /// `Stop` of the blocks read.
+    pub fn replied_slots(&mut self, client: ClientId) -> Result<Vec<u32>, Stop> {
+        let Some(at) = self.reply_block(&short_key(client))? else { return Ok(Vec::new()) };
+        let block = self.read_as(at, BlockType::Reply)?;
+        let is_kept = |slot: &u32| get_short(block, *slot) != Ok(ShortReply::None);
+        Ok((0..REPLY_SLOTS).filter(is_kept).collect())
+    }
+
+    fn reply_block(&self, key: &[u8; REPLY_KEY]) -> Result<Option<MetaBlock>, Stop> {
+        let value = REPLIES.get(self, key)?;
+        Ok(value.map(|value| MetaBlock(u64::from_le_bytes(value))))
+    }
+
+    /// Stores a reply of at most [`REPLY_MAX`] bytes, in place of the slot's last reply. One of at
+    /// most [`SHORT_REPLY_MAX`] bytes takes no space.
+    ///
+    /// # Errors
+    /// `TooBig` if it is longer; `Invalid` for a slot that no client has; `NoSpace` if a long reply
+    /// needs a block, and none but the reserve is free.
     pub fn set_reply(
         &mut self,
         client: ClientId,
@@ -136,12 +181,21 @@ impl Txn<'_> {
         if slot >= REPLY_SLOTS {
             return Err(Stop::Fault(Fault::Invalid));
         }
-        let key = reply_key(client, slot);
-        let at = match REPLIES.get(self, &key)? {
-            Some(value) => MetaBlock(u64::from_le_bytes(value)),
-            None => self.with_reply_reservation(|txn| txn.add_reply_block(&key))?,
+        if bytes.len() > SHORT_REPLY_MAX {
+            let key = long_key(client, slot);
+            let at = match self.reply_block(&key)? {
+                Some(at) => at,
+                None => self.without_reserve(|txn| txn.add_reply_block(&key))?,
+            };
+            put_long(self.write_as(at, BlockType::Reply)?, slot, seq, bytes);
+        }
+        let key = short_key(client);
+        let at = match self.reply_block(&key)? {
+            Some(at) => at,
+            // A repair dropped it.
+            None => self.with_client_reservation(|txn| txn.add_reply_block(&key))?,
         };
-        put_reply(self.write_as(at, BlockType::Reply)?, slot, seq, bytes);
+        put_short(self.write_as(at, BlockType::Reply)?, slot, seq, bytes);
         Ok(())
     }
 
@@ -149,7 +203,6 @@ impl Txn<'_> {
         let at = self.alloc_meta(1, None)?;
         self.init(at, BlockType::Reply)?;
         REPLIES.insert(self, key, &at.0.to_le_bytes())?;
-        self.space_change.add_clients(0, 1);
         Ok(at)
     }
 

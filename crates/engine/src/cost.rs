@@ -6,7 +6,7 @@ pub enum Reserve {
     /// None.
     None,
     /// Those that freeing space may need. Not those for content that outgrew its slot, nor blocks
-    /// that are reserved for the replies of clients.
+    /// that are reserved for clients.
     ToFree,
     /// All: the operation is a replay, and had room when it ran first.
     Replay,

@@ -7,6 +7,8 @@
 //! These tests do not cover damage of stable data by a device.
 
 mod depth;
+mod journal;
+mod relocate;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +19,7 @@ use types::{Duration, MetaBlock, ShardId, Uuid};
 
 use crate::btree::Tree;
 use crate::cost::{Cost, Reserve};
+use crate::device::log::Disks;
 use crate::error::StoreError;
 use crate::format::block::{BlockType, get_u64, put_u64};
 use crate::format::roots::RootId;
@@ -41,27 +44,35 @@ fn small() -> OpenOptions {
 }
 
 async fn open(env: &Env) -> Result<Store, StoreError> {
-    let disk = env.open_disk("meta", WRITE).await.unwrap();
-    Store::open(env, &disk, small()).await
+    Store::open(env, disks(env).await, small()).await
+}
+
+/// The metadata device, and that of its journal if the world has one.
+async fn disks(env: &Env) -> Disks {
+    let home = env.open_disk("meta", WRITE).await.unwrap();
+    Disks { home, log: env.open_disk("log", WRITE).await.ok() }
 }
 
 fn formatted(log_bytes: u64) -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk("meta", SIZE);
     world.run(|env| async move {
-        let disk = env.open_disk("meta", WRITE).await.unwrap();
-        let options = FormatOptions {
-            name: "home",
-            uuid: Uuid([9; 16]),
-            shard: ShardId(3),
-            log_bytes,
-            features: crate::format::features::Features::NONE,
-            force: false,
-        };
-        let store = Store::begin_format(&env, &disk, &options).await.unwrap();
-        store.end_format().await.unwrap();
+        format(&env, log_bytes).await;
     });
     disk
+}
+
+async fn format(env: &Env, log_bytes: u64) {
+    let options = FormatOptions {
+        name: "home",
+        uuid: Uuid([9; 16]),
+        shard: ShardId(3),
+        log_bytes,
+        features: crate::format::features::Features::NONE,
+        force: false,
+    };
+    let store = Store::begin_format(env, disks(env).await, &options).await.unwrap();
+    store.end_format().await.unwrap();
 }
 
 fn long_value(value: u64) -> [u8; 100] {

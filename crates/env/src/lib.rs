@@ -34,7 +34,7 @@ pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};
 pub use os::signal::asked_to_stop;
-pub use os::{run, run_group};
+pub use os::{raise_open_files, run, run_group};
 
 /// The driver that a production executor uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

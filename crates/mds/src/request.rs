@@ -10,7 +10,7 @@ mod locks;
 
 use std::rc::Rc;
 
-use mfs::{Cost, Reserve, Stop, StoreError, Txn};
+use mfs::{Cost, GRANT_PIECES, Reserve, Stop, StoreError, Txn};
 use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Reply, Request};
 use proto::operation::{Class, Grace, Repeat};
 use types::limits::COMPOUND_OPS_MAX;
@@ -406,7 +406,7 @@ impl Execution {
         let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
         let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable };
         self.session.set_unreachable(wanted.unreachable);
-        let mut round = 0;
+        let (mut round, mut most) = (0, GRANT_PIECES);
         loop {
             round += 1;
             let kept = self.kept_outcome(index).is_some();
@@ -414,9 +414,13 @@ impl Execution {
                 if kept {
                     return run_op(cx, txn, index, op);
                 }
-                space::grant(cx, txn, &wanted)
+                space::grant(cx, txn, &wanted, most)
             });
             match granted.await {
+                // There may be no block for the reply to a grant of several runs.
+                Err(Fault::NoSpace) if most > 1 && self.server.space.metadata_is_short() => {
+                    (round, most) = (round - 1, 1);
+                }
                 Err(Fault::NoSpace) if round < SPACE_ROUNDS => {
                     self.make_room(wanted.unreachable).await
                 }

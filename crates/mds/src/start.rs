@@ -107,6 +107,7 @@ async fn first(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
 }
 
 async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
+    let mut fails = false;
     loop {
         let stop = server.runtime.stopped();
         if server.runtime.is_stopping() {
@@ -116,9 +117,17 @@ async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
         first(async { accepted = Some(listener.accept().await) }, stop).await;
         let Some(accepted) = accepted else { return };
         match accepted {
-            Ok(stream) => server.runtime.env.spawn(session::server::serve(server.clone(), stream)),
+            Ok(stream) => {
+                fails = false;
+                server.runtime.env.spawn(session::server::serve(server.clone(), stream));
+            }
             Err(error) => {
-                server.runtime.log(&format!("cannot accept a connection: {error}"));
+                if !std::mem::replace(&mut fails, true) {
+                    let (text, count) = (error.to_string(), server.sessions.len());
+                    server.runtime.log(&format!(
+                        "cannot accept a connection ({text}), with {count} clients; it tries again until it can"
+                    ));
+                }
                 server.runtime.env.sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -10,6 +10,7 @@ pub mod fsck;
 mod golden;
 pub mod handle;
 pub mod inspect;
+pub mod journal;
 pub mod layouts;
 pub mod mkfs;
 pub mod names;
@@ -42,7 +43,7 @@ pub use names::{
     SubdirCursor, Subdirectory,
 };
 pub use open::OpenOptions;
-pub use space::{ALL_FILES, BlockOwner, PagState};
+pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, PagState};
 pub use txn::Txn;
 pub use volatile::VolatileState;
 pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

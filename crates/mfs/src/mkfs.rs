@@ -6,7 +6,7 @@
 //!   device has no label, or carries a whole file system;
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
-use env::{Disk, Env};
+use env::Env;
 use types::{Attr, DirNo, FileKind, Ino, ShardId, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
@@ -17,6 +17,7 @@ use crate::handle::Mfs;
 use crate::trees::{CHUNKS, INODES, NEXT_CHUNK, NEXT_CLIENT, insert_zero_entries};
 use crate::txn::Txn;
 use engine::cost::Cost;
+use engine::device::log::Disks;
 use engine::error::{Stop, StoreError};
 use engine::format::block::BlockType;
 use engine::format::features::Features;
@@ -40,13 +41,18 @@ pub struct FormatOptions {
 }
 
 impl Mfs {
-    /// Makes a new, empty file system on `disk`, and leaves it closed. It has shard 0.
+    /// Makes a new, empty file system on `disks`, and leaves it closed. It has shard 0. The device
+    /// of the log, if there is one, becomes its journal.
     ///
     /// # Errors
     /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
     /// option is invalid; `Io`.
-    pub async fn format(env: &Env, disk: &Disk, options: &FormatOptions) -> Result<(), StoreError> {
-        Mfs::format_shard(env, disk, ShardId(0), options).await
+    pub async fn format(
+        env: &Env,
+        disks: impl Into<Disks>,
+        options: &FormatOptions,
+    ) -> Result<(), StoreError> {
+        Mfs::format_shard(env, disks, ShardId(0), options).await
     }
 
     /// As [`Mfs::format`], of the metadata that is `shard` of its file system.
@@ -55,7 +61,7 @@ impl Mfs {
     /// As [`Mfs::format`].
     pub async fn format_shard(
         env: &Env,
-        disk: &Disk,
+        disks: impl Into<Disks>,
         shard: ShardId,
         options: &FormatOptions,
     ) -> Result<(), StoreError> {
@@ -68,7 +74,7 @@ impl Mfs {
             features: *features,
             force: *force,
         };
-        let mfs = Mfs::over(Store::begin_format(env, disk, &empty).await?);
+        let mfs = Mfs::over(Store::begin_format(env, disks, &empty).await?);
         mfs.run(Cost::STEP, |txn| write_initial_content(txn, options)).await?;
         mfs.end_format().await
     }

@@ -1,14 +1,14 @@
 //! Opens the metadata file system.
 
-use env::{Disk, Env};
+use env::Env;
 use types::Duration;
 
 use crate::handle::Mfs;
 use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
 use crate::volatile::maps::MapLimits;
 use crate::volatile::placement::DirPlacement;
-use engine::device::Device;
 use engine::device::label::LabelCondition;
+use engine::device::log::{Devices, Disks};
 use engine::error::StoreError;
 use engine::format::features::Feature;
 use engine::store::Store;
@@ -81,23 +81,27 @@ impl OpenOptions {
 }
 
 impl Mfs {
-    /// Opens the file system on `disk`, recovering it if it was not closed.
+    /// Opens the file system on `disks`, recovering it if it was not closed.
     ///
     /// # Errors
-    /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
-    /// `DamagedLog`.
-    pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Mfs, StoreError> {
-        let store = Store::open(env, disk, options.engine()).await?;
+    /// `Refused` if the device is not a whole Redbud metadata device, or the log not its own;
+    /// `Io`; `Corrupt`; `DamagedLog`.
+    pub async fn open(
+        env: &Env,
+        disks: impl Into<Disks>,
+        options: OpenOptions,
+    ) -> Result<Mfs, StoreError> {
+        let store = Store::open(env, disks, options.engine()).await?;
         Ok(Mfs::with_options(store, options))
     }
 
     /// Opens the file system on a device whose label the caller has checked.
     pub(crate) async fn open_unlabelled(
-        device: Device,
+        devices: Devices,
         options: OpenOptions,
         label: LabelCondition,
     ) -> Result<Mfs, StoreError> {
-        let store = Store::open_unlabelled(device, options.engine(), label).await?;
+        let store = Store::open_unlabelled(devices, options.engine(), label).await?;
         Ok(Mfs::with_options(store, options))
     }
 

@@ -26,7 +26,7 @@ use crate::wire::{Malformed, Reader, Wire};
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RBd1");
 /// Bytes before the payload.
 pub const HEADER: usize = 12;
-/// Capacity that an empty decoder keeps.
+/// Capacity that an empty decoder keeps, unless its user wants less.
 const SPARE_MAX: usize = 1 << 20;
 /// Id of [`Message::Request`] on the wire.
 const REQUEST: u16 = 4;
@@ -83,7 +83,15 @@ impl<P: Peer> Decoder<P> {
 
     /// Lends the buffer for a read that appends to it; [`Decoder::restore`] returns it.
     pub fn lend(&mut self) -> Vec<u8> {
+        self.lend_within(SPARE_MAX)
+    }
+
+    /// As [`Decoder::lend`]; an empty buffer keeps at most the capacity `spare`.
+    pub fn lend_within(&mut self, spare: usize) -> Vec<u8> {
         self.compact();
+        if self.bytes.is_empty() && self.bytes.capacity() > spare {
+            self.bytes = Vec::new();
+        }
         std::mem::take(&mut self.bytes)
     }
 
@@ -153,9 +161,6 @@ impl<P: Peer> Decoder<P> {
             self.bytes.drain(..self.start);
         }
         self.start = 0;
-        if self.bytes.is_empty() && self.bytes.capacity() > SPARE_MAX {
-            self.bytes = Vec::new();
-        }
     }
 }
 

@@ -322,7 +322,9 @@ impl LeaseTable {
     /// Pending recalls of `client`, to be pushed again on a new connection.
     pub fn unanswered(&self, client: ClientId) -> Vec<Recall> {
         let mut out: Vec<Recall> = Vec::new();
-        for (&ino, holders) in &self.inodes {
+        // A client that greets a restarted server holds nothing yet.
+        let some = if self.count(client) == 0 { None } else { Some(&self.inodes) };
+        for (&ino, holders) in some.into_iter().flatten() {
             if let Some(h) = holders.get(client).filter(|h| !h.recalled.is_empty()) {
                 let range = self.recalled_range(client, ino);
                 out.push(Recall { client, ino, seq: h.seq, take: h.recalled, range });

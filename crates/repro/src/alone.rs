@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use env::{Disk, DiskOptions, DriverKind, Env};
 use mfs::SlotFeatures;
+use mfs::journal::Disks;
 use mfs::{Cost, Features, FormatOptions, Mfs, SlotSize, Stop, StoreError};
 use serde::Serialize;
+use types::limits::BLOCK_U64;
 use types::{Attr, Fault, FileKind, Ino, Instant, Uuid};
 
 use crate::layouts::bed::broken;
@@ -36,6 +38,7 @@ pub struct Took {
 /// A file that goes with this value.
 pub struct Image {
     path: PathBuf,
+    journal: Option<PathBuf>,
     log_bytes: u64,
     slots: SlotSize,
 }
@@ -49,30 +52,56 @@ impl Image {
         let path = dir.join(format!("redbud-{what}-{}.img", std::process::id()));
         let bytes = log_bytes + REST + files * EACH_SLOTS * slots.share() as u64;
         let made = std::fs::File::create(&path);
-        let image = Image { path, log_bytes, slots };
+        let image = Image { path, journal: None, log_bytes, slots };
         made.and_then(|file| file.set_len(bytes)).map_err(|error| image.wrong(&error))?;
         Ok(image)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the log into a file of its own beside it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn with_journal(mut self) -> Res<Image> {
+        let path = self.path.with_extension("journal");
+        let made = std::fs::File::create(&path);
+        self.journal = Some(path);
+        let bytes = self.log_bytes + 4 * BLOCK_U64;
+        made.and_then(|file| file.set_len(bytes)).map_err(|error| self.wrong(&error))?;
+        Ok(self)
     }
 
     fn wrong(&self, error: &std::io::Error) -> BenchError {
         BenchError(format!("{}: {error}", self.path.display()))
     }
 
-    /// Runs a stage with the disk, in a world of its own.
+    /// Runs a stage with the disks, in a world of its own.
     ///
     /// # Errors
     /// Those of the stage.
     pub fn staged<T: 'static, F: Future<Output = Res<T>>>(
         &self,
-        stage: impl FnOnce(Env, Disk) -> F,
+        stage: impl FnOnce(Env, Disks) -> F,
     ) -> Res<T> {
-        let path = self.path.display().to_string();
         let ran = env::run(DriverKind::Auto, |env| async move {
-            let options = DiskOptions { write: true, exclusive: false };
-            let disk = env.open_disk(&path, options).await;
-            stage(env, disk.map_err(|error| self.wrong(&error))?).await
+            let home = self.open(&env, &self.path).await?;
+            let log = match &self.journal {
+                Some(path) => Some(self.open(&env, path).await?),
+                None => None,
+            };
+            stage(env, Disks { home, log }).await
         });
         ran.map_err(|error| BenchError(format!("running the store: {error}"))).flatten()
+    }
+
+    async fn open(&self, env: &Env, path: &Path) -> Res<Disk> {
+        let options = DiskOptions { write: true, exclusive: false };
+        let disk = env.open_disk(&path.display().to_string(), options).await;
+        disk.map_err(|error| self.wrong(&error))
     }
 
     /// As a store is formatted that lies there.
@@ -90,8 +119,10 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            bench::tell(&format!("repro: {} is left: {error}", self.path.display()));
+        for path in std::iter::once(&self.path).chain(&self.journal) {
+            if let Err(error) = std::fs::remove_file(path) {
+                bench::tell(&format!("repro: {} is left: {error}", path.display()));
+            }
         }
     }
 }

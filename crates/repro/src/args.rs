@@ -49,6 +49,8 @@ pub enum Command {
     Mfs(MfsArgs),
     /// Many files by the metadata server alone
     Mds(MdsArgs),
+    /// Many clients at one metadata server: memory of each, and greetings after a restart
+    Greet(GreetArgs),
     /// PostMark, on every layout
     Postmark(PostmarkArgs),
     /// Web content, on every layout
@@ -69,6 +71,13 @@ pub enum Command {
 /// What a process does for another one that measures.
 #[derive(Subcommand, Debug)]
 pub enum Part {
+    /// The metadata server of `repro greet`
+    Server {
+        /// The file with the store
+        image: PathBuf,
+        /// Where it listens
+        listen: String,
+    },
     /// One load generator
     Worker {
         /// What it does, as JSON
@@ -248,6 +257,9 @@ pub struct MfsArgs {
     /// Log of the store
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     pub log: u64,
+    /// Put the log into a file of its own
+    #[arg(long)]
+    pub journal: bool,
     /// Cache of the store, and of the check
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub cache: u64,
@@ -299,6 +311,25 @@ pub struct MdsArgs {
     /// Size of directory slots
     #[arg(long, default_value = "512")]
     pub slot: mfs::SlotSize,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro greet`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes one sparse file in DIR and removes it at the end. The server is a process of its own; it
+is killed when all clients have a session, and they all come back to its successor. A process
+that may have fewer open files than clients keeps as many connected, and the others part.
+Root is not needed. docs/BENCHMARKS.md says how to read it.")]
+pub struct GreetArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Clients
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=types::limits::SESSIONS_MAX as u64))]
+    pub clients: u64,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -10,10 +10,10 @@ use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{F4, F5, F9};
 use repro::layouts::{Ground, Settings};
-use repro::{aging, inline, metarates, mfs, placement, price, server, small};
+use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small};
 
 use crate::args::{
-    Cli, Command, Figure, FigureArgs, InlineArgs, MdsArgs, MetaratesArgs, MfsArgs, Part,
+    Cli, Command, Figure, FigureArgs, GreetArgs, InlineArgs, MdsArgs, MetaratesArgs, MfsArgs, Part,
     PlacementArgs, PolygraphArgs, PostmarkArgs, PriceArgs, SmallArgs, SourceArgs,
 };
 
@@ -33,10 +33,12 @@ pub fn run(cli: &Cli) -> Res<()> {
         Command::Inline(args) => inline_of(args),
         Command::Mfs(args) => mfs_of(args),
         Command::Mds(args) => mds_of(args),
+        Command::Greet(args) => greet_of(args),
         Command::Postmark(args) => postmark(args),
         Command::Polygraph(args) => polygraph(args),
         Command::Source(args) => source(args),
         Command::Price(args) => price_of(args),
+        Command::Bench { part: Part::Server { image, listen } } => greet::serve(image, listen),
         Command::Bench { part: Part::Worker { job } } => worker::run(job).map_err(BenchError),
     }
 }
@@ -222,6 +224,7 @@ fn mfs_of(args: &MfsArgs) -> Res<()> {
         in_flight: args.in_flight,
         commit: args.commit,
         log_bytes: args.log,
+        journal: args.journal,
         cache_bytes: args.cache as usize,
         jobs: args.jobs.iter().map(|&jobs| usize::from(jobs)).collect(),
         slots: args.slot,
@@ -243,6 +246,13 @@ fn mds_of(args: &MdsArgs) -> Res<()> {
         slots: args.slot,
     };
     let found = server::measure(&plan)?;
+    keep(args.json.as_deref(), &found.to_json(), &found.text())
+}
+
+fn greet_of(args: &GreetArgs) -> Res<()> {
+    check_dir(&args.dir)?;
+    let (dir, clients, program) = (args.dir.clone(), args.clients, this_program());
+    let found = greet::measure(&greet::Plan { dir, clients, program })?;
     keep(args.json.as_deref(), &found.to_json(), &found.text())
 }
 

@@ -16,6 +16,7 @@
 pub mod aging;
 pub mod alone;
 pub mod figures;
+pub mod greet;
 pub mod inline;
 pub mod layouts;
 pub mod metarates;

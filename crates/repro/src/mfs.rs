@@ -10,8 +10,9 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use env::{Disk, Env};
+use env::Env;
 use mfs::fsck::{FsckOptions, Report, fsck};
+use mfs::journal::Disks;
 use mfs::{Cost, FormatOptions, Mfs, OpenOptions, SlotSize, StoreError, Txn};
 use serde::Serialize;
 use types::{Duration, FileKind, Ino, Instant, Transno};
@@ -43,6 +44,8 @@ pub struct Plan {
     pub commit: Duration,
     /// Bytes of the log.
     pub log_bytes: u64,
+    /// Does the log lie in a file of its own?
+    pub journal: bool,
     /// Bytes of the store's cache, and of the check's.
     pub cache_bytes: usize,
     /// Threads of the check; one check with each.
@@ -94,8 +97,11 @@ pub struct Checked {
 /// # Errors
 /// The store or the file.
 pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
-    let image = Image::make(&plan.dir, "mfs", plan.log_bytes, plan.files, plan.slots)?;
-    let mut found = image.staged(|env, disk| made(env, disk, image.format(), plan.clone()))?;
+    let mut image = Image::make(&plan.dir, "mfs", plan.log_bytes, plan.files, plan.slots)?;
+    if plan.journal {
+        image = image.with_journal()?;
+    }
+    let mut found = image.staged(|env, disks| made(env, disks, image.format(), plan.clone()))?;
     progress(&format!(
         "{} files in {:.1} s ({:.1} s of processor), log of {} MiB",
         plan.files,
@@ -104,13 +110,13 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
         found.redo_bytes >> 20
     ));
     let cache_bytes = plan.cache_bytes;
-    found.redo = image.staged(|env, disk| opened(env, disk, cache_bytes, true))?;
-    found.recover = image.staged(|env, disk| opened(env, disk, cache_bytes, false))?;
+    found.redo = image.staged(|env, disks| opened(env, disks, cache_bytes, true))?;
+    found.recover = image.staged(|env, disks| opened(env, disks, cache_bytes, false))?;
     progress(&format!("redone in {:.2} s", found.redo.seconds));
     for &jobs in &plan.jobs {
         forget_peak();
         let options = FsckOptions { cache_bytes, jobs, ..FsckOptions::default() };
-        let (took, report) = image.staged(|env, disk| checked(env, disk, options))?;
+        let (took, report) = image.staged(|env, disks| checked(env, disks, options))?;
         let problems = report.problems.len() as u64 + report.omitted;
         let inodes = report.counts.inodes;
         found.fsck.push(Checked { jobs, took, memory: peak(), inodes, problems });
@@ -199,12 +205,12 @@ impl Maker {
 }
 
 /// Formats the disk and makes the files; the store is lost with a log that is as full as it was.
-async fn made(env: Env, disk: Disk, format: FormatOptions, plan: Plan) -> Res<Found> {
+async fn made(env: Env, disks: Disks, format: FormatOptions, plan: Plan) -> Res<Found> {
     let wrong = |error: StoreError| broken("making files", &error);
-    Mfs::format(&env, &disk, &format).await.map_err(wrong)?;
+    Mfs::format(&env, &disks, &format).await.map_err(wrong)?;
     let (cache_bytes, commit_interval) = (plan.cache_bytes, plan.commit);
     let options = OpenOptions { cache_bytes, commit_interval, ..OpenOptions::default() };
-    let mfs = Mfs::open(&env, &disk, options).await.map_err(wrong)?;
+    let mfs = Mfs::open(&env, &disks, options).await.map_err(wrong)?;
     let count = plan.files.div_ceil(plan.per_directory.max(1));
     let dirs = directories(&env, &mfs, count).await?;
     let (files, in_flight) = (plan.files, plan.in_flight);
@@ -243,19 +249,19 @@ async fn made(env: Env, disk: Disk, format: FormatOptions, plan: Plan) -> Res<Fo
     })
 }
 
-async fn opened(env: Env, disk: Disk, cache_bytes: usize, read_only: bool) -> Res<Took> {
+async fn opened(env: Env, disks: Disks, cache_bytes: usize, read_only: bool) -> Res<Took> {
     let wrong = |error: StoreError| broken("opening", &error);
     let clocks = Clocks::begin(&env);
     let options = OpenOptions { cache_bytes, read_only, ..OpenOptions::default() };
-    let mfs = Mfs::open(&env, &disk, options).await.map_err(wrong)?;
+    let mfs = Mfs::open(&env, &disks, options).await.map_err(wrong)?;
     let took = clocks.took();
     mfs.close().await.map_err(wrong)?;
     Ok(took)
 }
 
-async fn checked(env: Env, disk: Disk, options: FsckOptions<'_>) -> Res<(Took, Report)> {
+async fn checked(env: Env, disks: Disks, options: FsckOptions<'_>) -> Res<(Took, Report)> {
     let clocks = Clocks::begin(&env);
-    let report = fsck(&env, &disk, options).await.map_err(|error| broken("checking", &error))?;
+    let report = fsck(&env, &disks, options).await.map_err(|error| broken("checking", &error))?;
     Ok((clocks.took(), report))
 }
 

@@ -75,7 +75,7 @@ pub struct Found {
 /// The file, the store or the server.
 pub fn measure(plan: &Plan) -> Res<Found> {
     let image = Image::make(&plan.dir, "mds", plan.log_bytes, plan.files, plan.slots)?;
-    image.staged(|env, disk| served(env, disk, image.format(), plan.clone()))
+    image.staged(|env, disks| served(env, disks.home, image.format(), plan.clone()))
 }
 
 async fn served(env: Env, disk: Disk, format: FormatOptions, plan: Plan) -> Res<Found> {

@@ -15,6 +15,7 @@ fn plan(files: u64, in_flight: u64) -> Plan {
         cache_bytes: 32 << 20,
         jobs: vec![1, 2, 4],
         slots: mfs::SlotSize::default(),
+        journal: false,
     }
 }
 

@@ -14,6 +14,7 @@ use types::{Duration, PagId};
 use crate::cluster::{Cluster, SERVER};
 use crate::events::Event;
 use crate::faults::Injector;
+use crate::fleet::Fleet;
 use crate::history::History;
 use crate::mount::Mount;
 
@@ -69,15 +70,6 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
-    /// Waits until every client that took the data device for dead has looked at it again.
-    async fn device_is_back(&self) {
-        let until = self.cluster.env.now() + RETURN;
-        let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
-        while self.cluster.env.now() < until && self.fleet.mounts().iter().any(is_absent) {
-            self.cluster.env.sleep(SETTLING).await;
-        }
-    }
-
     /// A data device fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
         let zone = self.any_zone(None, &mut self.aside());
@@ -94,7 +86,7 @@ impl Injector {
         self.pause(most).await;
         disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
-        self.device_is_back().await;
+        device_is_back(&self.cluster, &self.fleet).await;
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);
     }
@@ -153,15 +145,14 @@ impl Injector {
         match self.rng.below(4) {
             0 => {
                 self.pause(5_000).await;
-                revive(&self.cluster, &self.history, &self.dead, &place).await;
+                self.revival().revive(&place).await;
             }
             1 | 2 => {
                 let time = Duration::from_millis(self.rng.below(DEAD_MS));
-                let (cluster, history) = (self.cluster.clone(), self.history.clone());
-                let (dead, env) = (self.dead.clone(), self.cluster.env.clone());
-                env.clone().spawn(async move {
-                    env.sleep(time).await;
-                    revive(&cluster, &history, &dead, &place).await;
+                let revival = self.revival();
+                self.cluster.env.spawn(async move {
+                    revival.cluster.env.sleep(time).await;
+                    revival.revive(&place).await;
                 });
             }
             // The end of the faults does.
@@ -173,31 +164,58 @@ impl Injector {
     pub(crate) async fn devices_come_back(&self) {
         let dead: Vec<DeadFor> = self.dead.borrow().clone();
         for place in dead {
-            revive(&self.cluster, &self.history, &self.dead, &place).await;
+            self.revival().revive(&place).await;
         }
     }
 }
 
-/// A dead device comes back with what it held, unless it has already.
-async fn revive(
-    cluster: &Cluster,
-    history: &History,
-    dead: &Rc<RefCell<Vec<DeadFor>>>,
-    place: &DeadFor,
-) {
-    let before = dead.borrow().len();
-    dead.borrow_mut().retain(|other| other != place);
-    if dead.borrow().len() == before {
-        return;
+/// What brings dead devices back.
+struct Revival {
+    cluster: Cluster,
+    fleet: Fleet,
+    history: History,
+    dead: Rc<RefCell<Vec<DeadFor>>>,
+}
+
+impl Injector {
+    fn revival(&self) -> Revival {
+        Revival {
+            cluster: self.cluster.clone(),
+            fleet: self.fleet.clone(),
+            history: self.history.clone(),
+            dead: self.dead.clone(),
+        }
     }
-    let (zone, node) = place;
-    // A power cut may have replaced the device meanwhile: that one works.
-    cluster.device(*zone).set_dead_for(node.as_deref(), false);
-    cluster.env.sleep(SETTLING).await;
-    cluster.events.line(&format!("the device of data zone {zone} is back"));
-    cluster.events.emit(Event::Troubled(Some(*zone), false));
-    if START_NEEDS_DEVICES {
-        cluster.devices_fail(false);
+}
+
+impl Revival {
+    /// A dead device comes back with what it held, unless it has already.
+    async fn revive(&self, place: &DeadFor) {
+        let before = self.dead.borrow().len();
+        self.dead.borrow_mut().retain(|other| other != place);
+        if self.dead.borrow().len() == before {
+            return;
+        }
+        let (zone, node) = place;
+        let cluster = &self.cluster;
+        // A power cut may have replaced the device meanwhile: that one works.
+        cluster.device(*zone).set_dead_for(node.as_deref(), false);
+        cluster.env.sleep(SETTLING).await;
+        cluster.events.line(&format!("the device of data zone {zone} is back"));
+        device_is_back(cluster, &self.fleet).await;
+        cluster.events.emit(Event::Troubled(Some(*zone), false));
+        if START_NEEDS_DEVICES {
+            cluster.devices_fail(false);
+        }
+        self.history.devices_fail(false);
     }
-    history.devices_fail(false);
+}
+
+/// Waits until every client that took a data device for dead has looked at it again.
+async fn device_is_back(cluster: &Cluster, fleet: &Fleet) {
+    let until = cluster.env.now() + RETURN;
+    let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
+    while cluster.env.now() < until && fleet.mounts().iter().any(is_absent) {
+        cluster.env.sleep(SETTLING).await;
+    }
 }

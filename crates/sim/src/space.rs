@@ -25,7 +25,7 @@ use crate::low_space::LowSpace;
 use crate::mount::{Mount, OpenFile};
 use crate::zones::Sizes;
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
-use engine::alloc::reservation::BLOCKS_PER_CLIENT;
+use engine::alloc::reservation::{BLOCKS_PER_CLIENT, nodes};
 
 /// Blocks that one operation may need, and as many for other clients between two samples.
 const LOW_DATA: u64 = 16;
@@ -35,8 +35,6 @@ const LOW_META: u64 = 24;
 const META_BEGUN: u64 = 1060;
 /// A device that is large enough reserves space for at least this many clients.
 const EXPECTED: u64 = 4;
-/// Metadata blocks of each client: the reservation for its replies, and its description.
-const EACH_CLIENT: u64 = BLOCKS_PER_CLIENT + 1;
 /// Interval of samples of free space, beside those at every event.
 const LOOK: Duration = Duration::from_millis(5);
 /// Blocks that trees may keep between two chains.
@@ -55,7 +53,8 @@ pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     let mut rng = SimRng::new(seed ^ 0x0005_face);
     let usual = Sizes::default();
     if rng.one_in(3) {
-        let promised = EACH_CLIENT * EXPECTED.max(clients as u64);
+        let expected = EXPECTED.max(clients as u64);
+        let promised = BLOCKS_PER_CLIENT * expected + nodes(expected);
         let meta = META_BEGUN + promised + promised / 64 + [33, 40, 60][rng.below(3) as usize];
         Sizes { meta, ..usual }
     } else {
@@ -90,7 +89,7 @@ pub fn watch(cluster: &Cluster, history: &History) {
 
 /// Is there no room to reserve for another client, as far as a running server says?
 fn refuses_clients(free: Option<Free>) -> bool {
-    free.is_none_or(|free| free.meta < free.meta_kept + EACH_CLIENT + LOW_META)
+    free.is_none_or(|free| free.meta < free.meta_kept + BLOCKS_PER_CLIENT + LOW_META)
 }
 
 /// Was there no room for another client at some moment since? It may have been created between two
@@ -109,8 +108,8 @@ pub async fn check(cluster: &Cluster, fleet: &Fleet, sizes: &Sizes) -> Result<()
     let mounts = fleet.mounts();
     let (Some(first), Some(last)) = (mounts.first(), mounts.last()) else { return Ok(()) };
     if sizes.is_short_of_metadata() {
-        // Trees keep the blocks that they took. While the zone is full, every client has as many
-        // kept replies as possible.
+        // Trees keep the blocks that they took. While the zone is full, every client
+        // changes something in every slot.
         let mut made = [0; 4];
         let all: [(&Mount, &[Mount]); 4] =
             [(first, &mounts), (last, &[]), (first, &[]), (last, &[])];

@@ -74,7 +74,7 @@ pub const REPLAY_MAX: usize = 65_536;
 /// Bytes of such requests.
 pub const REPLAY_BYTES_MAX: usize = 128 << 20;
 /// Sessions of one server.
-pub const SESSIONS_MAX: usize = 4096;
+pub const SESSIONS_MAX: usize = 32_000;
 /// How long an eviction waits for a data device to flush what the client wrote there in place.
 pub const EVICTION_FLUSH: Duration = Duration::from_secs(5);
 /// Threads that serve one mount.

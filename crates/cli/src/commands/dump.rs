@@ -3,13 +3,13 @@
 
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
 
-use env::{Disk, DriverKind, Env};
+use env::{DriverKind, Env};
 use mfs::dump::Dumped;
 use mfs::{Mfs, OpenOptions};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
-use crate::devices::{open_error, open_exclusive, with_path, zone_devices};
+use crate::devices::{MetadataDisks, open_error, open_metadata, with_path, zone_devices};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
 
@@ -87,10 +87,10 @@ pub fn load(args: &LoadArgs) -> Ended {
         ));
     }
     run(cluster, |env, cluster| async move {
-        let disk = disk(&env, &cluster, true).await?;
+        let disks = disks(&env, &cluster, true).await?;
         let options = OpenOptions { cache_bytes: cluster.cache as usize, ..OpenOptions::default() };
         let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
-        let loaded = mfs::dump::load_onto(&env, &disk, options, &mut input).await;
+        let loaded = mfs::dump::load_onto(&env, &disks, options, &mut input).await;
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
         output::eprint_line(&format!(
             "{}: {} inodes, {} further names, {} segments",
@@ -106,18 +106,17 @@ fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Clust
         .flatten()
 }
 
-async fn disk(env: &Env, cluster: &Cluster, write: bool) -> Result<Disk, Failure> {
-    let path = cluster.metadata.path.display().to_string();
-    let opened = open_exclusive(env, &path, write).await;
+async fn disks(env: &Env, cluster: &Cluster, write: bool) -> Result<MetadataDisks, Failure> {
+    let opened = open_metadata(env, cluster, write).await;
     opened.map_err(|error| failed(open_error(&error, "stop its server first")))
 }
 
 async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
-    let disk = disk(env, cluster, false).await?;
+    let disks = disks(env, cluster, false).await?;
     let cache_bytes = cluster.cache as usize;
     // Reports what is damaged, and dumps everything else.
     let options =
         OpenOptions { cache_bytes, read_only: true, repair: true, ..OpenOptions::default() };
     let path = cluster.metadata.path.display().to_string();
-    Mfs::open(env, &disk, options).await.map_err(|error| failed(with_path(&path, &error)))
+    Mfs::open(env, &disks, options).await.map_err(|error| failed(with_path(&path, &error)))
 }

@@ -14,7 +14,7 @@ use types::PagId;
 
 use crate::args::{Format, FsckArgs};
 use crate::config::Cluster;
-use crate::devices::{open_error, open_exclusive, zone_devices};
+use crate::devices::{open_error, open_metadata, zone_devices};
 use crate::exit::{Ended, Failure, fsck as code};
 use crate::{output, target};
 
@@ -216,9 +216,8 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
         let text = format!("--relabel {id}: the cluster's file has no data zone {id}");
         return Err(Failure::failed("RB-FSCK", text).with_code(code::USAGE));
     }
-    let path = cluster.metadata.path.display().to_string();
-    let opened = open_exclusive(env, &path, repair).await;
-    let disk = opened.map_err(|error| failed(open_error(&error, WHILE_SERVED)))?;
+    let opened = open_metadata(env, cluster, repair).await;
+    let disks = opened.map_err(|error| failed(open_error(&error, WHILE_SERVED)))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
     let paths = cluster.zone_paths();
     let zones = &zone_devices(&paths)[..];
@@ -229,9 +228,9 @@ async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired
         FsckOptions { cache_bytes, progress, on_loss, jobs, zones, name, relabel: &relabel };
     let error = |error: mfs::StoreError| failed(error.to_string());
     if repair {
-        return mfs::fsck::repair(env, &disk, options).await.map_err(error);
+        return mfs::fsck::repair(env, &disks, options).await.map_err(error);
     }
-    let left = mfs::fsck::fsck(env, &disk, options).await.map_err(error)?;
+    let left = mfs::fsck::fsck(env, &disks, options).await.map_err(error)?;
     Ok(Repaired { left, ..Repaired::default() })
 }
 

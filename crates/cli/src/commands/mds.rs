@@ -11,15 +11,18 @@ use mds::{Config, Mds, PagPlace};
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
 use types::PagId;
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK_U64, SESSIONS_MAX};
 use types::units::human_size;
 
 use crate::address;
 use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
-use crate::devices::{open_exclusive, with_path};
+use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
 use crate::{log, notify};
+
+/// Open files of the server beside its clients' connections: devices, listeners, the log.
+const OTHER_FILES: u64 = 64;
 
 /// Runs the server.
 pub fn run(args: &MdsArgs) -> Ended {
@@ -29,6 +32,7 @@ pub fn run(args: &MdsArgs) -> Ended {
         cluster.listen = address::check_address(listen).map_err(Failure::usage)?;
     }
     cluster.cache = args.cache.unwrap_or(cluster.cache);
+    raise_open_files();
     if args.until_eof {
         stop_at_end_of_input();
     }
@@ -47,15 +51,15 @@ fn store_failed(path: &str, error: &StoreError) -> Failure {
 
 async fn serve(env: Env, cluster: &Cluster) -> Ended {
     let path = cluster.metadata.path.display().to_string();
-    let disk =
-        open_exclusive(&env, &path, true).await.map_err(|error| failed(error.to_string()))?;
+    let disks =
+        open_metadata(&env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
     let options = OpenOptions {
         cache_bytes: cluster.cache as usize,
         read_only: false,
         layouts: LayoutLimits { ahead: cluster.layout_ahead, ..LayoutLimits::USUAL },
         ..OpenOptions::default()
     };
-    let opened = Mfs::open(&env, &disk, options).await;
+    let opened = Mfs::open(&env, &disks, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     if let Some(damage) = mfs.label_damage() {
         log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));
@@ -139,6 +143,20 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
         places.push(PagPlace { id: state.id, uuid: state.uuid, path: path.display().to_string() });
     }
     Ok(places)
+}
+
+/// Each client is an open file: the server takes as many as it may have, and says when that is less
+/// than the clients that it could serve.
+fn raise_open_files() {
+    let most = env::raise_open_files();
+    let wanted = SESSIONS_MAX as u64 + OTHER_FILES;
+    if most < wanted {
+        log::line(&format!(
+            "this process may have {most} open files, so at most {} clients can be connected at once; for {SESSIONS_MAX} of them start \
+             it with a limit of {wanted} (LimitNOFILE= of the service, or `ulimit -n`)",
+            most.saturating_sub(OTHER_FILES)
+        ));
+    }
 }
 
 /// Stops the server when all writers have closed the pipe at standard input.

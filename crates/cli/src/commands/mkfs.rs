@@ -19,8 +19,8 @@ use types::units::human_size;
 use types::{Attr, Fault, Ino, PagId, Uuid};
 
 use crate::args::MkfsArgs;
-use crate::config::{Cluster, DATA_MIN, METADATA_MIN, Zone};
-use crate::devices::open_exclusive;
+use crate::config::{Cluster, DATA_MIN, JOURNAL_MIN, METADATA_MIN, Zone};
+use crate::devices::{MetadataDisks, open_exclusive};
 use crate::exit::{Ended, Failure};
 use crate::output;
 
@@ -38,6 +38,9 @@ pub struct Formatted {
     name: String,
     uuid: String,
     metadata: FormattedZone,
+    /// The device of the log, if it is not internal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal: Option<FormattedZone>,
     log_bytes: u64,
     slot_bytes: u64,
     inline_data: bool,
@@ -65,6 +68,9 @@ pub fn run(args: &MkfsArgs) -> Ended {
 fn describe(made: &Formatted) -> String {
     let mut text = format!("file system `{}`, uuid {}\n", made.name, made.uuid);
     let zones = std::iter::once(&made.metadata).chain(&made.data);
+    if let Some(journal) = &made.journal {
+        text += &format!("  journal: {}, {}\n", journal.path, human_size(journal.bytes));
+    }
     for zone in zones {
         let what = zone.pag.map_or("metadata".to_owned(), |pag| format!("data {pag}"));
         text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
@@ -106,6 +112,10 @@ async fn make(
     refuse_twice(cluster)?;
     // Opens and checks all zones before it writes the first.
     let metadata = open(env, &cluster.metadata, Vec::new(), METADATA_MIN, force).await?;
+    let journal = match &cluster.journal {
+        Some(zone) => Some(open(env, zone, Vec::new(), JOURNAL_MIN, force).await?),
+        None => None,
+    };
     let mut data = Vec::new();
     for (zone, pags) in cluster.data_devices() {
         let least = DATA_MIN * pags.len() as u64;
@@ -116,19 +126,28 @@ async fn make(
     for device in &data {
         pags.extend(label(env, cluster, device, uuid).await?);
     }
-    let log_bytes = cluster.log.unwrap_or_else(|| {
+    let internal = cluster.log.unwrap_or_else(|| {
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
     });
     // The content was checked above; the store need not refuse it again.
-    let options =
-        FormatOptions { name: cluster.name.clone(), uuid, log_bytes, pags, features, force: true };
-    Mfs::format(env, &metadata.disk, &options).await.map_err(|error| failed(error.to_string()))?;
-    own_root(env, &metadata.disk).await.map_err(|error| failed(error.to_string()))?;
+    let options = FormatOptions {
+        name: cluster.name.clone(),
+        uuid,
+        log_bytes: internal,
+        pags,
+        features,
+        force: true,
+    };
+    let log = journal.as_ref().map(|opened| opened.disk.clone());
+    let disks = MetadataDisks { home: metadata.disk.clone(), log };
+    Mfs::format(env, &disks, &options).await.map_err(|error| failed(error.to_string()))?;
+    let log_bytes = own_root(env, &disks).await.map_err(|error| failed(error.to_string()))?;
     Ok(Formatted {
         version: 1,
         name: cluster.name.clone(),
         uuid: uuid.to_string(),
         metadata: zone(&metadata, None, 1),
+        journal: journal.as_ref().map(|opened| zone(opened, None, 1)),
         log_bytes,
         slot_bytes: features.slots().share() as u64,
         inline_data: features.has(Feature::INLINE_DATA),
@@ -137,9 +156,10 @@ async fn make(
     })
 }
 
-/// Gives the root directory to the caller's user and group, with the current time.
-async fn own_root(env: &Env, disk: &Disk) -> Result<(), StoreError> {
-    let mfs = Mfs::open(env, disk, OpenOptions::default()).await?;
+/// Gives the root directory to the caller's user and group, with the current time. Returns the
+/// capacity of the log in bytes.
+async fn own_root(env: &Env, disks: &MetadataDisks) -> Result<u64, StoreError> {
+    let mfs = Mfs::open(env, disks, OpenOptions::default()).await?;
     let now = env.wall();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     mfs.run(Cost::SMALL, |txn| {
@@ -148,7 +168,8 @@ async fn own_root(env: &Env, disk: &Disk) -> Result<(), StoreError> {
         txn.names().set_attr(&Attr { uid, gid, atime, mtime, ctime, btime, ..root })
     })
     .await?;
-    mfs.close().await
+    mfs.close().await?;
+    Ok(mfs.superblock().log_bytes())
 }
 
 fn data_zones(opened: &Opened) -> impl Iterator<Item = FormattedZone> + '_ {
@@ -178,22 +199,37 @@ async fn open(
             sizes.0, sizes.1
         )));
     }
-    let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
-    read.map_err(|error| failed(error.to_string()))?;
     if !force {
-        refuse_content(&path, &disk, &head).await?;
+        refuse_used(&path, &disk).await?;
     }
     Ok(Opened { disk, path, pags })
+}
+
+/// Refuses a device that has content.
+pub async fn refuse_used(path: &str, disk: &Disk) -> Result<(), Failure> {
+    let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
+    read.map_err(|error| failed(error.to_string()))?;
+    refuse_content(path, disk, &head).await
+}
+
+/// What tells a file or device apart from others, if it is there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    let device = found.file_type().is_block_device().then(|| found.rdev());
+    Some(device.map_or((found.dev(), found.ino()), |device| (device, 0)))
+}
+
+/// Are these two names of one file or device that is there?
+pub fn is_same(a: &Path, b: &Path) -> bool {
+    identity(a).is_some_and(|found| Some(found) == identity(b))
 }
 
 /// Refuses devices that are one file under two names.
 fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeMap::new();
     let zones = cluster.data_devices().into_iter().map(|(zone, _)| zone);
-    for zone in std::iter::once(&cluster.metadata).chain(zones) {
-        let Ok(found) = std::fs::metadata(&zone.path) else { continue };
-        let device = found.file_type().is_block_device().then(|| found.rdev());
-        let identity = device.map_or((found.dev(), found.ino()), |device| (device, 0));
+    for zone in std::iter::once(&cluster.metadata).chain(&cluster.journal).chain(zones) {
+        let Some(identity) = identity(&zone.path) else { continue };
         if let Some(other) = seen.insert(identity, &zone.path) {
             let remedy = match *other == cluster.metadata.path {
                 true => "clients open data devices, so give the metadata a device of their own",
@@ -207,7 +243,7 @@ fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
 }
 
 /// Creates the file of a zone if it is missing, or extends an empty one of an interrupted mkfs.
-fn create(zone: &Zone) -> Result<(), Failure> {
+pub fn create(zone: &Zone) -> Result<(), Failure> {
     let Some(size) = zone.size else { return Ok(()) };
     let missing = match std::fs::metadata(&zone.path) {
         Ok(found) if found.is_file() && found.len() == 0 => false,

@@ -13,7 +13,7 @@ use types::Ino;
 
 use crate::args::PathArgs;
 use crate::config::Cluster;
-use crate::devices::{open_exclusive, with_path};
+use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
 
@@ -54,11 +54,11 @@ fn failed(text: String) -> Failure {
 
 async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, Failure> {
     let path = cluster.metadata.path.display().to_string();
-    let disk =
-        open_exclusive(env, &path, false).await.map_err(|error| failed(error.to_string()))?;
+    let disks =
+        open_metadata(env, cluster, false).await.map_err(|error| failed(error.to_string()))?;
     let cache_bytes = cluster.cache as usize;
     let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
-    let opened = Mfs::open(env, &disk, options).await;
+    let opened = Mfs::open(env, &disks, options).await;
     let mfs = opened.map_err(|error| failed(with_path(&path, &error)))?;
     let report = match args.all {
         true => every(&mfs, &args.inodes).await,

@@ -18,6 +18,7 @@ const EIO: i32 = 5;
 /// A loop device of `size` bytes with `room` bytes behind it.
 pub struct Fragile {
     small: PathBuf,
+    room: u64,
     pub device: PathBuf,
 }
 
@@ -31,7 +32,7 @@ impl Fragile {
         let image = small.join("image");
         File::create(&image).unwrap().set_len(size).unwrap();
         let device = success(Command::new("losetup").args(["--find", "--show"]).arg(&image));
-        Fragile { small, device: device.trim().into() }
+        Fragile { small, room, device: device.trim().into() }
     }
 
     /// Uses up the room but for `left` bytes, until it is removed.
@@ -48,17 +49,24 @@ impl Fragile {
         let (image, backup) = (self.small.join("image"), self.small.with_extension("backup"));
         let size = fs::metadata(&image).unwrap().len();
         success(Command::new("cp").arg("--sparse=always").arg(&image).arg(&backup));
-        File::options().write(true).open(&image).unwrap().set_len(0).unwrap();
-        // Writers may still take room.
-        let path = self.small.join("filler");
-        let filler = File::create(&path).unwrap();
-        let mut bytes = 0;
-        for piece in [1 << 20, 4096] {
-            while filler.write_all_at(&vec![0; piece], bytes).is_ok() {
-                bytes += piece as u64;
+        let image = File::options().write(true).open(&image).unwrap();
+        // Writers take room until there is none.
+        loop {
+            image.set_len(0).unwrap();
+            if self.resize(4096) {
+                break;
             }
         }
-        Dead { device: self, backup, size, filler: Filler { path, bytes } }
+        image.set_len(0).unwrap();
+        Dead { device: self, backup, size }
+    }
+
+    /// Changes the room behind the device; fails if more is in use.
+    fn resize(&self, room: u64) -> bool {
+        let mut mount = Command::new("mount");
+        let options = format!("remount,size={room}");
+        mount.args(["-o", &options]).arg(&self.small);
+        mount.output().unwrap().status.success()
     }
 }
 
@@ -67,13 +75,12 @@ pub struct Dead<'a> {
     device: &'a Fragile,
     backup: PathBuf,
     size: u64,
-    filler: Filler,
 }
 
 impl Dead<'_> {
     /// The device works again, with the content that it had when it died.
     pub fn revive(self) {
-        self.filler.remove();
+        assert!(self.device.resize(self.device.room), "there is room again");
         let image = self.device.small.join("image");
         success(Command::new("cp").arg("--sparse=always").arg(&self.backup).arg(&image));
         File::options().write(true).open(&image).unwrap().set_len(self.size).unwrap();

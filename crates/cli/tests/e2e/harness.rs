@@ -46,6 +46,8 @@ pub struct Spec {
     pub data_path: Option<PathBuf>,
     /// Where metadata lies, if not in a file of the cluster's.
     pub metadata_path: Option<PathBuf>,
+    /// Size of the file `journal.img` with the log; `None`: the log is internal.
+    pub journal: Option<u64>,
     /// Small files lie with their inodes, as is usual.
     pub inline_data: bool,
     /// Size of slots, as mkfs takes it.
@@ -64,6 +66,7 @@ impl Default for Spec {
             slices: 1,
             data_path: None,
             metadata_path: None,
+            journal: None,
             inline_data: true,
             slot: "512",
             limit: TEST_LIMIT,
@@ -124,6 +127,9 @@ impl Cluster {
             spec.lease.as_millis(),
             zone(spec.metadata_path.as_ref(), "metadata.img", spec.metadata),
         );
+        if let Some(size) = spec.journal {
+            text += &format!("journal = \"journal.img\"\njournal_size = \"{size}\"\n");
+        }
         for (index, size) in spec.data.iter().enumerate() {
             let device = spec.data_path.as_ref().filter(|_| index == 0);
             let zone = zone(device, &format!("data{index}.img"), *size);

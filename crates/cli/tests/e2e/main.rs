@@ -20,6 +20,7 @@ mod damage;
 mod deadlock;
 mod harness;
 mod inline;
+mod journal;
 mod kill;
 mod locks;
 mod missing;

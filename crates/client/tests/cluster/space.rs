@@ -177,3 +177,59 @@ fn orphan_that_only_a_silent_client_has_open_does_not_fill_the_device() {
         assert!(filled + 3 >= capacity, "{filled} of {capacity} MiB");
     });
 }
+
+/// PROTOCOLS 3.8.
+#[test]
+fn removals_and_commits_in_all_slots_go_on_in_a_full_metadata_zone() {
+    for seed in [6, 7] {
+        check(seed, |cluster| async move {
+            let (a, b) = (cluster.mount("a").await, cluster.mount("b").await);
+            let mut open = Vec::new();
+            for n in 0..100 {
+                let (made, opened) = a.create(Ino::ROOT, &format!("{n}"), RDWR).await;
+                a.write(opened.handle, 0, &[1; 4096]).await;
+                a.client.fsync(opened.handle, false).await.unwrap();
+                open.push((made.attr.ino, opened.handle));
+            }
+            let mut filled = 0;
+            let full = loop {
+                let (made, opened) = b.create(Ino::ROOT, &format!("fill{filled}"), RDWR).await;
+                b.close(opened.handle).await;
+                filled += 1;
+                let (ino, value) = (made.attr.ino, vec![7; 60_000]);
+                if let Err(fault) = b.client.setxattr(&ROOT, ino, b"user.a", &value, 0, false).await
+                {
+                    break fault;
+                }
+            };
+            assert_eq!(full, Fault::NoSpace);
+            // In place: no new block is mapped.
+            let mut tasks = Vec::new();
+            for (n, &(ino, handle)) in open.iter().enumerate() {
+                let (a, b) = (a.clone(), b.clone());
+                tasks.push(cluster.env.spawn_join(async move {
+                    a.write(handle, 0, &[2; 4096]).await;
+                    a.client.fsync(handle, false).await.unwrap();
+                    a.close(handle).await;
+                    let mode = client::SetAttrRequest { mode: Some(0o600), ..Default::default() };
+                    b.client.setattr(&ROOT, ino, mode).await.unwrap();
+                    if n % 2 == 0 {
+                        b.unlink(Ino::ROOT, &format!("{n}")).await.unwrap();
+                    }
+                }));
+            }
+            cluster.restart_server().await;
+            for task in tasks {
+                task.await;
+            }
+            cluster.restart_server().await;
+            for n in 0..100 {
+                let there = a.find(Ino::ROOT, &format!("{n}")).await;
+                assert_eq!(there.is_some(), n % 2 == 1, "{n}");
+                if there.is_some() {
+                    assert_eq!(a.get(&format!("{n}")).await, [2; 4096]);
+                }
+            }
+        });
+    }
+}

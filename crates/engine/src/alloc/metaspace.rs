@@ -42,7 +42,7 @@ use types::MetaBlock;
 use types::limits::BLOCK;
 
 use crate::alloc::max_tree::MaxTree;
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::{ClientReservation, expected_clients, nodes};
 pub use crate::format::bitmap::{BITS, bitmap_blocks};
 use crate::format::block::{Block, BlockType, HEADER};
 
@@ -56,7 +56,7 @@ pub struct MetaSpace {
     /// Free blocks that only transactions with a reserve may take, besides those for replies.
     pub reserve: u64,
     /// Free blocks that are reserved for replies.
-    pub reply_reservation: ReplyReservation,
+    pub client_reservation: ClientReservation,
     pub(crate) free: Vec<u32>,
     /// An upper bound for the longest free run of each bitmap block.
     pub(crate) longest: MaxTree,
@@ -76,9 +76,8 @@ pub struct SpaceChange {
     pub(crate) freed: Vec<usize>,
     pub(crate) total: i64,
     pub(crate) cursor: Option<u64>,
-    /// Changes of the numbers of clients and reply blocks.
+    /// Change of the number of clients.
     pub(crate) clients: i64,
-    pub(crate) replies: i64,
 }
 
 impl SpaceChange {
@@ -93,12 +92,6 @@ impl SpaceChange {
         }
     }
 
-    /// Changes the numbers of clients and reply blocks by these.
-    pub(crate) fn add_clients(&mut self, clients: i64, replies: i64) {
-        self.clients += clients;
-        self.replies += replies;
-    }
-
     pub(crate) fn of(&self, index: usize) -> i64 {
         self.free.iter().find(|(at, _)| *at == index).map_or(0, |&(_, sum)| sum)
     }
@@ -109,7 +102,7 @@ impl SpaceChange {
         self.freed.clear();
         self.total = 0;
         self.cursor = None;
-        self.add_clients(-self.clients, -self.replies);
+        self.clients = 0;
     }
 }
 
@@ -118,12 +111,12 @@ impl MetaSpace {
     /// sets its counts.
     pub fn new(first: MetaBlock, blocks: u64) -> MetaSpace {
         let count = bitmap_blocks(blocks) as usize;
-        let reserve = (blocks / 64).clamp(8, 1024);
+        let reserve = (blocks / 64).clamp(8, 1024) + nodes(expected_clients(blocks));
         MetaSpace {
             first,
             blocks,
             reserve,
-            reply_reservation: ReplyReservation::default(),
+            client_reservation: ClientReservation::default(),
             free: vec![0; count],
             longest: MaxTree::new(count),
             total_free: 0,
@@ -145,7 +138,7 @@ impl MetaSpace {
 
     /// Free blocks that ordinary transactions must not take.
     pub fn set_aside(&self) -> u64 {
-        self.reserve + self.reply_reservation.blocks()
+        self.reserve + self.client_reservation.blocks()
     }
 
     /// Counts the free blocks of bitmap block `index`, whose content is `bitmap`.
@@ -170,8 +163,8 @@ impl MetaSpace {
         if let Some(cursor) = change.cursor {
             self.cursor = cursor;
         }
-        self.reply_reservation = self.reply_reservation.with(change.clients, change.replies);
-        self.reply_reservation.reduce_shortfall(self.total_free, self.reserve);
+        self.client_reservation = self.client_reservation.with(change.clients);
+        self.client_reservation.reduce_shortfall(self.total_free, self.reserve);
     }
 }
 

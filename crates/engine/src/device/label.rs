@@ -8,12 +8,15 @@
 //! - no message about a device with a whole superblock, or with a label of Redbud, suggests
 //!   formatting it.
 
-use env::{Disk, Env};
+use env::Env;
 use label::{Contents, Damage, Label, SliceKind, Why};
+use types::Uuid;
 use types::limits::BLOCK_U64;
 
 use crate::device::Device;
 use crate::device::copies::{CopyChoice, choose, read_copies, refused, resized};
+use crate::device::log::{Devices, Disks};
+use crate::device::pairing::{Mismatch, Reason};
 use crate::error::StoreError;
 use crate::format::superblock::Superblock;
 
@@ -44,12 +47,20 @@ impl LabelCondition {
 ///
 /// # Errors
 /// `Refused`, `Io`.
-pub async fn check(env: &Env, disk: &Disk) -> Result<(Device, LabelCondition), StoreError> {
-    let whole = Device::whole(env, disk);
+pub async fn check(
+    env: &Env,
+    disks: impl Into<Disks>,
+) -> Result<(Devices, LabelCondition), StoreError> {
+    let Devices { home, log } = Devices::whole(env, disks);
+    let (home, condition) = check_home(home).await?;
+    Ok((Devices { home, log }, condition))
+}
+
+async fn check_home(whole: Device) -> Result<(Device, LabelCondition), StoreError> {
     if whole.blocks() < 4 {
         return Err(refused(&whole, "too small to be a Redbud metadata device"));
     }
-    match label::read(disk).await {
+    match label::read(&whole.disk).await {
         Ok(found) => {
             let device = metadata_in(&whole, &found.label)?;
             let condition = found.damage.map_or(LabelCondition::Whole, LabelCondition::OneCopy);
@@ -90,6 +101,64 @@ fn metadata_in(whole: &Device, label: &Label) -> Result<Device, StoreError> {
         return Err(resized(whole, label.blocks));
     }
     Ok(Device::of(whole, slice.start, slice.blocks))
+}
+
+/// The slice of the device `whole` that has the journal of these metadata, by its label. Without a
+/// usable label it is the whole device: the journal's header decides.
+///
+/// # Errors
+/// `Refused`.
+pub(crate) async fn journal_in(
+    whole: &Device,
+    superblock: &Superblock,
+) -> Result<Device, StoreError> {
+    let label = match label::read(&whole.disk).await {
+        Ok(found) => found.label,
+        Err(none) => match &none.why {
+            Why::Damaged(_) | Why::Foreign => return Ok(whole.clone()),
+            _ => return Err(refused(whole, &none.to_string())),
+        },
+    };
+    let journals = label.slices.iter().filter_map(|slice| match slice.kind {
+        SliceKind::Journal { metadata, .. } => Some((metadata, slice)),
+        _ => None,
+    });
+    let journals: Vec<_> = journals.collect();
+    let own: Vec<_> = journals.iter().filter(|(of, _)| *of == superblock.metadata).collect();
+    match (&own[..], &journals[..]) {
+        ([(_, one)], _) | ([], [(_, one), ..]) => Ok(Device::of(whole, one.start, one.blocks)),
+        ([(_, first), (_, second), ..], _) => {
+            let (journal, reason) = (
+                superblock.journal.map(|journal| journal.uuid),
+                Reason::Contradiction(first.uuid, second.uuid),
+            );
+            let doubled = Mismatch { metadata: superblock.metadata, journal, reason };
+            Err(refused(whole, &doubled.to_string()))
+        }
+        ([], []) => {
+            let text = format!(
+                "its label says that it holds {} of file system `{}`, and no journal: set `journal` \
+                 in [metadata] of the cluster's file to the device with the journal of metadata {}",
+                label.contents(),
+                label.fs_name,
+                superblock.metadata
+            );
+            Err(refused(whole, &text))
+        }
+    }
+}
+
+/// The label of the metadata, if it is whole and names another journal than their superblock: a
+/// move of the log was interrupted before its end.
+pub async fn wrong_journal(device: &Device, superblock: &Superblock) -> Option<String> {
+    let found = label::read(&device.disk).await.ok()?;
+    let slice = found.label.slices.iter().find(|slice| slice.uuid == superblock.metadata)?;
+    let SliceKind::Metadata { journal, .. } = slice.kind else { return None };
+    let named = superblock.journal.map(|journal| journal.uuid);
+    let text =
+        |uuid: Option<Uuid>| uuid.map_or("no journal".into(), |uuid| format!("journal {uuid}"));
+    (journal != named)
+        .then(|| format!("it names {}, the superblock names {}", text(journal), text(named)))
 }
 
 /// The superblock of a device whose label is all zeros in both places, if both copies of the

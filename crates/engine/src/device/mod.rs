@@ -6,12 +6,14 @@
 
 pub mod copies;
 pub mod label;
+pub mod log;
+pub mod pairing;
 
 use std::collections::VecDeque;
 
 use env::{Disk, Env, IoBuf, Join};
+use types::MetaBlock;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Lsn, MetaBlock};
 
 use crate::error::StoreError;
 use crate::format::block::{self, Block};
@@ -21,6 +23,8 @@ use crate::format::superblock::Superblock;
 pub const RUN_MAX: usize = 256;
 /// Most requests in flight.
 const REQUESTS_MAX: usize = 16;
+/// Bytes of zeros in one write.
+const ZEROS: u64 = 1 << 20;
 
 /// A slice of an open device and the environment that it belongs to.
 #[derive(Clone)]
@@ -115,27 +119,15 @@ impl Device {
         requests.finish().await
     }
 
-    /// Writes `bytes` into the log at position `lsn`, padded to whole blocks.
-    pub(crate) async fn write_log(
-        &self,
-        superblock: &Superblock,
-        lsn: Lsn,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        let mut requests = WriteQueue::new(self);
-        let (mut at, mut rest) = (lsn, bytes);
-        while !rest.is_empty() {
-            let offset = superblock.log_offset(at);
-            let log_end = superblock.bitmap_first.0 * BLOCK_U64;
-            let room = (log_end - offset).min((RUN_MAX * BLOCK) as u64) as usize;
-            let (piece, after) = rest.split_at(room.min(rest.len()));
-            let mut buf = self.env.buffer(piece.len().next_multiple_of(BLOCK));
-            buf[..piece.len()].copy_from_slice(piece);
-            requests.write(offset, buf).await?;
-            at.0 += piece.len() as u64;
-            rest = after;
+    /// Writes zeros to the `len` bytes at `start`, both multiples of 4096.
+    pub(crate) async fn write_zeros(&self, start: u64, len: u64) -> Result<(), StoreError> {
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            let len = (end - at).min(ZEROS);
+            self.write_bytes(at, self.env.buffer(len as usize)).await?;
+            at += len;
         }
-        requests.finish().await
+        Ok(())
     }
 
     /// Writes copy `index` of the superblock.

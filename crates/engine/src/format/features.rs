@@ -13,6 +13,7 @@
 //! | needed | 1, 2, 3 | `slots-1024`, `slots-2048`, `slots-4096` | size of directory slots (7.2), at most one of them; without any 512 bytes |
 //! | needed | 4 | `inline-data` | files may have their block 0 with the inode (7.2); without it none has |
 //! | needed | 5 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
+//! | needed | 6 | `external-log` | the log is a journal on another device or in another slice (4.2) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
@@ -41,6 +42,8 @@ impl Feature {
     pub const INLINE_DATA: Feature = Feature(4);
     /// Files may have layout blocks.
     pub const LAYOUT_BLOCKS: Feature = Feature(5);
+    /// The log is a journal on another device or in another slice.
+    pub const EXTERNAL_LOG: Feature = Feature(6);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -54,6 +57,7 @@ impl Feature {
         (Feature::SLOTS_4096, "slots-4096"),
         (Feature::INLINE_DATA, "inline-data"),
         (Feature::LAYOUT_BLOCKS, "layout-blocks"),
+        (Feature::EXTERNAL_LOG, "external-log"),
     ];
 
     /// Its name, if this release knows it.

@@ -5,6 +5,7 @@ pub mod bitmap;
 pub mod blob;
 pub mod block;
 pub mod features;
+pub mod journal;
 pub mod reply;
 pub mod roots;
 pub mod superblock;

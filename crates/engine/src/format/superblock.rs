@@ -19,8 +19,8 @@
 //! |     48 |    8 | features     | bits that a reader must know                      |
 //! |     56 |   16 | uuid         | the file system                                   |
 //! |     72 |    8 | blocks       | blocks of the slice, block 0 included             |
-//! |     80 |    8 | log_first    | first block of the log                            |
-//! |     88 |    8 | log_blocks   | blocks of the log                                 |
+//! |     80 |    8 | log_first    | first block of the internal log                   |
+//! |     88 |    8 | log_blocks   | blocks of the internal log                        |
 //! |     96 |    8 | bitmap_first | first block of the allocation bitmap              |
 //! |    104 |    8 | roots        | block of the roots                                |
 //! |    112 |    8 | generation   | raised by each write of a copy                    |
@@ -35,7 +35,11 @@
 //! |   1760 |  512 | roots        | copy of the roots as they are at home; all zero: none |
 //! |   2272 |    2 | feature_len  | bytes of `feature_names`, at most 1022            |
 //! |   2274 | 1022 | feature_names | names of the features that it has (3.3)          |
-//! |   3296 |  800 | reserved     | zero                                              |
+//! |   3296 |   16 | metadata     | UUID of the metadata slice                        |
+//! |   3312 |   16 | journal      | UUID of the external log (4.2); zero: it is internal |
+//! |   3328 |    8 | log_generation | generation of the journal's header that the copy knows |
+//! |   3336 |    8 | journal_blocks | blocks of the external log; zero: it is internal |
+//! |   3344 |  752 | reserved     | zero                                              |
 //!
 //! Of two whole copies, the one with the higher generation counts. If either whole copy has a
 //! version or a needed feature that the reader does not know, the reader refuses the device,
@@ -59,7 +63,7 @@ use crate::format::bitmap::bitmap_blocks;
 use crate::format::block::{
     self, Block, BlockType, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64, tag_of,
 };
-use crate::format::features::Features;
+use crate::format::features::{Feature, Features};
 use crate::format::roots::{ROOTS, ROOTS_BLOCK, RootWords, get_words, put_words};
 
 /// Block of the first copy; the second is the last block.
@@ -87,7 +91,11 @@ const EPOCH_ENTRY: usize = 12;
 const ROOTS_COPY: usize = EPOCHS + EPOCHS_MAX * EPOCH_ENTRY;
 const FEATURE_NAMES: usize = ROOTS_COPY + 8 * ROOTS as usize;
 const FEATURE_NAMES_MAX: usize = 1022;
-const END: usize = FEATURE_NAMES + 2 + FEATURE_NAMES_MAX;
+const METADATA: usize = FEATURE_NAMES + 2 + FEATURE_NAMES_MAX;
+const JOURNAL: usize = METADATA + 16;
+const LOG_GENERATION: usize = JOURNAL + 16;
+const JOURNAL_BLOCKS: usize = LOG_GENERATION + 8;
+const END: usize = JOURNAL_BLOCKS + 8;
 /// Bytes that must be zero.
 const RESERVED: [std::ops::Range<usize>; 3] = [45..48, 208..EPOCHS, END..BLOCK];
 
@@ -104,9 +112,9 @@ pub struct Superblock {
     pub shard: ShardId,
     /// Blocks of the slice.
     pub blocks: u64,
-    /// First block of the log.
+    /// First block of the internal log.
     pub log_first: MetaBlock,
-    /// Blocks of the log.
+    /// Blocks of the internal log; they stay set aside while the log is external.
     pub log_blocks: u64,
     /// First block of the bitmap.
     pub bitmap_first: MetaBlock,
@@ -124,6 +132,21 @@ pub struct Superblock {
     pub epochs: Vec<(Epoch, Lsn)>,
     /// The roots as at home; newer ones may be in the log after the tail. All zero: not known.
     pub roots: RootWords,
+    /// UUID of the metadata slice.
+    pub metadata: Uuid,
+    /// The external log; `None`: it is internal.
+    pub journal: Option<Journal>,
+    /// The generation of the newest header of a journal that this copy knows; it never falls.
+    pub log_generation: u64,
+}
+
+/// An external log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Journal {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Blocks of the log.
+    pub blocks: u64,
 }
 
 /// Why a block cannot be used as a superblock.
@@ -172,6 +195,9 @@ impl Superblock {
             epoch: Epoch(0),
             epochs: Vec::new(),
             roots: [0; ROOTS as usize],
+            metadata: uuid,
+            journal: None,
+            log_generation: 0,
         }
     }
 
@@ -180,14 +206,23 @@ impl Superblock {
         self.bitmap_first.0 + bitmap_blocks(self.blocks)
     }
 
-    /// Capacity of the log in bytes.
+    /// Capacity of the log in bytes, wherever it lies.
     pub fn log_bytes(&self) -> u64 {
-        self.log_blocks * BLOCK_U64
+        self.journal.map_or(self.log_blocks, |journal| journal.blocks) * BLOCK_U64
     }
 
-    /// Byte offset on the device of position `lsn`.
+    /// Byte offset on the metadata device of position `lsn` of an internal log.
     pub fn log_offset(&self, lsn: Lsn) -> u64 {
-        self.log_first.0 * BLOCK_U64 + lsn.0 % self.log_bytes()
+        self.log_first.0 * BLOCK_U64 + lsn.0 % (self.log_blocks * BLOCK_U64)
+    }
+
+    /// Puts the log into a journal, or with `None` back into its internal place.
+    pub fn set_journal(&mut self, journal: Option<Journal>) {
+        self.journal = journal;
+        self.features = match journal {
+            Some(_) => self.features.with(Feature::EXTERNAL_LOG),
+            None => self.features.without(Feature::EXTERNAL_LOG),
+        };
     }
 
     /// Block of copy `index` (0 or 1) on a device of `blocks` blocks.
@@ -241,6 +276,12 @@ impl Superblock {
         let names = self.features.encode_names();
         put_u16(block, FEATURE_NAMES, names.len() as u16);
         block[FEATURE_NAMES + 2..][..names.len()].copy_from_slice(&names);
+        block[METADATA..][..16].copy_from_slice(&self.metadata.0);
+        if let Some(journal) = self.journal {
+            block[JOURNAL..][..16].copy_from_slice(&journal.uuid.0);
+            put_u64(block, JOURNAL_BLOCKS, journal.blocks);
+        }
+        put_u64(block, LOG_GENERATION, self.log_generation);
         block::seal(block);
     }
 
@@ -255,8 +296,7 @@ impl Superblock {
             return Err(SuperError::Foreign);
         }
         let damaged = SuperError::Damaged;
-        let mut uuid = Uuid::default();
-        uuid.0.copy_from_slice(&block[56..72]);
+        let uuid = uuid_at(block, 56);
         // Check the version first: it says whether the other fields mean what they mean here.
         if types::crc32c(&block[4..]) != get_u32(block, 0) {
             return Err(damaged("wrong checksum"));
@@ -285,7 +325,13 @@ impl Superblock {
             epoch: Epoch(get_u32(block, 128)),
             epochs: decode_epochs(block).ok_or(damaged("impossible table of epochs"))?,
             roots: get_words(&block[ROOTS_COPY..]),
+            metadata: uuid_at(block, METADATA),
+            journal: decode_journal(block).ok_or(damaged("impossible external log"))?,
+            log_generation: get_u64(block, LOG_GENERATION),
         };
+        if sb.journal.is_some() != features.has(Feature::EXTERNAL_LOG) {
+            return Err(damaged("its features contradict the place of the log"));
+        }
         let log_bytes = sb.log_blocks.checked_mul(BLOCK_U64).ok_or(damaged("impossible log"))?;
         let plan = Superblock::plan(uuid, &sb.name, sb.blocks, log_bytes);
         let place = Superblock::place(index, blocks);
@@ -317,6 +363,22 @@ fn decode_name(block: &Block) -> Option<String> {
     check_fs_name(name).then(|| name.to_owned())
 }
 
+fn uuid_at(block: &Block, at: usize) -> Uuid {
+    let mut uuid = Uuid::default();
+    uuid.0.copy_from_slice(&block[at..at + 16]);
+    uuid
+}
+
+/// The external log, `Some(None)` if the log is internal; `None` if the fields are impossible.
+fn decode_journal(block: &Block) -> Option<Option<Journal>> {
+    let journal = Journal { uuid: uuid_at(block, JOURNAL), blocks: get_u64(block, JOURNAL_BLOCKS) };
+    if journal.uuid == Uuid::default() {
+        return (journal.blocks == 0).then_some(None);
+    }
+    let bytes = journal.blocks.checked_mul(BLOCK_U64)?;
+    (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes).then_some(Some(journal))
+}
+
 fn decode_epochs(block: &Block) -> Option<Vec<(Epoch, Lsn)>> {
     let len = usize::from(get_u16(block, 134));
     if len > EPOCHS_MAX {
@@ -333,7 +395,6 @@ fn decode_epochs(block: &Block) -> Option<Vec<(Epoch, Lsn)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::features::Feature;
 
     fn superblock() -> Superblock {
         let mut sb = Superblock::plan(Uuid([3; 16]), "home", 10_000, 4 << 20).unwrap();
@@ -344,7 +405,33 @@ mod tests {
         sb.features = Features::NONE.with(Feature::INLINE_DATA);
         sb.roots[5] = 77;
         sb.roots[63] = u64::MAX;
+        sb.log_generation = 9;
         sb
+    }
+
+    #[test]
+    fn superblock_with_an_external_log_decodes_and_never_contradicts_itself() {
+        let mut sb = superblock();
+        sb.metadata = Uuid([4; 16]);
+        sb.set_journal(Some(Journal { uuid: Uuid([5; 16]), blocks: 2048 }));
+        assert_eq!(sb.log_bytes(), 2048 * BLOCK_U64);
+        let mut block = [0; BLOCK];
+        sb.encode(0, &mut block);
+        assert_eq!(Superblock::decode(&block, 0, 10_000), Ok(sb.clone()));
+        let impossible = SuperError::Damaged("impossible external log");
+        for (uuid, blocks) in [(0, 2048), (5, 0), (5, u64::MAX)] {
+            let mut strange = block;
+            strange[JOURNAL..][..16].fill(uuid);
+            put_u64(&mut strange, JOURNAL_BLOCKS, blocks);
+            block::seal(&mut strange);
+            assert_eq!(Superblock::decode(&strange, 0, 10_000), Err(impossible.clone()));
+        }
+        sb.set_journal(None);
+        assert_eq!((sb.features, sb.log_bytes()), (superblock().features, 4 << 20));
+        sb.features = sb.features.with(Feature::EXTERNAL_LOG);
+        sb.encode(0, &mut block);
+        let damaged = SuperError::Damaged("its features contradict the place of the log");
+        assert_eq!(Superblock::decode(&block, 0, 10_000), Err(damaged));
     }
 
     #[test]
@@ -372,7 +459,9 @@ mod tests {
     fn superblock_of_sealed_nonsense_is_refused_without_a_panic() {
         let mut block = [0; BLOCK];
         superblock().encode(0, &mut block);
-        for at in (32..232).chain([1759, 2272, 2273, 2274, 2275, 3295, 3296, 4095]) {
+        for at in
+            (32..232).chain([1759, 2272, 2273, 2274, 2275, 3295, 3296, 3312, 3336, 3344, 4095])
+        {
             for value in [0xff, 0x80, 0x7f, 0] {
                 let mut block = block;
                 block[at] = value;

@@ -6,7 +6,7 @@ use env::{IoBuf, Join};
 use types::limits::BLOCK_U64;
 use types::{Bug, Epoch, Lsn, planted};
 
-use crate::device::Device;
+use crate::device::log::LogDevice;
 use crate::error::StoreError;
 use crate::format::superblock::Superblock;
 use crate::log::{GROUP_HEADER, GroupHeader, padded};
@@ -43,7 +43,7 @@ pub(crate) struct LogEnd {
 
 /// Reads the log in large pieces.
 pub(crate) struct LogReader<'a> {
-    device: &'a Device,
+    log: &'a LogDevice,
     superblock: &'a Superblock,
     /// The oldest position that the reader needs.
     oldest: Lsn,
@@ -54,17 +54,17 @@ pub(crate) struct LogReader<'a> {
 }
 
 impl<'a> LogReader<'a> {
-    pub(super) fn new(device: &'a Device, superblock: &'a Superblock) -> LogReader<'a> {
-        LogReader::starting_at(device, superblock, superblock.tail)
+    pub(super) fn new(log: &'a LogDevice, superblock: &'a Superblock) -> LogReader<'a> {
+        LogReader::starting_at(log, superblock, superblock.tail)
     }
 
     /// A reader from `oldest` on, which may be before the tail.
     pub(crate) fn starting_at(
-        device: &'a Device,
+        log: &'a LogDevice,
         superblock: &'a Superblock,
         oldest: Lsn,
     ) -> LogReader<'a> {
-        LogReader { device, superblock, oldest, piece: None, ahead: VecDeque::new() }
+        LogReader { log, superblock, oldest, piece: None, ahead: VecDeque::new() }
     }
 
     /// The whole group at `lsn`, if there is one.
@@ -79,7 +79,7 @@ impl<'a> LogReader<'a> {
     async fn read(&mut self, lsn: Lsn, len: usize, out: &mut Vec<u8>) -> Result<(), StoreError> {
         let (mut at, mut left) = (lsn.0, len);
         while left > 0 {
-            let offset = at % self.superblock.log_bytes();
+            let offset = at % self.log.bytes();
             let start = offset / CHUNK * CHUNK;
             if self.piece.as_ref().is_none_or(|(held, _)| *held != start) {
                 self.piece = Some((start, self.fetch(start).await?));
@@ -101,11 +101,11 @@ impl<'a> LogReader<'a> {
             self.ahead.clear();
             return self.piece_at(start).await;
         }
-        let all = self.superblock.log_bytes().div_ceil(CHUNK) as usize;
+        let all = self.log.bytes().div_ceil(CHUNK) as usize;
         let mut next = self.ahead.back().map_or(start, |(last, _)| self.next_piece(*last));
         while self.ahead.len() < (READ_AHEAD + 1).min(all) {
             let reading = Box::pin(self.piece_at(next));
-            self.ahead.push_back((next, self.device.env.spawn_join(reading)));
+            self.ahead.push_back((next, self.log.device().env.spawn_join(reading)));
             next = self.next_piece(next);
         }
         match self.ahead.pop_front() {
@@ -121,19 +121,18 @@ impl<'a> LogReader<'a> {
     /// Offset of the piece after that at `start`.
     fn next_piece(&self, start: u64) -> u64 {
         let next = start + CHUNK;
-        if next < self.superblock.log_bytes() { next } else { 0 }
+        if next < self.log.bytes() { next } else { 0 }
     }
 
     fn piece_at(&self, start: u64) -> impl Future<Output = Result<IoBuf, StoreError>> + use<> {
-        let len = CHUNK.min(self.superblock.log_bytes() - start) as usize;
-        let place = self.superblock.log_first.0 * BLOCK_U64 + start;
-        let device = self.device.clone();
-        async move { device.read_bytes(place, len).await }
+        let len = CHUNK.min(self.log.bytes() - start) as usize;
+        let log = self.log.clone();
+        async move { log.read(start, len).await }
     }
 
     /// Bytes of the log from `lsn` on that are not from an earlier lap.
     fn room(&self, lsn: Lsn) -> u64 {
-        (self.oldest.0 + self.superblock.log_bytes()).saturating_sub(lsn.0)
+        (self.oldest.0 + self.log.bytes()).saturating_sub(lsn.0)
     }
 
     async fn header(&mut self, lsn: Lsn) -> Result<Option<GroupHeader>, StoreError> {
@@ -142,7 +141,7 @@ impl<'a> LogReader<'a> {
         }
         let mut bytes = Vec::with_capacity(GROUP_HEADER);
         self.read(lsn, GROUP_HEADER, &mut bytes).await?;
-        let log_bytes = self.superblock.log_bytes();
+        let log_bytes = self.log.bytes();
         let header = GroupHeader::decode(&bytes, lsn, self.superblock.uuid, log_bytes);
         Ok(header.filter(|header| padded(u64::from(header.len)) <= self.room(lsn)))
     }

@@ -43,6 +43,7 @@ use types::{Epoch, Lsn, MetaBlock, Uuid};
 
 use crate::cache::Cache;
 use crate::device::Device;
+use crate::device::log::LogDevice;
 use crate::error::StoreError;
 use crate::format::block::{self, lsn_of};
 use crate::format::roots::{ROOTS, ROOTS_BLOCK};
@@ -130,11 +131,12 @@ pub(crate) struct Redone {
 /// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
 pub(crate) async fn redo(
     device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     cache: &mut Cache,
     repair: bool,
 ) -> Result<Redone, StoreError> {
-    let mut reader = LogReader::new(device, superblock);
+    let mut reader = LogReader::new(log, superblock);
     let mut redo = Redo { superblock, cache, at_home: BTreeMap::new(), error: None };
     let mut end = LogEnd { lsn: superblock.tail, previous: Lsn(0), groups: 0 };
     let mut epoch = Epoch(0);
@@ -169,7 +171,7 @@ pub(crate) async fn redo(
     let damaged = check_at_home(device, superblock.uuid, at_home).await?;
     let damage = match damaged.last() {
         Some(&(block, what)) if !repair => return Err(StoreError::corrupt(block, what)),
-        Some(_) => restore_from_log(device, superblock, cache, end.lsn, &damaged).await?,
+        Some(_) => restore_from_log(log, superblock, cache, end.lsn, &damaged).await?,
         None => Vec::new(),
     };
     Ok(Redone { end, newest, damage, roots })
@@ -182,6 +184,7 @@ pub(crate) async fn redo(
 /// `Io`; `DamagedLog` if a group can no longer be read.
 pub(crate) async fn rewrite_newest(
     device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     newest_copy: usize,
     redone: &Redone,
@@ -189,28 +192,28 @@ pub(crate) async fn rewrite_newest(
     let place = Superblock::place(newest_copy, superblock.blocks);
     let copy = device.read(place, 1).await?;
     device.write_bytes(place.0 * BLOCK_U64, copy).await?;
-    let mut reader = LogReader::new(device, superblock);
+    let mut reader = LogReader::new(log, superblock);
     for &lsn in &redone.newest {
         let lost = StoreError::DamagedLog {
             lsn: lsn.0,
             what: "a group that was redone can no longer be read",
         };
         let group = reader.whole_group(lsn).await?.ok_or(lost)?;
-        device.write_log(superblock, lsn, &group).await?;
+        log.write(lsn, &group).await?;
     }
     Ok(())
 }
 
 /// Restores damaged blocks from the log, which ends at `end`; returns the remedy of each.
 async fn restore_from_log(
-    device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     cache: &mut Cache,
     end: Lsn,
     damaged: &[(MetaBlock, &'static str)],
 ) -> Result<Vec<DamagedBlock>, StoreError> {
     let wanted = damaged.iter().map(|&(block, _)| block).collect();
-    let found = salvage(device, superblock, end, &wanted).await?;
+    let found = salvage(log, superblock, end, &wanted).await?;
     let describe = |&(block, what): &(MetaBlock, &'static str)| {
         let remedy = if found.contains_key(&block) { Remedy::Log } else { Remedy::None };
         DamagedBlock { block, what, remedy }

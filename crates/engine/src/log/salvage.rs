@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Lsn, MetaBlock, Uuid};
 
-use crate::device::Device;
+use crate::device::log::LogDevice;
 use crate::error::StoreError;
 use crate::format::block::{self, Block};
 use crate::format::superblock::Superblock;
@@ -30,13 +30,13 @@ struct Salvage<'a> {
 /// # Errors
 /// `Io`.
 pub(crate) async fn salvage(
-    device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     end: Lsn,
     wanted: &BTreeSet<MetaBlock>,
 ) -> Result<BTreeMap<MetaBlock, Box<Block>>, StoreError> {
     let mut salvage = Salvage { wanted, uuid: superblock.uuid, found: BTreeMap::new() };
-    each_group(device, superblock, end, |group| match group {
+    each_group(log, superblock, end, |group| match group {
         Some((group, lsn)) => salvage.group(group, lsn),
         // A gap: what came before it may not be the newest.
         None => {
@@ -53,12 +53,12 @@ pub(crate) async fn salvage(
 /// # Errors
 /// `Io`.
 pub(crate) async fn changed(
-    device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     end: Lsn,
 ) -> Result<BTreeSet<MetaBlock>, StoreError> {
     let mut blocks = BTreeSet::new();
-    each_group(device, superblock, end, |group| match group {
+    each_group(log, superblock, end, |group| match group {
         Some((group, lsn)) => {
             let note = |item: Item<'_>| blocks.extend([item.block]);
             read_group(group, lsn, note).is_ok()
@@ -72,14 +72,14 @@ pub(crate) async fn changed(
 /// Calls `each` with the whole groups of the log, which ends at `end`, in order. It gets `None` for
 /// each block where no group begins, or where it cannot use the group.
 async fn each_group(
-    device: &Device,
+    log: &LogDevice,
     superblock: &Superblock,
     end: Lsn,
     mut each: impl FnMut(Option<(&[u8], Lsn)>) -> bool,
 ) -> Result<(), StoreError> {
-    let oldest = end.0.saturating_sub(superblock.log_bytes()).max(BLOCK_U64);
+    let oldest = end.0.saturating_sub(log.bytes()).max(BLOCK_U64);
     let mut at = Lsn(oldest.next_multiple_of(BLOCK_U64));
-    let mut reader = LogReader::starting_at(device, superblock, at);
+    let mut reader = LogReader::starting_at(log, superblock, at);
     while at < end {
         let group = reader.whole_group(at).await?.filter(|group| {
             at.0 + padded(group.len() as u64) <= end.0 && group.len() >= GROUP_HEADER

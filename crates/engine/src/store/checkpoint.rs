@@ -164,9 +164,19 @@ impl Inner {
         (tail, sweep.is_none() || freed >= log.bytes / TAIL_PARTS)
     }
 
-    /// Writes `tail` to both copies of the superblock, one after the other.
+    /// Writes `tail` to both copies of the superblock, one after the other. Before that, a journal
+    /// gets a header with the generation that they will know.
     async fn move_tail(&self, background: &Background, tail: Lsn) -> Result<(), StoreError> {
-        let device = &background.device;
+        let Background { device, log: window, .. } = background;
+        if window.header().is_some() {
+            let generation = {
+                let state = self.state.borrow();
+                (state.log.tails != [tail; 2]).then_some(state.superblock.log_generation + 1)
+            };
+            let Some(generation) = generation else { return Ok(()) };
+            window.write_header(generation).await?;
+            self.state.borrow_mut().superblock.log_generation = generation;
+        }
         for _ in 0..2 {
             let (superblock, index) = {
                 let mut state = self.state.borrow_mut();

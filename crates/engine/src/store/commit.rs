@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::log::delay::CommitDelay;
 use crate::log::padded;
 use crate::state::State;
-use crate::store::{Inner, Store};
+use crate::store::{Background, Inner, Store};
 
 /// The task writes a group of this size even if no caller waits for it.
 const GROUP_LARGE: usize = 1 << 20;
@@ -112,11 +112,11 @@ impl Inner {
             log.start = Lsn(padded(lsn.0 + bytes.len() as u64));
             (bytes, lsn, log.start)
         };
-        let device = &background.device;
+        let Background { device, log: window, .. } = background;
         let begin = device.env.now();
-        device.write_log(&background.layout, lsn, &bytes).await?;
+        window.write(lsn, &bytes).await?;
         if !planted(Bug::LogNotFlushed) {
-            device.flush().await?;
+            window.flush().await?;
         }
         let now = device.env.now();
         let log = &mut self.state.borrow_mut().log;

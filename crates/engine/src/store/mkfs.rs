@@ -1,19 +1,22 @@
 //! Makes the metadata device of a new file system: superblocks, an empty log, the bitmap and the
 //! roots. The label comes last, so an interrupted format leaves a device that no opening accepts.
 
-use env::{Disk, Env};
-use label::{Label, SliceKind};
+use env::Env;
+use label::{Label, Slice, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{MetaBlock, ShardId, Uuid, check_fs_name};
 
 use crate::alloc::metaspace::{self, MetaSpace};
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::ClientReservation;
 use crate::device::Device;
 use crate::device::copies::refused;
 use crate::device::label::LabelCondition;
+use crate::device::log::{Devices, Disks, LogDevice, journal_of, make_journal, read_headers, room};
+use crate::device::pairing::{Reason, newest};
 use crate::error::StoreError;
 use crate::format::block::{self, BlockType, tag_of};
-use crate::format::features::Features;
+use crate::format::features::{Feature, Features};
+use crate::format::journal::JournalHeader;
 use crate::format::roots::ROOTS_BLOCK;
 use crate::format::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
 use crate::store::Store;
@@ -38,11 +41,9 @@ pub struct FormatOptions<'a> {
 
 /// Least number of blocks left for content.
 const ROOM: u64 = 32;
-/// Bytes of zeros in one write.
-const ZEROS: usize = 1 << 20;
 
 impl Store {
-    /// Makes a new, empty store on `disk`, and opens it. It has no label before
+    /// Makes a new, empty store on `disks`, and opens it. It has no label before
     /// [`Store::end_format`].
     ///
     /// # Errors
@@ -50,17 +51,28 @@ impl Store {
     /// option is invalid; `Io`.
     pub async fn begin_format(
         env: &Env,
-        disk: &Disk,
+        disks: impl Into<Disks>,
         options: &FormatOptions<'_>,
     ) -> Result<Store, StoreError> {
-        let device = Device::whole(env, disk);
-        let superblock = plan(&device, options)?;
+        let devices = Devices::whole(env, disks);
+        let mut superblock = plan(&devices.home, options)?;
+        let journal = match &devices.log {
+            Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
+            None => None,
+        };
         if !options.force {
-            check_unused(&device).await?;
+            check_unused(&devices.home).await?;
+            if let Some((device, _)) = journal {
+                check_journal_unused(device, None).await?;
+            }
         }
-        write_empty(&device, &superblock).await?;
+        erase(&devices.home, &superblock).await?;
+        if let Some((device, header)) = journal {
+            make_journal(device, header, &superblock).await?;
+        }
+        write_empty(&devices.home, &superblock).await?;
         let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
-        Store::open_unlabelled(device, opening, LabelCondition::Whole).await
+        Store::open_unlabelled(devices, opening, LabelCondition::Whole).await
     }
 
     /// Closes a store of [`Store::begin_format`], and writes its label.
@@ -93,10 +105,8 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
     }
     let blocks = device.blocks();
     let plan = Superblock::plan(options.uuid, options.name, blocks, options.log_bytes);
-    let plan = plan.map(|plan| {
-        let (shard, features) = (options.shard, options.features);
-        Superblock { shard, features, ..plan }
-    });
+    let (shard, features) = (options.shard, options.features.without(Feature::EXTERNAL_LOG));
+    let plan = plan.map(|plan| Superblock { shard, features, ..plan });
     plan.filter(has_room).ok_or_else(|| {
         let text = format!(
             "{} bytes are too few for a metadata device with a log of {} bytes",
@@ -110,7 +120,7 @@ fn plan(device: &Device, options: &FormatOptions<'_>) -> Result<Superblock, Stor
 /// Does the device have room for content besides the blocks that are set aside?
 fn has_room(plan: &Superblock) -> bool {
     let mut space = MetaSpace::new(plan.bitmap_first, plan.blocks);
-    space.reply_reservation = ReplyReservation::new(plan.blocks, 0, 0);
+    space.client_reservation = ClientReservation::new(plan.blocks, 0);
     plan.reserved() + 1 + space.set_aside() + ROOM <= plan.blocks
 }
 
@@ -136,26 +146,67 @@ async fn check_unused(device: &Device) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+/// Puts the log of a new journal on `device`, which it fills, into the superblock; returns the
+/// header of that journal.
+pub(crate) fn plan_journal(
+    device: &Device,
+    superblock: &mut Superblock,
+) -> Result<JournalHeader, StoreError> {
+    let blocks = room(device).min(LOG_BYTES_MAX / BLOCK_U64);
+    if blocks * BLOCK_U64 < LOG_BYTES_MIN {
+        let least = LOG_BYTES_MIN + 4 * BLOCK_U64;
+        let text = format!(
+            "{} bytes are too few for a journal; it needs at least {least}",
+            device.disk.size()
+        );
+        return Err(refused(device, &text));
+    }
+    superblock.log_generation += 1;
+    let header = JournalHeader {
+        uuid: superblock.uuid,
+        journal: device.env.random_uuid(),
+        metadata: superblock.metadata,
+        generation: superblock.log_generation,
+        blocks,
+        retired: false,
+    };
+    superblock.set_journal(Some(journal_of(&header)));
+    Ok(header)
+}
+
+/// Refuses the device of a new journal if it carries something of Redbud. A journal of the metadata
+/// `owner` is no obstacle: their superblock does not name it, so it was used before.
+pub(crate) async fn check_journal_unused(
+    device: &Device,
+    owner: Option<Uuid>,
+) -> Result<(), StoreError> {
+    let ours = match newest(&read_headers(device).await) {
+        Ok(header) if header.retired || Some(header.metadata) == owner => return Ok(()),
+        Ok(header) => format!("has journal {} of metadata {}", header.journal, header.metadata),
+        Err(Reason::NoJournal) => return check_unused(device).await,
+        Err(_) => "has a damaged journal of Redbud".into(),
+    };
+    Err(refused(device, &format!("{ours}; use --force to overwrite it")))
+}
+
+/// Erases the label and both superblocks of a device.
+async fn erase(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
     let blocks = superblock.blocks;
     let erased = label::erase(&device.disk).await;
     erased.map_err(|error| device.error("erasing the label of", &error))?;
     for place in [Superblock::place(0, blocks), Superblock::place(1, blocks)] {
         device.write_bytes(place.0 * BLOCK_U64, device.env.buffer(BLOCK)).await?;
     }
-    device.flush().await?;
-    let mut at = superblock.log_first.0 * BLOCK_U64;
-    let end = superblock.bitmap_first.0 * BLOCK_U64;
-    while at < end {
-        let len = (end - at).min(ZEROS as u64);
-        device.write_bytes(at, device.env.buffer(len as usize)).await?;
-        at += len;
-    }
+    device.flush().await
+}
+
+async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
+    LogDevice::internal(device, superblock).clear().await?;
     let tag = tag_of(superblock.uuid);
     let mut roots = Box::new([0; BLOCK]);
     block::initialise(&mut roots, ROOTS_BLOCK, BlockType::Roots, tag);
     let mut home = vec![(ROOTS_BLOCK, roots)];
-    let space = MetaSpace::new(superblock.bitmap_first, blocks);
+    let space = MetaSpace::new(superblock.bitmap_first, superblock.blocks);
     for index in 0..space.bitmap_blocks() {
         let data = metaspace::first_bitmap(&space, index, superblock.reserved(), tag);
         home.push((MetaBlock(space.first.0 + index), data));
@@ -169,9 +220,10 @@ async fn write_empty(device: &Device, superblock: &Superblock) -> Result<(), Sto
 
 /// The label of a device that holds nothing but the metadata of a superblock.
 pub fn label_of(superblock: &Superblock) -> Label {
-    let kind = SliceKind::Metadata { shard: superblock.shard.0, journal: None };
-    let (uuid, blocks) = (superblock.uuid, superblock.blocks + 1);
-    Label::single(uuid, &superblock.name, uuid, blocks, kind)
+    let journal = superblock.journal.map(|journal| journal.uuid);
+    let kind = SliceKind::Metadata { shard: superblock.shard.0, journal };
+    let (uuid, blocks) = (superblock.metadata, superblock.blocks + 1);
+    Label::single(superblock.uuid, &superblock.name, uuid, blocks, kind)
 }
 
 /// Writes the label that belongs to a superblock, on a device without a whole one, and flushes it.
@@ -183,14 +235,24 @@ pub async fn write_label(device: &Device, superblock: &Superblock) -> Result<(),
     written.map_err(|error| device.error("writing the label of", &error))
 }
 
-/// Writes a damaged label anew: from its whole copy if it has one, else from the superblock.
+/// Writes both copies of the label anew: from a whole copy if there is one, else from the superblock.
+/// Its slice of metadata names the journal of the superblock.
 ///
 /// # Errors
 /// `Io`.
 pub async fn repair_label(device: &Device, superblock: &Superblock) -> Result<(), StoreError> {
     match label::read(&device.disk).await {
         Ok(found) => {
-            let written = label::update(&device.disk, &found, |_| {}).await;
+            let named = superblock.journal.map(|journal| journal.uuid);
+            let written = label::update(&device.disk, &found, |label| {
+                let own = |slice: &&mut Slice| slice.uuid == superblock.metadata;
+                if let Some(slice) = label.slices.iter_mut().find(own)
+                    && let SliceKind::Metadata { journal, .. } = &mut slice.kind
+                {
+                    *journal = named;
+                }
+            })
+            .await;
             written.map(drop).map_err(|error| device.error("writing the label of", &error))
         }
         Err(_) => write_label(device, superblock).await,

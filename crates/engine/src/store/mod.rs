@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 pub mod home;
 pub mod mkfs;
 pub mod open;
+pub mod relocate;
 pub mod reservation;
 
 use std::cell::RefCell;
@@ -21,10 +22,11 @@ use types::limits::BLOCK;
 use types::{Epoch, Lsn, MetaBlock, Transno, Uuid};
 
 use crate::alloc::metaspace;
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::ClientReservation;
 use crate::cache::Cache;
 use crate::cost::Cost;
 use crate::device::Device;
+use crate::device::log::LogDevice;
 use crate::error::{Readahead, Stop, StoreError};
 use crate::format::block::{self, Block, BlockType};
 use crate::format::features::Features;
@@ -51,8 +53,8 @@ pub(crate) struct Inner {
 /// The device and the notifications of the background tasks.
 pub(crate) struct Background {
     pub(crate) device: Device,
-    /// Geometry; its tail and epoch are those of the opening.
-    pub(crate) layout: Superblock,
+    /// The window that the log is in.
+    pub(crate) log: LogDevice,
     /// The label as the opening found it.
     pub(crate) label: crate::device::label::LabelCondition,
     /// Wakes the task that writes groups.
@@ -100,7 +102,7 @@ pub struct Usage {
     pub blocks: u64,
     /// Free blocks of the metadata device.
     pub blocks_free: u64,
-    /// Free blocks that only deletions, replays and the replies of clients may take.
+    /// Free blocks that only deletions, replays and enrolments of clients may take.
     pub blocks_set_aside: u64,
 }
 
@@ -129,8 +131,8 @@ impl Store {
             state.space.learn(index as usize, &data);
             state.cache.insert(MetaBlock(state.space.first.0 + index), data);
         }
-        state.space.reply_reservation = ReplyReservation::new(blocks, 0, 0);
-        state.space.reply_reservation.set_shortfall(state.space.total_free(), state.space.reserve);
+        state.space.client_reservation = ClientReservation::new(blocks, 0);
+        state.space.client_reservation.set_shortfall(state.space.total_free(), state.space.reserve);
         Store { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
     }
 
@@ -259,14 +261,14 @@ impl Store {
     }
 
     /// The reservation of blocks for replies.
-    pub fn reply_reservation(&self) -> ReplyReservation {
-        self.inner.state.borrow().space.reply_reservation
+    pub fn client_reservation(&self) -> ClientReservation {
+        self.inner.state.borrow().space.client_reservation
     }
 
     /// Replaces it, as if an older release had used the device.
     #[cfg(any(test, feature = "testing"))]
-    pub fn set_reply_reservation(&self, reservation: ReplyReservation) {
-        self.inner.state.borrow_mut().space.reply_reservation = reservation;
+    pub fn set_client_reservation(&self, reservation: ClientReservation) {
+        self.inner.state.borrow_mut().space.client_reservation = reservation;
     }
 
     /// Makes searches for free blocks fail from the `nth` on; 0: none.

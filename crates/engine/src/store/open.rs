@@ -23,8 +23,9 @@ use crate::cache::Cache;
 use crate::cache::sweep::Sweep;
 use crate::cost::Cost;
 use crate::device::Device;
-use crate::device::copies::{find_superblock, refused, write_copies};
+use crate::device::copies::{find_superblock, read_copies, refused, write_copies};
 use crate::device::label::{self, LabelCondition};
+use crate::device::log::{Devices, Disks, LogDevice};
 use crate::error::StoreError;
 use crate::format::block::Block;
 use crate::format::features::Feature;
@@ -81,14 +82,18 @@ impl Default for OpenOptions {
 }
 
 impl Store {
-    /// Opens the store on `disk`, recovering it if it was not closed.
+    /// Opens the store on `disks`, recovering it if it was not closed.
     ///
     /// # Errors
-    /// `Refused` if the device is not a whole Redbud metadata device; `Io`; `Corrupt`;
+    /// `Refused` if the device is not a whole Redbud metadata device, or the log not its own; `Io`; `Corrupt`;
     /// `DamagedLog`.
-    pub async fn open(env: &Env, disk: &Disk, options: OpenOptions) -> Result<Store, StoreError> {
-        let (device, condition) = label::check(env, disk).await?;
-        Store::open_unlabelled(device, options, condition).await
+    pub async fn open(
+        env: &Env,
+        disks: impl Into<Disks>,
+        options: OpenOptions,
+    ) -> Result<Store, StoreError> {
+        let (devices, condition) = label::check(env, disks).await?;
+        Store::open_unlabelled(devices, options, condition).await
     }
 
     /// Opens the store on a device whose label the caller has checked, or has not yet written.
@@ -96,15 +101,17 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub async fn open_unlabelled(
-        device: Device,
+        devices: Devices,
         options: OpenOptions,
         label: LabelCondition,
     ) -> Result<Store, StoreError> {
+        let Devices { home: device, log } = devices;
         let env = device.env.clone();
         let (mut superblock, newest) = find_superblock(&device).await?;
         check_features(&device, &superblock, &options)?;
+        let window = LogDevice::find(&device, log.as_ref(), &superblock).await?;
         let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
-        let redone = recovery::redo(&device, &superblock, &mut cache, options.repair);
+        let redone = recovery::redo(&device, &window, &superblock, &mut cache, options.repair);
         let mut redone = redone.await?;
         let roots = roots::read_roots(&device, &mut superblock, &mut cache, &redone).await;
         redone.damage.extend(roots);
@@ -112,17 +119,17 @@ impl Store {
         let log = if options.read_only {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
-            recovery::rewrite_newest(&device, &superblock, newest, &redone).await?;
-            checkpoint_redone(&device, &mut superblock, newest, &mut cache, end).await?
+            recovery::rewrite_newest(&device, &window, &superblock, newest, &redone).await?;
+            checkpoint_redone(&device, &window, &mut superblock, newest, &mut cache, end).await?
         };
-        let mut state = State::new(superblock.clone(), log, cache);
+        let mut state = State::new(superblock, log, cache);
         state.read_only = options.read_only;
         state.damage = redone.damage;
         state.home_batch = options.home_batch.max(1);
         state.bridge = options.bridge && device.disk.is_rotational();
         let background = Background {
             device,
-            layout: superblock,
+            log: window,
             label,
             flusher: Notify::new(),
             checkpointer: Notify::new(),
@@ -136,7 +143,7 @@ impl Store {
             env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&store.inner)));
         }
         if !options.read_only && !options.repair {
-            store.load_reply_reservation().await?;
+            store.load_client_reservation().await?;
         }
         Ok(store)
     }
@@ -211,6 +218,11 @@ impl Store {
         self.inner.background.as_ref().map(|background| background.device.clone())
     }
 
+    /// The window that the log is in; `None` for a store in memory.
+    pub fn log_device(&self) -> Option<LogDevice> {
+        self.inner.background.as_ref().map(|background| background.log.clone())
+    }
+
     /// The newest versions of these blocks that the log still has.
     ///
     /// # Errors
@@ -219,10 +231,10 @@ impl Store {
         &self,
         wanted: &BTreeSet<MetaBlock>,
     ) -> Result<BTreeMap<MetaBlock, Box<Block>>, StoreError> {
-        let Some(device) = self.device() else { return Ok(BTreeMap::new()) };
+        let Some(log) = self.log_device() else { return Ok(BTreeMap::new()) };
         self.sync().await?;
         let end = self.inner.state.borrow().log.durable;
-        salvage(&device, &self.superblock(), end, wanted).await
+        salvage(&log, &self.superblock(), end, wanted).await
     }
 
     /// The blocks of which the log still has a change.
@@ -230,10 +242,10 @@ impl Store {
     /// # Errors
     /// `Io`, `Poisoned`.
     pub async fn changed(&self) -> Result<BTreeSet<MetaBlock>, StoreError> {
-        let Some(device) = self.device() else { return Ok(BTreeSet::new()) };
+        let Some(log) = self.log_device() else { return Ok(BTreeSet::new()) };
         self.sync().await?;
         let end = self.inner.state.borrow().log.durable;
-        changed(&device, &self.superblock(), end).await
+        changed(&log, &self.superblock(), end).await
     }
 
     /// Makes everything durable, writes it home, and closes the store: later calls
@@ -266,13 +278,17 @@ impl Store {
 /// Writes redone blocks home and raises the epoch; returns the new, empty log.
 async fn checkpoint_redone(
     device: &Device,
+    window: &LogDevice,
     superblock: &mut Superblock,
     newest: usize,
     cache: &mut Cache,
     end: LogEnd,
 ) -> Result<Log, StoreError> {
     // The log may be in the device's volatile cache: make it stable before writing blocks home.
-    device.flush().await?;
+    window.flush().await?;
+    if window.header().is_some() {
+        device.flush().await?;
+    }
     while let Some(mut sweep) = Sweep::begin(cache, end.lsn) {
         let mut last = false;
         while !last {
@@ -280,6 +296,9 @@ async fn checkpoint_redone(
         }
     }
     device.flush().await?;
+    if window.header().is_some() {
+        raise_generation(device, window, superblock, newest).await?;
+    }
     let epoch = Epoch(superblock.epoch.0 + 1);
     superblock.begin_epoch(epoch, end.lsn);
     superblock.tail = end.lsn;
@@ -291,6 +310,26 @@ async fn checkpoint_redone(
     }
     let epoch = if planted(Bug::EpochKept) { Epoch(1) } else { epoch };
     Ok(Log::new(epoch, end.lsn, end.previous, superblock.log_bytes()))
+}
+
+/// Writes the header of the journal with the next generation, which the superblock takes over. The
+/// other copy of the superblock must know this journal and the generation before: otherwise it
+/// would no longer suffice for an opening.
+async fn raise_generation(
+    device: &Device,
+    window: &LogDevice,
+    superblock: &mut Superblock,
+    newest: usize,
+) -> Result<(), StoreError> {
+    let other = read_copies(device).await.swap_remove(1 - newest).ok();
+    let known = (superblock.journal, superblock.log_generation);
+    if other.is_none_or(|other| (other.journal, other.log_generation) != known) {
+        superblock.generation += 1;
+        device.write_super(superblock, 1 - newest).await?;
+        device.flush().await?;
+    }
+    superblock.log_generation += 1;
+    window.write_header(superblock.log_generation).await
 }
 
 /// Writes one batch of redone blocks home; returns whether the sweep has ended.
@@ -319,7 +358,7 @@ pub async fn set_feature(
     feature: Feature,
     on: bool,
 ) -> Result<(), StoreError> {
-    let (device, _) = label::check(env, disk).await?;
+    let (Devices { home: device, .. }, _) = label::check(env, disk).await?;
     let (mut superblock, _) = find_superblock(&device).await?;
     superblock.features = match on {
         true => superblock.features.with(feature),

@@ -1,8 +1,8 @@
-//! Counts the clients and their replies when a store is opened.
+//! Counts the clients when a store is opened.
 
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::ClientReservation;
 use crate::btree::Tree;
-use crate::clients::{CLIENTS, REPLIES};
+use crate::clients::CLIENTS;
 use crate::cost::Cost;
 use crate::error::StoreError;
 use crate::store::Store;
@@ -11,19 +11,19 @@ use crate::store::Store;
 pub const STEP: usize = 1024;
 
 impl Store {
-    /// Counts clients and their replies, and reserves blocks for them from now on.
+    /// Counts clients, and reserves blocks for those that are yet to come.
     ///
     /// # Errors
     /// `Io`, `Poisoned`.
-    pub(crate) async fn load_reply_reservation(&self) -> Result<(), StoreError> {
-        let (clients, replies) = (self.count(CLIENTS).await?, self.count(REPLIES).await?);
+    pub(crate) async fn load_client_reservation(&self) -> Result<(), StoreError> {
+        let clients = self.count(CLIENTS).await?;
         let space = &mut self.inner.state.borrow_mut().space;
-        space.reply_reservation = ReplyReservation::new(space.blocks, clients, replies);
-        space.reply_reservation.set_shortfall(space.total_free(), space.reserve);
+        space.client_reservation = ClientReservation::new(space.blocks, clients);
+        space.client_reservation.set_shortfall(space.total_free(), space.reserve);
         Ok(())
     }
 
-    /// Counts the entries of a tree, up to the first damage. If replies are not counted, the
+    /// Counts the entries of a tree, up to the first damage. If clients are not counted, the
     /// reservation is larger than necessary.
     pub async fn count<const K: usize, const V: usize>(
         &self,

@@ -3,7 +3,7 @@
 use types::{Fault, MetaBlock};
 
 use crate::alloc::metaspace::{BITS, SpaceChange, change_bits, find_run};
-use crate::alloc::reservation::ReplyReservation;
+use crate::alloc::reservation::ClientReservation;
 use crate::cost::Reserve;
 use crate::error::Stop;
 use crate::format::block::{BlockType, HEADER};
@@ -104,20 +104,19 @@ impl Txn<'_> {
     /// Free blocks that this transaction must not take.
     fn untouchable(&self) -> u64 {
         match self.cost.reserve {
-            Reserve::None => self.state.space.reserve + self.reply_reservation().blocks(),
-            Reserve::ToFree => self.reply_reservation().blocks(),
+            Reserve::None => self.state.space.reserve + self.client_reservation().blocks(),
+            Reserve::ToFree => self.client_reservation().blocks(),
             Reserve::Replay => 0,
         }
     }
 
-    /// The reservation for replies, including the changes of this transaction.
-    pub fn reply_reservation(&self) -> ReplyReservation {
-        let SpaceChange { clients, replies, .. } = self.space_change;
-        self.state.space.reply_reservation.with(clients, replies)
+    /// The reservation for clients, including the changes of this transaction.
+    pub fn client_reservation(&self) -> ClientReservation {
+        self.state.space.client_reservation.with(self.space_change.clients)
     }
 
-    /// Runs `body`, which takes only blocks that are reserved for replies.
-    pub(crate) fn with_reply_reservation<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `body`, which takes only blocks that are reserved for clients, and the reserve.
+    pub(crate) fn with_client_reservation<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let cost = self.cost;
         self.cost.reserve = Reserve::Replay;
         let done = body(self);

@@ -149,6 +149,12 @@ impl Drop for Others {
     }
 }
 
+/// Raises the limit of open files of this process (RLIMIT_NOFILE) as far as it may go without
+/// privileges, and returns it. Each connection is an open file.
+pub fn raise_open_files() -> u64 {
+    sys::raise_open_files()
+}
+
 /// Descriptor of a production handle.
 pub(crate) fn raw(handle: &Handle) -> i32 {
     use std::os::fd::AsRawFd;

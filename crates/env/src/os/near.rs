@@ -13,8 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::sys;
 
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// Connections that wait to be accepted: all clients of a server that restarts come at once. The
+/// kernel has a bound of its own, `net.core.somaxconn`.
+pub(crate) const BACKLOG: i32 = 32_768;
 
 /// Listens beside the TCP address `local`, as the kernel wrote it.
 pub(crate) fn listen(local: &str, nonblocking: bool) -> io::Result<OwnedFd> {

@@ -72,6 +72,22 @@ pub(crate) fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Raises the limit of open files of this process as far as it may, and returns it.
+pub(crate) fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write one live rlimit.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 0;
+        }
+        let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
+            limit = raised;
+        }
+    }
+    limit.rlim_cur
+}
+
 /// A counter that wakes its poller.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
@@ -271,7 +287,7 @@ fn bind(address: &SocketAddr, nonblocking: bool) -> io::Result<(OwnedFd, String)
     // SAFETY: the address lives across the call and has the length given.
     check(unsafe { libc::bind(socket.as_raw_fd(), raw.pointer(), raw.len) })?;
     // SAFETY: takes no pointers.
-    check(unsafe { libc::listen(socket.as_raw_fd(), 1024) })?;
+    check(unsafe { libc::listen(socket.as_raw_fd(), super::near::BACKLOG) })?;
     let mut local = RawAddress::empty();
     // SAFETY: both pointers are to live memory of the length given.
     check(unsafe {

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - every image contains everything stable; of the other writes any subset may be in it, each
 //!   whole or torn at 512 bytes;
-//! - images of several disks that were recorded together show the same moment.
+//! - images of several disks that were recorded together show the same moment; each disk loses its
+//!   unstable writes independently, and at every moment also one disk all of them and another none.
 
 use super::disk::{SimDisk, Write, apply, make_stable};
 use super::image::{Image, PAGE, Page, SECTOR};
@@ -94,14 +95,25 @@ pub(crate) enum Surviving {
     TornLast,
     /// Any, whole or in part.
     Some,
+    /// All of the disk with this index, and nothing of the others.
+    Only(usize),
 }
 
 impl Surviving {
+    /// The choice for the disk with this index.
+    fn of(self, index: usize) -> Surviving {
+        match self {
+            Surviving::Only(only) if only == index => Surviving::Everything,
+            Surviving::Only(_) => Surviving::Nothing,
+            other => other,
+        }
+    }
+
     pub(crate) fn choose(self, unstable: &[Write], rng: &mut SimRng, image: &mut Image) {
         for (index, write) in unstable.iter().enumerate() {
             let last = index + 1 == unstable.len();
             match self {
-                Surviving::Nothing => {}
+                Surviving::Nothing | Surviving::Only(_) => {}
                 Surviving::TornLast if last => {
                     let sectors = write.pages.len() * PAGE / SECTOR;
                     let kept = rng.below(sectors as u64) as usize;
@@ -202,9 +214,9 @@ impl CrashImages {
             self.points
         );
         let rng = &mut self.rng;
-        let disks = self.disks.iter_mut().map(|disk| {
+        let disks = self.disks.iter_mut().enumerate().map(|(index, disk)| {
             let mut image = disk.stable.copy();
-            surviving.choose(&disk.unstable, rng, &mut image);
+            surviving.of(index).choose(&disk.unstable, rng, &mut image);
             SimDisk::of(disk.size, image)
         });
         CrashPoint { description, disks: disks.collect() }
@@ -242,6 +254,11 @@ impl Iterator for CrashImages {
             if unstable > 0 {
                 self.choices.push((Surviving::TornLast, 0));
                 self.choices.push((Surviving::Everything, 0));
+            }
+            let unstable_on = |index: &usize| !self.disks[*index].unstable.is_empty();
+            let several: Vec<_> = (0..self.disks.len()).filter(unstable_on).collect();
+            if several.len() > 1 {
+                self.choices.extend(several.into_iter().map(|disk| (Surviving::Only(disk), 0)));
             }
             if unstable > 1 {
                 self.choices.extend((0..self.subsets).map(|nth| (Surviving::Some, nth)));

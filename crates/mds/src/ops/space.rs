@@ -42,12 +42,13 @@ pub fn is_full(txn: &mut Txn<'_>, unreachable: &[PagId]) -> Result<bool, Stop> {
     Ok(reachable(txn, unreachable)? == 0)
 }
 
-/// Grants blocks: at most an eighth of the free ones that the client can reach, so that the asking
-/// clients share the last blocks.
+/// Grants blocks in at most `most` runs: at most an eighth of the free ones that the client can
+/// reach, so that the asking clients share the last blocks.
 pub fn grant(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     wanted: &Wanted<'_>,
+    most: usize,
 ) -> Result<OpReply, Stop> {
     let Wanted { hint, blocks, unreachable } = *wanted;
     if unreachable.len() > PAGS_MAX {
@@ -55,7 +56,7 @@ pub fn grant(
     }
     let free = reachable(txn, unreachable)?;
     let blocks = blocks.min(GRANT_BLOCKS * 4).min((free / 8).max(1));
-    let runs = txn.space().grant_without(cx.client, hint, blocks, unreachable)?;
+    let runs = txn.space().grant_pieces(cx.client, hint, blocks, unreachable, most)?;
     let runs: Vec<PagRun> =
         runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
     cx.effects.outcome = Some(Outcome::Space(runs.clone()));

@@ -45,6 +45,7 @@ impl Recovery {
         self.evictions.evict_all(&late, "it did not finish its recovery in time").await;
         let ended = runtime.mfs.run(Cost::DELETE, |txn| txn.names().end_replays());
         runtime.checked(ended.await, "ending the grace");
+        self.recovering.borrow_mut().clear();
         self.over.set(true);
         self.ended.notify_all();
         self.recall_presumed();
@@ -71,8 +72,9 @@ impl Recovery {
         let now = self.runtime.env.now();
         let silence = now.since(begun.max(self.sessions.awake_since()));
         let none_came = silence >= self.runtime.config.lease;
-        let (sessions, absent) = (self.sessions.all(), self.absent.borrow());
-        let here = sessions.iter().map(|s| (s.client, self.sessions.is_silent(s)));
+        let (recovering, absent) = (self.recovering.borrow(), self.absent.borrow());
+        let here = recovering.iter().filter_map(|client| self.sessions.get(*client));
+        let here = here.map(|session| (session.client, self.sessions.is_silent(&session)));
         let mut late = Vec::new();
         for (client, silent) in here.chain(absent.keys().map(|client| (*client, none_came))) {
             let shown = if silent { ClientState::Silent } else { ClientState::Expected };

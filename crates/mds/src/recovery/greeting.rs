@@ -11,7 +11,7 @@ use proto::frame::{Decoder, Received};
 use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, Refused, Welcome};
 use proto::message::Peer;
 use session::server::{Agreed, Identity, check, refusal};
-use types::limits::{BLOCK_U64, SESSIONS_MAX, SLOTS};
+use types::limits::{SESSIONS_MAX, SLOTS};
 use types::{Bug, ClientId, Duration, Fault, ServerId, Transno, planted};
 
 use super::Recovery;
@@ -176,11 +176,8 @@ impl Recovery {
         // enough for the client's replies.
         let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
         if let Err(StoreError::Fault(Fault::NoSpace)) = enrolled {
-            let text = format!(
-                "the metadata zone has no room for another client, whose replies may take {} KiB; \
-                 remove files by those that are there, or evict some",
-                (engine::alloc::reservation::BLOCKS_PER_CLIENT * BLOCK_U64) >> 10
-            );
+            let text = "the metadata zone has no room for another client; remove files by those \
+                        that are there, or evict some";
             return Err(refusal(Fault::NoSpace, text));
         }
         if let Err(StoreError::Fault(fault @ Fault::NoNumbers)) = enrolled {
@@ -213,6 +210,7 @@ impl Recovery {
         let info = self.absent.borrow_mut().remove(&client).ok_or_else(|| evicted(client))?;
         let session = Rc::new(self.new_session(greeting, client, SessionState::Recovering, true));
         session.set_local(self.evictions.watches(&info));
+        self.recovering.borrow_mut().insert(client);
         self.sessions.begin(session.clone());
         Ok((session, (mds::RECOVERED, survived)))
     }

@@ -2,7 +2,10 @@
 //! request that is sent again after a restart is not executed again.
 //!
 //! A record lists the compound's operations that have changed something, each with what cannot be
-//! derived again: `⟨index u8, tag u8, fields⟩*`.
+//! derived again: `⟨index u8, tag u8, fields⟩*`. Operations in a row of which nothing more than
+//! their success is kept are one item with their number. So a record of what clients ask for is a
+//! short reply ([`engine::format::reply::SHORT_REPLY_MAX`]), unless it grants several runs of
+//! blocks: it takes no space, and cannot fail for want of it.
 
 use proto::mds::PagRun;
 use proto::operation::Kept;
@@ -45,10 +48,24 @@ pub type OutcomeRecord = Vec<(u8, Outcome)>;
 /// The record's bytes.
 pub fn encode(record: &OutcomeRecord) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.len() * 10);
-    for (index, outcome) in record {
+    let mut left = &record[..];
+    while let Some(((index, outcome), rest)) = left.split_first() {
+        left = rest;
         out.push(*index);
         match outcome {
-            Outcome::Done => out.push(0),
+            Outcome::Done => {
+                let row = (1..).zip(rest).take_while(|(nth, (at, outcome))| {
+                    *outcome == Outcome::Done && usize::from(*at) == usize::from(*index) + nth
+                });
+                match row.count() {
+                    0 => out.push(0),
+                    more => {
+                        left = &rest[more..];
+                        // A compound has at most 64 operations.
+                        out.extend([6, more as u8 + 1]);
+                    }
+                }
+            }
             Outcome::Inode(ino) => {
                 out.push(1);
                 ino.put(&mut out);
@@ -88,6 +105,12 @@ pub fn decode(bytes: &[u8]) -> Result<OutcomeRecord, Malformed> {
         let index = u8::get(&mut reader)?;
         let outcome = match u8::get(&mut reader)? {
             0 => Outcome::Done,
+            6 => {
+                let count = u8::get(&mut reader)?;
+                let end = index.checked_add(count).ok_or(Malformed("a row of outcomes"))?;
+                out.extend((index..end).map(|at| (at, Outcome::Done)));
+                continue;
+            }
             1 => Outcome::Inode(Ino::get(&mut reader)?),
             2 => Outcome::Moved(Ino::get(&mut reader)?, Ino::get(&mut reader)?),
             3 => Outcome::Space(Wire::get(&mut reader)?),
@@ -106,6 +129,8 @@ pub fn decode(bytes: &[u8]) -> Result<OutcomeRecord, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::format::reply::SHORT_REPLY_MAX;
+    use types::limits::COMPOUND_OPS_MAX;
     use types::{PagBlock, PagId};
 
     #[test]
@@ -123,6 +148,32 @@ mod tests {
         assert_eq!(decode(&bytes), Ok(record));
         for len in 0..bytes.len() {
             let _ = decode(&bytes[..len]);
+        }
+        assert!(decode(&[200, 6, 100]).is_err());
+    }
+
+    /// What a mount asks for: one change, or a row of commits or of returns.
+    #[test]
+    fn records_of_what_clients_ask_for_are_short_replies() {
+        let done = |count: u8| (0..count).map(|at| (at, Outcome::Done)).collect::<Vec<_>>();
+        let run = PagRun { pag: PagId(1), addr: PagBlock(7), len: 9 };
+        let mut records = vec![
+            vec![(0, Outcome::Inode(Ino(u64::MAX)))],
+            vec![(0, Outcome::Moved(Ino(u64::MAX), Ino(u64::MAX)))],
+            vec![(0, Outcome::MovedLeaving(Ino(u64::MAX), Ino(u64::MAX), Ino(u64::MAX)))],
+            vec![(0, Outcome::Space(vec![run]))],
+            vec![(1, Outcome::Done), (3, Outcome::Done), (4, Outcome::Done)],
+        ];
+        for count in [1, 2, 40, COMPOUND_OPS_MAX as u8] {
+            records.push(done(count));
+            let mut partly = done(count);
+            partly[usize::from(count) - 1].1 = Outcome::Edits(u32::MAX);
+            records.push(partly);
+        }
+        for record in records {
+            let bytes = encode(&record);
+            assert!(bytes.len() <= SHORT_REPLY_MAX, "{record:?} takes {} bytes", bytes.len());
+            assert_eq!(decode(&bytes), Ok(record));
         }
     }
 }

@@ -8,7 +8,7 @@ use proto::mds::{HeldLease, Lock};
 use types::Ino;
 
 use super::Recovery;
-use crate::sessions::Session;
+use crate::sessions::{Session, SessionState};
 use mfs::StoreError;
 
 impl Recovery {
@@ -28,7 +28,12 @@ impl Recovery {
     /// The store's.
     pub async fn finish(&self, session: &Session) -> Result<(), StoreError> {
         self.presume_open(session).await?;
-        self.sessions.finish_recovery(session);
+        session.set_state(SessionState::Live);
+        self.recovering.borrow_mut().remove(&session.client);
+        // While grace waits for other clients it need not wake: it would look at each of them.
+        if self.recovering.borrow().is_empty() && self.absent.borrow().is_empty() {
+            self.sessions.announce_change();
+        }
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use types::{ClientId, Ino, Transno};
 
 use super::Recovery;
 use super::kept_results::{self, Outcome};
-use crate::sessions::{SLOTS_ALL, Session};
+use crate::sessions::Session;
 
 impl Recovery {
     /// Makes the inodes in the kept answers of a recovered client count as open by it. Damage is
@@ -25,7 +25,8 @@ impl Recovery {
     pub(super) async fn presume_open(&self, session: &Session) -> Result<(), StoreError> {
         let (mfs, client) = (&self.runtime.mfs, session.client);
         let mut opened = Vec::new();
-        for slot in 0..SLOTS_ALL as u32 {
+        let slots = mfs.run(Cost::READ, |txn| txn.replied_slots(client)).await;
+        for slot in self.skip_damage(slots)?.unwrap_or_default() {
             let inos = mfs.run(Cost::READ, |txn| inodes_in_reply(txn, client, slot)).await;
             opened.extend(self.skip_damage(inos)?.unwrap_or_default());
         }

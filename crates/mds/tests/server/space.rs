@@ -289,3 +289,121 @@ fn client_can_mount_and_unlink_with_a_full_metadata_zone() {
         d.file(ROOT, "again").await;
     });
 }
+
+/// Fills a metadata zone with attributes and names, `what` and a number.
+async fn fill_metadata(c: &Client, what: &str) {
+    let mut made = 0;
+    loop {
+        match c.create(ROOT, &format!("{what}{made}"), FileKind::Regular, Rights::empty()).await {
+            Ok(file) => {
+                made += 1;
+                let (ino, value) = (file.attr.ino, Bytes(vec![7; 60_000]));
+                let name = Bytes(b"user.a".to_vec());
+                let set = Op::SetXattr { ino, name, value, flags: 0, kill_setgid: false };
+                _ = c.call(set).await;
+            }
+            Err(fault) => {
+                assert_eq!(fault, Fault::NoSpace);
+                return;
+            }
+        }
+    }
+}
+
+/// Says in the slot of recoveries that there is nothing to reclaim.
+async fn recovered(c: &Client) {
+    let done = c.exchange(c.request(127, vec![Op::ReclaimDone {}])).await.unwrap();
+    assert_eq!(done.results, [Ok(OpReply::Done {})]);
+}
+
+/// PROTOCOLS 3.6, 3.8.
+#[test]
+fn every_client_changes_things_in_every_slot_of_a_full_metadata_zone_exactly_once() {
+    with_sizes(7, (10 << 20, 2000), |bed| async move {
+        let mut clients = Vec::new();
+        for n in 0..12 {
+            let c = bed.client(&format!("c{n}")).await;
+            let mut files = Vec::new();
+            let dir = c.dir(ROOT, &format!("dir{n}")).await;
+            for slot in 0..127 {
+                let text = format!("{slot}");
+                let made = c.create(dir, &text, FileKind::Regular, Rights::DATA_X).await;
+                files.push(made.unwrap().attr.ino);
+            }
+            clients.push((c, dir, files));
+        }
+        fill_metadata(&clients[0].0, "f").await;
+        // A removal, a change of attributes or a commit in each slot, reserved ones included.
+        let mut sent = Vec::new();
+        for (c, dir, files) in &clients {
+            for slot in 0..127 {
+                let ino = files[usize::from(slot)];
+                let unlink = Op::Unlink { dir: *dir, name: name(&format!("{slot}")), unused: None };
+                let mode = SetAttr { mode: Some(0o600), ..no_change() };
+                let commit = |ino| Op::Commit {
+                    ino,
+                    edits: Vec::new(),
+                    size: Some(7),
+                    mtime: None,
+                    ctime: None,
+                    merge: false,
+                    tail_zero: false,
+                };
+                let ops = match slot % 3 {
+                    0 => vec![unlink],
+                    1 => vec![Op::SetAttr { ino, set: mode }],
+                    // As long as a compound may be.
+                    _ => vec![commit(ino); limits::COMPOUND_OPS_MAX],
+                };
+                let request = c.request(slot, ops);
+                let reply = c.exchange(request.clone()).await.unwrap();
+                assert!(reply.results.iter().all(Result::is_ok), "slot {slot}: {reply:?}");
+                sent.push((c, request));
+            }
+            // Nobody else may have what a removal frees.
+            fill_metadata(&clients[0].0, &format!("more{dir}-")).await;
+        }
+        clients[0].0.sync().await;
+        bed.restart().await;
+        for (c, ..) in &clients {
+            assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+            recovered(c).await;
+        }
+        // As if no answer had come.
+        for (c, request) in sent {
+            let slot = request.slot;
+            let reply = c.exchange(request).await.unwrap();
+            assert!(reply.results.iter().all(Result::is_ok), "slot {slot}: {reply:?}");
+        }
+        clients[11].0.unlink(ROOT, "f0").await.unwrap();
+    });
+}
+
+/// PROTOCOLS 3.8.
+#[test]
+fn long_reply_finds_no_block_in_a_full_metadata_zone_and_nothing_is_done() {
+    with_sizes(7, (10 << 20, 2000), |bed| async move {
+        let c = bed.client("c").await;
+        let dir = c.dir(ROOT, "dir").await;
+        for n in 0..8 {
+            c.file(dir, &format!("{n}")).await;
+        }
+        fill_metadata(&c, "f").await;
+        let unlink = |n| Op::Unlink { dir, name: name(&format!("{n}")), unused: None };
+        let request = c.request(9, (0..8).map(unlink).collect());
+        let reply = c.exchange(request.clone()).await.unwrap();
+        // Two outcomes fit a short reply.
+        assert!(matches!(reply.results[..], [Ok(_), Ok(_), Err(Fault::NoSpace)]), "{reply:?}");
+        assert!(c.lookup(dir, "1").await.is_none() && c.lookup(dir, "2").await.is_some());
+        // The client asks for the others by themselves.
+        for n in 2..8 {
+            c.call(unlink(n)).await.unwrap();
+        }
+        c.sync().await;
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        recovered(&c).await;
+        let again = c.exchange(request).await.unwrap();
+        assert!(matches!(again.results[..], [Ok(_), Ok(_), Err(_)]), "{again:?}");
+    });
+}

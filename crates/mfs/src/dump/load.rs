@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io::Read;
 
-use env::{Disk, Env};
+use env::Env;
 use types::limits::CONTENT_MAX;
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
 
@@ -22,6 +22,7 @@ use crate::open::OpenOptions;
 use crate::trees::{FREE, INODES};
 use crate::txn::Txn;
 use engine::cost::Cost;
+use engine::device::log::Disks;
 use engine::error::{Stop, StoreError};
 use engine::format::features::Feature;
 use engine::store::open::set_feature;
@@ -71,32 +72,33 @@ pub struct Loaded {
     pub segments: u64,
 }
 
-/// Loads a dump into the new, empty file system on `disk`, which nothing else has open. The file
+/// Loads a dump into the new, empty file system on `disks`, which nothing else has open. The file
 /// system cannot be opened from before the first record until all of it is at home.
 ///
 /// # Errors
 /// As [`load`]; a head that does not fit is refused before anything is written.
 pub async fn load_onto(
     env: &Env,
-    disk: &Disk,
+    disks: impl Into<Disks>,
     options: OpenOptions,
     input: &mut dyn Read,
 ) -> Result<Loaded, LoadError> {
+    let disks = disks.into();
     let store = |error| LoadError::Store(0, error);
     let mut reader = Reader::new(input);
     let head = head(&mut reader)?;
-    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
     let fits = Load::new(&mfs).check_target(&head).await;
     mfs.close().await.map_err(store)?;
     fits?;
-    set_feature(env, disk, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
+    set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
     let options = OpenOptions { loading: true, ..options };
-    let mfs = Mfs::open(env, disk, options).await.map_err(store)?;
+    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
     let loaded = Load::new(&mfs).records(&mut reader).await;
     let closed = mfs.close().await;
     let loaded = loaded?;
     closed.map_err(store)?;
-    set_feature(env, disk, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+    set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
     Ok(loaded)
 }
 

@@ -1,4 +1,4 @@
-//! The reservation for replies: full devices have room for them, and they take no other blocks.
+//! Clients and their replies on full devices: replies need no room, and enrolments have theirs.
 
 use env::DiskOptions;
 use env::sim::SimWorld;
@@ -10,38 +10,58 @@ use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use crate::testing::{formatted_for_images, formatted_in, image_of, new_inode, now, run};
 use crate::txn::Txn;
-use engine::alloc::reservation::{
-    BLOCKS_PER_CLIENT, NODES_PER_CLIENT, REPLY_BLOCKS, REPLY_SLOTS, ReplyReservation,
-    expected_clients,
-};
+use engine::alloc::reservation::{BLOCKS_PER_CLIENT, ClientReservation, expected_clients, nodes};
 use engine::clients::{CLIENTS, REPLIES};
 use engine::cost::Cost;
 use engine::error::Stop;
 use engine::error::StoreError;
 use engine::format::features::Features;
-use engine::format::reply::REPLY_MAX;
+use engine::format::reply::{REPLY_MAX, REPLY_SLOTS, SHORT_REPLY_MAX, short_key};
 use engine::store::reservation::STEP;
 
 fn name(number: u64) -> Name {
     Name::new(format!("file{number}").as_bytes()).unwrap()
 }
 
+fn make(mfs: &Mfs, dir: Ino, name: &Name, kind: FileKind) -> Result<Ino, StoreError> {
+    now(mfs.run(Cost::SMALL, |txn| txn.names().create(dir, name, &new_inode(kind), None)))
+        .map(|made| made.0)
+}
+
 /// Creates files in a new directory until the device is full; returns the directory and their
 /// number.
 fn fill(mfs: &Mfs) -> (Ino, u64) {
-    let make = |dir: Ino, name: &Name, kind| {
-        now(mfs.run(Cost::SMALL, |txn| txn.names().create(dir, name, &new_inode(kind), None)))
-            .map(|made| made.0)
-    };
-    let dir = make(Ino::ROOT, &Name::new(b"dir").unwrap(), FileKind::Directory).unwrap();
+    fill_more(mfs, 0)
+}
+
+fn fill_more(mfs: &Mfs, round: u64) -> (Ino, u64) {
+    let dir = Name::new(format!("dir{round}").as_bytes()).unwrap();
+    let dir = make(mfs, Ino::ROOT, &dir, FileKind::Directory).unwrap();
     let mut files = 0;
     loop {
-        match make(dir, &name(files), FileKind::Regular) {
+        match make(mfs, dir, &name(files), FileKind::Regular) {
             Ok(_) => files += 1,
             Err(StoreError::Fault(Fault::NoSpace)) => return (dir, files),
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Creates a file under a name that [`fill`] does not use.
+fn make_file(mfs: &Mfs, dir: Ino) -> Result<Ino, StoreError> {
+    let free = run(mfs, |txn| Ok(txn.meta_space().1));
+    for number in 0.. {
+        let name = Name::new(format!("more{free}-{number}").as_bytes()).unwrap();
+        match make(mfs, dir, &name, FileKind::Regular) {
+            Err(StoreError::Fault(Fault::Exists)) => {}
+            made => return made,
+        }
+    }
+    unreachable!("some name is free")
+}
+
+fn run_delete<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
+    now(mfs.run(Cost::DELETE, body)).unwrap().0
 }
 
 /// Removes the name as if a client had the file open: the inode is an orphan until it is freed.
@@ -66,40 +86,95 @@ fn unregister(mfs: &Mfs, client: ClientId) {
     while !run(mfs, |txn| txn.space().remove_client(client)) {}
 }
 
-fn reservation(mfs: &Mfs) -> ReplyReservation {
-    mfs.reply_reservation()
+fn reservation(mfs: &Mfs) -> ClientReservation {
+    mfs.client_reservation()
 }
 
 fn entries(mfs: &Mfs) -> (u64, u64) {
     (now(mfs.count(CLIENTS)).unwrap(), now(mfs.count(REPLIES)).unwrap())
 }
 
+/// Short and long replies, as requests with one change and with many have them.
+fn reply(number: u64) -> Vec<u8> {
+    vec![7; SHORT_REPLY_MAX - number as usize % 3]
+}
+
 #[test]
-fn full_device_stores_all_replies_and_can_free_everything() {
+fn full_device_keeps_replies_in_all_slots_and_can_free_everything() {
     let mfs = formatted_in(4000);
-    let clients: Vec<ClientId> = (0..20).map(|_| register(&mfs).unwrap()).collect();
+    let clients: Vec<ClientId> = (0..40).map(|_| register(&mfs).unwrap()).collect();
     let (dir, files) = fill(&mfs);
     let slots = (0..REPLY_SLOTS).flat_map(|slot| clients.iter().map(move |&it| (it, slot)));
     let mut slots = slots.cycle();
-    assert!(files > u64::from(REPLY_SLOTS) * 20, "{files}");
+    assert!(files > u64::from(REPLY_SLOTS) * 40, "{files}");
     for number in 0..files {
         let (client, slot) = slots.next().unwrap();
         let removed = now(mfs.run(Cost::DELETE, |txn| {
             unlink(txn, dir, number)?;
-            txn.set_reply(client, slot, number as u32, &[7; REPLY_MAX])
+            txn.set_reply(client, slot, number as u32, &reply(number))
         }));
         removed.unwrap_or_else(|error| panic!("{number} of {files}: {error}"));
         free_orphans(&mfs);
     }
-    assert_eq!(entries(&mfs), (20, 20 * REPLY_BLOCKS));
-    assert_eq!((reservation(&mfs).clients, reservation(&mfs).replies), entries(&mfs));
+    assert_eq!(entries(&mfs), (40, 40));
+    assert_eq!(reservation(&mfs).clients, 40);
     clients.into_iter().for_each(|client| unregister(&mfs, client));
-    assert_eq!((reservation(&mfs).clients, reservation(&mfs).replies), (0, 0));
+    assert_eq!(reservation(&mfs).clients, 0);
     assert_eq!(entries(&mfs), (0, 0));
 }
 
 #[test]
-fn client_is_refused_until_there_is_room_for_its_replies() {
+fn long_reply_takes_a_block_that_is_free_for_everybody_or_fails_before_anything_is_done() {
+    let mfs = formatted_in(4000);
+    let client = register(&mfs).unwrap();
+    run(&mfs, |txn| txn.set_reply(client, 0, 1, &[1; REPLY_MAX]));
+    let (dir, _) = fill(&mfs);
+    let remove = |number, slot, len| {
+        now(mfs.run(Cost::DELETE, |txn| {
+            unlink(txn, dir, number)?;
+            txn.set_reply(client, slot, 2, &vec![2; len])
+        }))
+        .map(drop)
+        .map_err(|error| error.fault())
+    };
+    // Its block is there.
+    assert_eq!(remove(0, 1, REPLY_MAX), Ok(()));
+    free_orphans(&mfs);
+    while make_file(&mfs, dir).is_ok() {}
+    assert_eq!(remove(1, 70, SHORT_REPLY_MAX + 1), Err(Fault::NoSpace));
+    assert!(run(&mfs, |txn| txn.names().lookup(dir, &name(1))).is_some(), "nothing is executed");
+    assert_eq!(run(&mfs, |txn| txn.reply(client, 70)), None);
+    assert_eq!(remove(1, 70, SHORT_REPLY_MAX), Ok(()));
+    assert_eq!(run(&mfs, |txn| txn.reply(client, 1)), Some((2, vec![2; REPLY_MAX])));
+}
+
+#[test]
+fn full_device_enrols_every_expected_client_again_and_again() {
+    for blocks in [4000, 40_000] {
+        let mfs = formatted_in(blocks);
+        let expected = expected_clients(blocks);
+        for round in 0..3 {
+            let (dir, files) = fill_more(&mfs, round);
+            let enrolled = (0..expected).map(|_| register(&mfs));
+            let clients: Vec<ClientId> = enrolled.collect::<Result<_, _>>().unwrap();
+            // Nothing of what others left may become ordinary space.
+            while make_file(&mfs, dir).is_ok() {}
+            for &client in &clients {
+                for slot in 0..REPLY_SLOTS {
+                    run_delete(&mfs, |txn| txn.set_reply(client, slot, 1, &[3; SHORT_REPLY_MAX]));
+                }
+            }
+            for number in 0..files.min(200) {
+                run_delete(&mfs, |txn| unlink(txn, dir, number));
+                free_orphans(&mfs);
+            }
+            clients.into_iter().for_each(|client| unregister(&mfs, client));
+        }
+    }
+}
+
+#[test]
+fn client_is_refused_until_there_is_room_for_it() {
     let mfs = formatted_in(4000);
     let expected = expected_clients(4000);
     let (dir, files) = fill(&mfs);
@@ -122,22 +197,18 @@ fn client_is_refused_until_there_is_room_for_its_replies() {
 }
 
 #[test]
-fn reserved_blocks_go_to_replies_only() {
+fn reserved_blocks_go_to_enrolments_only() {
     let mfs = formatted_in(4000);
+    let expected = expected_clients(4000);
     for cost in [Cost::SMALL, Cost::DELETE] {
         let taken = now(mfs.run(cost, |txn| {
             while txn.alloc_meta(1, None).is_ok() {}
-            Ok((txn.meta_space().1, txn.reply_reservation().blocks()))
+            Ok((txn.meta_space().1, txn.client_reservation().blocks()))
         }));
         let (left, reserved) = taken.unwrap().0;
-        let reserve = if cost == Cost::SMALL { 4000 / 64 } else { 0 };
-        assert_eq!(
-            (left, reserved),
-            (
-                expected_clients(4000) * BLOCKS_PER_CLIENT + reserve,
-                expected_clients(4000) * BLOCKS_PER_CLIENT
-            )
-        );
+        let reserve = if cost == Cost::SMALL { 4000 / 64 + nodes(expected) } else { 0 };
+        let all = expected * BLOCKS_PER_CLIENT;
+        assert_eq!((left, reserved), (all + reserve, all));
     }
 }
 
@@ -155,24 +226,40 @@ fn reservation_is_unchanged_by_a_failed_transaction() {
     run(&mfs, |_| Ok(()));
     assert_eq!(reservation(&mfs), before);
     run(&mfs, |txn| txn.set_reply(client, 0, 1, b""));
-    run(&mfs, |txn| txn.set_reply(client, 2, 1, b""));
-    assert_eq!(reservation(&mfs), before.with(0, 1), "one block for both replies");
+    run(&mfs, |txn| txn.set_reply(client, 127, 1, b""));
+    assert_eq!((reservation(&mfs), entries(&mfs)), (before, (1, 1)), "one block for all slots");
+    run(&mfs, |txn| txn.new_client(b"another"));
+    assert_eq!(reservation(&mfs), before.with(1));
     let beyond = now(mfs.run(Cost::STEP, |txn| txn.set_reply(client, REPLY_SLOTS, 1, b"")));
     assert_eq!(beyond.unwrap_err().fault(), Fault::Invalid);
 }
 
+/// A repair may drop replies that were damaged.
+#[test]
+fn replies_of_a_client_without_a_block_get_one_again() {
+    let mfs = formatted_in(4000);
+    let client = register(&mfs).unwrap();
+    run(&mfs, |txn| txn.set_reply(client, 9, 1, b"before"));
+    run(&mfs, |txn| REPLIES.remove(txn, &short_key(client)).map(drop));
+    assert_eq!(run(&mfs, |txn| txn.reply(client, 9)), None);
+    assert_eq!(run(&mfs, |txn| txn.replied_slots(client)), []);
+    fill(&mfs);
+    run_delete(&mfs, |txn| txn.set_reply(client, 9, 2, b"after"));
+    assert_eq!(run(&mfs, |txn| txn.reply(client, 9)), Some((2, b"after".to_vec())));
+}
+
 #[test]
 fn reservation_is_the_same_after_reopening() {
-    let mfs = formatted_for_images(4000, Features::NONE);
+    let mfs = formatted_for_images(9000, Features::NONE);
     // More than an opening counts in one transaction.
-    let clients: Vec<ClientId> = (0..30).map(|_| register(&mfs).unwrap()).collect();
+    let clients: Vec<ClientId> = (0..STEP + 30).map(|_| register(&mfs).unwrap()).collect();
     for slot in 0..REPLY_SLOTS {
-        for &client in clients.iter().take(25) {
-            run(&mfs, |txn| txn.set_reply(client, slot, 1, b"x"));
+        for &client in clients.iter().take(5) {
+            run(&mfs, |txn| txn.set_reply(client, slot, 1, &[1; 40]));
         }
     }
     unregister(&mfs, clients[3]);
-    assert!(reservation(&mfs).replies > STEP as u64);
+    assert!(reservation(&mfs).clients > STEP as u64);
     let world = SimWorld::new(1);
     let before = reservation(&mfs);
     world.attach("meta", &image_of(&mfs));
@@ -196,16 +283,20 @@ fn reservation_is_the_same_after_reopening() {
     });
 }
 
+/// What a repair may leave.
 #[test]
 fn device_filled_without_a_reservation_can_free_everything() {
     let mfs = formatted_in(4000);
-    mfs.set_reply_reservation(ReplyReservation::default());
+    mfs.set_client_reservation(ClientReservation::default());
     let (dir, files) = fill(&mfs);
     let usage = mfs.usage();
-    let mut new = ReplyReservation::new(4000, 0, 0);
-    new.set_shortfall(usage.blocks_free, usage.blocks_set_aside);
-    assert_eq!(new.blocks(), 0, "only the reserve is free");
-    mfs.set_reply_reservation(new);
+    while run(&mfs, |txn| Ok(txn.meta_space().1)) > 9 {
+        run(&mfs, |txn| txn.alloc_meta(1, None));
+    }
+    let mut new = ClientReservation::new(4000, 0);
+    new.set_shortfall(9, usage.blocks_set_aside);
+    assert_eq!(new.blocks(), 0, "only a part of the reserve is free");
+    mfs.set_client_reservation(new);
     let client = register(&mfs).unwrap();
     for number in 0..files {
         now(mfs.run(Cost::DELETE, |txn| {
@@ -216,31 +307,27 @@ fn device_filled_without_a_reservation_can_free_everything() {
         free_orphans(&mfs);
     }
     assert_eq!(reservation(&mfs).shortfall, 0, "freed blocks are reserved");
-    assert_eq!(
-        reservation(&mfs).blocks(),
-        expected_clients(4000) * BLOCKS_PER_CLIENT - REPLY_BLOCKS
-    );
+    assert_eq!(reservation(&mfs).blocks(), (expected_clients(4000) - 1) * BLOCKS_PER_CLIENT);
 }
 
 #[test]
 fn expected_clients_grow_with_the_device() {
     let of_bytes = |bytes: u64| expected_clients(bytes >> 12);
     assert_eq!([100, 255, 256, 1000, 1024].map(expected_clients), [0, 0, 1, 3, 4]);
-    assert_eq!([64u64 << 20, 1 << 30, 1 << 34].map(of_bytes), [4, 64, 1024]);
+    assert_eq!([64u64 << 20, 1 << 30, 1 << 34].map(of_bytes), [32, 512, 8192]);
     assert_eq!(of_bytes(1 << 44), SESSIONS_MAX as u64);
 }
 
 #[test]
-fn reply_tree_fits_in_its_reservation() {
+fn nodes_of_short_replies_fit_in_the_reserve() {
     /// Fewest entries that a split leaves in each half, if entries are as large as child entries.
     const LEAST: u64 = (4048 / 20) / 8;
     for clients in 1..=4 * SESSIONS_MAX as u64 {
-        let mut level = clients * REPLY_BLOCKS / LEAST;
-        let mut nodes = level.max(1);
+        let (mut level, mut tree) = (clients / LEAST, 1);
         while level > 1 {
+            tree += level;
             level /= LEAST;
-            nodes += level.max(1);
         }
-        assert!(nodes <= clients * NODES_PER_CLIENT, "{clients} clients: {nodes} nodes");
+        assert!(2 * tree <= nodes(clients), "{clients} clients: 2 trees of {tree} nodes");
     }
 }

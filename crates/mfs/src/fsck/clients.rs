@@ -13,7 +13,7 @@ use engine::clients::CLIENT_INFO_MAX;
 use engine::error::StoreError;
 use engine::format::blob::BlobOwner;
 use engine::format::block::BlockType;
-use engine::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply, reply_owner};
+use engine::format::reply::{decode_setting, is_sound, reply_owner};
 
 impl Check {
     pub(super) async fn clients(&mut self) -> Result<(), StoreError> {
@@ -86,12 +86,8 @@ impl Check {
                 self.plan.add(Fix::DropReply(key));
                 continue;
             }
-            let sound = self
-                .read(|txn| {
-                    let data = txn.read_as(block, BlockType::Reply)?;
-                    Ok((0..REPLIES_PER_BLOCK).all(|slot| get_reply(data, slot).is_ok()))
-                })
-                .await?;
+            let sound =
+                self.read(|txn| Ok(is_sound(&key, txn.read_as(block, BlockType::Reply)?))).await?;
             if sound == Some(false) {
                 self.found(ProblemKind::BadRecord, Subject::Block(block), "kept reply");
             }

@@ -38,6 +38,8 @@ mod gaps;
 #[cfg(test)]
 mod jobs_tests;
 #[cfg(test)]
+mod journal_tests;
+#[cfg(test)]
 mod label_tests;
 mod labels;
 mod layouts;
@@ -63,7 +65,7 @@ mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use env::{Disk, Env};
+use env::Env;
 use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
 pub use lost::Lost;
@@ -74,8 +76,8 @@ use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use crate::zones::{ZoneDevice, ZoneLabels};
 use engine::claims::Claims;
-use engine::device::Device;
 use engine::device::label::{self, LabelCondition};
+use engine::device::log::{Devices, Disks};
 use engine::error::StoreError;
 use engine::format::blob::BlobOwner;
 use engine::format::features::Features;
@@ -188,25 +190,35 @@ impl Report {
     }
 }
 
-/// Checks the metadata device `disk`, which nothing else has open.
+/// Checks the metadata on `disks`, which nothing else has open.
 ///
 /// # Errors
-/// `Refused` if it is no Redbud metadata device, `Io`; damage is a finding, not an error.
-pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Report, StoreError> {
+/// `Refused` if it is no Redbud metadata device or the log not its own, `Io`; damage is a finding,
+/// not an error.
+pub async fn fsck(
+    env: &Env,
+    disks: impl Into<Disks>,
+    options: FsckOptions<'_>,
+) -> Result<Report, StoreError> {
+    let disks = disks.into();
     let opening = OpenOptions {
         cache_bytes: options.cache_bytes,
         read_only: true,
         repair: true,
         ..OpenOptions::default()
     };
-    let mfs = match open(env, disk, opening, options).await {
+    let mfs = match open(env, &disks, opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => return unopened(error),
     };
     let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let (label, damaged) = (mfs.label_damage(), labels::damaged_labels(env, &mfs, options).await);
+    let damaged = labels::damaged_labels(env, &mfs, options).await;
+    let (label, journal) = (label_damage(&mfs).await, journal_damage(&mfs).await);
     mfs.close().await?;
     report.map(|mut report| {
+        if let Some(what) = journal {
+            report.add(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
+        }
         if let Some(what) = label {
             report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), what);
         }
@@ -218,20 +230,37 @@ pub async fn fsck(env: &Env, disk: &Disk, options: FsckOptions<'_>) -> Result<Re
     })
 }
 
+/// What is wrong with the label of the metadata, if anything.
+async fn label_damage(mfs: &Mfs) -> Option<String> {
+    match (mfs.label_damage(), mfs.device()) {
+        (None, Some(device)) => label::wrong_journal(&device, &mfs.superblock()).await,
+        (damage, _) => damage,
+    }
+}
+
+/// What was wrong with the header of the journal when the store was opened, or is with its label.
+async fn journal_damage(mfs: &Mfs) -> Option<String> {
+    let log = mfs.log_device()?;
+    match log.is_header_damaged() {
+        true => Some("a copy of its header".into()),
+        false => log.label_damage().await,
+    }
+}
+
 /// Opens the store, also on a device that lost only its label.
 async fn open(
     env: &Env,
-    disk: &Disk,
+    disks: &Disks,
     opening: OpenOptions,
     options: FsckOptions<'_>,
 ) -> Result<Mfs, StoreError> {
-    let device = Device::whole(env, disk);
-    let Some(superblock) = label::unlabelled(&device).await? else {
-        return Mfs::open(env, disk, opening).await;
+    let devices = Devices::whole(env, disks);
+    let Some(superblock) = label::unlabelled(&devices.home).await? else {
+        return Mfs::open(env, disks, opening).await;
     };
-    labels::is_ours(env, &device, &superblock, options).await?;
+    labels::is_ours(env, &devices.home, &superblock, options).await?;
     let condition = LabelCondition::Damaged("its label and the copy of it are zeros".into());
-    Mfs::open_unlabelled(device, opening, condition).await
+    Mfs::open_unlabelled(devices, opening, condition).await
 }
 
 /// The finding that kept a store from being opened.

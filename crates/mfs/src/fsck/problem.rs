@@ -58,6 +58,9 @@ kinds! {
     /// The log ends in something that is no log.
     DamagedLog = Error, "the log is damaged",
         "nothing: what was acknowledged is lost, and only a backup has it";
+    /// A copy of the header of the journal is damaged, or its label; the rest is not.
+    DamagedJournal = Warning, "a copy of the journal's header is damaged, or its label; the rest says what it said",
+        "both are written anew";
     /// A data device has no whole label, neither in its first block nor in its last.
     DamagedDataLabel = Error, "a data device has no label that could be read; nobody can mount",
         "if the device's UUID is still in a copy, or --relabel names the zone, it is written anew from the table of data zones; else nothing, as it may be the device of something else";

@@ -11,7 +11,7 @@
 //!   `on_loss` gets them at once;
 //! - repair ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
-use env::{Disk, Env};
+use env::Env;
 use types::{Bug, Ino, MetaBlock, planted};
 
 use super::fix::maps::make_map;
@@ -22,6 +22,7 @@ use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, labels, w
 use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use engine::device::copies::write_copies;
+use engine::device::log::Disks;
 use engine::error::StoreError;
 use engine::log::recovery::{DamagedBlock, Remedy};
 use engine::store::mkfs::repair_label;
@@ -193,28 +194,35 @@ impl RepairState {
     }
 }
 
-/// Checks and repairs the metadata device `disk`, which nothing else has open.
+/// Checks and repairs the metadata on `disks`, which nothing else has open.
 ///
 /// # Errors
-/// `Refused` if it is no Redbud metadata device, `Io`; what cannot be repaired is in `left`.
+/// `Refused` if it is no Redbud metadata device or the log not its own, `Io`; what cannot be repaired is in `left`.
 pub async fn repair(
     env: &Env,
-    disk: &Disk,
+    disks: impl Into<Disks>,
     options: FsckOptions<'_>,
 ) -> Result<Repaired, StoreError> {
     let opening =
         OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
-    let mfs = match super::open(env, disk, opening, options).await {
+    let mfs = match super::open(env, &disks.into(), opening, options).await {
         Ok(mfs) => mfs,
         Err(error) => {
             let left = super::unopened(error)?;
             return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
         }
     };
-    let label = mfs.label_damage();
+    let label = super::label_damage(&mfs).await;
     let features = mfs.superblock().features;
     let mut out = repair_open(&mfs, options).await?;
     labels::repair(env, &mfs, options, &mut out).await;
+    if let (Some(log), Some(detail)) = (mfs.log_device(), super::journal_damage(&mfs).await) {
+        // The opening has written both copies of the header anew.
+        log.repair_label(&mfs.superblock()).await?;
+        let (kind, subject) = (ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)));
+        out.found.push(Problem { kind, subject, detail });
+        out.note("header and label of the journal were written anew".into());
+    }
     let device = mfs.device();
     mfs.close().await?;
     let mut superblock = mfs.superblock();

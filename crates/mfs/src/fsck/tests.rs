@@ -405,8 +405,7 @@ fn metadata_block_with_two_owners_is_found() {
 #[test]
 fn address_outside_the_device_is_found() {
     planted(ProblemKind::OutsideMetaBlock, 2, |world, txn| {
-        let mut key = engine::format::reply::reply_key(world.client, 300);
-        key[11] = 100;
+        let key = engine::format::reply::long_key(world.client, 300);
         REPLIES.insert(txn, &key, &u64::MAX.to_le_bytes())?;
         Ok(Subject::Block(MetaBlock(u64::MAX)))
     });
@@ -1213,6 +1212,7 @@ const ELSEWHERE: &[fn()] = &[
     super::blobs_tests::two_that_have_each_others_blob_get_their_own_back,
     super::foreign_tests::numbers_of_another_shard_are_reported_as_such_and_left,
     super::lmap::tests::what_is_wrong_in_a_name_map_is_found,
+    super::journal_tests::damaged_header_or_label_of_a_journal_is_written_anew,
     super::device_tests::the_label_is_written_anew_and_a_damaged_log_is_left,
     super::label_tests::damaged_labels_of_data_devices_are_written_anew,
     super::device_tests::a_table_that_says_another_size_than_the_label_costs_nothing,

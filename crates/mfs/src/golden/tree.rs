@@ -198,6 +198,7 @@ async fn files(mfs: &Mfs) {
     run(mfs, |txn| {
         txn.space().grant(evicted, None, 50)?;
         txn.set_reply(client, 4, 9, b"a reply")?;
+        txn.set_reply(client, 127, 2, b"a reply that is too long for a short one")?;
         txn.set_setting(3, b"a setting")?;
         let ino = txn.names().lookup(dir, &name("one"))?.unwrap();
         txn.space().freeze(evicted, ino)?;

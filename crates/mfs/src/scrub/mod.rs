@@ -50,7 +50,7 @@ use engine::device::label;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobOwner;
 use engine::format::block::BlockType;
-use engine::format::reply::{REPLIES_PER_BLOCK, decode_setting, get_reply};
+use engine::format::reply::{decode_setting, is_sound};
 use engine::format::roots::ROOTS_BLOCK;
 use engine::format::superblock::{SuperError, Superblock};
 use engine::store::home::Rewrite;
@@ -227,6 +227,7 @@ impl Scrub<'_> {
         for copy in 0..2 {
             self.copy_of(&superblock, copy).await?;
         }
+        self.journal().await;
         let always = |_: &mut Txn<'_>, _| Ok(true);
         self.read(ROOTS_BLOCK, 1, BlockType::Roots, &always).await?;
         let (first, count) = (superblock.bitmap_first.0, bitmap_blocks(superblock.blocks));
@@ -235,6 +236,24 @@ impl Scrub<'_> {
             self.read(MetaBlock(first + at), len, BlockType::Bitmap, &always).await?;
         }
         Ok(())
+    }
+
+    /// Checks header and label of a journal; the header may be written at any time.
+    async fn journal(&self) {
+        let Some(log) = self.mfs.log_device() else { return };
+        let mut header = None;
+        for _ in 0..TRIES {
+            self.throttle(1).await;
+            header = log.header_damage().await;
+            if header.is_none() {
+                break;
+            }
+        }
+        let header = header.map(|what| format!("a copy of its header: {what}"));
+        let label = log.label_damage().await;
+        if let Some(what) = header.or(label) {
+            self.found(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
+        }
     }
 
     /// Checks a copy of the superblock; it may be rewritten at any time, even during the read.
@@ -317,8 +336,7 @@ impl Scrub<'_> {
                     if !named(txn, block)? {
                         return Ok(true);
                     }
-                    let data = txn.read_as(block, BlockType::Reply)?;
-                    Ok((0..REPLIES_PER_BLOCK).all(|slot| get_reply(data, slot).is_ok()))
+                    Ok(is_sound(&key, txn.read_as(block, BlockType::Reply)?))
                 })
                 .await?;
             if sound == Some(false) {

@@ -14,7 +14,7 @@ use engine::error::Stop;
 /// Free runs that are examined for one grant.
 const LOOK: usize = 64;
 /// Most pieces of one grant.
-const PIECES: usize = 16;
+pub const GRANT_PIECES: usize = 16;
 
 impl Space<'_, '_> {
     /// Moves about `blocks` free blocks, at least one, into the pool of `client`; from the PAG
@@ -29,19 +29,20 @@ impl Space<'_, '_> {
         hint: Option<PagId>,
         blocks: u64,
     ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
-        self.grant_without(client, hint, blocks, &[])
+        self.grant_pieces(client, hint, blocks, &[], GRANT_PIECES)
     }
 
-    /// As [`Space::grant`], but from none of the PAGs `without`.
+    /// As [`Space::grant`], but from none of the PAGs `without`, and in at most `most` pieces.
     ///
     /// # Errors
     /// As [`Space::grant`].
-    pub fn grant_without(
+    pub fn grant_pieces(
         &mut self,
         client: ClientId,
         hint: Option<PagId>,
         blocks: u64,
         without: &[PagId],
+        most: usize,
     ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
         if blocks == 0 {
             return Err(Stop::Fault(Fault::Invalid));
@@ -50,7 +51,7 @@ impl Space<'_, '_> {
         let pag =
             choose(&pags, client, hint, blocks, without).ok_or(Stop::Fault(Fault::NoSpace))?;
         let cursor = self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
-        let pieces = pick(self.look(pag, cursor)?, blocks);
+        let pieces = pick(self.look(pag, cursor)?, blocks, most);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
         for (start, run, len) in pieces {
@@ -99,15 +100,15 @@ fn choose(
     hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
 }
 
-/// The pieces ⟨start, run, taken⟩ of a grant, from runs ⟨start, length⟩.
-fn pick(runs: Vec<FreeRun>, blocks: u64) -> Vec<(u64, u64, u64)> {
+/// The pieces ⟨start, run, taken⟩ of a grant, `most` of them at most, from runs ⟨start, length⟩.
+fn pick(runs: Vec<FreeRun>, blocks: u64, most: usize) -> Vec<(u64, u64, u64)> {
     if let Some(&(start, run)) = runs.iter().find(|run| run.1 >= blocks) {
         return vec![(start, run, blocks)];
     }
     let mut runs = runs;
     runs.sort_by_key(|&(start, len)| (u64::MAX - len, start));
     let (mut left, mut out) = (blocks, Vec::new());
-    for (start, run) in runs.into_iter().take(PIECES) {
+    for (start, run) in runs.into_iter().take(most) {
         let len = run.min(left);
         if len == 0 {
             break;
@@ -125,9 +126,10 @@ mod tests {
 
     #[test]
     fn grant_prefers_one_run_and_large_runs() {
-        assert_eq!(pick(vec![(1, 3), (10, 8), (30, 9)], 8), [(10, 8, 8)]);
-        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9), [(10, 7, 7), (30, 5, 2)]);
-        assert_eq!(pick(vec![], 9), []);
+        assert_eq!(pick(vec![(1, 3), (10, 8), (30, 9)], 8, 2), [(10, 8, 8)]);
+        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9, 2), [(10, 7, 7), (30, 5, 2)]);
+        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9, 1), [(10, 7, 7)]);
+        assert_eq!(pick(vec![], 9, 2), []);
     }
 
     #[test]

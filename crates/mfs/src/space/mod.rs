@@ -19,6 +19,7 @@ mod runs;
 mod view;
 
 pub use frozen::ALL_FILES;
+pub use grant::GRANT_PIECES;
 pub use owner::BlockOwner;
 pub use pags::PagState;
 pub use view::Space;

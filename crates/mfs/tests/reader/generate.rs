@@ -6,6 +6,7 @@ use std::time::Duration;
 use env::sim::{SimDisk, SimRng, SimWorld};
 use env::{DiskOptions, Env};
 use redbud_mfs::SlotFeatures;
+use redbud_mfs::journal::Disks;
 use redbud_mfs::{
     Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, OpenOptions, PagFormat,
     SlotSize, Stop, Txn,
@@ -48,7 +49,8 @@ pub struct Contents {
     pub pags: Vec<Pag>,
     pub pools: Vec<Run>,
     pub clients: Vec<(u64, Vec<u8>)>,
-    pub reply: Option<(u32, Vec<u8>)>,
+    /// Of the first client: slot, sequence and answer.
+    pub replies: Vec<(u64, u32, Vec<u8>)>,
     pub setting: Option<Vec<u8>>,
 }
 
@@ -73,9 +75,15 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
+/// The metadata device, and that of the log if the world has one.
+async fn disks(env: &Env) -> Disks {
+    let home = env.open_disk("meta", WRITE).await.unwrap();
+    Disks { home, log: env.open_disk("log", WRITE).await.ok() }
+}
+
 async fn open(env: &Env, read_only: bool) -> Mfs {
-    let device = env.open_disk("meta", WRITE).await.unwrap();
-    Mfs::open(env, &device, OpenOptions { read_only, ..options() }).await.unwrap()
+    let disks = disks(env).await;
+    Mfs::open(env, &disks, OpenOptions { read_only, ..options() }).await.unwrap()
 }
 
 async fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
@@ -109,7 +117,19 @@ pub fn make(plan: Plan) -> SimDisk {
 /// The same, preceded by states that a power cut would have left. These are the states after every
 /// `each` operations, and when a group reached from the end of the log to its beginning.
 pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
+    make_in(&SimWorld::new(1), plan, each)
+}
+
+/// As [`make`], with the log on a second device.
+pub fn make_external(plan: Plan) -> [SimDisk; 2] {
     let world = SimWorld::new(1);
+    // Label, two headers, the log, and the label's second copy.
+    let log = world.disk("log", LOG + 4 * 4096);
+    let disk = make_in(&world, plan, u64::MAX).pop().unwrap();
+    [disk, log.after_power_cut(&mut SimRng::new(1))]
+}
+
+fn make_in(world: &SimWorld, plan: Plan, each: u64) -> Vec<SimDisk> {
     let disk = world.disk("meta", SIZE);
     let device = disk.clone();
     let mut rng = SimRng::new(1);
@@ -147,7 +167,7 @@ pub fn make_cutting(plan: Plan, each: u64) -> Vec<SimDisk> {
 }
 
 async fn format(env: &Env, plan: Plan) {
-    let device = env.open_disk("meta", WRITE).await.unwrap();
+    let disks = disks(env).await;
     let pag = |id: u16| PagFormat {
         device: Uuid([9; 16]),
         start: u64::from(id) * PAG_BLOCKS,
@@ -161,7 +181,7 @@ async fn format(env: &Env, plan: Plan) {
         features: plan.features(),
         force: false,
     };
-    Mfs::format_shard(env, &device, ShardId(plan.shard), &format).await.unwrap();
+    Mfs::format_shard(env, &disks, ShardId(plan.shard), &format).await.unwrap();
 }
 
 /// Makes a directory that is large enough for a name map, and removes every third name.
@@ -214,6 +234,11 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
             txn.names().set_xattr(ino, b"security.short", b"")?;
         }
         txn.set_reply(client, 4, 9, b"an answer")?;
+        txn.set_reply(client, 0, 10, b"")?;
+        txn.set_reply(client, 1, 1, &[b'l'; 1024])?;
+        txn.set_reply(client, 1, 2, b"short after long")?;
+        txn.set_reply(client, 2, 3, &[b's'; 26])?;
+        txn.set_reply(client, 127, 7, &[b'l'; 27])?;
         txn.set_setting(3, b"a setting")
     })
     .await;
@@ -362,9 +387,12 @@ fn links(txn: &mut Txn<'_>, ino: Ino, change: i32) -> Result<(), Stop> {
 }
 
 /// The content of a device as the store reads it, without changing the device.
-pub fn store_contents(disk: &SimDisk) -> Contents {
+pub fn store_contents(disk: &SimDisk, log: Option<&SimDisk>) -> Contents {
     let world = SimWorld::new(1);
     world.attach("meta", disk);
+    if let Some(log) = log {
+        world.attach("log", log);
+    }
     world.run(|env| async move {
         let mfs = open(&env, true).await;
         let found = walk(&mfs).await;
@@ -389,11 +417,16 @@ pub fn store_contents(disk: &SimDisk) -> Contents {
                 free: pag.free,
                 freed: pag.freed,
             };
+            let mut replies = Vec::new();
+            for slot in 0..128 {
+                let reply = txn.reply(clients[0].0, slot)?;
+                replies.extend(reply.map(|(seq, answer)| (slot.into(), seq, answer)));
+            }
             Ok(Contents {
                 found: Vec::new(),
                 orphans: txn.names().orphans(Ino(0), 100_000)?.iter().map(|ino| ino.0).collect(),
                 pags: txn.space().pags()?.into_iter().map(pag).collect(),
-                reply: txn.reply(clients[0].0, 4)?,
+                replies,
                 setting: txn.setting(3)?,
                 clients: clients.into_iter().map(|(client, info)| (client.0, info)).collect(),
                 pools,

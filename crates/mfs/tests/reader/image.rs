@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::device::{Block, Device, Error, ROOTS, big, damaged, u64_at};
 use crate::inode::{Inode, Kind, LINK};
-use crate::log::{Redone, redo};
+use crate::log::{Redone, check_journal, redo};
 use crate::superblock::Superblock;
 use crate::tree::{Entry, NAMESPACE, ORPHANS};
 
@@ -26,12 +26,25 @@ pub struct NamedInode {
 }
 
 impl Image {
-    /// Opens the metadata device in a file, and redoes its log in memory.
-    #[expect(clippy::disallowed_methods, reason = "a reader of plain files")]
+    /// Opens the metadata device in a file, and redoes its internal log in memory.
     pub fn open(path: &Path) -> Result<Image, Error> {
+        Image::open_with(path, None)
+    }
+
+    /// The same with the file of its journal, if the log is external.
+    #[expect(clippy::disallowed_methods, reason = "a reader of plain files")]
+    pub fn open_with(path: &Path, journal: Option<&Path>) -> Result<Image, Error> {
         let file = File::open(path)?;
         let superblock = Superblock::find(&file)?;
-        let redone = redo(&file, &superblock)?;
+        let redone = match journal {
+            Some(journal) if superblock.is_external() => {
+                let journal = File::open(journal)?;
+                check_journal(&journal, &superblock)?;
+                redo(&journal, &superblock)?
+            }
+            None if !superblock.is_external() => redo(&file, &superblock)?,
+            _ => return Err(Error::Refused("the log is elsewhere".to_owned())),
+        };
         let (blocks, tag) = (superblock.blocks, crc32c::crc32c(&superblock.uuid));
         let device = Device { file, blocks, tag, redone, visited: RefCell::new(BTreeMap::new()) };
         let roots = roots_of(&superblock, &device)?;

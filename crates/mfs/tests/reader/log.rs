@@ -1,10 +1,10 @@
-//! The log and redo: FORMAT.md 4 and 4.1. Redo changes only blocks in memory.
+//! The log, redo and journals: FORMAT.md 4, 4.1 and 4.2. Redo changes only blocks in memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::device::{BLOCK, Block, Error, HEADER, is_zero, u16_at, u32_at, u64_at};
+use crate::device::{BLOCK, Block, Error, HEADER, is_zero, raw, u16_at, u32_at, u64_at};
 use crate::superblock::Superblock;
 
 const GROUP_HEADER: usize = 64;
@@ -24,7 +24,55 @@ pub struct Redone {
     pub end: u64,
 }
 
-/// Redoes the log from the tail on.
+/// Checks that a file is the journal of this superblock (4.2).
+pub fn check_journal(file: &File, superblock: &Superblock) -> Result<(), Error> {
+    let copies = [1, 2].map(|block| raw(file, block).ok().and_then(|data| header(&data)));
+    let newest = copies.into_iter().flatten().max_by_key(|header| header.generation);
+    let refused = |why: &str| Err(Error::Refused(why.to_owned()));
+    let Some(header) = newest else { return refused("no journal") };
+    let known = superblock.log_generation;
+    match () {
+        () if (header.uuid, header.metadata) != (superblock.uuid, superblock.metadata) => {
+            refused("the journal of other metadata")
+        }
+        () if header.journal != superblock.journal => refused("another journal"),
+        () if header.retired => refused("the log has moved elsewhere"),
+        () if header.generation < known => refused("an older copy of the journal"),
+        () if header.generation > known + 1 => refused("an older copy of the metadata"),
+        () if header.blocks * BLOCK as u64 != superblock.log_bytes => refused("another size"),
+        () => Ok(()),
+    }
+}
+
+/// The header of a journal.
+struct Header {
+    uuid: [u8; 16],
+    journal: [u8; 16],
+    metadata: [u8; 16],
+    generation: u64,
+    blocks: u64,
+    retired: bool,
+}
+
+/// A copy of the header, if it is whole.
+fn header(data: &Block) -> Option<Header> {
+    let uuid = |at: usize| data[at..at + 16].try_into().expect("16 bytes");
+    let is_one = &data[8..16] == b"REDBUDJ1"
+        && crc32c::crc32c(&data[4..]) == u32_at(data, 0)
+        && u32_at(data, 4) == 1
+        && matches!(data[80], 1 | 2)
+        && is_zero(&data[81..]);
+    is_one.then(|| Header {
+        uuid: uuid(16),
+        journal: uuid(32),
+        metadata: uuid(48),
+        generation: u64_at(data, 64),
+        blocks: u64_at(data, 72),
+        retired: data[80] == 2,
+    })
+}
+
+/// Redoes the log from the tail on. `file` has it: the metadata, or the journal.
 pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
     let log = Log { file, superblock };
     let mut redone = Redone::default();

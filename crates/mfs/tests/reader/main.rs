@@ -35,7 +35,7 @@ use device::{
     BITMAP, BLOB, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, LAYOUT, NAME_MAP,
     REPLIES, ROOTS, TREE,
 };
-use generate::{Contents, LOG, Plan, make, make_cutting, store_contents};
+use generate::{Contents, LOG, Plan, make, make_cutting, make_external, store_contents};
 use image::Image;
 
 /// Makes a new file with these blocks of a device.
@@ -119,7 +119,7 @@ fn read(image: &Image) -> Result<Contents, Error> {
     let clients = image.clients()?;
     let first = clients.first().map_or(0, |client| client.0);
     let replies = image.replies()?.into_iter();
-    let mut kept = replies.filter(|reply| (reply.client, reply.slot) == (first, 4));
+    let kept = replies.filter(|reply| reply.client == first);
     let mut settings = image.settings()?.into_iter().filter(|&(key, _)| key == 3);
     Ok(Contents {
         found: image.walk()?,
@@ -127,7 +127,7 @@ fn read(image: &Image) -> Result<Contents, Error> {
         pags: image.pags()?,
         pools: image.pools()?,
         clients,
-        reply: kept.next().map(|reply| (reply.sequence, reply.answer)),
+        replies: kept.map(|reply| (reply.slot, reply.sequence, reply.answer)).collect(),
         setting: settings.next().map(|(_, value)| value),
     })
 }
@@ -138,7 +138,12 @@ fn check(name: &str, disk: &SimDisk) -> Image {
     let image = Image::open(&path).unwrap();
     // The image stays open, so it can be read without its name.
     std::fs::remove_file(path).unwrap();
-    let (read, expected) = (read(&image).unwrap(), store_contents(disk));
+    compare(name, &image, store_contents(disk, None));
+    image
+}
+
+fn compare(name: &str, image: &Image, expected: Contents) {
+    let read = read(image).unwrap();
     for (read, expected) in read.found.iter().zip(&expected.found) {
         assert_eq!(read, expected, "{name}");
     }
@@ -148,8 +153,37 @@ fn check(name: &str, disk: &SimDisk) -> Image {
         Contents { found: Vec::new(), ..expected },
         "{name}"
     );
-    consistency::check(&image);
-    image
+    consistency::check(image);
+}
+
+#[test]
+fn reader_redoes_an_external_log_and_refuses_what_is_not_its_journal() {
+    let [home, log] = make_external(USUAL);
+    let (path, journal) = (written("home", &home), written("journal", &log));
+    let image = Image::open_with(&path, Some(&journal)).unwrap();
+    assert!(image.device.redone.groups > 0);
+    compare("external", &image, store_contents(&home, Some(&log)));
+    let refused = |journal: Option<&std::path::Path>| {
+        matches!(Image::open_with(&path, journal), Err(Error::Refused(_)))
+    };
+    assert!(refused(None) && refused(Some(&path)));
+    // UUIDs of file system, journal and metadata, generation, and state.
+    for at in [16, 32, 48, 64, 80] {
+        let other = log.fork();
+        for block in [1, 2] {
+            let mut header = other.peek(block * 4096, 4096);
+            // The generation grows by two, the state becomes "retired".
+            header[at] = if at == 64 { header[at] + 2 } else { header[at] ^ 3 };
+            let sum = crc32c::crc32c(&header[4..]).to_le_bytes();
+            header[..4].copy_from_slice(&sum);
+            other.poke(block * 4096, &header);
+        }
+        let other = written(&format!("other-{at}"), &other);
+        assert!(refused(Some(&other)), "byte {at}");
+        std::fs::remove_file(other).unwrap();
+    }
+    std::fs::remove_file(path).unwrap();
+    std::fs::remove_file(journal).unwrap();
 }
 
 const USUAL: Plan = Plan {

@@ -37,6 +37,9 @@ pub struct Reply {
     pub answer: Vec<u8>,
 }
 
+/// Stands for a long reply until that is read.
+const LONG: &[u8] = &[0; 27];
+
 impl Image {
     pub fn pags(&self) -> Result<Vec<Pag>, Error> {
         let pag = |(key, value): &Entry| Pag {
@@ -89,16 +92,28 @@ impl Image {
         let mut out = Vec::new();
         for (key, value) in self.entries(&REPLY_TREE)? {
             let block = self.device.read(u64_at(&value, 0), REPLIES)?;
-            for (n, reply) in (0..).zip(block[HEADER..].chunks_exact(1352).take(3)) {
-                let len = usize::from(u16_at(reply, 4)).min(1024);
-                if u16_at(reply, 6) == 1 {
-                    out.push(Reply {
-                        client: big(&key[..8]),
-                        slot: 3 * big(&key[8..]) + n,
-                        sequence: u32_at(reply, 0),
-                        answer: reply[8..8 + len].to_vec(),
-                    });
+            let (client, number) = (big(&key[..8]), big(&key[8..]));
+            if number > 0 {
+                for (n, reply) in (0..).zip(block[HEADER..].chunks_exact(1352).take(3)) {
+                    let len = usize::from(u16_at(reply, 4)).min(1024);
+                    // The short record has come before, and says whether this one counts.
+                    let slot = 3 * (number - 1) + n;
+                    for short in out.iter_mut().filter(|it: &&mut Reply| {
+                        (it.client, it.slot) == (client, slot) && it.answer == LONG
+                    }) {
+                        short.answer = reply[8..8 + len].to_vec();
+                    }
                 }
+                continue;
+            }
+            for (slot, reply) in (0..).zip(block[HEADER..].chunks_exact(31).take(128)) {
+                let (sequence, len) = (u32_at(reply, 0), usize::from(reply[4]));
+                let answer = match len {
+                    0 => continue,
+                    255 => LONG.to_vec(),
+                    _ => reply[5..5 + len - 1].to_vec(),
+                };
+                out.push(Reply { client, slot, sequence, answer });
             }
         }
         Ok(out)

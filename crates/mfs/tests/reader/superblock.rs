@@ -12,7 +12,8 @@ const UNFINISHED_LOAD: u8 = 0;
 const SLOTS: [(u8, u8); 3] = [(1, CONTENT_1024), (2, CONTENT_2048), (3, CONTENT_4096)];
 pub const INLINE_DATA: u8 = 4;
 pub const LAYOUT_BLOCKS: u8 = 5;
-const KNOWN: u64 = 0x3f;
+const EXTERNAL_LOG: u8 = 6;
+const KNOWN: u64 = 0x7f;
 
 #[derive(Debug)]
 pub struct Superblock {
@@ -29,6 +30,10 @@ pub struct Superblock {
     pub epoch: u32,
     /// The copy of the roots; all zero: none.
     pub roots_copy: [u64; 64],
+    /// UUIDs of the metadata and of the external log, which is zero if the log is internal.
+    pub metadata: [u8; 16],
+    pub journal: [u8; 16],
+    pub log_generation: u64,
     generation: u64,
     needed: u64,
 }
@@ -75,6 +80,11 @@ impl Superblock {
 
     pub fn has(&self, feature: u8) -> bool {
         self.needed & 1 << feature != 0
+    }
+
+    /// Is the log in a journal?
+    pub fn is_external(&self) -> bool {
+        self.has(EXTERNAL_LOG)
     }
 
     /// Type of the blocks of directory content, which gives the slot size (7.2).
@@ -186,17 +196,30 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
         () => {}
     }
     let name_len = usize::from(u16_at(data, 132)).min(64);
-    let reserved = [45..48, 136 + name_len..200, 208..224, 3296..BLOCK];
+    let reserved = [45..48, 136 + name_len..200, 208..224, 3344..BLOCK];
     if reserved.into_iter().any(|range| !is_zero(&data[range])) {
         return damaged(place, "reserved bytes are not zero");
     }
+    let uuid_at = |at: usize| -> [u8; 16] { data[at..at + 16].try_into().expect("16 bytes") };
+    let external = needed & 1 << EXTERNAL_LOG != 0;
+    if external != (uuid_at(3312) != [0; 16]) || external != (u64_at(data, 3336) != 0) {
+        return damaged(place, "an impossible external log");
+    }
+    // The log begins in block 3 of its journal (4.2).
+    let (first, blocks) = match external {
+        true => (3, u64_at(data, 3336)),
+        false => (u64_at(data, 80), u64_at(data, 88)),
+    };
     let superblock = Superblock {
         name: String::from_utf8_lossy(&data[136..136 + name_len]).into_owned(),
         shard: data[44],
         uuid,
         blocks: u64_at(data, 72),
-        log_first: u64_at(data, 80),
-        log_bytes: u64_at(data, 88).saturating_mul(BLOCK as u64),
+        log_first: first,
+        log_bytes: blocks.saturating_mul(BLOCK as u64),
+        metadata: uuid_at(3296),
+        journal: uuid_at(3312),
+        log_generation: u64_at(data, 3328),
         bitmap_first: u64_at(data, 96),
         roots: u64_at(data, 104),
         tail: u64_at(data, 120),
@@ -205,7 +228,7 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
         generation: u64_at(data, 112),
         needed,
     };
-    let log_end = superblock.log_first.saturating_add(u64_at(data, 88));
+    let log_end = u64_at(data, 80).saturating_add(u64_at(data, 88));
     let tail = superblock.tail;
     let possible = tail.is_multiple_of(BLOCK as u64) && tail < u64::MAX - superblock.log_bytes;
     if superblock.log_bytes == 0 || log_end >= superblock.blocks || !possible {

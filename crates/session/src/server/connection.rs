@@ -18,12 +18,14 @@ use proto::frame::{Decoder, Received, encode};
 use proto::message::{Message, Peer};
 use types::{ClientId, Duration};
 
-/// Bytes of one read from the socket.
-const READ: usize = 256 << 10;
+/// Bytes of one read from the socket: at first, and at most. Most connections are idle most of the
+/// time, and each has a read in flight.
+const READ_MIN: usize = 4 << 10;
+const READ_MAX: usize = 256 << 10;
 /// The reader stops while more bytes than this wait to be written.
 const OUT_MAX: usize = 8 << 20;
 /// A write buffer of at most this capacity is reused.
-const KEPT_BUFFER_MAX: usize = 1 << 20;
+const KEPT_BUFFER_MAX: usize = 64 << 10;
 
 /// See the module.
 pub struct Connection {
@@ -35,6 +37,8 @@ pub struct Connection {
     written: Notify,
     closed: Cell<bool>,
     finishing: Cell<bool>,
+    /// Bytes of the next read.
+    read_size: Cell<usize>,
     /// The reader is handling what it has read.
     reading: Cell<bool>,
     /// The writer is waiting for the socket.
@@ -52,6 +56,7 @@ impl Connection {
             written: Notify::new(),
             closed: Cell::new(false),
             finishing: Cell::new(false),
+            read_size: Cell::new(READ_MIN),
             reading: Cell::new(false),
             writing: Cell::new(false),
         }
@@ -163,6 +168,17 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
 
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
+/// The size of the next read, after one of `size` bytes got `read`.
+fn next_read_size(size: usize, read: usize) -> usize {
+    if read == size {
+        (size * 4).min(READ_MAX)
+    } else if read < size / 16 {
+        (size / 4).max(READ_MIN)
+    } else {
+        size
+    }
+}
+
 /// The next whole frame; `None` when the connection has ended.
 ///
 /// # Errors
@@ -188,8 +204,12 @@ pub async fn receive<P: Peer>(
             }
             written.await;
         }
-        let (result, bytes) = connection.stream.read(decoder.lend(), READ).await;
+        let size = connection.read_size.get();
+        let (result, bytes) = connection.stream.read(decoder.lend_within(2 * size), size).await;
         decoder.restore(bytes);
+        if let Ok(read) = result {
+            connection.read_size.set(next_read_size(size, read));
+        }
         match result {
             Err(error) if !connection.closed.get() => {
                 return Err(format!("cannot read from it: {error}"));
@@ -197,5 +217,24 @@ pub async fn receive<P: Peer>(
             Ok(0) | Err(_) => return Ok(None),
             Ok(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_grow_while_they_are_filled_and_shrink_while_they_are_not() {
+        let mut size = READ_MIN;
+        for _ in 0..9 {
+            size = next_read_size(size, size);
+            assert!(size <= READ_MAX);
+        }
+        assert_eq!((size, next_read_size(size, size / 16)), (READ_MAX, READ_MAX));
+        for _ in 0..9 {
+            size = next_read_size(size, 200);
+        }
+        assert_eq!(size, READ_MIN);
     }
 }

@@ -45,6 +45,7 @@ pub enum Admission<P: Peer> {
 }
 
 struct Slot<P: Peer> {
+    number: u16,
     seq: Option<u32>,
     busy: bool,
     /// The request is executed for the second time: the client sent it again on a new connection,
@@ -53,9 +54,25 @@ struct Slot<P: Peer> {
     answer: Option<Reply<P>>,
 }
 
-impl<P: Peer> Default for Slot<P> {
-    fn default() -> Slot<P> {
-        Slot { seq: None, busy: false, repeated: false, answer: None }
+/// The slots that have been used, by number. Clients use few of them most of the time, and a server
+/// has many clients.
+struct UsedSlots<P: Peer>(Vec<Slot<P>>);
+
+impl<P: Peer> UsedSlots<P> {
+    /// Slot `number`; `None` if a session has no such slot.
+    fn get_mut(&mut self, number: u16) -> Option<&mut Slot<P>> {
+        if usize::from(number) >= SLOTS_ALL {
+            return None;
+        }
+        let at = match self.0.binary_search_by_key(&number, |slot| slot.number) {
+            Ok(at) => at,
+            Err(at) => {
+                let (seq, busy, repeated, answer) = (None, false, false, None);
+                self.0.insert(at, Slot { number, seq, busy, repeated, answer });
+                at
+            }
+        };
+        self.0.get_mut(at)
     }
 }
 
@@ -82,7 +99,7 @@ pub struct Session<P: Peer> {
     state: Cell<SessionState>,
     connection: RefCell<Option<Rc<Connection>>>,
     connections: Cell<u64>,
-    slots: RefCell<Vec<Slot<P>>>,
+    slots: RefCell<UsedSlots<P>>,
 }
 
 /// The identity of a session's client.
@@ -122,7 +139,7 @@ impl<P: Peer> Session<P> {
             state: Cell::new(state),
             connection: RefCell::new(None),
             connections: Cell::new(0),
-            slots: RefCell::new((0..SLOTS_ALL).map(|_| Slot::default()).collect()),
+            slots: RefCell::new(UsedSlots(Vec::new())),
         }
     }
 
@@ -235,7 +252,7 @@ impl<P: Peer> Session<P> {
     /// Decides what to do with a request that has come.
     pub fn admit(&self, slot: u16, seq: u32) -> Admission<P> {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(usize::from(slot)) else {
+        let Some(slot) = slots.get_mut(slot) else {
             return Admission::Protocol("a slot is out of range");
         };
         let fresh = slot.seq.is_none();
@@ -260,7 +277,8 @@ impl<P: Peer> Session<P> {
             _ => {}
         }
         let repeated = slot.seq == Some(seq);
-        *slot = Slot { seq: Some(seq), busy: true, repeated, answer: None };
+        let number = slot.number;
+        *slot = Slot { number, seq: Some(seq), busy: true, repeated, answer: None };
         Admission::New { fresh }
     }
 
@@ -268,20 +286,21 @@ impl<P: Peer> Session<P> {
     /// it may have any number: requests that changed nothing are not replayed.
     pub fn admit_replay(&self, slot: u16) -> Admission<P> {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(usize::from(slot)) else {
+        let Some(slot) = slots.get_mut(slot) else {
             return Admission::Protocol("a slot is out of range");
         };
         if slot.busy {
             return Admission::Ignore;
         }
-        *slot = Slot { seq: None, busy: true, repeated: false, answer: None };
+        let number = slot.number;
+        *slot = Slot { number, seq: None, busy: true, repeated: false, answer: None };
         Admission::New { fresh: true }
     }
 
     /// Records the answer of a slot's request. `keep`: executing the request again would not give
     /// the same answer.
     pub fn answered(&self, reply: &Reply<P>, keep: bool) {
-        if let Some(slot) = self.slots.borrow_mut().get_mut(usize::from(reply.slot))
+        if let Some(slot) = self.slots.borrow_mut().get_mut(reply.slot)
             && slot.seq.is_none_or(|seq| seq == reply.seq)
         {
             slot.busy = false;
@@ -293,9 +312,10 @@ impl<P: Peer> Session<P> {
     /// Checks the invariants; `durable`: the last durable transaction.
     pub fn validate(&self, durable: Transno) {
         let slots = self.slots.borrow();
-        assert_eq!(slots.len(), SLOTS_ALL);
-        for (index, slot) in slots.iter().enumerate() {
-            assert!(!slot.busy || slot.answer.is_none(), "slot {index} is busy and has an answer");
+        assert!(slots.0.is_sorted_by(|a, b| a.number < b.number), "a slot is there twice");
+        for slot in &slots.0 {
+            let number = slot.number;
+            assert!(!slot.busy || slot.answer.is_none(), "slot {number} is busy and has an answer");
         }
         assert!(self.known_durable.get() <= durable, "the client takes a change for durable");
     }

@@ -3,11 +3,10 @@ use types::Fault;
 use crate::handle::Mfs;
 use crate::testing::{formatted, now};
 use crate::txn::Txn;
-use engine::alloc::reservation::REPLY_SLOTS;
 use engine::clients::CLIENT_INFO_MAX;
 use engine::cost::Cost;
 use engine::error::Stop;
-use engine::format::reply::{REPLY_MAX, SETTING_MAX};
+use engine::format::reply::{REPLY_MAX, REPLY_SLOTS, SETTING_MAX, SHORT_REPLY_MAX};
 
 fn run<T>(mfs: &Mfs, body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> T {
     now(mfs.run(Cost::STEP, body)).unwrap().0
@@ -43,6 +42,14 @@ fn replies_are_stored_per_slot_until_the_client_is_removed() {
     let bytes = 5u32.to_le_bytes().to_vec();
     assert_eq!(run(&mfs, |txn| txn.reply(client, 5)), Some((6, bytes)));
     assert_eq!(run(&mfs, |txn| txn.reply(client, REPLY_SLOTS)), None);
+    // A long reply, then a short one, then a long one, in the same slot.
+    for (seq, len) in [(100, REPLY_MAX), (101, SHORT_REPLY_MAX), (102, SHORT_REPLY_MAX + 1)] {
+        run(&mfs, |txn| txn.set_reply(client, 4, seq, &vec![seq as u8; len]));
+        assert_eq!(run(&mfs, |txn| txn.reply(client, 4)), Some((seq, vec![seq as u8; len])));
+    }
+    let slots: Vec<u32> = (0..REPLY_SLOTS).collect();
+    assert_eq!(run(&mfs, |txn| txn.replied_slots(client)), slots);
+    assert_eq!(run(&mfs, |txn| txn.replied_slots(other)), [5]);
     let too_big = now(mfs.run(Cost::SMALL, |txn| txn.set_reply(other, 1, 1, &[0; 1025])));
     assert_eq!(too_big.unwrap_err().fault(), Fault::TooBig);
     while !run(&mfs, |txn| txn.space().remove_client(client)) {}
@@ -58,7 +65,7 @@ fn quarantine_lasts_until_its_client_is_removed() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"a"));
     for slot in 0..REPLY_SLOTS {
-        run(&mfs, |txn| txn.set_reply(client, slot, 1, b""));
+        run(&mfs, |txn| txn.set_reply(client, slot, 1, &[0; SHORT_REPLY_MAX + 1]));
     }
     run(&mfs, |txn| txn.space().quarantine(client));
     while !run(&mfs, |txn| txn.space().release_pool(client)) {}

@@ -1,0 +1,423 @@
+//! Many clients at one metadata server: what a session takes, and what it costs to greet all of
+//! them after a restart.
+//!
+//! Invariants:
+//! - the server is a process of its own, the one that users run: sessions, leases, a store on its
+//!   production disk, and real sockets. The clients live in this process;
+//! - each client makes a file and holds it, as mounts hold what they work on; the server is killed,
+//!   and its successor hears of each client what it holds, and what may be lost;
+//! - processor time is all that the successor's process used from its start until the last client
+//!   is done, kernel included: opening the store, redo of the log, reading the known clients;
+//! - a process may have fewer open files than clients; then the others greet, make their file and
+//!   part: a session outlives its connection.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+use env::sync::Semaphore;
+use env::{DriverKind, Env, Stream};
+use mds::{Config, Mds};
+use mfs::{Mfs, OpenOptions, SlotSize};
+use proto::frame::{Decoder, Received, encode};
+use proto::mds::{
+    CLIENT, HeldLease, Hello, Message, NewNode, Op, OpReply, Principal, Push, RECOVERED, Replay,
+    Reply, Request, Welcome,
+};
+use proto::wire::Bytes;
+use serde::Serialize;
+use types::limits::RESERVED_SLOTS;
+use types::{ClientId, Duration, FileKind, Ino, Rights, Transno};
+
+use crate::alone::{Image, NAME, directories};
+use crate::layouts::bed::broken;
+use crate::layouts::caller::name;
+use bench::{BenchError, Res, failed};
+
+/// Bytes that a client asks of its socket at once.
+const READ: usize = 4 << 10;
+/// Greetings under way.
+const AT_ONCE: usize = 256;
+/// Descriptors of a process for other things than clients.
+const OTHER_FILES: u64 = 200;
+/// Lease of the clients: nobody renews it, so it has to last.
+const LEASE: Duration = Duration::from_secs(600);
+/// What each client wants to hold of its file.
+const WANT: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
+
+/// A measurement.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the file is made.
+    pub dir: PathBuf,
+    /// Clients.
+    pub clients: u64,
+    /// This program.
+    pub program: PathBuf,
+}
+
+/// The result.
+#[derive(Clone, Copy, Default, Serialize, Debug)]
+pub struct Found {
+    /// Clients with a session at once.
+    pub clients: u64,
+    /// Of these, with a connection.
+    pub connected: u64,
+    /// Resident bytes of the server without clients.
+    pub empty_bytes: u64,
+    /// With all of them.
+    pub full_bytes: u64,
+    /// Seconds of processor time in which the first server enrolled all clients.
+    pub enrolled: f64,
+    /// Clients that greeted the second server, and were connected at once.
+    pub greeted: u64,
+    /// Seconds of processor time of the second server, from its start until grace was over.
+    pub processor: f64,
+    /// Of these, until it listened.
+    pub started: f64,
+    /// Seconds by the clock from the first greeting until grace was over.
+    pub seconds: f64,
+}
+
+impl Found {
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let each = (self.full_bytes.saturating_sub(self.empty_bytes)) as f64 / self.clients as f64;
+        format!(
+            "{} sessions at once, {} of them connected: {:.1} KiB of the server each ({} MiB with all, {} MiB \
+             without); {:.2} s of its processor to enrol them\n{} clients greet a restarted server and recover: \
+             {:.2} s of its processor, {:.2} s of them before it listens; {:.2} s by the clock\n",
+            self.clients,
+            self.connected,
+            each / 1024.0,
+            self.full_bytes >> 20,
+            self.empty_bytes >> 20,
+            self.enrolled,
+            self.greeted,
+            self.processor,
+            self.started,
+            self.seconds
+        )
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// The file, the store, the server or a connection to it.
+pub fn measure(plan: &Plan) -> Res<Found> {
+    let image = Image::make(&plan.dir, "greet", 64 << 20, 8 * plan.clients, SlotSize::default())?;
+    let (format, count) = (image.format(), plan.clients);
+    let dirs = image.staged(|env, disk| async move {
+        let wrong = |error| broken("making the file system", &error);
+        Mfs::format(&env, &disk, &format).await.map_err(wrong)?;
+        let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.map_err(wrong)?;
+        let dirs = directories(&env, &mfs, count).await?;
+        mfs.close().await.map_err(wrong)?;
+        Ok(dirs)
+    })?;
+    let connected = env::raise_open_files().saturating_sub(OTHER_FILES).min(plan.clients);
+    let (program, path) = (plan.program.clone(), image.path().to_owned());
+    let ran = env::run(DriverKind::Auto, |env| async move {
+        run(&env, &program, &path, (dirs, connected)).await
+    });
+    ran.map_err(|error| BenchError(format!("running the clients: {error}"))).flatten()
+}
+
+async fn run(
+    env: &Env,
+    program: &Path,
+    image: &Path,
+    (dirs, connected): (Vec<Ino>, u64),
+) -> Res<Found> {
+    let clients = dirs.len() as u64;
+    let first = Server::start(program, image, "127.0.0.1:0")?;
+    let address: Rc<str> = first.address.clone().into();
+    let (empty_bytes, begun) = (first.resident()?, first.processor()?);
+    let enrol = dirs.into_iter().map(|dir| Peer::enrol(env.clone(), address.clone(), dir));
+    let peers = together(env, enrol, connected).await?;
+    let (full_bytes, enrolled) = (first.resident()?, first.processor()? - begun);
+    drop(first);
+    let second = Server::start(program, image, &address)?;
+    let (started, clock) = (second.processor()?, env.now());
+    let recover = peers.into_iter().map(|peer| peer.recover(env.clone(), address.clone()));
+    let mut peers = together(env, recover, connected).await?;
+    // It is served when grace is over.
+    let ino = peers[0].ino;
+    peers[0].ask(0, Op::GetAttr { ino, want: Rights::empty() }, None).await?;
+    let (processor, seconds) = (second.processor()?, env.now().since(clock).as_secs_f64());
+    Ok(Found {
+        clients,
+        connected,
+        empty_bytes,
+        full_bytes,
+        enrolled,
+        greeted: peers.len() as u64,
+        processor,
+        started,
+        seconds,
+    })
+}
+
+/// Runs all of these, some at once. All but the first `connected` part at the end.
+async fn together<F: Future<Output = Res<Peer>> + 'static>(
+    env: &Env,
+    all: impl Iterator<Item = F>,
+    connected: u64,
+) -> Res<Vec<Peer>> {
+    let permits = Semaphore::new(AT_ONCE);
+    let mut tasks = Vec::new();
+    for (n, one) in (0..).zip(all) {
+        let permit = permits.acquire(1).await;
+        tasks.push(env.spawn_join(async move {
+            let mut peer = one.await?;
+            if n >= connected {
+                peer.line = None;
+            }
+            drop(permit);
+            Ok(peer)
+        }));
+    }
+    let mut peers = Vec::new();
+    for task in tasks {
+        peers.push(task.await?);
+    }
+    Ok(peers)
+}
+
+/// A client.
+struct Peer {
+    line: Option<(Stream, Decoder)>,
+    client: ClientId,
+    nonce: u64,
+    /// Its ordinary slots.
+    slots: u16,
+    ino: Ino,
+    held: Rights,
+    /// The request that made its file, and the answer.
+    made: Option<(Request, Reply)>,
+}
+
+impl Peer {
+    /// A new client makes a file.
+    async fn enrol(env: Env, address: Rc<str>, dir: Ino) -> Res<Peer> {
+        let mut peer = Peer {
+            line: None,
+            client: ClientId(0),
+            nonce: env.random_u64(),
+            slots: 0,
+            ino: Ino::NONE,
+            held: Rights::empty(),
+            made: None,
+        };
+        peer.greet(&env, &address).await?;
+        let node = NewNode {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            umask: 0o022,
+            rdev: 0,
+            symlink: Bytes::default(),
+        };
+        let op = Op::Create { dir, name: name("file").expect("a valid name"), node, want: WANT };
+        let (request, reply) = peer.ask(0, op, None).await?;
+        match &reply.results[..] {
+            [Ok(OpReply::Created { leased, .. })] => {
+                (peer.ino, peer.held) = (leased.attr.ino, leased.rights);
+            }
+            other => return failed("making a file", format!("the server answered {other:?}")),
+        }
+        peer.made = Some((request, reply));
+        Ok(peer)
+    }
+
+    /// The server has restarted: says what it holds, and what was not durable.
+    async fn recover(mut self, env: Env, address: Rc<str>) -> Res<Peer> {
+        let welcome = self.greet(&env, &address).await?;
+        if welcome.state != RECOVERED {
+            return failed("greeting the restarted server", format!("{welcome:?}"));
+        }
+        let last = self.slots + RESERVED_SLOTS - 1;
+        let held = HeldLease { ino: self.ino, rights: self.held, open: true, ranges: Vec::new() };
+        self.ask(last, Op::Reclaim { leases: vec![held], locks: Vec::new() }, None).await?;
+        if let Some((request, reply)) = self.made.clone()
+            && reply.transno > welcome.survived
+        {
+            let replay = Replay { transno: reply.transno, results: reply.results };
+            self.ask(request.slot, request.ops[0].clone(), Some(replay)).await?;
+        }
+        self.ask(last, Op::ReclaimDone {}, None).await?;
+        Ok(self)
+    }
+
+    async fn greet(&mut self, env: &Env, address: &str) -> Res<Welcome> {
+        let stream = env.connect(address).await.map_err(|error| lost(&error))?;
+        self.line = Some((stream, Decoder::new()));
+        let hello = Hello {
+            client: self.client,
+            nonce: self.nonce,
+            seen: self.made.as_ref().map_or(Transno::ZERO, |(_, reply)| reply.transno),
+            ..Hello::new::<proto::mds::Mds>(CLIENT, NAME, "repro greet")
+        };
+        self.send(&Message::Hello { hello }).await?;
+        match self.next().await? {
+            Message::Welcome { welcome } => {
+                (self.client, self.slots) = (welcome.client, welcome.slots);
+                Ok(welcome)
+            }
+            Message::Refused { refused } => failed("greeting the server", refused.text),
+            other => failed("greeting the server", format!("it sent {other:?}")),
+        }
+    }
+
+    /// Asks for one operation; returns the request, and its answer.
+    async fn ask(&mut self, slot: u16, op: Op, replay: Option<Replay>) -> Res<(Request, Reply)> {
+        let seq = match &op {
+            Op::ReclaimDone {} | Op::GetAttr { .. } => 2,
+            _ => 1,
+        };
+        let request = Request {
+            slot,
+            seq,
+            principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
+            sync: false,
+            replay,
+            ops: vec![op],
+        };
+        self.send(&Message::Request { request: request.clone() }).await?;
+        loop {
+            match self.next().await? {
+                Message::Reply { reply } if reply.results.iter().all(Result::is_ok) => {
+                    return Ok((request, reply));
+                }
+                Message::Push { push: Push::Committed { .. } } => {}
+                other => return failed("asking the server", format!("it sent {other:?}")),
+            }
+        }
+    }
+
+    fn line(&mut self) -> Res<&mut (Stream, Decoder)> {
+        self.line.as_mut().ok_or_else(|| BenchError("a client has no connection".into()))
+    }
+
+    async fn send(&mut self, message: &Message) -> Res<()> {
+        let mut bytes = Vec::new();
+        encode(message, &mut bytes);
+        let (sent, _) = self.line()?.0.write_all(bytes).await;
+        sent.map_err(|error| lost(&error))
+    }
+
+    async fn next(&mut self) -> Res<Message> {
+        let (stream, decoder) = self.line()?;
+        loop {
+            match decoder.next() {
+                Ok(Some(Received::Message(message))) => return Ok(message),
+                Ok(None) => {}
+                other => return failed("reading an answer", format!("{other:?}")),
+            }
+            let (read, bytes) = stream.read(decoder.lend_within(READ), READ).await;
+            decoder.restore(bytes);
+            if read.map_err(|error| lost(&error))? == 0 {
+                return Err(lost(&std::io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+}
+
+fn lost(error: &std::io::Error) -> BenchError {
+    BenchError(format!("a connection to the server: {error}"))
+}
+
+/// A server in a process of its own, which is killed with this value.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(program: &Path, image: &Path, listen: &str) -> Res<Server> {
+        let wrong = |error: std::io::Error| BenchError(format!("starting the server: {error}"));
+        let mut command = Command::new(program);
+        command.args(["bench", "server"]).arg(image).arg(listen);
+        // It ends when this process has, and closed the pipe.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(wrong)?;
+        let (mut address, out) = (String::new(), child.stdout.take());
+        let mut server = Server { child, address: String::new() };
+        let out = out.ok_or_else(|| BenchError("the server has no output".into()))?;
+        BufReader::new(out).read_line(&mut address).map_err(wrong)?;
+        if address.trim().is_empty() {
+            return failed("starting the server", "it ended");
+        }
+        address.trim().clone_into(&mut server.address);
+        Ok(server)
+    }
+
+    /// A file of `/proc` about it.
+    fn about(&self, file: &str) -> Res<String> {
+        let path = format!("/proc/{}/{file}", self.child.id());
+        std::fs::read_to_string(&path).map_err(|error| BenchError(format!("{path}: {error}")))
+    }
+
+    /// Bytes in memory.
+    fn resident(&self) -> Res<u64> {
+        let status = self.about("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.map(|kib| kib << 10).ok_or_else(|| BenchError("the server has no VmRSS".into()))
+    }
+
+    /// Seconds of processor time that its threads have used.
+    fn processor(&self) -> Res<f64> {
+        let stat = self.about("stat")?;
+        // The name, in parentheses, may contain spaces.
+        let rest = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = |at: usize| rest.split_whitespace().nth(at)?.parse::<u64>().ok();
+        let both = ticks(11).zip(ticks(12));
+        let (user, kernel) = both.ok_or_else(|| BenchError("the server has no times".into()))?;
+        // SAFETY: takes no pointers.
+        let each_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok((user + kernel) as f64 / each_second as f64)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        bench::process::kill(&mut self.child);
+    }
+}
+
+/// Is the server of a measurement: serves the store in `image`, says where, and ends with its
+/// input.
+///
+/// # Errors
+/// Those of the store and the server.
+pub fn serve(image: &Path, listen: &str) -> Res<()> {
+    env::raise_open_files();
+    std::thread::spawn(|| {
+        let mut byte = [0];
+        while !matches!(std::io::stdin().read(&mut byte), Ok(0) | Err(_)) {}
+        std::process::exit(0);
+    });
+    let (path, listen) = (image.display().to_string(), listen.to_owned());
+    let ran = env::run(DriverKind::Auto, |env| async move {
+        let options = env::DiskOptions { write: true, exclusive: false };
+        let disk = env.open_disk(&path, options).await;
+        let disk = disk.map_err(|error| BenchError(format!("{path}: {error}")))?;
+        let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await;
+        let mfs = mfs.map_err(|error| broken("opening the store", &error))?;
+        let stopped = |error: mds::ServeError| BenchError(format!("the metadata server: {error}"));
+        let log: mds::Log = Rc::new(bench::tell);
+        let config = Config { lease: LEASE, validate: false, log, ..Config::new(NAME, &listen) };
+        let server = Mds::start(env.clone(), mfs, config).await.map_err(stopped)?;
+        let said = writeln!(std::io::stdout(), "{}", server.address());
+        said.map_err(|error| BenchError(format!("saying the address: {error}")))?;
+        server.run(std::future::pending()).await.map_err(stopped)
+    });
+    ran.map_err(|error| BenchError(format!("running the server: {error}"))).flatten()
+}
