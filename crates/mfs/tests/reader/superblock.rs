@@ -52,7 +52,9 @@ impl Superblock {
     /// The superblock of the file system on `file`: the newer of two whole copies, or the only
     /// whole one.
     pub fn find(file: &File) -> Result<Superblock, Error> {
-        let Label { uuid, blocks, .. } = Label::find(file)?;
+        let label = Label::find(file)?;
+        let (uuid, blocks) =
+            (label.uuid, label.metadata.map_err(|why| Error::Refused(why.into()))?);
         let first = decode(&*raw(file, 1)?, 1, uuid);
         let second = raw(file, blocks - 1).and_then(|data| decode(&data, blocks - 1, uuid));
         let chosen = match (first, second) {
@@ -98,8 +100,8 @@ struct Label {
     sequence: u64,
     /// Blocks of the device.
     device: u64,
-    /// Blocks of the slice with the metadata, which begins at the front of the device.
-    blocks: u64,
+    /// Blocks of the slice with the metadata, if it has the front of the device and its log.
+    metadata: Result<u64, &'static str>,
 }
 
 impl Label {
@@ -156,7 +158,7 @@ impl Label {
         if reserved.into_iter().any(|range| !is_zero(&label[range])) {
             return damaged(place, "reserved bytes are not zero");
         }
-        let (mut end, mut metadata) = (0, None);
+        let (mut end, mut metadata) = (0, Err("not a metadata device"));
         for slice in label[256..256 + 64 * count].chunks_exact(64) {
             let (start, blocks) = (u64_at(slice, 8), u64_at(slice, 16));
             if start < end || blocks < 2 || start.saturating_add(blocks) >= device {
@@ -170,17 +172,14 @@ impl Label {
                 1 if slice[1] != 0 || !is_zero(&slice[40..56]) => {
                     return damaged(place, "a slice of data with a shard or a pair");
                 }
-                1 => return Err(Error::Refused("not a metadata device".to_owned())),
-                2 if start == 0 && is_zero(&slice[40..56]) => metadata = Some(blocks),
-                2 | 3 => return Err(Error::Refused("metadata elsewhere".to_owned())),
+                1 => {}
+                2 if start == 0 && is_zero(&slice[40..56]) => metadata = Ok(blocks),
+                2 | 3 => metadata = Err("metadata or a log elsewhere"),
                 _ => return damaged(place, "an unknown kind of slice"),
             }
         }
-        let Some(blocks) = metadata else {
-            return Err(Error::Refused("not a metadata device".to_owned()));
-        };
         let uuid = label[16..32].try_into().expect("16 bytes");
-        Ok(Label { uuid, sequence: u64_at(label, 48), device, blocks })
+        Ok(Label { uuid, sequence: u64_at(label, 48), device, metadata })
     }
 }
 
