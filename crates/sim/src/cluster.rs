@@ -68,6 +68,9 @@ pub struct Free {
     pub meta_kept: u64,
 }
 
+/// Requests that the data devices failed, by node.
+type FailedRequests = BTreeMap<String, BTreeSet<(PagId, DiskAction)>>;
+
 /// A running cluster.
 #[derive(Clone)]
 pub struct Cluster {
@@ -95,7 +98,7 @@ pub struct Cluster {
     pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
     /// Requests that the data devices failed, by node, since its present run began.
-    failed_requests: Rc<RefCell<BTreeMap<String, BTreeSet<(PagId, DiskAction)>>>>,
+    failed_requests: Rc<RefCell<FailedRequests>>,
     /// The store of the running server.
     store: Rc<RefCell<Option<Mfs>>>,
     /// The introspection of the running server.

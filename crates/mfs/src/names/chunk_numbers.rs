@@ -270,8 +270,7 @@ mod tests {
                 order.reverse();
             }
             for client in order {
-                for at in 0..kept[client].len() {
-                    let number = kept[client][at];
+                for &number in &kept[client] {
                     replays.presented = replays.presented.max(number);
                     // Some fail: there is no space, or what they need was lost with its client.
                     if !rng.one_in(5) {

@@ -26,8 +26,7 @@ fn meet(server: Versions, client: Versions) -> Result<u32, String> {
             Err(error) => Err(error.text),
         };
     });
-    let met = result.borrow().clone();
-    met
+    result.replace(Err(String::new()))
 }
 
 /// PROTOCOLS 1.2.

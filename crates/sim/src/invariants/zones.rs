@@ -150,11 +150,11 @@ impl Lying {
         places: &BTreeMap<usize, ClientPlace>,
         clients_at: impl Fn(&NodeRun) -> Vec<types::ClientId>,
     ) {
-        if let Some(ino) = call.op.edited() {
-            if let Some(place) = run_of(places, call.client) {
-                self.learn_pools(cluster, &clients_at(&place), &place);
-                self.edited(ino, place);
-            }
+        if let Some(ino) = call.op.edited()
+            && let Some(place) = run_of(places, call.client)
+        {
+            self.learn_pools(cluster, &clients_at(&place), &place);
+            self.edited(ino, place);
         }
         if let Op::Unwritten(ino) = call.op {
             self.unwritten.insert((call.client, ino));
