@@ -5,6 +5,7 @@
 //! - An operation on a file, also `syncfs`, fails with EIO only if a device of such a zone has
 //!   failed a request of its client. The same holds where a client says that it lost what was
 //!   written to a file.
+//!   A client none of whose zones works places nothing, so there any file may fail.
 //! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
 //!   call.
 //!
@@ -35,6 +36,8 @@ pub(crate) struct Lying {
     events: Events,
     /// The only faults are those of data devices.
     timed: bool,
+    /// All zones; empty before the first call has ended.
+    all: Zones,
     /// When the history got to each position.
     times: Vec<Instant>,
     /// The zones in which each file has or had blocks.
@@ -73,6 +76,7 @@ impl Lying {
         Lying {
             events: events.clone(),
             timed,
+            all: Zones::new(),
             times: Vec::new(),
             committed: BTreeMap::new(),
             writers: BTreeMap::new(),
@@ -150,6 +154,9 @@ impl Lying {
         places: &BTreeMap<usize, ClientPlace>,
         clients_at: impl Fn(&NodeRun) -> Vec<types::ClientId>,
     ) {
+        if self.all.is_empty() {
+            self.all = cluster.zones().collect();
+        }
         if let Some(ino) = call.op.edited()
             && let Some(place) = run_of(places, call.client)
         {
@@ -207,7 +214,7 @@ impl Lying {
         }
         let failed = self.failed.get(&place).cloned().unwrap_or_default();
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
-        if failed.is_disjoint(&zones) {
+        if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&failed)) {
             let text = format!(
                 "{what}: the file lies in zones {zones:?}; the devices of {failed:?} failed \
                  requests of its client"
