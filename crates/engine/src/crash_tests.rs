@@ -296,9 +296,13 @@ fn lose_a_superblock(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64,
 fn lose_the_roots(seed: u64, disk: &SimDisk, models: &[Model], at_least: u64, what: &str) {
     let blocks = SIZE / BLOCK as u64 - 1;
     let place = |index| Superblock::place(index, blocks).0 * BLOCK as u64;
-    let whole = |index| Superblock::decode(&disk.peek(place(index), BLOCK), index, blocks).is_ok();
+    // A store in which nothing was made has no roots, and no copy of them.
+    let has_roots = |index| {
+        let copy = Superblock::decode(&disk.peek(place(index), BLOCK), index, blocks);
+        copy.is_ok_and(|copy| copy.roots.iter().any(|root| *root != 0))
+    };
     for index in 0..2 {
-        if whole(1 - index) {
+        if has_roots(1 - index) {
             let disk = disk.fork();
             disk.poke(place(index), &[0x5a; BLOCK]);
             disk.flip_bit(crate::format::roots::ROOTS_BLOCK.0 * BLOCK as u64 + 77, 3);

@@ -84,8 +84,9 @@ impl Default for OpenOptions {
 impl Store {
     /// Opens the store on `disks`, recovering it if it was not closed.
     ///
-    /// # Errors `Refused` if the device is not a whole Redbud metadata device, or the log not its
-    /// own; `Io`; `Corrupt`; `DamagedLog`.
+    /// # Errors
+    /// `Refused` if the device is not a whole Redbud metadata device, or the log is not its own;
+    /// `Io`; `Corrupt`; `DamagedLog`.
     pub async fn open(
         env: &Env,
         disks: impl Into<Disks>,

@@ -436,8 +436,9 @@ fn stalled_disk_answers_only_after_the_stall() {
 fn disk_stalls_or_is_dead_for_one_node_alone() {
     let world = SimWorld::new(8);
     let disk = world.disk("disk", 1 << 20);
-    let (one, other) = (world.node("one"), world.node("other"));
+    let handle = world.clone();
     world.run(|env| async move {
+        let (one, other) = (handle.node("one"), handle.node("other"));
         let open = one.open_disk("disk", WRITE).await.unwrap();
         let beside = other.open_disk("disk", WRITE).await.unwrap();
         disk.set_dead_for(Some("one"), true);
