@@ -405,7 +405,7 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     let with = dumped(&mfs);
     assert_eq!(content(&with), 1);
     assert!(matches!(loaded(&with), Err(LoadError::Target(_))));
-    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), start: 7, blocks: 10 };
+    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), start: 0, blocks: 10 };
     // A file with content after these segments.
     let stream = |content: bool, segments: &[Segment]| {
         let mut out = Vec::new();

@@ -173,7 +173,7 @@ impl Label {
                     return damaged(place, "a slice of data with a shard or a pair");
                 }
                 1 => {}
-                2 if start == 0 && is_zero(&slice[40..56]) => metadata = Ok(blocks),
+                2 if start == 0 => metadata = Ok(blocks),
                 2 | 3 => metadata = Err("metadata or a log elsewhere"),
                 _ => return damaged(place, "an unknown kind of slice"),
             }
