@@ -12,7 +12,8 @@ fn clients_come_back_to_a_server_that_was_killed() {
     };
     let found = measure(&plan).unwrap();
     assert_eq!((found.clients, found.connected, found.greeted), (40, 40, 40));
-    assert!(found.full_bytes > found.empty_bytes && found.processor > 0.0, "{found:?}");
+    // The kernel counts processor time in ticks, of which forty greetings may need none.
+    assert!(found.full_bytes > found.empty_bytes, "{found:?}");
     assert!(found.processor >= found.started, "{found:?}");
     assert!(found.text().starts_with("40 sessions at once"), "{}", found.text());
 }

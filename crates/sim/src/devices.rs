@@ -77,6 +77,7 @@ impl Injector {
         let actions = [DiskAction::Write, DiskAction::Flush, DiskAction::Read];
         self.history.devices_fail(true);
         self.cluster.devices_fail(true);
+        self.cluster.events.emit(Event::Troubled(Some(zone), true));
         let first = self.rng.below(3) as usize;
         fail(&disk, actions[first], &mut self.rng);
         if self.rng.one_in(3) {

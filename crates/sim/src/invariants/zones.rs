@@ -3,7 +3,8 @@
 //! A file lies in the zones in which it has or had blocks, and in those where a client that wrote
 //! it has blocks of its pool or wrote any: the content that it has not committed goes there.
 //! - An operation on a file, also `syncfs`, fails with EIO only if a device of such a zone has
-//!   failed a request of its client. The same holds where a client says that it lost what was
+//!   failed a request of its client, or may count as absent: it failed, stalled or was dead within
+//!   the last 20 s. The same holds where a client says that it lost what was
 //!   written to a file.
 //!   A client none of whose zones works places nothing, so there any file may fail.
 //! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
@@ -28,6 +29,9 @@ use crate::invariant::Invariant;
 
 /// Most time of a call about a file on sound devices.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A client looks again at an absent device within this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
 type Zones = BTreeSet<PagId>;
 
@@ -212,7 +216,8 @@ impl Lying {
         if self.unwritten.iter().any(|of| is_it(&of)) {
             return;
         }
-        let failed = self.failed.get(&place).cloned().unwrap_or_default();
+        let mut failed = self.failed.get(&place).cloned().unwrap_or_default();
+        failed.extend(self.doubtful());
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
         if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&failed)) {
             let text = format!(
@@ -221,6 +226,15 @@ impl Lying {
             );
             self.events.broken(Invariant::Zone, &text);
         }
+    }
+
+    /// The zones whose device may be absent for a client: it did not work, and the client may not
+    /// have looked at it again since.
+    fn doubtful(&self) -> impl Iterator<Item = PagId> {
+        let now = self.times.last().copied().unwrap_or_default();
+        let until = move |until: Instant| now.since(until) <= LOOK_AGAIN;
+        let zones = self.troubled.iter().filter_map(|(zone, state)| Some(((*zone)?, *state)));
+        zones.filter(move |(_, (count, at))| *count > 0 || until(*at)).map(|(zone, _)| zone)
     }
 
     /// Was the zone in trouble at some moment since then?
