@@ -213,7 +213,7 @@ impl Revival {
 }
 
 /// Waits until every client that took a data device for dead has looked at it again.
-async fn device_is_back(cluster: &Cluster, fleet: &Fleet) {
+pub(crate) async fn device_is_back(cluster: &Cluster, fleet: &Fleet) {
     let until = cluster.env.now() + RETURN;
     let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
     while cluster.env.now() < until && fleet.mounts().iter().any(is_absent) {

@@ -11,7 +11,7 @@ use env::sim::{SimDisk, SimRng};
 use types::{Duration, PagId};
 
 use crate::cluster::SERVER;
-use crate::devices::SETTLING;
+use crate::devices::{SETTLING, device_is_back};
 use crate::events::Event;
 use crate::faults::{Fault, Injector};
 
@@ -160,6 +160,11 @@ impl Injector {
                 let of = node.as_ref().map_or(String::new(), |node| format!(" for {node}"));
                 self.cluster.events.line(&format!("the {which} device stalls{of}"));
                 self.cluster.events.emit(Event::Troubled(*zone, true));
+                if zone.is_some() {
+                    // For a client that mounts meanwhile, or whose look gets no answer, the device
+                    // is absent until the client has looked at it again.
+                    self.history.devices_fail(true);
+                }
                 disk.stall_for(node.as_deref(), true);
             }
             Stall::Client { slot, name, direction } => {
@@ -179,6 +184,10 @@ impl Injector {
             Stall::Disk { disk, zone, node, most } => {
                 disk.stall_for(node.as_deref(), false);
                 self.cluster.events.emit(Event::Troubled(*zone, false));
+                if zone.is_some() {
+                    device_is_back(&self.cluster, &self.fleet).await;
+                    self.history.devices_fail(false);
+                }
                 if zone.is_some() && *most == LONG_STALL {
                     self.cluster.env.sleep(SETTLING).await;
                     self.history.devices_settled();
