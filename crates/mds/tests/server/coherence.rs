@@ -224,7 +224,8 @@ fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
 /// `ATTR` on it. The other one need not wait, and carries the directory's attributes in passing.
 #[test]
 fn attr_right_comes_only_with_the_answer_that_waits_for_the_change() {
-    run(|bed| async move {
+    // In the world of seed 7 the two requests are answered in one step.
+    with_seed(8, 1 << 20, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let dir = a.dir(ROOT, "d").await;
         assert_eq!(b.lookup(dir, "x").await, None);
