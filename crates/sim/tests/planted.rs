@@ -41,7 +41,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::LeasesNotReclaimed, 4, Invariant::Lease),
     (Bug::GlimpseIgnored, 4, Invariant::Linearizable),
     (Bug::CommitBeforeStable, 5, Invariant::Stable),
-    (Bug::LeaseIgnored, 180, Invariant::Lease),
+    (Bug::LeaseIgnored, 188, Invariant::Lease),
     (Bug::EpochKept, 1, Invariant::Epoch),
     (Bug::QuarantineSkipped, 4, Invariant::Owner),
     (Bug::InPlaceNotFlushed, 53, Invariant::Durable),
