@@ -5,7 +5,7 @@
 //! `REDBUD_FAULTS=cut,data-eio` only with these faults, and `REDBUD_FIRST=5000` from that seed on.
 #![allow(missing_docs)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +59,8 @@ fn check(plan: &Plan) -> Report {
 
 /// Seeds of the pool.
 const SEEDS: u64 = 4000;
+/// Seeds of the pool that fail and are not understood yet: docs/SIMULATION-BUGS.md.
+const OPEN: &[u64] = &[];
 /// Every so many seeds both judges judge the history and mutants of it.
 const MUTATED: u64 = 40;
 /// Every so many seeds run twice.
@@ -185,10 +187,21 @@ fn both_judges(plan: &Plan) -> [u64; 3] {
 fn pool_of_seeds_holds() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(0), seeds(SEEDS));
     let all = Mutex::new(BTreeMap::<Subject, Sums>::new());
+    let failed = Mutex::new(BTreeSet::new());
     for_each(count, |nth| {
-        let (subject, sums) = run_of_the_pool(first + nth);
-        *all.lock().expect("no other seed failed").entry(subject).or_default() += &sums;
+        let seed = first + nth;
+        if OPEN.contains(&seed) {
+            return;
+        }
+        match std::panic::catch_unwind(|| run_of_the_pool(seed)) {
+            Ok((subject, sums)) => {
+                *all.lock().expect("nothing panics here").entry(subject).or_default() += &sums;
+            }
+            Err(_) => drop(failed.lock().expect("nothing panics here").insert(seed)),
+        }
     });
+    let failed = failed.into_inner().expect("nothing panics here");
+    assert!(failed.is_empty(), "seeds of the pool that failed: {failed:?}");
     let by_subject = all.into_inner().expect("all seeds held");
     let mut sums = Sums::default();
     for (subject, its) in &by_subject {
