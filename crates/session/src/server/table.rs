@@ -97,7 +97,7 @@ impl<P: Peer, S: Deref<Target = Session<P>>> Table<P, S> {
         self.announce_change();
     }
 
-    /// Wakes those who wait for [`Sessions::changed`].
+    /// Wakes those who wait for [`Table::changed`].
     pub fn announce_change(&self) {
         self.changed.notify_all();
     }
