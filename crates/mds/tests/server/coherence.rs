@@ -224,7 +224,7 @@ fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
 /// `ATTR` on it. The other one need not wait, and carries the directory's attributes in passing.
 #[test]
 fn attr_right_comes_only_with_the_answer_that_waits_for_the_change() {
-    // In the world of seed 7 the two requests are answered in one step.
+    // With seed 7 the second answer carries the right; docs/SIMULATION-BUGS.md, "Open".
     with_seed(8, 1 << 20, |bed| async move {
         let (a, b) = (bed.client("a").await, bed.client("b").await);
         let dir = a.dir(ROOT, "d").await;
