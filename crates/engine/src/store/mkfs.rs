@@ -168,6 +168,7 @@ pub(crate) fn plan_journal(
         metadata: superblock.metadata,
         generation: superblock.log_generation,
         blocks,
+        durable: superblock.tail,
         retired: false,
     };
     superblock.set_journal(Some(journal_of(&header)));

@@ -60,15 +60,15 @@ fn header(data: &Block) -> Option<Header> {
     let is_one = &data[8..16] == b"REDBUDJ1"
         && crc32c::crc32c(&data[4..]) == u32_at(data, 0)
         && u32_at(data, 4) == 1
-        && matches!(data[80], 1 | 2)
-        && is_zero(&data[81..]);
+        && matches!(data[88], 1 | 2)
+        && is_zero(&data[89..]);
     is_one.then(|| Header {
         uuid: uuid(16),
         journal: uuid(32),
         metadata: uuid(48),
         generation: u64_at(data, 64),
         blocks: u64_at(data, 72),
-        retired: data[80] == 2,
+        retired: data[88] == 2,
     })
 }
 
