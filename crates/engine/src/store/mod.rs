@@ -187,14 +187,33 @@ impl Store {
         Some(Txn::new(state, cost))
     }
 
-    /// Applies a transaction; returns its number, `Transno::ZERO` if it changed nothing.
+    /// Applies a transaction and runs its hooks; returns its number, `Transno::ZERO` if it changed
+    /// nothing.
     ///
     /// # Errors
     /// `ReadOnly`; then nothing has changed.
     pub fn commit(&self, txn: Txn<'_>) -> Result<Transno, StoreError> {
-        let Applied { number, idle, state } = txn.apply()?;
-        if number != Transno::ZERO {
-            self.inner.transaction_logged(state, idle);
+        self.commit_with(txn, |_| {})
+    }
+
+    /// As [`Store::commit`]; calls `first` before the hooks run.
+    ///
+    /// # Errors
+    /// `ReadOnly`; then nothing has changed, and `first` is not called.
+    pub fn commit_with(
+        &self,
+        txn: Txn<'_>,
+        first: impl FnOnce(Transno),
+    ) -> Result<Transno, StoreError> {
+        let Applied { number, idle, state, mut hooks } = txn.apply()?;
+        match number {
+            Transno::ZERO => drop(state),
+            _ => self.inner.transaction_logged(state, idle),
+        }
+        first(number);
+        if !hooks.is_empty() {
+            hooks.drain(..).for_each(|hook| hook(number));
+            self.inner.state.borrow_mut().scratch.hooks = hooks;
         }
         Ok(number)
     }
