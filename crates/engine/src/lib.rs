@@ -23,6 +23,7 @@ pub mod format;
 pub mod log;
 pub(crate) mod state;
 pub mod store;
+pub mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod txn;
