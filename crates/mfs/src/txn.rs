@@ -42,6 +42,12 @@ impl<'a> DerefMut for Txn<'a> {
     }
 }
 
+impl<'a> AsMut<engine::txn::Txn<'a>> for Txn<'a> {
+    fn as_mut(&mut self) -> &mut engine::txn::Txn<'a> {
+        &mut self.engine
+    }
+}
+
 impl<'a> Txn<'a> {
     pub(crate) fn new(
         engine: engine::txn::Txn<'a>,

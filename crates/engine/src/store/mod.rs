@@ -13,6 +13,7 @@ pub mod mkfs;
 pub mod open;
 pub mod relocate;
 pub mod reservation;
+pub mod transact;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -151,13 +152,28 @@ impl Store {
         let mut attempts = self.attempts(cost);
         loop {
             attempts.admit().await?;
-            let mut txn = self.begin(cost)?;
-            match body(&mut txn) {
-                Ok(value) => return Ok((value, self.commit(txn)?)),
-                Err(stop) => {
-                    txn.abort();
-                    attempts.resolve(stop).await?;
-                }
+            match self.attempt(cost, &mut body)? {
+                Ok(done) => return Ok(done),
+                Err(stop) => attempts.resolve(stop).await?,
+            }
+        }
+    }
+
+    /// Runs `body` once, until it needs a block that is not cached.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub fn attempt<T>(
+        &self,
+        cost: Cost,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut txn = self.begin(cost)?;
+        match body(&mut txn) {
+            Ok(value) => Ok(Ok((value, self.commit(txn)?))),
+            Err(stop) => {
+                txn.abort();
+                Ok(Err(stop))
             }
         }
     }
