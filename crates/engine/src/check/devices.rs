@@ -6,7 +6,7 @@ use crate::store::Store;
 /// What is wrong with the label of the metadata, if anything.
 pub async fn label_damage(store: &Store) -> Option<String> {
     match (store.label_damage(), store.device()) {
-        (None, Some(device)) => label::wrong_journal(&device, &store.superblock()).await,
+        (None, Some(device)) => label::difference(&device, &store.superblock()).await,
         (damage, _) => damage,
     }
 }
