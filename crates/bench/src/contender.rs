@@ -257,7 +257,7 @@ impl Redbud {
         let port = free_port()?;
         let config = root.join("cluster.toml");
         let text = format!(
-            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
+            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\nsecurity = \"none\"\n\
              [metadata]\npath = \"metadata.img\"\n\
              [[data]]\npath = \"data0.img\"\n[[data]]\npath = \"data1.img\"\n"
         );

@@ -1,14 +1,16 @@
 //! A single request of an administrator's command to a metadata server, on its own connection.
+//!
+//! The commands of root on the server's host need no key: the server trusts its local socket.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
-
-use proto::frame::{Decoder, Received, encode};
-use proto::mds::{ADMINISTRATOR, Hello, Mds, Message, Op, OpReply, Principal, Request};
+use env::DriverKind;
+use proto::mds::{Mds, Op, OpReply, Principal};
 use serde_json::Value;
+use session::client::{ReadClientKeys, ToolError, ask as ask_one};
+use types::{Duration, Fault};
 
 use crate::exit::{Failure, Status};
+use crate::keys::{self, KeyOptions};
+use crate::registry;
 use crate::source::Source;
 
 /// How long each step may take.
@@ -16,16 +18,64 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends `op` to the first server of `source` that answers.
 pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
-    let mut reasons = Vec::new();
-    for server in &source.servers {
-        match connect(server) {
-            Ok(stream) => return Conversation::new(stream, server).ask(&source.fs_name, op),
-            Err(error) => reasons.push(format!("{server}: {error}")),
+    let keys = keys_for(source);
+    let description = format!("redbud, pid {}", std::process::id());
+    let asked = env::run(DriverKind::Fallback, |env| async move {
+        let mut reasons = Vec::new();
+        for server in &source.servers {
+            let way = (server.as_str(), keys.as_ref());
+            let names = (source.fs_name.as_str(), description.as_str());
+            let request = (principal(), op.clone());
+            match ask_one::<Mds>(&env, way, names, request, PATIENCE).await {
+                Err(ToolError::Unreachable(text)) => reasons.push(text),
+                answer => return answer.map_err(|error| failure(server, error)),
+            }
         }
+        let text =
+            format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
+        Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+    });
+    asked.unwrap_or_else(|error| {
+        let text = format!("cannot start the I/O driver: {error}");
+        Err(Failure::failed("RB-IO-DRIVER", text))
+    })
+}
+
+/// The keys for `source`: those of its cluster's file, or of this host's mount of it, or the usual
+/// ones.
+fn keys_for(source: &Source) -> Option<ReadClientKeys> {
+    let options = match &source.cluster {
+        Some(file) => KeyOptions { cluster: Some(file.clone()), ..KeyOptions::default() },
+        None => {
+            let is_of = |text: &str| Source::parse(text).is_ok_and(|own| own.is_same_as(source));
+            let mut mounts = registry::running().into_iter().map(|(_, mount)| mount);
+            mounts.find(|mount| is_of(&mount.source)).map(|mount| mount.keys).unwrap_or_default()
+        }
+    };
+    keys::of_client(&options, &source.fs_name)
+}
+
+fn principal() -> Principal {
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    Principal { uid: user, gid: group, groups: Vec::new() }
+}
+
+fn failure(server: &str, error: ToolError) -> Failure {
+    let at = |text: &str| format!("metadata server {server}: {text}");
+    match error {
+        ToolError::Unreachable(text) => {
+            Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", at(&text))
+        }
+        ToolError::Late(text) => Failure::new(Status::Timeout, "RB-MDS-UNREACHABLE", at(&text)),
+        ToolError::Refused(text) => {
+            Failure::failed("RB-MDS-REFUSED", at(&format!("refused: {text}")))
+        }
+        ToolError::Fault(fault @ Fault::NotPermitted) => {
+            Failure::new(Status::NotPermitted, "RB-MDS-REFUSED", at(fault.text()))
+        }
+        ToolError::Fault(fault) => Failure::failed("RB-MDS-REFUSED", at(fault.text())),
     }
-    let text =
-        format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
-    Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
 }
 
 /// The status of the server of `source`.
@@ -41,125 +91,5 @@ pub fn status(source: &Source) -> Result<Value, Failure> {
             "RB-MDS-REFUSED",
             format!("{source}: the server sent an unexpected reply"),
         )),
-    }
-}
-
-fn connect(server: &str) -> std::io::Result<TcpStream> {
-    let mut last =
-        std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-struct Conversation<'a> {
-    stream: TcpStream,
-    decoder: Decoder,
-    server: &'a str,
-}
-
-impl<'a> Conversation<'a> {
-    fn new(stream: TcpStream, server: &'a str) -> Conversation<'a> {
-        Conversation { stream, decoder: Decoder::new(), server }
-    }
-
-    fn ask(&mut self, fs_name: &str, op: Op) -> Result<OpReply, Failure> {
-        self.send(&Message::Hello { hello: hello(fs_name) })?;
-        match self.receive()? {
-            Message::Welcome { .. } => {}
-            Message::Refused { refused } => {
-                return Err(self.failed(&format!("refused: {}", refused.text)));
-            }
-            other => return Err(self.unexpected(&other)),
-        }
-        self.send(&Message::Request { request: request(op) })?;
-        loop {
-            match self.receive()? {
-                Message::Reply { reply } => {
-                    return match reply.results.into_iter().next() {
-                        Some(Ok(reply)) => Ok(reply),
-                        Some(Err(fault)) => Err(self.failed(fault.text())),
-                        None => Err(self.failed("sent a reply without a result")),
-                    };
-                }
-                Message::Push { .. } => {}
-                other => return Err(self.unexpected(&other)),
-            }
-        }
-    }
-
-    fn send(&mut self, message: &Message) -> Result<(), Failure> {
-        let mut bytes = Vec::new();
-        encode(message, &mut bytes);
-        self.stream.write_all(&bytes).map_err(|error| self.broken(&error))
-    }
-
-    fn receive(&mut self) -> Result<Message, Failure> {
-        let mut bytes = [0u8; 16 << 10];
-        loop {
-            match self.decoder.next() {
-                Ok(Some(Received::Message(message))) => return Ok(message),
-                Ok(Some(Received::Unknown { .. })) => {
-                    return Err(self.failed("sent an unknown message"));
-                }
-                Ok(None) => {}
-                Err(malformed) => return Err(self.failed(malformed.0)),
-            }
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(self.broken(&std::io::ErrorKind::UnexpectedEof.into())),
-                Ok(length) => self.decoder.push(&bytes[..length]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.broken(&error)),
-            }
-        }
-    }
-
-    fn broken(&self, error: &std::io::Error) -> Failure {
-        use std::io::ErrorKind::{TimedOut, WouldBlock};
-        let late = matches!(error.kind(), TimedOut | WouldBlock);
-        let status = if late { Status::Timeout } else { Status::Unreachable };
-        let text = if late { "no reply in time".to_owned() } else { error.to_string() };
-        Failure::new(
-            status,
-            "RB-MDS-UNREACHABLE",
-            format!("metadata server {}: {text}", self.server),
-        )
-    }
-
-    fn failed(&self, text: &str) -> Failure {
-        Failure::failed("RB-MDS-REFUSED", format!("metadata server {}: {text}", self.server))
-    }
-
-    fn unexpected(&self, message: &Message) -> Failure {
-        let text = format!("{message:?}");
-        let end = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(text.len());
-        self.failed(&format!("answered with an unexpected {}", &text[..end]))
-    }
-}
-
-fn hello(fs_name: &str) -> Hello {
-    let description = format!("redbud, pid {}", std::process::id());
-    Hello::new::<Mds>(ADMINISTRATOR, fs_name, &description)
-}
-
-fn request(op: Op) -> Request {
-    let user = rustix::process::geteuid().as_raw();
-    let group = rustix::process::getegid().as_raw();
-    Request {
-        slot: 0,
-        seq: 1,
-        principal: Principal { uid: user, gid: group, groups: Vec::new() },
-        sync: false,
-        replay: None,
-        ops: vec![op],
     }
 }

@@ -8,7 +8,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use types::units::parse_size;
 
 mod journal;
+mod key;
 pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
+pub use key::{
+    KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
+};
 
 use crate::config::check_cache;
 use crate::exit;
@@ -108,6 +112,8 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Show where the log is, or move it to another device
     Journal(JournalArgs),
+    /// Make keys, and say whose the metadata server accepts
+    Key(KeyArgs),
     /// Write names, attributes and layouts to standard output; the server must be stopped
     Dump(DumpArgs),
     /// Rebuild names, attributes and layouts from a dump on standard input
@@ -180,6 +186,11 @@ The file, with all keys:
 
   [server]
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
+  security = \"encrypted\"         # default; \"greeting\": keys are proved, frames are clear;
+                                 # \"none\": who reaches the server has everything
+  key    = \"home.key\"            # the server's secret key; default: FILE with .key
+  allowed = \"home.allowed\"       # the keys that it allows; default: FILE with .allowed
+  public_keys = [\"redbud-key-…\"] # the server's public keys, which clients read here
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
   scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"
@@ -201,6 +212,9 @@ The file, with all keys:
   path = \"/dev/disk/by-id/…\"
   size = \"16G\"                   # as above
   id   = 0                       # default: counted from 0
+
+  [client]
+  key = \"client.key\"            # a client's secret key; default /etc/redbud/client.key
 
 Relative paths start at the file's directory. mkfs refuses a device that is in use, too
 small, or has a Redbud label. --force overwrites a label, never a device in use.")]
@@ -273,6 +287,10 @@ Options (-o, separated by commas):
   lease=TIME         lease that the client asks the server for, 1s to 1h
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
   dataN=PATH         path of data zone N on this host, if not that of the cluster's file
+  cluster=FILE       the cluster's file, of which a client needs security and public_keys of
+                     [server] and key of [client]; default: /etc/redbud/FSNAME.toml
+  key=FILE           this host's secret key, instead of the one that the cluster's file names
+  security=none      use no keys
   log=FILE           log file of the background process
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
                      /sys/module/fuse/parameters/enable_uring is Y
@@ -569,10 +587,13 @@ pub struct SimArgs {
     /// The server's lease [default: 5s]
     #[arg(long, value_parser = types::units::parse_duration)]
     pub lease: Option<types::Duration>,
+    /// Sessions with keys: encrypted or greeting [default: none]
+    #[arg(long, value_parser = parse_security, default_value = "none", hide_default_value = true)]
+    pub security: Security,
     /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices
     #[arg(long, conflicts_with_all = [
         "clients", "processes", "executors", "operations", "faults", "workload", "hours", "keep",
-        "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations",
+        "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations", "security",
     ])]
     pub pool: bool,
     /// Number of metadata servers; only 1 is supported
@@ -699,6 +720,14 @@ pub struct BenchMemoryArgs {
 /// Makes a path absolute, so that processes with another working directory find it.
 fn parse_absolute(text: &str) -> Result<PathBuf, String> {
     std::path::absolute(text).map_err(|error| error.to_string())
+}
+
+/// What sessions prove; a type of its own, because clap takes an `Option` for a missing argument.
+#[derive(Clone, Copy, Debug)]
+pub struct Security(pub Option<channel::Mode>);
+
+fn parse_security(text: &str) -> Result<Security, String> {
+    crate::keys::parse_security(text).map(Security)
 }
 
 /// Parses `on` or `off`.

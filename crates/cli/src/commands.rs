@@ -6,6 +6,7 @@ pub mod documents;
 pub mod dump;
 pub mod fsck;
 pub mod journal;
+pub mod key;
 pub mod layout;
 pub mod local;
 pub mod mds;

@@ -1,9 +1,10 @@
-//! The cluster's file: TOML that names the file system, its zones and its server.
+//! The cluster's file: TOML that names the file system, its zones, its server and the keys.
 //!
 //! Invariants:
 //! - a [`Cluster`] is valid: names, sizes and numbers were checked, and no path appears twice;
 //! - every error names file, line and key, and states what to write instead;
-//! - clients never need the file: the server sends them the paths of the data zones.
+//! - clients read only the keys in it ([`ClientView`]): the server sends them the paths of the data
+//!   zones.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,6 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;
 use mfs::LayoutAhead;
 use serde::Deserialize;
@@ -19,6 +21,7 @@ use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, check_fs_name};
 
 use crate::address::{DEFAULT_PORT, check_address};
+use crate::keys::{CLIENT_KEY, parse_security};
 use types::units::{parse_duration, parse_size};
 
 /// Smallest data zone.
@@ -66,6 +69,14 @@ pub struct Cluster {
     pub name: String,
     /// Address that the metadata server listens on.
     pub listen: String,
+    /// What clients have to prove; `None`: nothing.
+    pub security: Option<Mode>,
+    /// The file with the server's secret keys.
+    pub key: PathBuf,
+    /// The file with the keys that the server allows.
+    pub allowed: PathBuf,
+    /// The server's public keys, for clients.
+    pub public_keys: Vec<PublicKey>,
     /// Lease of clients.
     pub lease: Duration,
     /// Bytes of the metadata server's buffer cache.
@@ -127,12 +138,25 @@ struct RawCluster {
     metadata: RawMetadata,
     #[serde(default)]
     data: Vec<RawData>,
+    /// For clients: see [`ClientView`].
+    #[serde(default, rename = "client")]
+    _client: RawClient,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawClient {
+    key: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct RawServer {
     listen: Option<Spanned<String>>,
+    security: Option<Spanned<String>>,
+    key: Option<Spanned<PathBuf>>,
+    allowed: Option<Spanned<PathBuf>>,
+    public_keys: Option<Vec<Spanned<String>>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
     scrub_interval: Option<Spanned<String>>,
@@ -174,16 +198,20 @@ fn read_at_most(path: &Path, most: u64) -> std::io::Result<Option<String>> {
     Ok(Some(text))
 }
 
+/// The text of a cluster's file.
+fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let wrong = |text| ConfigError { file: path.to_owned(), line: None, text };
+    let text =
+        read_at_most(path, FILE_MAX).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    text.ok_or_else(|| {
+        wrong(format!("is not a cluster's file: it has more than {} MiB", FILE_MAX >> 20))
+    })
+}
+
 impl Cluster {
     /// Reads and checks the file at `path`.
     pub fn read(path: &Path) -> Result<Cluster, ConfigError> {
-        let wrong = |text| ConfigError { file: path.to_owned(), line: None, text };
-        let text = read_at_most(path, FILE_MAX)
-            .map_err(|error| wrong(format!("cannot be read: {error}")))?;
-        let text = text.ok_or_else(|| {
-            wrong(format!("is not a cluster's file: it has more than {} MiB", FILE_MAX >> 20))
-        })?;
-        Cluster::parse(path, &text)
+        Cluster::parse(path, &read_file(path)?)
     }
 
     /// Checks `text`, which came from `file`; relative paths in it start at the file's directory.
@@ -207,6 +235,10 @@ impl Cluster {
             file: file.to_owned(),
             name,
             listen: reader.listen(raw.server.listen)?,
+            security: reader.security(raw.server.security.as_ref())?,
+            key: reader.beside(raw.server.key.as_ref(), "key"),
+            allowed: reader.beside(raw.server.allowed.as_ref(), "allowed"),
+            public_keys: reader.public_keys(raw.server.public_keys.as_ref())?,
             lease: reader.lease(raw.server.lease)?,
             scrub_interval: reader.scrub_interval(raw.server.scrub_interval)?,
             scrub_rate: reader.scrub_rate(raw.server.scrub_rate)?,
@@ -238,6 +270,46 @@ impl Cluster {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
         self.data.iter().map(place).collect()
+    }
+}
+
+/// What a client reads in a cluster's file; the rest of the file may be missing there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientView {
+    /// What it has to prove; `None`: nothing.
+    pub security: Option<Mode>,
+    /// The server's public keys.
+    pub public_keys: Vec<PublicKey>,
+    /// The file with the client's own secret key.
+    pub key: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct RawView {
+    #[serde(default)]
+    server: RawServerView,
+    #[serde(default)]
+    client: RawClient,
+}
+
+#[derive(Deserialize, Default)]
+struct RawServerView {
+    security: Option<Spanned<String>>,
+    public_keys: Option<Vec<Spanned<String>>>,
+}
+
+impl ClientView {
+    /// Reads the file at `path`.
+    pub fn read(path: &Path) -> Result<ClientView, ConfigError> {
+        let text = read_file(path)?;
+        let reader = Reader { file: path, text: &text };
+        let raw: RawView = toml::from_str(&text).map_err(|error| reader.syntax(&error))?;
+        let key = raw.client.key.as_ref().map(|key| reader.path(key.get_ref()));
+        Ok(ClientView {
+            security: reader.security(raw.server.security.as_ref())?,
+            public_keys: reader.public_keys(raw.server.public_keys.as_ref())?,
+            key: key.unwrap_or_else(|| PathBuf::from(CLIENT_KEY)),
+        })
     }
 }
 
@@ -289,6 +361,37 @@ impl Reader<'_> {
         let Some(value) = value else { return Ok(format!("127.0.0.1:{DEFAULT_PORT}")) };
         check_address(value.get_ref())
             .map_err(|text| self.at(value.span(), format!("key `server.listen`: {text}")))
+    }
+
+    fn security(&self, value: Option<&Spanned<String>>) -> Result<Option<Mode>, ConfigError> {
+        let Some(value) = value else { return Ok(Some(Mode::Encrypted)) };
+        parse_security(value.get_ref())
+            .map_err(|text| self.at(value.span(), format!("key `server.security`: {text}")))
+    }
+
+    /// The path of `value`, or the one beside the file that ends with `extension`.
+    fn beside(&self, value: Option<&Spanned<PathBuf>>, extension: &str) -> PathBuf {
+        match value {
+            Some(path) => self.path(path.get_ref()),
+            None => self.file.with_extension(extension),
+        }
+    }
+
+    fn public_keys(
+        &self,
+        values: Option<&Vec<Spanned<String>>>,
+    ) -> Result<Vec<PublicKey>, ConfigError> {
+        let values = values.map_or(&[][..], Vec::as_slice);
+        if let Some(more) = values.get(SECRETS_MAX) {
+            let text = format!("key `server.public_keys`: more than {SECRETS_MAX} keys");
+            return Err(self.at(more.span(), text));
+        }
+        let key = |value: &Spanned<String>| {
+            value.get_ref().parse().map_err(|error| {
+                self.at(value.span(), format!("key `server.public_keys`: {error}"))
+            })
+        };
+        values.iter().map(key).collect()
     }
 
     fn lease(&self, value: Option<Spanned<String>>) -> Result<Duration, ConfigError> {

@@ -17,6 +17,7 @@ mod config;
 mod devices;
 mod exit;
 mod helper;
+mod keys;
 mod lockfile;
 mod log;
 mod mount_options;
@@ -71,6 +72,7 @@ fn run(command: Command) -> Ended {
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Journal(args) => commands::journal::run(&args),
+        Command::Key(args) => commands::key::run(&args),
         Command::Dump(args) => commands::dump::dump(&args),
         Command::Load(args) => commands::dump::load(&args),
         Command::Path(args) => commands::path::run(&args),

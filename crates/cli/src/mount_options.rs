@@ -9,6 +9,7 @@ use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
 use crate::config::LEASE_RANGE;
+use crate::keys::{KeyOptions, parse_security};
 use types::units::{parse_duration, parse_size};
 
 /// How requests come from the kernel.
@@ -52,6 +53,8 @@ pub struct MountOptions {
     pub dirty_max: Option<u64>,
     /// Paths of data zones on this host that differ from the cluster's file.
     pub data: Vec<(PagId, PathBuf)>,
+    /// Keys.
+    pub keys: KeyOptions,
     /// Log file of a client in the background.
     pub log: Option<PathBuf>,
     /// How requests come from the kernel.
@@ -85,12 +88,18 @@ impl Default for MountOptions {
             lease: None,
             dirty_max: None,
             data: Vec::new(),
+            keys: KeyOptions::default(),
             log: None,
             transport: Transport::Device,
             entries: None,
             executors: None,
         }
     }
+}
+
+/// A path that means the same in every directory.
+fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 impl MountOptions {
@@ -164,6 +173,15 @@ impl MountOptions {
                 self.dirty_max = Some(dirty.ok_or_else(|| explain("write 1M or more".into()))?);
             }
             "log" => self.log = Some(value.into()),
+            "cluster" => self.keys.cluster = Some(absolute(value)),
+            "key" => self.keys.key = Some(absolute(value)),
+            "security" => match parse_security(value).map_err(explain)? {
+                None => self.keys.none = true,
+                Some(_) => {
+                    let text = "the cluster's file says so; only `none` is an option";
+                    return Err(explain(text.into()));
+                }
+            },
             "transport" => {
                 self.transport = match value {
                     "dev" => Transport::Device,

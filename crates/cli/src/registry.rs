@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::keys::KeyOptions;
 use crate::lockfile::{self, LockError, LockFile};
 
 /// A client process and what it has mounted.
@@ -24,6 +25,9 @@ pub struct Registration {
     pub mount: PathBuf,
     /// Its log file; none: standard error.
     pub log: Option<PathBuf>,
+    /// The keys that it uses.
+    #[serde(default)]
+    pub keys: KeyOptions,
     /// Written at its end: the data that it lost.
     #[serde(default)]
     pub lost: Option<String>,

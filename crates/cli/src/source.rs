@@ -16,6 +16,8 @@ pub struct Source {
     pub fs_name: String,
     /// The directory to mount; empty: the root.
     pub dir: Vec<Name>,
+    /// The cluster's file, if the source comes from one.
+    pub cluster: Option<std::path::PathBuf>,
 }
 
 impl Source {
@@ -40,7 +42,7 @@ impl Source {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let servers = servers.split(',').map(check_address).collect::<Result<Vec<_>, _>>()?;
-        Ok(Source { servers, fs_name: fs_name.to_owned(), dir })
+        Ok(Source { servers, fs_name: fs_name.to_owned(), dir, cluster: None })
     }
 
     /// Is it the same file system: the same name and a common server?

@@ -30,6 +30,7 @@ pub fn source(text: &str) -> Result<Source, Failure> {
                 servers: vec![cluster.listen],
                 fs_name: cluster.name,
                 dir: Vec::new(),
+                cluster: Some(cluster.file),
             });
         }
         return mounted(path);

@@ -43,6 +43,11 @@ pub trait Kernel {
     /// Stores the file's bytes at `offset` into the kernel's pages. If they end behind the size
     /// that the kernel has, their end is its size from now on.
     fn store(&self, ino: Ino, offset: u64, bytes: &[u8]) -> LocalFuture<'static, ()>;
+    /// The user, the group and the supplementary groups of a caller; `None`: they cannot be found.
+    /// Takes about as long as a few system calls.
+    fn credentials(&self, caller: &Caller) -> Option<(u32, u32, Vec<u32>)> {
+        caller.is_known().then(|| (caller.uid, caller.gid, Vec::new()))
+    }
     /// Does [`Kernel::prune`] do something?
     fn prunes(&self) -> bool {
         false
@@ -117,6 +122,8 @@ pub struct ClientConfig {
     pub dirty_max: usize,
     /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
+    /// Reads the keys for connections by TCP; `None`: there are none.
+    pub keys: Option<session::client::ReadClientKeys>,
     /// How much the client keeps until the server has made it durable, before changes wait.
     pub kept: KeptLimits,
     /// The client changes nothing.
@@ -143,6 +150,7 @@ impl Default for ClientConfig {
             devices: Vec::new(),
             dirty_max: types::limits::DIRTY_MAX,
             inodes_max: 1_200_000,
+            keys: None,
             kept: KeptLimits::default(),
             read_only: false,
             connect_timeout: Duration::from_secs(10),

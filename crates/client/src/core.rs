@@ -14,8 +14,8 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
-    DataAttr, HeldLease, LayoutSlice, Leased, Lock, Mds, Op, OpReply, Push, PushReply, Reply,
-    Request,
+    DataAttr, HeldLease, LayoutSlice, Leased, Lock, Mds, NAMED_CALLERS, Op, OpReply, Principal,
+    Push, PushReply, Reply, Request,
 };
 use session::client::ReplayEntry;
 use types::limits::RECLAIM_RANGES_MAX;
@@ -294,7 +294,13 @@ impl Core {
     /// Asks the server for a change of names or attributes. After applying the reply, the caller
     /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
-        self.rpc.call(Call::one(caller, op)).await
+        let mut call = Call::one(caller, op);
+        if self.rpc.home().agreed().1 & NAMED_CALLERS != 0
+            && let Some((uid, gid, groups)) = self.kernel.credentials(caller)
+        {
+            call.principal = Principal { uid, gid, groups };
+        }
+        self.rpc.call(call).await
     }
 
     /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops

@@ -102,6 +102,7 @@ fn session_config(config: &ClientConfig) -> Config {
         description: config.description.clone(),
         lease: config.lease,
         connect_timeout: config.connect_timeout,
+        keys: config.keys.clone(),
         kept: config.kept,
         log: config.log.clone(),
         ..Config::new::<Mds>(config.server.clone(), &config.fs_name)

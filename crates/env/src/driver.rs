@@ -181,6 +181,15 @@ pub(crate) trait Driver {
     fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {
         None
     }
+    /// The user of the process at the other end of a connection within this host, as it was when it
+    /// connected or began to listen; `None`: the connection is by TCP.
+    fn peer_user(&mut self, _socket: &Handle) -> Option<u32> {
+        None
+    }
+    /// The user of this process.
+    fn own_user(&self) -> u32 {
+        0
+    }
     /// Sends what the socket takes without waiting; a driver that cannot know sends nothing.
     fn send_now(&mut self, _socket: &Handle, _bytes: &[u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())

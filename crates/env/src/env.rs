@@ -173,15 +173,41 @@ impl Env {
         }
     }
 
+    /// 32 random bytes (simulated: from the seed).
+    pub fn random_bytes(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for word in bytes.chunks_mut(8) {
+            word.copy_from_slice(&self.random_u64().to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The effective user of this process (simulated: 0).
+    pub fn own_user(&self) -> u32 {
+        self.core().with_driver(|driver| driver.own_user())
+    }
+
     /// Connects by TCP, or to a [`Listener`] on this host by a Unix socket. `address` is
     /// "host:port"; TCP_NODELAY is set.
     pub async fn connect(&self, address: &str) -> io::Result<Stream> {
+        self.connect_as(address, |_| true).await
+    }
+
+    /// The same, by a Unix socket only if `near` accepts the user whose process listens there.
+    pub async fn connect_as(
+        &self,
+        address: &str,
+        near: impl Fn(u32) -> bool,
+    ) -> io::Result<Stream> {
         let mut failure = None;
         for target in self.resolve(address).await? {
             if let Some((handle, peer)) =
                 self.core().with_driver(|driver| driver.connect_near(&target))
             {
-                return Ok(Stream::new(self.clone(), handle, peer));
+                let stream = Stream::new(self.clone(), handle, peer);
+                if stream.peer_user().is_some_and(&near) {
+                    return Ok(stream);
+                }
             }
             match self.submit(Op::Connect { target }).await {
                 (Ok(_), Payload::Socket(handle, peer)) => {

@@ -137,6 +137,12 @@ impl Stream {
         self.0.env.core().with_driver(|driver| driver.shutdown(&self.0.handle));
     }
 
+    /// The user of the process at the other end, if that is on this host and the connection is by a
+    /// Unix socket; `None`: by TCP.
+    pub fn peer_user(&self) -> Option<u32> {
+        self.0.env.core().with_driver(|driver| driver.peer_user(&self.0.handle))
+    }
+
     /// The address of the other end.
     pub fn peer(&self) -> String {
         self.0.peer.clone()

@@ -18,7 +18,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use client::{Kernel, api::LocalFuture};
+use client::Kernel;
+use client::api::{Caller, LocalFuture};
 use env::sync::{OneSender, oneshot};
 use env::{Env, FuseChannel, NotifyLane};
 use types::{Bug, Duration, HashMap, HashSet, Ino, Instant, Name, planted};
@@ -28,6 +29,7 @@ use crate::abi::{
     NOTIFY_STORE, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut, NotifyRetrieveOut,
     NotifyStoreOut, OutHeader, Sink,
 };
+use crate::privileges;
 
 /// Upper bound of recorded inodes that the kernel did not know when their attributes were
 /// invalidated.
@@ -356,6 +358,10 @@ impl Notifier {
 }
 
 impl Kernel for Notifier {
+    fn credentials(&self, caller: &Caller) -> Option<(u32, u32, Vec<u32>)> {
+        privileges::credentials(caller)
+    }
+
     fn inc_epoch(&self) -> LocalFuture<'static, ()> {
         Box::pin(self.clone().invalidate_names())
     }

@@ -35,6 +35,34 @@ pub(crate) fn may(caller: &Caller, capability: Capability) -> bool {
             .is_ok_and(|status| has_effective(&status, capability))
 }
 
+/// The user and groups by which the calling thread's accesses to files are judged, as this
+/// process's user namespace names them; `None`: it cannot be inspected, and the request does not
+/// name them.
+pub(crate) fn credentials(caller: &Caller) -> Option<(u32, u32, Vec<u32>)> {
+    let status = match caller.pid {
+        0 => None,
+        thread => std::fs::read_to_string(format!("/proc/{thread}/status")).ok(),
+    };
+    let Some(status) = status else {
+        return caller.is_known().then(|| (caller.uid, caller.gid, Vec::new()));
+    };
+    let (uid, gid, groups) = ids(&status)?;
+    // What the request says comes first: it has been mapped for this mount.
+    match caller.is_known() {
+        true => Some((caller.uid, caller.gid, groups)),
+        false => Some((uid, gid, groups)),
+    }
+}
+
+/// User, group and supplementary groups in proc_pid_status(5): of four ids the last is that for
+/// files.
+fn ids(status: &str) -> Option<(u32, u32, Vec<u32>)> {
+    let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    let for_files = |key| line(key)?.split_whitespace().nth(3)?.parse().ok();
+    let groups = line("Groups:")?.split_whitespace().map(str::parse).collect::<Result<_, _>>();
+    Some((for_files("Uid:")?, for_files("Gid:")?, groups.ok()?))
+}
+
 /// Is the capability among the effective ones in proc_pid_status(5)?
 fn has_effective(status: &str, capability: Capability) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -58,6 +86,14 @@ mod tests {
             !has_effective("", Capability::Fowner)
                 && !has_effective("CapEff:\tx", Capability::Fowner)
         );
+    }
+
+    #[test]
+    fn ids_are_those_for_files() {
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n";
+        assert_eq!(ids(status), Some((4, 8, vec![9, 10])));
+        assert_eq!(ids("Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t \n"), Some((4, 8, vec![])));
+        assert_eq!(ids("Uid:\t1\t2\t3\n"), None);
     }
 
     #[test]

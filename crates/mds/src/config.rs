@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use proto::mds::Mds;
 use proto::message::{Peer, Versions};
+use session::server::ServerKeys;
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub versions: Versions,
     /// Optional abilities of the protocol that it has, a bit each.
     pub features: u64,
+    /// How it asks for keys; `None`: everybody who reaches it may do everything.
+    pub keys: Option<ServerKeys>,
     /// Check the invariants of the server's state after every event, or less often while there are
     /// many leases; for tests and simulation.
     pub validate: bool,
@@ -70,6 +73,7 @@ impl Config {
             scrub_rate: SCRUB_RATE,
             versions: Mds::VERSIONS,
             features: Mds::FEATURES,
+            keys: None,
             validate: cfg!(debug_assertions),
             log: Rc::new(|_| {}),
             observer: None,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use env::Env;
 use proto::frame::Decoder;
 use proto::mds::{Mds, PushReply, Reply, Request};
-use session::server::Service;
+use session::server::{Door, Service};
 use types::Transno;
 
 use crate::request;
@@ -23,6 +23,10 @@ impl Service for Server {
 
     fn log(&self, text: &str) {
         self.runtime.log(text);
+    }
+
+    fn door(&self) -> &Door {
+        &self.door
     }
 
     fn connected(&self, connection: &Rc<Connection>) {

@@ -7,6 +7,8 @@ use mfs::StoreError;
 /// Why the server ended.
 #[derive(Clone, Debug)]
 pub enum ServeError {
+    /// Its keys, or the list of allowed keys, cannot be read.
+    Keys(String),
     /// The server cannot listen on its address.
     Listen(String),
     /// A data device is not what the configuration says.
@@ -18,7 +20,9 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServeError::Listen(text) | ServeError::Device(text) => f.write_str(text),
+            ServeError::Keys(text) | ServeError::Listen(text) | ServeError::Device(text) => {
+                f.write_str(text)
+            }
             ServeError::Store(error) => write!(f, "{error}"),
         }
     }

@@ -10,9 +10,10 @@ mod locks;
 
 use std::rc::Rc;
 
+use channel::Squash;
 use mfs::{Cost, GRANT_PIECES, Reserve, Stop, StoreError, Txn};
-use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Reply, Request};
-use proto::operation::{Class, Grace, Repeat};
+use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request};
+use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
@@ -27,13 +28,16 @@ use crate::sessions::{Session, SessionState};
 use crate::status;
 use crate::uncommitted::MetaItem;
 
+/// The user and the group without any right but everybody's.
+const NOBODY: u32 = 65_534;
 /// How often a request tries to make room before it fails with `NoSpace`.
 const SPACE_ROUNDS: usize = 3;
 /// How long `statfs` waits for orphans that are being freed.
 const STATFS_WAIT: Duration = Duration::from_secs(1);
 
 /// Executes a request and sends its answer.
-pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, fresh: bool) {
+pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Request, fresh: bool) {
+    squash(session.squash(), &mut request.principal);
     if !may_pass(&server, &session, &request) {
         server.recovery.ended().await;
     }
@@ -58,6 +62,21 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, request: Request, f
         Err(fault) => work.results.push(Err(fault)),
     }
     work.answer().await;
+}
+
+/// Whose rights are squashed is nobody from here on (PROTOCOLS 1a.8).
+fn squash(squash: Squash, principal: &mut Principal) {
+    let all = squash == Squash::All;
+    // A caller that the client cannot name is nobody, too.
+    let unknown = principal.uid == u32::MAX && squash != Squash::Off;
+    if all || unknown || squash == Squash::Root && principal.uid == 0 {
+        *principal = Principal { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
+    } else if squash == Squash::Root {
+        principal.groups.retain(|group| *group != 0);
+        if principal.gid == 0 {
+            principal.gid = NOBODY;
+        }
+    }
 }
 
 /// During the grace only recovery passes.
@@ -206,7 +225,9 @@ impl Execution {
             // It changed nothing then, and the client has acted on that failure.
             return Err(*fault);
         }
-        if !self.request.ops[index].spec().sender.is(self.client()) {
+        let sender = self.request.ops[index].spec().sender;
+        let may = || sender != Sender::Administrator || self.session.who().administers();
+        if !sender.is(self.client()) || !may() {
             return Err(Fault::NotPermitted);
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
@@ -270,7 +291,7 @@ impl Execution {
             Op::Renew {} => Ok(OpReply::Done {}),
             Op::Statfs {} => self.statfs().await,
             Op::Status {} => {
-                let text = status::collect(&self.server).await.to_json();
+                let text = status::collect(&self.server, &self.session.who()).await.to_json();
                 Ok(OpReply::Text { text })
             }
             Op::Evict { client } => {
@@ -522,6 +543,7 @@ impl Execution {
             let now = self.time(replayed);
             let mut effects = Effects::default();
             let mut record = OutcomeRecord::new();
+            let squashed = self.session.squash() != Squash::Off;
             let ran = self.server.runtime.mfs.run(cost, |txn| {
                 if self.session.is_over() {
                     return Err(Fault::Evicted.into());
@@ -530,6 +552,7 @@ impl Execution {
                     server: &self.server,
                     client: self.session.client,
                     principal: &self.request.principal,
+                    squashed,
                     now,
                     kept: &self.kept,
                     replayed,

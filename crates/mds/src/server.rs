@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use env::Env;
 use mfs::Mfs;
+use session::server::Door;
 
 use crate::config::Config;
 use crate::eviction::Evictions;
@@ -30,6 +31,8 @@ const LEASES_PER_EVENT: usize = 1024;
 pub struct Server {
     /// The seam, the store, the configuration, the log, and the server's end.
     pub runtime: Rc<Runtime>,
+    /// Who may come in.
+    pub door: Door,
     /// Sessions of clients, and their connections.
     pub sessions: Rc<Sessions>,
     /// Leases, gates and recalls.
@@ -53,6 +56,7 @@ pub struct Server {
 impl Server {
     /// A server that does not serve yet.
     pub fn new(env: Env, mfs: Mfs, config: Config) -> Rc<Server> {
+        let door = Door::new(env.clone(), config.keys.clone(), config.log.clone());
         let runtime = Rc::new(Runtime::new(env, mfs, config));
         let sessions = Rc::new(Sessions::new(runtime.clone()));
         let leases = Rc::new(Leases::new(runtime.clone(), sessions.clone()));
@@ -70,6 +74,7 @@ impl Server {
         let server = Rc::new(Server {
             scrubber: Rc::new(Scrubber::new(runtime.clone())),
             uncommitted: Uncommitted::default(),
+            door,
             runtime,
             sessions,
             leases,
@@ -96,6 +101,7 @@ impl Server {
     /// Closes all connections and refuses new ones.
     pub fn begin_stop(&self) {
         self.runtime.begin_stop();
+        self.door.close();
         self.sessions.close_connections();
         self.sessions.announce_change();
         self.orphans.stop();

@@ -30,6 +30,7 @@ impl Mds {
     /// The address or a data device cannot be used; the store failed.
     pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
         let server = Server::new(env.clone(), mfs, config);
+        server.door.refresh().map_err(ServeError::Keys)?;
         server.space.learn_zones().await?;
         server.recovery.load().await?;
         let listener = env.listen(&server.runtime.config.listen).await.map_err(|error| {
@@ -52,7 +53,7 @@ impl Mds {
 
     /// Its state.
     pub async fn status(&self) -> Status {
-        status::collect(&self.server).await
+        status::collect(&self.server, &session::server::Who::Anybody).await
     }
 
     /// Serves until `stop` ends, then checkpoints and closes the store.

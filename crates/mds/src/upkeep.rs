@@ -14,11 +14,13 @@ const TICK: Duration = Duration::from_millis(250);
 pub async fn run(server: Rc<Server>) {
     let runtime = &server.runtime;
     let mut round: u64 = 0;
+    let mut keys_seen = 0;
     loop {
         runtime.env.sleep(TICK.min(runtime.config.lease / 4)).await;
         if runtime.is_stopping() {
             return;
         }
+        enforce_keys(&server, &mut keys_seen).await;
         let durable = runtime.mfs.last_committed();
         server.uncommitted.forget(durable);
         server.sessions.push_committed(durable);
@@ -37,5 +39,22 @@ pub async fn run(server: Rc<Server>) {
             server.sessions.forget_ended_connections();
         }
         runtime.event_ended();
+    }
+}
+
+/// Cuts off whom the list of allowed keys no longer has, if it has changed since `seen`.
+async fn enforce_keys(server: &Server, seen: &mut u64) {
+    match server.door.refresh() {
+        Ok(changes) if changes == *seen => return,
+        Ok(changes) => *seen = changes,
+        Err(text) => return server.runtime.log(&text),
+    }
+    // A node with another key, or with other rights than before, comes again.
+    server.sessions.close_if(|connection| !server.door.admits(connection.who()));
+    let revoked = server.sessions.all().into_iter();
+    let revoked = revoked.filter(|session| !server.door.admits_node(&session.who()));
+    let clients: Vec<_> = revoked.map(|session| session.client).collect();
+    if !clients.is_empty() {
+        server.evictions.evict_all(&clients, "its node's keys are revoked").await;
     }
 }

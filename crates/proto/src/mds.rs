@@ -30,6 +30,11 @@ pub const VERSION_MIN: u32 = 5;
 /// learns what is durable from its next answer, that to a renewal at the latest.
 pub const COMMITTED_PUSHES: u64 = 1;
 
+/// [`Hello::features`]: the client names the user of each change with its supplementary groups,
+/// even if that costs it time. Agreed with nodes whose rights are squashed, for the server checks
+/// their callers itself.
+pub const NAMED_CALLERS: u64 = 2;
+
 /// The metadata server, as a session's peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mds;

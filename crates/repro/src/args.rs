@@ -77,6 +77,9 @@ pub enum Part {
         image: PathBuf,
         /// Where it listens
         listen: String,
+        /// It asks for keys
+        #[arg(long)]
+        keys: bool,
     },
     /// One load generator
     Worker {
@@ -330,6 +333,9 @@ pub struct GreetArgs {
     /// Clients
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=types::limits::SESSIONS_MAX as u64))]
     pub clients: u64,
+    /// Connect by TCP with a key, and encrypt
+    #[arg(long)]
+    pub keys: bool,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

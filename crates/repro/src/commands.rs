@@ -38,7 +38,9 @@ pub fn run(cli: &Cli) -> Res<()> {
         Command::Polygraph(args) => polygraph(args),
         Command::Source(args) => source(args),
         Command::Price(args) => price_of(args),
-        Command::Bench { part: Part::Server { image, listen } } => greet::serve(image, listen),
+        Command::Bench { part: Part::Server { image, listen, keys } } => {
+            greet::serve(image, listen, *keys)
+        }
         Command::Bench { part: Part::Worker { job } } => worker::run(job).map_err(BenchError),
     }
 }
@@ -251,8 +253,9 @@ fn mds_of(args: &MdsArgs) -> Res<()> {
 
 fn greet_of(args: &GreetArgs) -> Res<()> {
     check_dir(&args.dir)?;
-    let (dir, clients, program) = (args.dir.clone(), args.clients, this_program());
-    let found = greet::measure(&greet::Plan { dir, clients, program })?;
+    let (dir, program) = (args.dir.clone(), this_program());
+    let (clients, keys) = (args.clients, args.keys);
+    let found = greet::measure(&greet::Plan { dir, clients, program, keys })?;
     keep(args.json.as_deref(), &found.to_json(), &found.text())
 }
 

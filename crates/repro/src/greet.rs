@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
+use channel::{Allowed, Entry, Mode, Role, SecretKey, SecretKeys, Squash};
 use env::sync::Semaphore;
-use env::{DriverKind, Env, Stream};
+use env::{DriverKind, Env};
 use mds::{Config, Mds};
 use mfs::{Mfs, OpenOptions, SlotSize};
 use proto::frame::{Decoder, Received, encode};
@@ -26,6 +27,9 @@ use proto::mds::{
     Reply, Request, Welcome,
 };
 use serde::Serialize;
+use session::Link;
+use session::client::{ClientKeys, secure};
+use session::server::{KeyRing, ServerKeys};
 use types::limits::RESERVED_SLOTS;
 use types::{ClientId, Duration, FileKind, Ino, Rights, Transno};
 
@@ -54,6 +58,8 @@ pub struct Plan {
     pub clients: u64,
     /// This program.
     pub program: PathBuf,
+    /// They connect by TCP, prove a key, and encrypt.
+    pub keys: bool,
 }
 
 /// The result.
@@ -121,29 +127,30 @@ pub fn measure(plan: &Plan) -> Res<Found> {
         mfs.close().await.map_err(wrong)?;
         Ok(dirs)
     })?;
+    let keys = plan.keys;
     let connected = env::raise_open_files().saturating_sub(OTHER_FILES).min(plan.clients);
     let (program, path) = (plan.program.clone(), image.path().to_owned());
     let ran = env::run(DriverKind::Auto, |env| async move {
-        run(&env, &program, &path, (dirs, connected)).await
+        run(&env, (&program, keys), &path, (dirs, connected)).await
     });
     ran.map_err(|error| BenchError(format!("running the clients: {error}"))).flatten()
 }
 
 async fn run(
     env: &Env,
-    program: &Path,
+    (program, keys): (&Path, bool),
     image: &Path,
     (dirs, connected): (Vec<Ino>, u64),
 ) -> Res<Found> {
     let clients = dirs.len() as u64;
-    let first = Server::start(program, image, "127.0.0.1:0")?;
-    let address: Rc<str> = first.address.clone().into();
+    let first = Server::start(program, image, "127.0.0.1:0", keys)?;
+    let address = Address { text: first.address.as_str().into(), keys };
     let (empty_bytes, begun) = (first.resident()?, first.processor()?);
     let enrol = dirs.into_iter().map(|dir| Peer::enrol(env.clone(), address.clone(), dir));
     let peers = together(env, enrol, connected).await?;
     let (full_bytes, enrolled) = (first.resident()?, first.processor()? - begun);
     drop(first);
-    let second = Server::start(program, image, &address)?;
+    let second = Server::start(program, image, &address.text, keys)?;
     let (started, clock) = (second.processor()?, env.now());
     let recover = peers.into_iter().map(|peer| peer.recover(env.clone(), address.clone()));
     let mut peers = together(env, recover, connected).await?;
@@ -190,9 +197,21 @@ async fn together<F: Future<Output = Res<Peer>> + 'static>(
     Ok(peers)
 }
 
+/// Where the server is, and whether it asks for keys.
+#[derive(Clone)]
+struct Address {
+    text: Rc<str>,
+    keys: bool,
+}
+
+/// The keys of the server and of all clients. They are those of nobody else.
+fn secrets() -> [SecretKey; 2] {
+    [SecretKey::new([1; 32]), SecretKey::new([2; 32])]
+}
+
 /// A client.
 struct Peer {
-    line: Option<(Stream, Decoder)>,
+    line: Option<(Link, Decoder)>,
     client: ClientId,
     nonce: u64,
     /// Its ordinary slots.
@@ -205,7 +224,7 @@ struct Peer {
 
 impl Peer {
     /// A new client makes a file.
-    async fn enrol(env: Env, address: Rc<str>, dir: Ino) -> Res<Peer> {
+    async fn enrol(env: Env, address: Address, dir: Ino) -> Res<Peer> {
         let mut peer = Peer {
             line: None,
             client: ClientId(0),
@@ -230,7 +249,7 @@ impl Peer {
     }
 
     /// The server has restarted: says what it holds, and what was not durable.
-    async fn recover(mut self, env: Env, address: Rc<str>) -> Res<Peer> {
+    async fn recover(mut self, env: Env, address: Address) -> Res<Peer> {
         let welcome = self.greet(&env, &address).await?;
         if welcome.state != RECOVERED {
             return failed("greeting the restarted server", format!("{welcome:?}"));
@@ -248,9 +267,20 @@ impl Peer {
         Ok(self)
     }
 
-    async fn greet(&mut self, env: &Env, address: &str) -> Res<Welcome> {
-        let stream = env.connect(address).await.map_err(|error| lost(&error))?;
-        self.line = Some((stream, Decoder::new()));
+    async fn greet(&mut self, env: &Env, address: &Address) -> Res<Welcome> {
+        let near = |_| !address.keys;
+        let stream = env.connect_as(&address.text, near).await.map_err(|error| lost(&error))?;
+        let link = match address.keys {
+            false => stream.into(),
+            true => {
+                let [server, secret] = secrets();
+                let servers = vec![server.public()];
+                let keys = ClientKeys { mode: Mode::Encrypted, secret, servers };
+                let secured = secure(env, stream, &keys).await;
+                secured.map_err(|text| BenchError(format!("proving a key: {text}")))?
+            }
+        };
+        self.line = Some((link, Decoder::new()));
         let hello = Hello {
             client: self.client,
             nonce: self.nonce,
@@ -294,7 +324,7 @@ impl Peer {
         }
     }
 
-    fn line(&mut self) -> Res<&mut (Stream, Decoder)> {
+    fn line(&mut self) -> Res<&mut (Link, Decoder)> {
         self.line.as_mut().ok_or_else(|| BenchError("a client has no connection".into()))
     }
 
@@ -333,10 +363,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &Path, image: &Path, listen: &str) -> Res<Server> {
+    fn start(program: &Path, image: &Path, listen: &str, keys: bool) -> Res<Server> {
         let wrong = |error: std::io::Error| BenchError(format!("starting the server: {error}"));
         let mut command = Command::new(program);
         command.args(["bench", "server"]).arg(image).arg(listen);
+        command.args(keys.then_some("--keys"));
         // It ends when this process has, and closed the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(wrong)?;
@@ -390,7 +421,7 @@ impl Drop for Server {
 ///
 /// # Errors
 /// Those of the store and the server.
-pub fn serve(image: &Path, listen: &str) -> Res<()> {
+pub fn serve(image: &Path, listen: &str, keys: bool) -> Res<()> {
     env::raise_open_files();
     std::thread::spawn(|| {
         let mut byte = [0];
@@ -406,11 +437,26 @@ pub fn serve(image: &Path, listen: &str) -> Res<()> {
         let mfs = mfs.map_err(|error| broken("opening the store", &error))?;
         let stopped = |error: mds::ServeError| BenchError(format!("the metadata server: {error}"));
         let log: mds::Log = Rc::new(bench::tell);
-        let config = Config { lease: LEASE, validate: false, log, ..Config::new(NAME, &listen) };
+        let usual = Config { lease: LEASE, validate: false, log, ..Config::new(NAME, &listen) };
+        let config = Config { keys: keys.then(server_keys), ..usual };
         let server = Mds::start(env.clone(), mfs, config).await.map_err(stopped)?;
         let said = writeln!(std::io::stdout(), "{}", server.address());
         said.map_err(|error| BenchError(format!("saying the address: {error}")))?;
         server.run(std::future::pending()).await.map_err(stopped)
     });
     ran.map_err(|error| BenchError(format!("running the server: {error}"))).flatten()
+}
+
+/// The keys that a server of a measurement asks for.
+fn server_keys() -> ServerKeys {
+    let read = std::cell::Cell::new(false);
+    let ring = || {
+        let [server, client] = secrets();
+        let (key, name, role) = (client.public(), "client".to_owned(), Role::Client);
+        let line = Entry { key, name, role, squash: Squash::Off, revoked: false }.to_string();
+        let allowed = Allowed::parse(&line).map_err(|error| error.to_string())?;
+        Ok(KeyRing { secrets: SecretKeys::only(server), allowed })
+    };
+    let read = move || (!read.replace(true)).then(ring);
+    ServerKeys { least: Mode::Encrypted, read: Rc::new(read) }
 }

@@ -5,10 +5,20 @@ use repro::greet::{Plan, measure};
 
 #[test]
 fn clients_come_back_to_a_server_that_was_killed() {
+    check(false);
+}
+
+#[test]
+fn clients_come_back_with_their_keys() {
+    check(true);
+}
+
+fn check(keys: bool) {
     let plan = Plan {
         dir: std::env::temp_dir(),
         clients: 40,
         program: env!("CARGO_BIN_EXE_repro").into(),
+        keys,
     };
     let found = measure(&plan).unwrap();
     assert_eq!((found.clients, found.connected, found.greeted), (40, 40, 40));

@@ -9,7 +9,11 @@
 //! - a client keeps what was answered until it is durable, within a bound, and replays it to the
 //!   server that answered it, and to no other;
 //! - both sides speak the highest version that both know, and use the abilities that both have;
-//! - a client goes on with the server that it knows, or not at all.
+//! - a client goes on with the server that it knows, or not at all;
+//! - where keys are asked for, nobody has a session by TCP who has not proved one.
 
 pub mod client;
+mod link;
 pub mod server;
+
+pub use link::Link;

@@ -24,6 +24,7 @@ use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
 use crate::invariant::Invariant;
+use crate::keys::Keys;
 use crate::zones::{self, Disks, Drawn, Sizes};
 
 /// Bytes of the metadata log.
@@ -80,6 +81,8 @@ pub struct Cluster {
     pub env: Env,
     /// The server's lease.
     pub lease: Duration,
+    /// The keys that sessions prove; `None`: they prove none.
+    pub keys: Option<Keys>,
     disks: Rc<RefCell<Disks>>,
     /// Starts of the server so far.
     pub starts: Rc<Cell<u64>>,
@@ -265,6 +268,7 @@ impl Cluster {
             world,
             env,
             lease: LEASE,
+            keys: None,
             disks,
             starts,
             restarted,
@@ -378,6 +382,7 @@ impl Cluster {
                 events.line(&format!("mds: {text}"));
             }),
             observer: Some(Rc::new(ServerObserver(self.events.clone()))),
+            keys: self.keys.as_ref().map(Keys::of_server),
             validate: true,
             ..mds::Config::new(FS, ADDRESS)
         };
@@ -588,6 +593,7 @@ impl Cluster {
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
+            keys: self.keys.as_ref().map(|keys| keys.of_client(name)),
             log: Rc::new(move |text| lines.client_line(text)),
             on_edit: Some(Rc::new(move |ino, edited| edits.emit(Event::Edited(ino, edited)))),
             ..ClientConfig::default()

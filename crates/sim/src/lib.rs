@@ -23,6 +23,7 @@ mod invariant;
 mod invariants;
 pub mod judge;
 pub mod kernel;
+pub mod keys;
 mod loss;
 mod low_space;
 mod media_corruption;

@@ -9,6 +9,7 @@ use env::sim::SimRng;
 use types::Duration;
 
 use crate::faults::Fault;
+use crate::keys;
 use crate::run::Plan;
 use crate::script::Workload;
 
@@ -92,6 +93,7 @@ impl Plan {
             lease: Duration::from_secs(LEASES[rng.below(4) as usize]),
             zones,
             devices: Some(group),
+            keys: keys::drawn(seed),
             ..Plan::new(seed)
         };
         let mut plan = plan.about(subject, &mut rng);

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use channel::Mode;
 use env::sim::SimRng;
 use types::{Duration, Ino, Instant};
 
@@ -16,6 +17,7 @@ use crate::history::{History, NOBODY};
 use crate::invariant::Invariant;
 use crate::invariants::views::{self, Unjudged};
 use crate::judge::Abandoned;
+use crate::keys::Keys;
 use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
@@ -69,6 +71,8 @@ pub struct Plan {
     pub devices: Option<u64>,
     /// The server's lease.
     pub lease: Duration,
+    /// What sessions prove; `None`: nothing.
+    pub keys: Option<Mode>,
 }
 
 impl Plan {
@@ -93,6 +97,7 @@ impl Plan {
             timed: false,
             devices: None,
             lease: cluster::LEASE,
+            keys: None,
         }
     }
 
@@ -228,6 +233,9 @@ impl Plan {
         if self.lease != cluster::LEASE {
             text += &format!(" --lease {}s", self.lease.as_secs());
         }
+        if let Some(mode) = self.keys {
+            text += &format!(" --security {mode}");
+        }
         text
     }
 }
@@ -328,6 +336,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             cluster.lease = plan.lease;
+            cluster.keys = plan.keys.map(|mode| Keys::new(mode, plan.seed));
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
             verdict

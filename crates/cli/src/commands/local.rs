@@ -46,6 +46,7 @@ pub fn run(args: &LocalArgs) -> Ended {
         servers: vec![cluster.listen.clone()],
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
+        cluster: Some(cluster.file.clone()),
     };
     supervisor::run(parts::Plan {
         cluster: cluster.file,

@@ -19,7 +19,7 @@ use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
-use crate::{log, notify};
+use crate::{keys, log, notify};
 
 /// Open files of the server beside its clients' connections: devices, listeners, the log.
 const OTHER_FILES: u64 = 64;
@@ -84,12 +84,16 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         pags: places(&mfs, &path, cluster).await?,
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
+        keys: keys::of_server(cluster)?,
         validate: false,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };
     let server =
         Mds::start(env.clone(), mfs, config).await.map_err(|error| failed(error.to_string()))?;
+    if cluster.security.is_none() {
+        log::line("security = \"none\": who reaches the server can read and change everything");
+    }
     log::line(&format!(
         "serving `{}` at {}, epoch {}, with a cache of {}",
         identity.name,

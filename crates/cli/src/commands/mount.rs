@@ -22,7 +22,7 @@ use crate::notify::{self, Readiness, ReadyListener};
 use crate::registry::{self, Registration};
 use crate::source::Source;
 use crate::zoning::Scan;
-use crate::{log, mountinfo};
+use crate::{keys, log, mountinfo};
 
 /// Time for everything else, added to the time that mounting waits for the server.
 const SLACK: Duration = Duration::from_secs(300);
@@ -85,6 +85,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         source: source.to_string(),
         mount: mount.to_owned(),
         log: options.log.clone(),
+        keys: options.keys.clone(),
         lost: None,
     };
     let registered =
@@ -143,6 +144,7 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
             .iter()
             .map(|(pag, path)| (*pag, path.display().to_string()))
             .collect(),
+        keys: keys::of_client(&options.keys, &source.fs_name),
         dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
         read_only: options.read_only,
         connect_timeout: options.mount_timeout,
@@ -201,6 +203,11 @@ fn detach(args: &MountArgs, source: &Source, mount: &Path, options: &MountOption
     }
     if options.allow_unzoned {
         command.arg("--allow-unzoned");
+    }
+    // As absolute paths: the client starts in another directory.
+    let files = [("cluster", &options.keys.cluster), ("key", &options.keys.key)];
+    for (name, path) in files {
+        command.args(path.iter().map(|path| format!("-o{name}={}", path.display())));
     }
     command.arg(format!("-olog={}", log.display())).arg("--").arg(source.to_string()).arg(mount);
     command.env(name, value).current_dir("/").stdin(Stdio::null()).stdout(file).stderr(copy);

@@ -40,6 +40,8 @@ pub struct Spec {
     pub lease: Duration,
     /// Address at which the server listens.
     pub host: String,
+    /// What clients prove by TCP.
+    pub security: &'static str,
     /// Data zones on each data device.
     pub slices: u16,
     /// Where the first data zone lies, if not in a file of the cluster's.
@@ -63,6 +65,7 @@ impl Default for Spec {
             metadata: 512 << 20,
             lease: Duration::from_secs(30),
             host: "127.0.0.1".to_owned(),
+            security: "encrypted",
             slices: 1,
             data_path: None,
             metadata_path: None,
@@ -122,9 +125,10 @@ impl Cluster {
         };
         let mut text = format!(
             "name = \"test\"\n[server]\nlisten = \"{}:{port}\"\nlease = \"{}ms\"\ncache = \"64M\"\n\
-             [metadata]\n{}log = \"16M\"\n",
+             {}[metadata]\n{}log = \"16M\"\n",
             spec.host,
             spec.lease.as_millis(),
+            keys(spec.security, &dir),
             zone(spec.metadata_path.as_ref(), "metadata.img", spec.metadata),
         );
         if let Some(size) = spec.journal {
@@ -186,24 +190,52 @@ impl Cluster {
         self.mount_by(redbud(), index, options);
     }
 
-    /// Mounts once more, by a client in the network namespace `name`.
+    /// Makes a secret key in a file of the cluster's directory; gives the file and the public key.
+    pub fn new_key(&self, name: &str) -> (PathBuf, String) {
+        let file = self.dir.join(name);
+        let key = success(redbud().args(["key", "new"]).arg(&file));
+        (file, key.trim().to_owned())
+    }
+
+    /// Lets the server accept a key as that of `node`.
+    pub fn allow(&self, key: &str, node: &str, options: &[&str]) {
+        success(redbud().args(["key", "allow"]).arg(&self.config).args([key, node]).args(options));
+    }
+
+    /// The status of the server, as root of its host sees it.
+    pub fn status(&self) -> serde_json::Value {
+        let text = success(redbud().args(["status", "--json"]).arg(&self.config));
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        report["filesystems"][0]["server"].clone()
+    }
+
+    /// Mounts once more, by a client in the network namespace `name`, whose key is allowed first.
     pub fn mount_in_namespace(&mut self, name: &str) -> usize {
+        let (file, key) = self.new_key(&format!("{name}.key"));
+        self.allow(&key, name, &[]);
+        self.mount_with_key(name, &file)
+    }
+
+    /// Mounts once more, by a client in the network namespace `name` with a key that is allowed.
+    pub fn mount_with_key(&mut self, name: &str, secret: &Path) -> usize {
         let index = self.mounts.len();
         self.mounts.push(None);
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{name}")).arg(redbud().get_program());
-        command.stdin(Stdio::null());
-        self.mount_by(command, index, &[]);
+        self.mount_by(in_namespace(name), index, &self.key_options(secret));
         index
     }
 
-    fn mount_by(&mut self, mut command: Command, index: usize, options: &[&str]) {
+    /// The options of a mount by TCP with a secret key.
+    pub fn key_options(&self, secret: &Path) -> [String; 2] {
+        [format!("cluster={}", self.config.display()), format!("key={}", secret.display())]
+    }
+
+    fn mount_by<S: AsRef<str>>(&mut self, mut command: Command, index: usize, options: &[S]) {
         assert!(self.mounts[index].is_none(), "mount {index} stands");
         let path = self.dir.join(format!("mnt{index}"));
         std::fs::create_dir_all(&path).unwrap();
         command.args(["mount", "--foreground"]);
         for option in options {
-            command.args(["-o", option]);
+            command.args(["-o", option.as_ref()]);
         }
         command.arg(&self.source).arg(&path);
         let log = self.dir.join(format!("client{index}.log"));
@@ -297,6 +329,24 @@ impl Cluster {
         }
         self.assert_clean();
     }
+}
+
+/// The binary under test, in the network namespace `name`.
+pub fn in_namespace(name: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{name}")).arg(redbud().get_program());
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The keys of the cluster's file; makes the server's.
+fn keys(security: &str, dir: &Path) -> String {
+    let security_line = format!("security = \"{security}\"\n");
+    if security == "none" {
+        return security_line;
+    }
+    let key = success(redbud().args(["key", "new"]).arg(dir.join("cluster.key")));
+    format!("{security_line}public_keys = [\"{}\"]\n", key.trim())
 }
 
 impl Drop for Cluster {

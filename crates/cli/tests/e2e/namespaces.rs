@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::harness::{Cluster, Spec, eventually, success};
 
 /// The first three bytes of all addresses, in the range that is kept for tests of networks.
-fn network() -> String {
+pub fn network() -> String {
     let id = std::process::id();
     format!("198.{}.{}", 18 + id / 256 % 2, id % 256)
 }
 
 /// Two namespaces, each joined to this one by a pair of virtual Ethernet devices.
-struct Namespaces {
-    names: [String; 2],
+pub struct Namespaces {
+    pub names: [String; 2],
 }
 
 fn ip(arguments: &str) {
@@ -24,7 +24,7 @@ fn ip(arguments: &str) {
 }
 
 impl Namespaces {
-    fn new() -> Namespaces {
+    pub fn new() -> Namespaces {
         let (id, network) = (std::process::id(), network());
         let namespaces = Namespaces { names: [format!("redbud{id}a"), format!("redbud{id}b")] };
         for (index, name) in namespaces.names.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::harness::{Cluster, describe, pattern, redbud, script_command};
+use crate::harness::{Cluster, Spec, describe, pattern, redbud, script_command};
 
 /// Whose number nobody's files have.
 const USER: u32 = 65_534;
@@ -56,7 +56,8 @@ impl User {
 
 /// A cluster in which the user has a directory; gives the source that names it.
 fn prepared() -> (Cluster, User, String) {
-    let cluster = Cluster::mounted();
+    let mut cluster = Cluster::start(&Spec { security: "none", ..Spec::default() });
+    cluster.mount_with(&["security=none"]);
     let own = cluster.root().join("own");
     fs::create_dir(&own).unwrap();
     chown(&own, Some(USER), Some(USER)).unwrap();
@@ -72,7 +73,7 @@ fn user_mounts_through_fusermount3_with_their_own_rights() {
     fs::write(user.home.join("big"), pattern(1, 3_000_000)).unwrap();
     let script = format!(
         "test $(id -u) = {USER}
-        \"$REDBUD\" mount -o noallow_other {source} \"$MNT\"
+        \"$REDBUD\" mount -o noallow_other,security=none {source} \"$MNT\"
         grep -q \" $MNT fuse\" /proc/self/mounts
         cd \"$MNT/own\"
         mkdir d && printf content > d/f && sync d/f && mv d/f d/g && ln d/g linked && chmod 600 linked
@@ -103,7 +104,8 @@ fn user_mount_reports_what_is_missing() {
         (0o600, String::new(), "noallow_other", "chmod 0666 /dev/fuse"),
         (0o666, String::new(), "allow_other", "-o noallow_other"),
     ] {
-        let script = format!("{before} \"$REDBUD\" mount -o {options} {source} \"$MNT\"");
+        let script =
+            format!("{before} \"$REDBUD\" mount -o {options},security=none {source} \"$MNT\"");
         let output = user.run(mode, &script);
         let said = describe(&output);
         assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");

@@ -37,9 +37,7 @@ pub(crate) fn connect(target: &SocketAddr, nonblocking: bool) -> Option<OwnedFd>
         // SAFETY: the name lives across the call and has the length given.
         sys::check(unsafe { libc::connect(socket.as_raw_fd(), name.pointer(), name.len) }).ok()?;
         let peer = sys::peer_process(&socket)?;
-        // SAFETY: takes nothing and cannot fail.
-        let me = unsafe { libc::geteuid() };
-        if peer.uid != 0 && peer.uid != me {
+        if peer.uid != 0 && peer.uid != sys::own_user() {
             return None;
         }
         sys::set_nonblocking(socket.as_raw_fd(), nonblocking).ok()?;

@@ -306,6 +306,14 @@ impl Driver for Ring {
         near::listen(address, false).map(|socket| Some(Handle::Fd(Arc::new(socket))))
     }
 
+    fn peer_user(&mut self, socket: &Handle) -> Option<u32> {
+        sys::peer_user(raw(socket))
+    }
+
+    fn own_user(&self) -> u32 {
+        sys::own_user()
+    }
+
     fn connect_near(&mut self, target: &Target) -> Option<(Handle, String)> {
         let Target::Ip(address) = target else { return None };
         let socket = near::connect(address, false)?;

@@ -227,12 +227,27 @@ impl AbstractName {
 
 /// The process at the other end of a Unix socket, as it was when it connected or began to listen.
 pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
+    credentials(socket.as_raw_fd())
+}
+
+/// The user of the process at the other end of a Unix socket; `None`: it is another socket.
+pub(crate) fn peer_user(socket: RawFd) -> Option<u32> {
+    credentials(socket).map(|peer| peer.uid)
+}
+
+/// The effective user of this process.
+pub(crate) fn own_user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn credentials(socket: RawFd) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&peer) as libc::socklen_t;
     // SAFETY: both pointers are to live memory of the length given.
     let got = unsafe {
         libc::getsockopt(
-            socket.as_raw_fd(),
+            socket,
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
             (&raw mut peer).cast(),

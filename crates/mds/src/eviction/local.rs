@@ -65,7 +65,8 @@ impl Evictions {
     async fn note_local(&self, session: &Session, seen_at: Option<LockScope>) {
         session.set_local(true);
         let (nonce, description) = (session.nonce, session.description.clone());
-        let info = ClientInfo { nonce, seen_at, description }.encode();
+        let node = session.who().node().to_owned();
+        let info = ClientInfo { nonce, seen_at, node, description }.encode();
         let client = session.client;
         let noted = self.runtime.mfs.run(Cost::DELETE, |txn| txn.set_client(client, &info)).await;
         self.runtime.checked(noted, "recording that a client is local");

@@ -110,6 +110,31 @@ impl Acl {
         (self.get(USER_OBJ).unwrap_or(0) << 6) | (group << 3) | self.get(OTHER).unwrap_or(0)
     }
 
+    /// The permission bits that an access ACL gives a user who does not own the file: those of the
+    /// entry for `user`, else those of one entry for its groups that has all of `bits`, else those
+    /// of others. `owning`: the group of the file.
+    pub fn given(&self, (user, owning): (u32, u32), bits: u16, is_in: impl Fn(u32) -> bool) -> u16 {
+        let mask = self.get(MASK).unwrap_or(7);
+        if let Some(named) = self.0.iter().find(|entry| entry.tag == USER && entry.id == user) {
+            return named.perm & mask;
+        }
+        let mut groups = self.0.iter().filter(|entry| match entry.tag {
+            GROUP_OBJ => is_in(owning),
+            GROUP => is_in(entry.id),
+            _ => false,
+        });
+        let mut any = false;
+        let enough = groups.any(|entry| {
+            any = true;
+            entry.perm & mask & bits == bits
+        });
+        match (enough, any) {
+            (true, _) => bits,
+            (false, true) => 0,
+            (false, false) => self.get(OTHER).unwrap_or(0),
+        }
+    }
+
     /// The access ACL after a chmod.
     pub fn chmod(&mut self, mode: u16) {
         self.set(USER_OBJ, (mode >> 6) & 7);

@@ -1,16 +1,18 @@
 //! The greeting: identifies the client and finds or begins its session.
 //!
 //! Invariants:
-//! - a client number is bound to one process of one client: another process cannot take it over;
+//! - a client number is bound to one process of one client: another process, or another node, cannot
+//!   take it over;
 //! - a client number is durable before the client learns it.
 
 use std::rc::Rc;
 
+use channel::Squash;
 use mfs::{Cost, StoreError};
 use proto::frame::{Decoder, Received};
-use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, Refused, Welcome};
+use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, NAMED_CALLERS, Refused, Welcome};
 use proto::message::Peer;
-use session::server::{Agreed, Identity, check, refusal};
+use session::server::{Agreed, Identity, Who, check, refusal};
 use types::limits::{SESSIONS_MAX, SLOTS};
 use types::{Bug, ClientId, Duration, Fault, ServerId, Transno, planted};
 
@@ -29,8 +31,8 @@ const DESCRIPTION_MAX: usize = 1024;
 /// seen.
 type Standing = (u8, Transno);
 
-/// A hello, and what was agreed with its sender.
-type Greeting<'a> = (&'a Hello, Agreed);
+/// A hello, what was agreed with its sender, and who that is.
+type Greeting<'a> = (&'a Hello, Agreed, &'a Who);
 
 /// The number of this server: the only one of its file system.
 const SERVER: ServerId = ServerId(0);
@@ -52,7 +54,9 @@ impl Recovery {
             return None;
         };
         let result = match first {
-            Ok(Some(Received::Message(Message::Hello { hello }))) => self.admit(hello).await,
+            Ok(Some(Received::Message(Message::Hello { hello }))) => {
+                self.admit(hello, connection.who()).await
+            }
             Ok(None) => return None,
             Ok(Some(_)) => Err(refusal(Fault::Protocol, "the first message must be a hello")),
             Err(text) => Err(refusal(Fault::Protocol, text)),
@@ -110,30 +114,39 @@ impl Recovery {
         }
     }
 
-    async fn admit(&self, hello: Hello) -> Result<(Rc<Session>, Standing), Refused> {
+    async fn admit(&self, hello: Hello, who: &Who) -> Result<(Rc<Session>, Standing), Refused> {
         let runtime = &self.runtime;
-        let agreed = check(&hello, &self.identity())?;
+        let mut agreed = check(&hello, &self.identity())?;
+        if who.squash() == Squash::Off {
+            agreed.features &= !NAMED_CALLERS;
+        }
+        if !who.may_mount() {
+            let text = format!("{who} has no session with a metadata server");
+            return Err(refusal(Fault::NotPermitted, text));
+        }
+        let greeting = (&hello, agreed, who);
         if runtime.is_stopping() {
             return Err(refusal(Fault::Busy, "the server is stopping"));
         }
         if hello.role == ADMINISTRATOR {
-            let session =
-                self.new_session((&hello, agreed), ClientId(0), SessionState::Live, false);
+            let session = self.new_session(greeting, ClientId(0), SessionState::Live, false);
             return Ok((Rc::new(session), (mds::NEW, Transno::ZERO)));
         }
         if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !self.is_over() {
             return Err(refusal(Fault::NotPermitted, "the server waits for its clients"));
         }
-        let (knowledge, nonce) = self.knowledge(hello.client);
-        let shown = match nonce {
+        let (knowledge, process) = self.knowledge(hello.client);
+        let shown = match process {
             _ if hello.client == ClientId(0) => ClientState::New,
-            Some(nonce) if nonce != hello.nonce => ClientState::OtherProcess,
+            Some((nonce, node)) if nonce != hello.nonce || !who.may_go_on_as(&node) => {
+                ClientState::OtherProcess
+            }
             _ => ClientState::Returning,
         };
         match decide(shown, knowledge) {
-            Decision::Enroll => self.enroll((&hello, agreed)).await,
-            Decision::Resume => self.resume((&hello, agreed)),
-            Decision::Recover => self.recover((&hello, agreed)),
+            Decision::Enroll => self.enroll(greeting).await,
+            Decision::Resume => self.resume(greeting),
+            Decision::Recover => self.recover(greeting),
             Decision::RefuseTaken => Err(taken(hello.client)),
             // Only the first of these answers a greeting.
             Decision::RefuseEvicted
@@ -146,7 +159,7 @@ impl Recovery {
 
     fn new_session(
         &self,
-        (hello, agreed): Greeting<'_>,
+        (hello, agreed, who): Greeting<'_>,
         client: ClientId,
         state: SessionState,
         known: bool,
@@ -158,7 +171,8 @@ impl Recovery {
             _ => asked.clamp(LEASE_MIN.min(longest), longest),
         };
         let description = shortened(&hello.description);
-        let identity = SessionIdentity { client, nonce: hello.nonce, description, lease, agreed };
+        let (nonce, who) = (hello.nonce, who.clone());
+        let identity = SessionIdentity { client, nonce, description, lease, agreed, who };
         Session::new(identity, state, known, self.runtime.env.now())
     }
 
@@ -169,9 +183,9 @@ impl Recovery {
             let text = "the server has its maximum number of clients";
             return Err(refusal(Fault::Overloaded, text));
         }
-        let (hello, _) = greeting;
-        let description = shortened(&hello.description);
-        let info = ClientInfo { nonce: hello.nonce, seen_at: None, description }.encode();
+        let (hello, _, who) = greeting;
+        let (node, description) = (who.node().to_owned(), shortened(&hello.description));
+        let info = ClientInfo { nonce: hello.nonce, seen_at: None, node, description }.encode();
         // Use the reserve: a client that cannot mount cannot remove anything. The store keeps
         // enough for the client's replies.
         let enrolled = runtime.mfs.run(Cost::DELETE, |txn| txn.new_client(&info)).await;
@@ -188,12 +202,16 @@ impl Recovery {
         runtime.wait_durable(transno).await.map_err(|_| self.store_failed())?;
         let session = Rc::new(self.new_session(greeting, client, SessionState::Live, false));
         self.sessions.begin(session.clone());
-        runtime.log(&format!("client {client} ({}) has connected", session.description));
+        let as_whom = match who {
+            Who::Anybody => String::new(),
+            who => format!(" as {who}"),
+        };
+        runtime.log(&format!("client {client} ({}) has connected{as_whom}", session.description));
         Ok((session, (mds::NEW, runtime.survived(hello.seen))))
     }
 
     /// Goes on with a session.
-    fn resume(&self, (hello, agreed): Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
+    fn resume(&self, (hello, agreed, _): Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
         let session = self.sessions.get(hello.client).ok_or_else(|| evicted(hello.client))?;
         session.set_agreed(agreed);
         Ok((session, (mds::RESUMED, Transno::ZERO)))
@@ -201,7 +219,7 @@ impl Recovery {
 
     /// Lets a client recover: one that has been absent, or whose recovery was cut off.
     fn recover(&self, greeting: Greeting<'_>) -> Result<(Rc<Session>, Standing), Refused> {
-        let (hello, agreed) = greeting;
+        let (hello, agreed, _) = greeting;
         let (client, survived) = (hello.client, self.runtime.survived(hello.seen));
         if let Some(session) = self.sessions.get(client) {
             session.set_agreed(agreed);

@@ -134,18 +134,19 @@ impl Recovery {
         }
     }
 
-    /// What the server knows of a client's number, and the process to which it has given it.
-    fn knowledge(&self, client: ClientId) -> (ServerKnowledge, Option<u64>) {
+    /// What the server knows of a client's number, and the process and its node to which it has
+    /// given it.
+    fn knowledge(&self, client: ClientId) -> (ServerKnowledge, Option<(u64, String)>) {
         if let Some(session) = self.sessions.get(client) {
             let knowledge = match session.state() {
                 SessionState::Live => ServerKnowledge::Live,
                 SessionState::Recovering => ServerKnowledge::Recovering,
                 SessionState::Over => ServerKnowledge::Over,
             };
-            return (knowledge, Some(session.nonce));
+            return (knowledge, Some((session.nonce, session.who().node().to_owned())));
         }
         match self.absent.borrow().get(&client) {
-            Some(info) => (ServerKnowledge::Absent, Some(info.nonce)),
+            Some(info) => (ServerKnowledge::Absent, Some((info.nonce, info.node.clone()))),
             None if self.evictions.is_quarantined(client) => (ServerKnowledge::Quarantined, None),
             None => (ServerKnowledge::Unknown, None),
         }

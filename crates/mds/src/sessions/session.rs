@@ -219,7 +219,8 @@ mod tests {
     fn session() -> Session {
         let (client, lease) = (ClientId(1), Duration::from_secs(1));
         let (description, agreed) = (String::new(), Agreed { version: 5, features: 0 });
-        let identity = SessionIdentity { client, nonce: 1, description, lease, agreed };
+        let who = session::server::Who::Anybody;
+        let identity = SessionIdentity { client, nonce: 1, description, lease, agreed, who };
         Session::new(identity, SessionState::Live, false, Instant(0))
     }
 

@@ -38,6 +38,7 @@ impl Status {
         out.number("dirty_blocks", self.dirty_blocks);
         out.number("index_searches", self.index_searches);
         out.number("index_nodes", self.index_nodes);
+        self.add_door(&mut out);
         out.key("clients");
         out.open('[');
         for client in &self.clients {
@@ -46,6 +47,9 @@ impl Status {
             out.number("id", client.id);
             out.text("state", client.state);
             out.text("description", &client.description);
+            out.text("node", &client.node);
+            out.key("encrypted");
+            out.raw(if client.encrypted { "true" } else { "false" });
             out.text("address", &client.address);
             out.number("silent_ms", client.silent_ms);
             out.number("leases", client.leases);
@@ -69,6 +73,31 @@ impl Status {
         self.scrub.add_to(&mut out);
         out.close('}');
         out.0
+    }
+
+    fn add_door(&self, out: &mut Json) {
+        let door = &self.door;
+        out.text("security", &self.security);
+        out.key("door");
+        out.open('{');
+        for (name, count) in [
+            ("by_key", door.by_key),
+            ("local", door.local),
+            ("half_open", door.half_open),
+            ("unknown_key", door.unknown_key),
+            ("revoked_key", door.revoked_key),
+            ("no_key", door.no_key),
+            ("wrong_server", door.wrong_server),
+            ("wrong_mode", door.wrong_mode),
+            ("wrong_proof", door.wrong_proof),
+            ("malformed", door.malformed),
+            ("local_user", door.local_user),
+            ("unfinished", door.unfinished),
+            ("crowded_out", door.crowded_out),
+        ] {
+            out.number(name, count);
+        }
+        out.close('}');
     }
 
     fn add_pags(&self, out: &mut Json) {

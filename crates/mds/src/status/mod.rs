@@ -4,6 +4,7 @@ mod json;
 
 use mfs::SlotFeatures;
 use mfs::scrub::Scrubbed;
+use session::server::{DoorCounts, Who};
 
 use crate::ops::READ;
 use crate::server::Server;
@@ -18,6 +19,10 @@ pub struct ClientStatus {
     pub state: &'static str,
     /// The client's description of itself.
     pub description: String,
+    /// Who it is, by its key or the local socket; empty if nobody asked.
+    pub node: String,
+    /// Are its frames encrypted?
+    pub encrypted: bool,
     /// Address of its connection.
     pub address: String,
     /// Milliseconds since its last frame.
@@ -132,7 +137,12 @@ pub struct Status {
     pub index_searches: u64,
     /// Nodes that these searches read.
     pub index_nodes: u64,
-    /// Clients.
+    /// What clients have to prove: "encrypted", "greeting" (frames are clear behind the handshake,
+    /// so an active attacker may change them) or "none".
+    pub security: String,
+    /// What has happened at the door.
+    pub door: DoorCounts,
+    /// Clients: all for an administrator, else those of the asking node.
     pub clients: Vec<ClientStatus>,
     /// Data zones.
     pub pags: Vec<PagStatus>,
@@ -140,10 +150,10 @@ pub struct Status {
     pub scrub: ScrubStatus,
 }
 
-/// The state now.
-pub async fn collect(server: &Server) -> Status {
+/// The state now, as `viewer` may read it.
+pub async fn collect(server: &Server, viewer: &Who) -> Status {
     let (runtime, usage) = (&server.runtime, server.runtime.mfs.usage());
-    let clients = clients(server).await;
+    let clients = clients(server, viewer).await;
     let (orphans, freeing) = server.orphans.counts();
     let features = runtime.mfs.superblock().features;
     let pags = pags(server).await;
@@ -175,15 +185,21 @@ pub async fn collect(server: &Server) -> Status {
         dirty_blocks: usage.dirty as u64,
         index_searches: usage.index.searches,
         index_nodes: usage.index.nodes,
+        security: server.door.least().map_or_else(|| "none".into(), |mode| mode.to_string()),
+        door: server.door.counts(),
         clients,
         pags,
         scrub: scrub(server),
     }
 }
 
-async fn clients(server: &Server) -> Vec<ClientStatus> {
+async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
     let mut clients = Vec::new();
     for session in server.sessions.all() {
+        let who = session.who();
+        if !viewer.administers() && who.node() != viewer.node() {
+            continue;
+        }
         let state = match session.state() {
             SessionState::Recovering => "recovering",
             _ if session.is_connected() => "live",
@@ -194,6 +210,8 @@ async fn clients(server: &Server) -> Vec<ClientStatus> {
             id: session.client.0,
             state,
             description: session.description.clone(),
+            node: if who == Who::Anybody { String::new() } else { who.to_string() },
+            encrypted: session.is_encrypted(),
             address: session.peer().unwrap_or_default(),
             silent_ms: server.sessions.silence(&session).as_millis() as u64,
             leases: server.leases.table().count(session.client) as u64,
@@ -204,12 +222,15 @@ async fn clients(server: &Server) -> Vec<ClientStatus> {
             unreachable: session.unreachable().iter().map(|pag| pag.0).collect(),
         });
     }
-    for client in server.evictions.quarantined() {
+    let quarantined = server.evictions.quarantined().into_iter();
+    for client in quarantined.filter(|_| viewer.administers()) {
         let pool_blocks = server.space.pool_blocks(client).await;
         clients.push(ClientStatus {
             id: client.0,
             state: "quarantined",
             description: String::new(),
+            node: String::new(),
+            encrypted: false,
             address: String::new(),
             silent_ms: 0,
             leases: 0,

@@ -6,7 +6,7 @@ use proto::message::{CLIENT, Expected, Hello, Peer, Versions};
 use proto::wire::Appended;
 use types::{Duration, ServerId, Uuid};
 
-use super::KeptLimits;
+use super::{KeptLimits, ReadClientKeys};
 
 /// See the module.
 #[derive(Clone)]
@@ -27,6 +27,8 @@ pub struct Config {
     pub features: u64,
     /// The server that it expects.
     pub expected: Expected,
+    /// Reads the keys for connections by TCP; `None`: there are none, and frames are clear.
+    pub keys: Option<ReadClientKeys>,
     /// How much it keeps for replay.
     pub kept: KeptLimits,
     /// Receives log lines.
@@ -47,6 +49,7 @@ impl Config {
             versions: P::VERSIONS,
             features: P::FEATURES,
             expected,
+            keys: None,
             kept: KeptLimits::default(),
             log: Rc::new(|_| ()),
         }

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
+use env::Env;
 use env::sync::Notified;
-use env::{Env, Stream};
 use proto::frame::{Decoder, Received};
 use proto::message::{
     Expected, Hello, Message, NEW, Peer, RECOVERED, RESUMED, Refused, Versions, Welcome,
@@ -12,7 +12,9 @@ use proto::slots::SlotTable;
 use proto::wire::Appended;
 use types::{Bug, Duration, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted};
 
-use super::{Config, ConnectError, Phase, Session, Shared};
+use super::handshake::reach;
+use super::{Config, ConnectError, Phase, ReadClientKeys, Session, Shared};
+use crate::Link;
 
 /// Bytes requested from the socket at once.
 const READ: usize = 128 << 10;
@@ -21,18 +23,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long one attempt may take: a server that restarted makes new clients wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a TCP connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection on which the server said Welcome.
 pub(super) struct Connection<P: Peer> {
-    stream: Stream,
-    decoder: Decoder<P>,
+    pub(super) stream: Link,
+    pub(super) decoder: Decoder<P>,
     welcome: Welcome<P>,
     hello_sent: Instant,
 }
 
-enum Failure {
+pub(super) enum Failure {
     /// Not reached, or the connection was lost.
     Unreachable(String),
     /// The server refused.
@@ -42,11 +42,21 @@ enum Failure {
 }
 
 impl Failure {
+    /// The server at `address` is not reached, or was lost.
+    pub(super) fn unreachable<P: Peer>(address: &str, text: &str) -> Failure {
+        Failure::Unreachable(format!("cannot reach the {} at {address}: {text}", P::NAME))
+    }
+
     fn text(&self) -> String {
         match self {
             Failure::Unreachable(text) | Failure::Wrong(text) => text.clone(),
             Failure::Refused(refused) => refused.text.clone(),
         }
+    }
+
+    /// Does the server refuse the client's key?
+    fn is_of_key(&self) -> bool {
+        matches!(self, Failure::Refused(refused) if refused.fault == Fault::NotPermitted)
     }
 
     /// Would the same hello be refused again?
@@ -62,8 +72,8 @@ impl Failure {
     }
 }
 
-async fn receive<P: Peer>(
-    stream: &Stream,
+pub(super) async fn receive<P: Peer>(
+    stream: &Link,
     decoder: &mut Decoder<P>,
 ) -> Result<Received<P>, String> {
     loop {
@@ -82,23 +92,16 @@ async fn receive<P: Peer>(
     }
 }
 
-async fn greet<P: Peer>(
+pub(super) async fn greet<P: Peer>(
     env: &Env,
-    address: &str,
+    (address, keys): (&str, Option<&ReadClientKeys>),
     hello: Hello,
     patience: Duration,
 ) -> Result<Connection<P>, Failure> {
-    let unreachable = |text: String| {
-        Failure::Unreachable(format!("cannot reach the {} at {address}: {text}", P::NAME))
-    };
+    let unreachable = |text: String| Failure::unreachable::<P>(address, &text);
     let asked = hello.clone();
     let attempt = async {
-        let reached = env.timeout(CONNECT_TIMEOUT, env.connect(address)).await;
-        let stream = reached
-            .ok_or_else(|| {
-                unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))
-            })?
-            .map_err(|error| unreachable(error.to_string()))?;
+        let stream = reach::<P>(env, address, keys).await?;
         let hello_sent = env.now();
         let mut bytes = Vec::new();
         proto::frame::encode::<P>(&Message::Hello { hello }, &mut bytes);
@@ -174,7 +177,8 @@ impl<P: Peer> Session<P> {
             let mut text = String::new();
             for address in &config.addresses {
                 let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
-                match greet::<P>(&env, address, config.hello::<P>(nonce), patience).await {
+                let way = (address.as_str(), config.keys.as_ref());
+                match greet::<P>(&env, way, config.hello::<P>(nonce), patience).await {
                     Ok(connection) => {
                         let slots = connection.welcome.slots;
                         let session =
@@ -255,6 +259,7 @@ impl<P: Peer> Session<P> {
             state.seen = Transno::ZERO;
             state.last_committed = Transno::ZERO;
         }
+        state.refused = false;
         state.phase = if welcome.state == RECOVERED { Phase::Recovering } else { Phase::Up };
         state.disconnected_at = None;
         state.extend_lease(connection.hello_sent);
@@ -361,7 +366,8 @@ impl<P: Peer> Session<P> {
                 if self.is_closed() {
                     return None;
                 }
-                match greet(&self.env, address, self.hello(), ATTEMPT_TIMEOUT).await {
+                let way = (address.as_str(), self.config.keys.as_ref());
+                match greet(&self.env, way, self.hello(), ATTEMPT_TIMEOUT).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
@@ -374,9 +380,13 @@ impl<P: Peer> Session<P> {
                         self.log(&format!("this client was evicted: {}", refused.text));
                         self.lose_session();
                     }
-                    Err(failure) if failure.is_final() && !logged => {
-                        logged = true;
-                        self.log(&failure.text());
+                    Err(failure) if failure.is_final() => {
+                        if !std::mem::replace(&mut logged, true) {
+                            self.log(&failure.text());
+                        }
+                        if failure.is_of_key() {
+                            self.refused();
+                        }
                     }
                     Err(_) => {}
                 }

@@ -14,19 +14,21 @@
 mod callers;
 mod config;
 mod connection;
+mod handshake;
 mod recovery;
 mod replay_list;
 mod room;
 mod sessions;
 mod silence;
+mod tool;
 mod writers;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use env::Env;
 use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
-use env::{Env, Stream};
 use proto::frame;
 use proto::message::{Message, Notice, Peer, Principal, Reply, Request};
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
@@ -34,11 +36,14 @@ use types::{
     Bug, ClientId, Duration, Epoch, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted,
 };
 
+use crate::Link;
 pub use callers::Shared;
 pub use config::{Config, ConnectError};
+pub use handshake::{ClientKeys, ReadClientKeys, secure};
 pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
 pub use sessions::Sessions;
+pub use tool::{ToolError, ask};
 
 /// What a session reports to its user. All methods are called on the connection's task and do not
 /// wait.
@@ -130,7 +135,7 @@ struct SessionState<P: Peer> {
     /// Requests to be written, and whether an executor is writing some.
     out: Vec<u8>,
     writing: bool,
-    stream: Option<Stream>,
+    stream: Option<Link>,
     /// Rises with every connection.
     connection: u64,
     /// The reply that recovery waits for.
@@ -169,6 +174,8 @@ struct SessionState<P: Peer> {
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
     last_time: Timestamp,
+    /// The server refuses this client's key: requests fail until it does so no longer.
+    refused: bool,
     /// The connection was dropped because nothing was received on it.
     timed_out: bool,
     evictions: u64,
@@ -282,8 +289,8 @@ impl<P: Peer> Session<P> {
     ///
     /// # Errors
     /// `Evicted`: the session was lost before the reply came, and the request may or may not have
-    /// been executed; idempotent requests are repeated instead. `Unreachable`: the session is
-    /// closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
+    /// been executed; idempotent requests are repeated instead. `NotPermitted`: the server refuses
+    /// this client's key. `Unreachable`: the session is closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
     /// request names an inode whose creation was lost.
     pub async fn call(&self, call: Call<P>) -> Answer<P> {
         // A request without operations asks that what was done in this session becomes durable.
@@ -346,6 +353,9 @@ impl<P: Peer> Session<P> {
         let mut state = self.state.borrow_mut();
         if state.phase == Phase::Closed {
             return Err(Fault::Unreachable);
+        }
+        if state.refused {
+            return Err(Fault::NotPermitted);
         }
         let ticket = state.slots.take(call.class).ok_or(Fault::Overloaded)?;
         let request = Request {
@@ -463,6 +473,21 @@ impl<P: Peer> Session<P> {
         }
     }
 
+    /// The server refuses this client's key. Requests fail now, and those that are made until the
+    /// server lets the client in again.
+    fn refused(&self) {
+        self.lose_session();
+        let mut state = self.state.borrow_mut();
+        state.refused = true;
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        for pending in pending.into_values() {
+            pending.answer.send(Err(Fault::NotPermitted));
+        }
+        self.changed.notify_all();
+        self.announce_room();
+    }
+
     /// Makes everything of this session so far durable; sends no request if it is already.
     ///
     /// # Errors
@@ -541,12 +566,15 @@ impl<P: Peer> Session<P> {
     pub async fn wait_for_lease(&self) -> Result<(), Fault> {
         loop {
             let changed = self.changed.notified();
-            let (phase, good) = {
-                let phase = self.state.borrow().phase;
-                (phase, self.lease_ends() > self.env.now())
+            let (phase, refused, good) = {
+                let state = self.state.borrow();
+                (state.phase, state.refused, self.lease_ends() > self.env.now())
             };
             if phase == Phase::Closed {
                 return Err(Fault::Unreachable);
+            }
+            if refused {
+                return Err(Fault::NotPermitted);
             }
             if self.shared.caller_is_gone() {
                 return Err(Fault::Interrupted);
@@ -686,6 +714,7 @@ impl<P: Peer> Session<P> {
                 disconnected_at: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
+                refused: false,
                 timed_out: false,
                 evictions: 0,
             }),

@@ -43,8 +43,15 @@ impl<P: Peer> Session<P> {
                 }
                 self.room.notified()
             };
-            if self.state.borrow().phase == Phase::Closed {
+            let (phase, refused) = {
+                let state = self.state.borrow();
+                (state.phase, state.refused)
+            };
+            if phase == Phase::Closed {
                 return Err(Fault::Unreachable);
+            }
+            if refused {
+                return Err(Fault::NotPermitted);
             }
             if self.shared.is_gone(operation) {
                 return Err(Fault::Interrupted);

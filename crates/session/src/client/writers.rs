@@ -7,11 +7,12 @@
 
 use std::rc::Rc;
 
+use env::Env;
 use env::sync::Notify;
-use env::{Env, Stream};
 use proto::message::Peer;
 
 use super::Session;
+use crate::Link;
 
 /// Capacity up to which an emptied buffer is kept for the next requests.
 const SPARE_MAX: usize = 1 << 20;
@@ -37,13 +38,13 @@ impl Writers {
 
 impl<P: Peer> Session<P> {
     /// Lets every executor write to connection `number`.
-    pub(super) fn start_writers(self: &Rc<Self>, stream: &Stream, number: u64) {
+    pub(super) fn start_writers(self: &Rc<Self>, stream: &Link, number: u64) {
         for executor in 0..self.writers.0.len() {
             self.env.spawn_on(executor, self.clone().write(executor, stream.clone(), number));
         }
     }
 
-    async fn write(self: Rc<Self>, executor: usize, stream: Stream, number: u64) {
+    async fn write(self: Rc<Self>, executor: usize, stream: Link, number: u64) {
         let mut spare = Vec::new();
         loop {
             let woken = self.writers.0[executor].notified();

@@ -12,11 +12,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use env::Env;
 use env::sync::Notify;
-use env::{Env, Stream};
 use proto::frame::{Decoder, Received, encode};
 use proto::message::{Message, Peer};
 use types::{ClientId, Duration};
+
+use super::Who;
+use crate::Link;
 
 /// Bytes of one read from the socket: at first, and at most. Most connections are idle most of the
 /// time, and each has a read in flight.
@@ -29,7 +32,8 @@ const KEPT_BUFFER_MAX: usize = 64 << 10;
 
 /// See the module.
 pub struct Connection {
-    stream: Stream,
+    link: Link,
+    who: Who,
     /// The client; 0 before the greeting, and for an administrator's tool.
     client: Cell<ClientId>,
     out: RefCell<Vec<u8>>,
@@ -47,9 +51,10 @@ pub struct Connection {
 
 impl Connection {
     /// A connection of which nothing has been read.
-    pub fn new(stream: Stream) -> Connection {
+    pub fn new(link: Link, who: Who) -> Connection {
         Connection {
-            stream,
+            link,
+            who,
             client: Cell::default(),
             out: RefCell::default(),
             ready: Notify::new(),
@@ -88,15 +93,11 @@ impl Connection {
         if out.is_empty() || self.writing.get() || self.closed.get() {
             return;
         }
-        let written = self.stream.write_now(&out);
-        if written < out.len() {
-            out.drain(..written);
+        if !self.link.write_now(&mut out) {
             drop(out);
             self.ready.notify_all();
         } else if out.capacity() > KEPT_BUFFER_MAX {
             *out = Vec::new();
-        } else {
-            out.clear();
         }
     }
 
@@ -105,9 +106,19 @@ impl Connection {
         self.client.set(client);
     }
 
+    /// Who is at the other end.
+    pub fn who(&self) -> &Who {
+        &self.who
+    }
+
+    /// Are its frames encrypted?
+    pub fn is_encrypted(&self) -> bool {
+        self.link.is_encrypted()
+    }
+
     /// Address of the other end.
     pub fn peer(&self) -> String {
-        self.stream.peer()
+        self.link.peer()
     }
 
     /// Is it closed?
@@ -118,7 +129,7 @@ impl Connection {
     /// Closes it at once.
     pub fn close(&self) {
         self.closed.set(true);
-        self.stream.shutdown();
+        self.link.shutdown();
         self.ready.notify_all();
         self.written.notify_all();
     }
@@ -136,7 +147,7 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
     loop {
         let ready = connection.ready.notified();
         let taken = std::mem::replace(&mut *connection.out.borrow_mut(), buffer);
-        if taken.is_empty() {
+        if taken.is_empty() && connection.link.unsent() == 0 {
             buffer = taken;
             if connection.closed.get() || connection.finishing.get() {
                 break;
@@ -145,7 +156,7 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
             continue;
         }
         // A peer that reads nothing for this long counts as gone.
-        let writing = connection.stream.write_all(taken);
+        let writing = connection.link.write_all(taken);
         connection.writing.set(true);
         let sent = env.timeout(WRITE_PATIENCE, writing).await;
         connection.writing.set(false);
@@ -199,13 +210,13 @@ pub async fn receive<P: Peer>(
             if connection.closed.get() {
                 return Ok(None);
             }
-            if connection.out.borrow().len() < OUT_MAX {
+            if connection.out.borrow().len() + connection.link.unsent() < OUT_MAX {
                 break;
             }
             written.await;
         }
         let size = connection.read_size.get();
-        let (result, bytes) = connection.stream.read(decoder.lend_within(2 * size), size).await;
+        let (result, bytes) = connection.link.read(decoder.lend_within(2 * size), size).await;
         decoder.restore(bytes);
         if let Ok(read) = result {
             connection.read_size.set(next_read_size(size, read));

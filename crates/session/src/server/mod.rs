@@ -1,14 +1,16 @@
-//! The server's side of sessions: connections, greetings, slots, answers, and who is silent.
+//! The server's side of sessions: doors, connections, greetings, slots, answers, and who is silent.
 //!
 //! What a request does, and who may have a number, its user decides ([`Service`]).
 
 mod connection;
+mod door;
 mod greeting;
 mod serve;
 mod session;
 mod table;
 
 pub use connection::{Connection, receive};
+pub use door::{Door, DoorCounts, KeyRing, ServerKeys, Who};
 pub use greeting::{Agreed, Identity, check, refusal};
 pub use serve::{Service, serve};
 pub use session::{Admission, SLOTS_ALL, Session, SessionIdentity, SessionState};

@@ -15,7 +15,7 @@ use proto::message::{Message, Peer, Reply, Request};
 use types::{Bug, Fault, Transno, planted};
 
 use super::connection::write;
-use super::{Admission, Connection, Session, receive};
+use super::{Admission, Connection, Door, Session, receive};
 
 /// What a server does in its sessions.
 pub trait Service: Sized + 'static {
@@ -28,6 +28,8 @@ pub trait Service: Sized + 'static {
     fn env(&self) -> &Env;
     /// Writes a line to the log.
     fn log(&self, text: &str);
+    /// Who may come in.
+    fn door(&self) -> &Door;
     /// Remembers a new connection, so that the server's end closes it.
     fn connected(&self, connection: &Rc<Connection>);
     /// Everything up to this number is durable.
@@ -54,7 +56,13 @@ pub trait Service: Sized + 'static {
 
 /// Serves a connection until it ends.
 pub async fn serve<S: Service>(service: Rc<S>, stream: Stream) {
-    let connection = Rc::new(Connection::new(stream));
+    let Some((link, who)) = service.door().admit::<S::Peer>(stream).await else { return };
+    // In a box: until here a stranger's connection takes little room.
+    Box::pin(serve_known(service.clone(), Connection::new(link, who))).await;
+}
+
+async fn serve_known<S: Service>(service: Rc<S>, connection: Connection) {
+    let connection = Rc::new(connection);
     service.connected(&connection);
     let (env, log) = (service.env().clone(), service.clone());
     let writing = write(env.clone(), connection.clone(), move |text| log.log(text));

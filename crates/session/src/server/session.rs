@@ -12,7 +12,7 @@ use proto::message::{Message, Peer, Reply};
 use types::limits::{RESERVED_SLOTS, SLOTS};
 use types::{Bug, ClientId, Duration, Instant, Transno, planted};
 
-use super::{Agreed, Connection};
+use super::{Agreed, Connection, Who};
 
 /// Slots of a session, ordinary and reserved.
 pub const SLOTS_ALL: usize = (SLOTS + RESERVED_SLOTS) as usize;
@@ -91,6 +91,7 @@ pub struct Session<P: Peer> {
     /// The client was known before this start of the server: its slots may have kept replies.
     pub known: bool,
     agreed: Cell<Agreed>,
+    who: RefCell<Who>,
     last_heard: Cell<Instant>,
     last_transno: Cell<Transno>,
     /// The last transaction that the client knows to be durable.
@@ -114,6 +115,8 @@ pub struct SessionIdentity {
     pub lease: Duration,
     /// What was agreed with the client when it greeted.
     pub agreed: Agreed,
+    /// Who it is.
+    pub who: Who,
 }
 
 impl<P: Peer> Session<P> {
@@ -132,6 +135,7 @@ impl<P: Peer> Session<P> {
             begun: now,
             known,
             agreed: Cell::new(identity.agreed),
+            who: RefCell::new(identity.who),
             last_heard: Cell::new(now),
             last_transno: Cell::new(Transno::ZERO),
             known_durable: Cell::new(Transno::ZERO),
@@ -151,6 +155,16 @@ impl<P: Peer> Session<P> {
     /// The client has greeted again.
     pub fn set_agreed(&self, agreed: Agreed) {
         self.agreed.set(agreed);
+    }
+
+    /// Who the client is, by its last connection.
+    pub fn who(&self) -> Who {
+        self.who.borrow().clone()
+    }
+
+    /// Whose requests count as nobody's.
+    pub fn squash(&self) -> channel::Squash {
+        self.who.borrow().squash()
     }
 
     /// Its state.
@@ -225,9 +239,15 @@ impl<P: Peer> Session<P> {
     pub fn bind(&self, connection: Rc<Connection>) {
         self.connections.set(self.connections.get() + 1);
         connection.set_client(self.client);
+        self.who.borrow_mut().clone_from(connection.who());
         if let Some(old) = self.connection.borrow_mut().replace(connection) {
             old.close();
         }
+    }
+
+    /// Are the frames of its connection encrypted?
+    pub fn is_encrypted(&self) -> bool {
+        self.connection.borrow().as_ref().is_some_and(|connection| connection.is_encrypted())
     }
 
     /// Address of the other end.
@@ -330,7 +350,8 @@ mod tests {
     fn session() -> Session<Mds> {
         let (client, lease) = (ClientId(1), Duration::from_secs(1));
         let (description, agreed) = (String::new(), Agreed { version: 5, features: 0 });
-        let identity = SessionIdentity { client, nonce: 1, description, lease, agreed };
+        let who = Who::Anybody;
+        let identity = SessionIdentity { client, nonce: 1, description, lease, agreed, who };
         Session::new(identity, SessionState::Live, false, Instant(0))
     }
 

@@ -118,6 +118,14 @@ impl<P: Peer, S: Deref<Target = Session<P>>> Table<P, S> {
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
     }
 
+    /// Closes the connections of which `which` is true.
+    pub fn close_if(&self, which: impl Fn(&Connection) -> bool) {
+        let connections = self.connections.borrow().clone();
+        for connection in connections.iter().filter_map(Weak::upgrade).filter(|one| which(one)) {
+            connection.close();
+        }
+    }
+
     /// Closes all connections.
     pub fn close_connections(&self) {
         for connection in self.connections.borrow_mut().drain(..) {

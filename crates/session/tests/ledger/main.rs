@@ -3,6 +3,7 @@
 
 mod bounded;
 mod greeting;
+mod keys;
 mod peer;
 mod server;
 mod several;

@@ -14,8 +14,8 @@ use proto::message::{
 };
 use proto::wire::Appended;
 use redbud_session::server::{
-    Agreed, Connection, Identity, Service, Session, SessionIdentity, SessionState, Table, check,
-    receive, serve,
+    Agreed, Connection, Door, Identity, ServerKeys, Service, Session, SessionIdentity,
+    SessionState, Table, Who, check, receive, serve,
 };
 use types::{ClientId, Duration, Epoch, Fault, Lsn, ServerId, Timestamp, Transno, Uuid};
 
@@ -58,6 +58,9 @@ pub struct Controls {
     pub answered_pushes: Cell<u64>,
     /// Does the server welcome clients that expect another?
     pub ignores_expected: Cell<bool>,
+    /// The keys that it asks for from its next start on.
+    pub keys: RefCell<Option<ServerKeys>>,
+    pub log: RefCell<Vec<String>>,
 }
 
 impl Controls {
@@ -85,6 +88,8 @@ impl Controls {
             reclaimed: RefCell::default(),
             answered_pushes: Cell::new(0),
             ignores_expected: Cell::new(false),
+            keys: RefCell::default(),
+            log: RefCell::default(),
         })
     }
 
@@ -116,7 +121,10 @@ impl Controls {
             disk.ends.insert(epoch, len);
             disk.epoch += 1;
         }
+        let controls = self.clone();
+        let log = Rc::new(move |line: &str| controls.log.borrow_mut().push(line.to_owned()));
         let server = Rc::new(Server {
+            door: Door::new(env.clone(), self.keys.borrow().clone(), log),
             sessions: Table::new(env.clone(), LEASE),
             unflushed: RefCell::default(),
             controls: self.clone(),
@@ -148,6 +156,7 @@ pub struct Server {
     controls: Rc<Controls>,
     pub sessions: Table<Ledger, ServerSession>,
     unflushed: RefCell<Vec<Entry>>,
+    pub door: Door,
 }
 
 impl Server {
@@ -217,7 +226,8 @@ impl Server {
         (known, agreed): (bool, Agreed),
     ) -> Rc<ServerSession> {
         let (nonce, description) = (hello.nonce, hello.description.clone());
-        let identity = SessionIdentity { client, nonce, description, lease: LEASE, agreed };
+        let who = Who::Anybody;
+        let identity = SessionIdentity { client, nonce, description, lease: LEASE, agreed, who };
         let session = Session::new(identity, state, known, self.env.now());
         let session = Rc::new(ServerSession(session));
         self.sessions.begin(session.clone());
@@ -299,7 +309,13 @@ impl Service for Server {
         &self.env
     }
 
-    fn log(&self, _: &str) {}
+    fn log(&self, text: &str) {
+        self.controls.log.borrow_mut().push(text.to_owned());
+    }
+
+    fn door(&self) -> &Door {
+        &self.door
+    }
 
     fn connected(&self, connection: &Rc<Connection>) {
         self.sessions.add_connection(connection);
@@ -314,7 +330,14 @@ impl Service for Server {
         connection: &Rc<Connection>,
         decoder: &mut Decoder<Ledger>,
     ) -> Option<Rc<ServerSession>> {
-        let received = receive(connection, decoder).await.ok()??;
+        let received = match receive(connection, decoder).await {
+            Ok(received) => received?,
+            Err(text) => {
+                let refused = Refused { fault: Fault::Protocol, text };
+                connection.send::<Ledger>(&Message::Refused { refused });
+                return None;
+            }
+        };
         let Received::Message(Message::Hello { hello }) = received else { return None };
         match self.admit(&hello) {
             Ok((session, state, survived)) => {

@@ -1,16 +1,24 @@
-//! The file of a local cluster, and helpers to create and open clusters.
+//! The file of a local cluster, its keys, and helpers to create and open clusters.
 
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
+use channel::{Allowed, Entry, PublicKey, Role, Squash};
+
 use super::FS_NAME;
 use crate::config::Cluster;
 use crate::exit::Failure;
+use crate::keys;
 
 /// Ports of a local server: below the kernel's ephemeral range.
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
+
+/// The server's key, this host's key as a client, and the list of allowed keys.
+pub const KEYS: [&str; 3] = ["server.key", "client.key", "allowed"];
+/// The name of this host in the list.
+const NODE: &str = "this-host";
 
 /// Bytes of the zones.
 pub struct Sizes {
@@ -28,13 +36,40 @@ pub fn sizes(cluster: &Cluster) -> Sizes {
     }
 }
 
+/// Makes the keys that `dir` does not have yet; gives the server's public key.
+pub fn keys(dir: &Path) -> Result<PublicKey, Failure> {
+    let failed = |text: String| Failure::failed("RB-LOCAL", text);
+    let [server, client, list] = KEYS.map(|name| dir.join(name));
+    let key = |path: &Path| match path.exists() {
+        true => keys::read_secrets(path).map(|secrets| secrets.first().public()),
+        false => keys::make(path, false),
+    };
+    let (server, client) = (key(&server).map_err(failed)?, key(&client).map_err(failed)?);
+    if !list.exists() {
+        let (role, squash) = (Role::Administrator, Squash::Off);
+        let entry = Entry { key: client, name: NODE.to_owned(), role, squash, revoked: false };
+        let text = Allowed::with("# Made by `redbud local`.\n", &entry);
+        let text = text.map_err(|error| failed(format!("{}: {error}", list.display())))?;
+        keys::replace(&list, &text, 0o644).map_err(failed)?;
+    }
+    Ok(server)
+}
+
 /// The text of cluster.toml.
-pub fn text(port: u16, lease: types::Duration, cache: u64, sizes: &Sizes) -> String {
+pub fn text(
+    (port, key): (u16, PublicKey),
+    lease: types::Duration,
+    cache: u64,
+    sizes: &Sizes,
+) -> String {
+    let [server, client, list] = KEYS;
     let mut text = format!(
         "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
          [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\
-         cache = \"{cache}\"\n\n\
+         cache = \"{cache}\"\nkey = \"{server}\"\nallowed = \"{list}\"\n\
+         public_keys = [\"{key}\"]\n\n\
+         [client]\nkey = \"{client}\"\n\n\
          [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
         lease.as_millis(),
         sizes.metadata

@@ -11,7 +11,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::files::{self, Sizes, io};
+use channel::PublicKey;
+
+use super::files::{self, KEYS, Sizes, io};
 use crate::args::LocalArgs;
 use crate::commands::mkfs;
 use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE};
@@ -27,7 +29,17 @@ const DISK_SIZE: u64 = 16 << 30;
 /// Bytes of the metadata disk by default.
 const METADATA_SIZE: u64 = 8 << 30;
 /// Names that DIR may have before the first start.
-const HARMLESS: [&str; 5] = [MAKING, "lock", "mds.log", "client.log", "lost+found"];
+const HARMLESS: [&str; 9] = [
+    MAKING,
+    "lock",
+    "mds.log",
+    "client.log",
+    "lost+found",
+    KEYS[0],
+    KEYS[1],
+    KEYS[2],
+    "allowed.lock",
+];
 
 /// Refuses a directory that lost its cluster.toml, or that holds something else.
 pub fn check(dir: &Path) -> Result<(), Failure> {
@@ -76,17 +88,21 @@ pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let any_port = crate::address::DEFAULT_PORT;
-    described(&dir.join(LOCAL_CONFIG), any_port, args).map(drop)
+    described(&dir.join(LOCAL_CONFIG), (any_port, PublicKey([0; 32])), args).map(drop)
 }
 
 /// The cluster that a first start creates, and the text of its file.
-fn described(file: &Path, port: u16, args: &LocalArgs) -> Result<(Cluster, String), Failure> {
+fn described(
+    file: &Path,
+    at: (u16, PublicKey),
+    args: &LocalArgs,
+) -> Result<(Cluster, String), Failure> {
     let sizes = Sizes {
         metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
         data: vec![args.disk_size.unwrap_or(DISK_SIZE); usize::from(args.disks.unwrap_or(DISKS))],
     };
     let lease = args.lease.unwrap_or(DEFAULT_LEASE);
-    let text = files::text(port, lease, args.cache.unwrap_or(DEFAULT_CACHE), &sizes);
+    let text = files::text(at, lease, args.cache.unwrap_or(DEFAULT_CACHE), &sizes);
     let cluster = Cluster::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
     Ok((cluster, text))
 }
@@ -101,7 +117,7 @@ pub fn make(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
     let making = dir.join(MAKING);
     if !is_complete(dir) {
         remove(&making)?;
-        if let Err(failure) = format(&making, args) {
+        if let Err(failure) = format(dir, &making, args) {
             // The failure has the reason; the next start removes what this leaves.
             let _ = remove(&making);
             return Err(failure);
@@ -117,10 +133,10 @@ fn remove(making: &Path) -> Result<(), Failure> {
     }
 }
 
-fn format(making: &Path, args: &LocalArgs) -> Result<(), Failure> {
+fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let (cluster, text) = described(&file, files::free_port()?, args)?;
+    let (cluster, text) = described(&file, (files::free_port()?, files::keys(dir)?), args)?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
         args.inline_data.unwrap_or(true),

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::files::{Sizes, free_port, is_free, read, replace, sizes, text};
+use super::files::{Sizes, free_port, is_free, keys, read, replace, sizes, text};
 use super::making;
 use crate::args::LocalArgs;
 use crate::config::Cluster;
@@ -27,14 +27,16 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
             log::line(&format!("{option} has no effect: {} exists already", dir.display()));
         }
     }
-    let cluster = read(&file)?;
+    let (key, cluster) = (keys(dir)?, read(&file)?);
     log_ignored(dir, args, &sizes(&cluster));
     let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
-    if is_free(&cluster.listen) && (lease, cache) == (cluster.lease, cluster.cache) {
+    let has_keys = cluster.public_keys.first() == Some(&key);
+    let same = has_keys && (lease, cache) == (cluster.lease, cluster.cache);
+    if is_free(&cluster.listen) && same {
         return Ok(cluster);
     }
     let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
-    let text = text(port, lease, cache, &sizes(&cluster));
+    let text = text((port, key), lease, cache, &sizes(&cluster));
     // Checked before it replaces a valid file.
     let changed = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;

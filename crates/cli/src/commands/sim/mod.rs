@@ -84,6 +84,7 @@ impl Options {
             timed: args.timed_disks,
             devices: args.devices,
             lease: args.lease.unwrap_or(usual.lease),
+            keys: args.security.0,
             ..usual
         }
     }

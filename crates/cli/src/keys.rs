@@ -1,0 +1,207 @@
+//! The files with keys: a node's secret keys, a server's list of allowed keys, and what a cluster's
+//! file says about both.
+//!
+//! Invariants:
+//! - a secret key is written to a file that only its owner reads, and read from no other;
+//! - the list is replaced as a whole: who reads it sees it before or after a change;
+//! - changed files are read again without a restart: the server looks at each of its rounds and at
+//!   each handshake, a client at each connection.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use channel::{Allowed, Mode, PublicKey, SecretKey, SecretKeys};
+use serde::{Deserialize, Serialize};
+use session::client::{ClientKeys, ReadClientKeys};
+use session::server::{KeyRing, ServerKeys};
+
+use crate::config::{ClientView, Cluster};
+use crate::exit::Failure;
+
+/// Where clients look for the file of a cluster: `NAME.toml` here.
+pub const CLUSTERS: &str = "/etc/redbud";
+/// The key of this host as a client, if the cluster's file names no other.
+pub const CLIENT_KEY: &str = "/etc/redbud/client.key";
+/// Longest list: its entries, with comments.
+const LIST_MAX: u64 = 64 << 20;
+/// Longest file of secret keys.
+const SECRETS_FILE_MAX: u64 = 64 << 10;
+
+/// What a mount was told about keys.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KeyOptions {
+    /// The cluster's file, if not the usual one.
+    pub cluster: Option<PathBuf>,
+    /// The file with this host's secret key, if not the one that the cluster's file names.
+    pub key: Option<PathBuf>,
+    /// Use no keys, whatever the cluster's file says.
+    pub none: bool,
+}
+
+/// The keys of a client of the file system `name`; `None`: it uses none.
+pub fn of_client(options: &KeyOptions, name: &str) -> Option<ReadClientKeys> {
+    let usual = || Path::new(CLUSTERS).join(format!("{name}.toml"));
+    let file = options.cluster.clone().unwrap_or_else(usual);
+    let without = || ClientView::read(&file).is_ok_and(|view| view.security.is_none());
+    if options.none || without() {
+        return None;
+    }
+    let key = options.key.clone();
+    Some(Rc::new(move || {
+        let missing = !file.exists();
+        let advice = "it names the server's public key (`redbud key show` on the server's host); \
+                      without keys mount with -o security=none";
+        if missing {
+            return Err(format!("{} is missing: {advice}", file.display()));
+        }
+        let view = ClientView::read(&file).map_err(|error| error.to_string())?;
+        let mode = view.security.ok_or("security is \"none\" now: mount again")?;
+        if view.public_keys.is_empty() {
+            return Err(format!("{} has no key `server.public_keys`: {advice}", file.display()));
+        }
+        let secret = read_secrets(key.as_ref().unwrap_or(&view.key))?.first().clone();
+        Ok(ClientKeys { mode, secret, servers: view.public_keys })
+    }))
+}
+
+/// How the cluster's server asks for keys; `None`: it asks for none.
+///
+/// # Errors
+/// Its key is missing, or not only its own.
+pub fn of_server(cluster: &Cluster) -> Result<Option<ServerKeys>, Failure> {
+    let Some(least) = cluster.security else { return Ok(None) };
+    if !cluster.key.exists() {
+        let (key, file) = (cluster.key.display(), cluster.file.display());
+        let text = format!(
+            "{key}: the server has no key: make it by `redbud key new {file}`; or, if nobody else \
+             reaches the server, write security = \"none\" in the table [server] of {file}"
+        );
+        return Err(Failure::failed("RB-KEY-MISSING", text));
+    }
+    let (key, allowed) = (cluster.key.clone(), cluster.allowed.clone());
+    let last: RefCell<Option<[Stamp; 2]>> = RefCell::default();
+    let read = move || {
+        let stamps = [stamp(&key), stamp(&allowed)];
+        if last.borrow_mut().replace(stamps) == Some(stamps) {
+            return None;
+        }
+        let secrets = read_secrets(&key);
+        Some(secrets.and_then(|secrets| Ok(KeyRing { secrets, allowed: read_allowed(&allowed)? })))
+    };
+    Ok(Some(ServerKeys { least, read: Rc::new(read) }))
+}
+
+/// What tells two states of a file apart: device, inode, size and time of change; `None`: it is
+/// missing.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
+    Some((metadata.dev(), metadata.ino(), metadata.size(), seconds, nanos))
+}
+
+fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| wrong(&error))?;
+    let mut text = String::new();
+    file.take(most + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    match text.len() as u64 <= most {
+        true => Ok(text),
+        false => Err(wrong(&format!("it has more than {most} bytes"))),
+    }
+}
+
+/// Reads a file of secret keys, which nobody but its owner may read.
+pub fn read_secrets(path: &Path) -> Result<SecretKeys, String> {
+    let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            wrong(&"this host has no key: make it by `redbud key new`, and allow it on the server")
+        }
+        _ => wrong(&error),
+    })?;
+    if metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        let mode = metadata.mode() & 0o777;
+        let text = format!("others may read this secret key (mode {mode:o}): chmod 600 it");
+        return Err(wrong(&text));
+    }
+    SecretKeys::parse(&read_text(path, SECRETS_FILE_MAX)?).map_err(|error| wrong(&error))
+}
+
+/// Reads a list of allowed keys; a missing one allows none.
+pub fn read_allowed(path: &Path) -> Result<Allowed, String> {
+    let text = read_list(path)?;
+    Allowed::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The text of a list; empty if it is missing.
+pub fn read_list(path: &Path) -> Result<String, String> {
+    match path.exists() {
+        true => read_text(path, LIST_MAX),
+        false => Ok(String::new()),
+    }
+}
+
+/// Makes a secret key in a new file, or as the first one of a file that is there with `add`.
+pub fn make(path: &Path, add: bool) -> Result<PublicKey, String> {
+    let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    let mut secret = [0; 32];
+    let source =
+        std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut secret));
+    source.map_err(|error| format!("/dev/urandom: {error}"))?;
+    let key = SecretKey::new(secret);
+    let mut text = format!("# A secret key of Redbud. Its public key is\n# {}\n", key.public());
+    text += &format!("{}\n", key.reveal());
+    if add {
+        for old in read_secrets(path)?.all() {
+            text += &format!("# Valid until it is removed: {}\n{}\n", old.public(), old.reveal());
+        }
+        SecretKeys::parse(&text).map_err(|error| wrong(&error))?;
+    } else if path.symlink_metadata().is_ok() {
+        let advice = "it exists; to change keys add one by `redbud key new --add`";
+        return Err(wrong(&advice));
+    }
+    replace(path, &text, 0o600)?;
+    Ok(key.public())
+}
+
+/// Replaces a file as a whole, also if the host fails meanwhile.
+pub fn replace(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new-{}", std::process::id()));
+    let new = path.with_file_name(name);
+    let wrong = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let mut options = std::fs::OpenOptions::new();
+    let written = options.write(true).create_new(true).mode(mode).open(&new).and_then(|mut out| {
+        out.write_all(text.as_bytes())?;
+        out.sync_all()
+    });
+    let replaced = written
+        .map_err(|error| wrong(&new, error))
+        .and_then(|()| std::fs::rename(&new, path).map_err(|error| wrong(path, error)));
+    if replaced.is_err() {
+        // It holds a secret perhaps; the error has the reason.
+        let _ = std::fs::remove_file(&new);
+    }
+    replaced?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|error| wrong(dir, error))
+}
+
+/// What a client or a server has to prove, by its word in a file.
+pub fn parse_security(text: &str) -> Result<Option<Mode>, String> {
+    match text {
+        "encrypted" => Ok(Some(Mode::Encrypted)),
+        "greeting" => Ok(Some(Mode::Greeting)),
+        "none" => Ok(None),
+        _ => Err(format!(
+            "`{text}`: write \"encrypted\", \"greeting\" (keys are proved, frames are clear) or \
+             \"none\" (no keys: who reaches the server has everything)"
+        )),
+    }
+}

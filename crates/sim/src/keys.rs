@@ -1,0 +1,95 @@
+//! Keys of a simulated cluster.
+//!
+//! Invariants:
+//! - all keys follow from the seed of the run;
+//! - a node is allowed when it first connects, and its key stays the same through its restarts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use channel::{Allowed, Entry, Mode, PublicKey, Role, SecretKey, SecretKeys, Squash};
+use env::sim::SimRng;
+use session::client::{ClientKeys, ReadClientKeys};
+use session::server::{KeyRing, ServerKeys};
+
+/// Separates the keys' random numbers from others.
+const KEYS: u64 = 0x6b65_7973_0000_0000;
+
+/// What sessions of this seed of the pool prove: one seed in eight encrypts, one in eight greets
+/// with keys alone, and the others use no keys.
+pub fn drawn(seed: u64) -> Option<Mode> {
+    match SimRng::new(seed ^ KEYS).below(8) {
+        0 => Some(Mode::Encrypted),
+        1 => Some(Mode::Greeting),
+        _ => None,
+    }
+}
+
+/// The keys of a cluster. Clones are the same.
+#[derive(Clone)]
+pub struct Keys(Rc<Shared>);
+
+struct Shared {
+    mode: Mode,
+    rng: RefCell<SimRng>,
+    server: SecretKey,
+    /// The nodes, and whether the server has not read them since the last change.
+    nodes: RefCell<(Vec<(String, SecretKey)>, bool)>,
+}
+
+fn secret(rng: &mut SimRng) -> SecretKey {
+    let mut bytes = [0; 32];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    SecretKey::new(bytes)
+}
+
+impl Keys {
+    /// The keys of a run.
+    pub fn new(mode: Mode, seed: u64) -> Keys {
+        let mut rng = SimRng::new(seed ^ KEYS);
+        let server = secret(&mut rng);
+        let nodes = RefCell::new((Vec::new(), true));
+        Keys(Rc::new(Shared { mode, rng: RefCell::new(rng), server, nodes }))
+    }
+
+    /// The keys that a starting server asks for.
+    pub fn of_server(&self) -> ServerKeys {
+        self.0.nodes.borrow_mut().1 = true;
+        let shared = self.0.clone();
+        let read = move || {
+            let changed = std::mem::take(&mut shared.nodes.borrow_mut().1);
+            changed.then(|| {
+                let secrets = SecretKeys::only(shared.server.clone());
+                let allowed = allowed(&shared.nodes.borrow().0)?;
+                Ok(KeyRing { secrets, allowed })
+            })
+        };
+        ServerKeys { least: self.0.mode, read: Rc::new(read) }
+    }
+
+    /// The keys of the client on a node, which the server allows from now on.
+    pub fn of_client(&self, node: &str) -> ReadClientKeys {
+        let mut nodes = self.0.nodes.borrow_mut();
+        let known = nodes.0.iter().find(|(name, _)| name == node).map(|(_, key)| key.clone());
+        let key = known.unwrap_or_else(|| {
+            let key = secret(&mut self.0.rng.borrow_mut());
+            nodes.0.push((node.to_owned(), key.clone()));
+            nodes.1 = true;
+            key
+        });
+        let (mode, servers) = (self.0.mode, vec![self.0.server.public()]);
+        let keys = ClientKeys { mode, secret: key, servers };
+        Rc::new(move || Ok(keys.clone()))
+    }
+}
+
+fn allowed(nodes: &[(String, SecretKey)]) -> Result<Allowed, String> {
+    let line = |key: PublicKey, name: &str| {
+        let (role, squash) = (Role::Client, Squash::Off);
+        Entry { key, name: name.to_owned(), role, squash, revoked: false }.to_string()
+    };
+    let lines: Vec<String> = nodes.iter().map(|(name, key)| line(key.public(), name)).collect();
+    Allowed::parse(&lines.join("\n")).map_err(|error| error.to_string())
+}
