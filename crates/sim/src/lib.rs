@@ -39,6 +39,7 @@ mod shrink;
 mod space;
 mod stalls;
 mod undo;
+mod undurable;
 mod workload;
 pub mod zones;
 
