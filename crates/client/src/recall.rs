@@ -41,8 +41,8 @@ use crate::inode::{Inode, InodePin};
 use crate::pages::Recalling;
 use crate::rpc::Call;
 
-/// How long an invalidation may wait for pages that blocked requests may have locked. A request that
-/// comes meanwhile is blocked for so long at least, and for twice as long at most.
+/// How long an invalidation may wait for pages that blocked requests may have locked. A request
+/// that comes meanwhile is blocked for so long at least, and for twice as long at most.
 const PAGE_LOCK_WAIT: Duration = Duration::from_millis(1);
 
 /// The part of `soft` that is given up: all of it, unless a bug is planted.
