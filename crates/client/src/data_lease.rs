@@ -19,9 +19,11 @@
 //!   date. Pages that a served READ fills, and pages that a WRITE covers, are noted: they may have
 //!   come after an invalidation passed there. A WRITE into a part of a page never makes it up to
 //!   date, so it is not noted;
-//! - while an invalidation waits for a locked page, blocked requests on its range are served, and
-//!   no others (except for READs of a page that is being stored into). So the rounds of a drain
-//!   end, however busy the file is;
+//! - while an invalidation waits for a locked page, those requests on its range are served that
+//!   have been blocked for as long as that may take, and no others (except for READs of a page that
+//!   is being stored into). A READ of a page that was just dropped stays blocked until the end of
+//!   the invalidation is known. So the rounds of a drain end, however busy the file is, and however
+//!   slow its device;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only. So the
 //!   right that page-filling READs need is held as long as there is something to invalidate;
 //! - a write-back of pages from before a loss of the session is refused. A page that the kernel has
@@ -334,17 +336,17 @@ impl DataLease {
         self.is_loaded() && self.file.holds(need)
     }
 
-    /// May a request under the whole right be served now?
-    fn admits(&self, service: Service, range: (u64, u64)) -> bool {
+    /// May a request under the whole right be served now? `blocked`: its number, if it is blocked.
+    fn admits(&self, service: Service, range: (u64, u64), blocked: Option<u64>) -> bool {
         !self.state().blocks(BlockRange::ALL)
             || service.overtakes_recalls()
-            || self.is_passing(service, range)
+            || self.is_passing(service, range, blocked)
     }
 
     /// May an invalidation be waiting for this request to be answered?
-    fn is_passing(&self, service: Service, range: (u64, u64)) -> bool {
-        service.fills_pages()
-            && (self.pages.is_stored_into(range) || self.state().is_passing(range))
+    fn is_passing(&self, service: Service, range: (u64, u64), blocked: Option<u64>) -> bool {
+        let passes = |number: u64| self.state().is_passing(number, range);
+        service.fills_pages() && (self.pages.is_stored_into(range) || blocked.is_some_and(passes))
     }
 
     fn guard_whole(self: &Rc<Self>, now: Instant) -> IoGuard {
@@ -419,10 +421,17 @@ impl DataLease {
         self.apply(State::new_requests_blocked);
     }
 
-    /// Requests that touch pages of `ranges` are served while others are blocked.
-    pub fn set_passing(&self, ranges: &[(u64, u64)]) {
-        self.apply(|state| state.passing_allowed(ranges));
+    /// Requests that touch pages of `ranges`, and were blocked before this number was the next, are
+    /// served while others are blocked. Returns the next number.
+    pub fn set_passing(&self, ranges: &[(u64, u64)], before: u64) -> u64 {
+        self.apply(|state| state.passing_allowed(ranges, before));
         self.changed.notify_all();
+        self.next_number()
+    }
+
+    /// The number of the next request that is blocked, or a higher one.
+    pub fn next_number(&self) -> u64 {
+        self.state().next_number()
     }
 
     /// Takes the pages that were noted, without those of blocked READs. `None`: nothing was noted.

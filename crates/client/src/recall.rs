@@ -17,13 +17,14 @@
 //! |---|---|---|---|---|
 //! | first | served, noted | served | served | invalidate all pages except those of blocked READs |
 //! | next, while something is noted | blocked | blocked | served | invalidate what was noted, except pages of blocked READs |
-//! | … if that takes over 2 ms | on its range served, noted | blocked | served | (a blocked request has a page locked) |
+//! | … if that takes longer | blocked for 1 ms on its range: served, noted | blocked | served | (a blocked request has a page locked) |
 //! | last: nothing noted | blocked | blocked | served | wait for zero guards, commit, return |
 //!
 //! Noted are the pages that may be up to date after the invalidation: those that a READ fills or a
 //! WRITE covers. A WRITE of a part leaves a page as it is, up to date or not. Each round
 //! invalidates only what was noted in the one before. In that round only requests were served that
-//! had locked pages of its range, so the rounds end.
+//! had locked pages of its range for a while. So the rounds end, also where a process asks for each
+//! page again as soon as it was dropped, and each such READ takes longer than the round would.
 //!
 //! Ranges drain without the kernel, which has no pages of them. Requests on a block of the range
 //! are blocked, and the range is given up when nothing of it is in service or dirty. The rest of
@@ -40,8 +41,9 @@ use crate::inode::{Inode, InodePin};
 use crate::pages::Recalling;
 use crate::rpc::Call;
 
-/// How long an invalidation may wait for pages that blocked requests may have locked.
-const PAGE_LOCK_WAIT: Duration = Duration::from_millis(2);
+/// How long an invalidation may wait for pages that blocked requests may have locked. A request
+/// that comes meanwhile is blocked for so long at least, and for twice as long at most.
+const PAGE_LOCK_WAIT: Duration = Duration::from_millis(1);
 
 /// The part of `soft` that is given up: all of it, unless a bug is planted.
 fn kept_by_mistake(soft: Rights) -> Rights {
@@ -273,13 +275,15 @@ impl Core {
             drop(dropping);
         });
 
+        // A request passes that was blocked when the wait before this one had ended, and still is.
+        let mut blocked = data_lease.next_number();
         while self.env.timeout(PAGE_LOCK_WAIT, &mut dropped).await.is_none() {
-            data_lease.set_passing(&passing);
+            blocked = data_lease.set_passing(&passing, blocked);
             if inode.lease(|lease| lease.rights().closed() & data).is_empty() {
                 return;
             }
         }
-        data_lease.set_passing(&[]);
+        data_lease.set_passing(&[], 0);
     }
 
     /// Ends when nothing is noted, in service or dirty; awaits nothing after it has seen that.

@@ -87,7 +87,8 @@ impl Injector {
         self.pause(most).await;
         disk.clear_faults();
         self.cluster.env.sleep(SETTLING).await;
-        device_is_back(&self.cluster, &self.fleet).await;
+        device_is_back((&self.cluster, &self.fleet, &self.history), zone).await;
+        self.cluster.events.emit(Event::Troubled(Some(zone), false));
         self.cluster.devices_fail(false);
         self.history.devices_fail(false);
     }
@@ -203,7 +204,7 @@ impl Revival {
         cluster.device(*zone).set_dead_for(node.as_deref(), false);
         cluster.env.sleep(SETTLING).await;
         cluster.events.line(&format!("the device of data zone {zone} is back"));
-        device_is_back(cluster, &self.fleet).await;
+        device_is_back((cluster, &self.fleet, &self.history), *zone).await;
         cluster.events.emit(Event::Troubled(Some(*zone), false));
         if START_NEEDS_DEVICES {
             cluster.devices_fail(false);
@@ -212,11 +213,35 @@ impl Revival {
     }
 }
 
-/// Waits until every client that took a data device for dead has looked at it again.
-pub(crate) async fn device_is_back(cluster: &Cluster, fleet: &Fleet) {
+/// Waits until every client that took the device of a zone for dead has looked at it again. For
+/// clients that do so later, because they are still mounting or stand still, the history goes on to
+/// know of the device.
+pub(crate) async fn device_is_back(
+    (cluster, fleet, history): (&Cluster, &Fleet, &History),
+    zone: PagId,
+) {
+    let missing = fleet.connecting_or(misses_device);
     let until = cluster.env.now() + RETURN;
-    let is_absent = |mount: &Mount| mount.client.devices().iter().any(|d| d.state == "absent");
-    while cluster.env.now() < until && fleet.mounts().iter().any(is_absent) {
+    while cluster.env.now() < until && fleet.mounts().iter().any(misses_device) {
         cluster.env.sleep(SETTLING).await;
     }
+    let weak = fleet.weak();
+    if !weak.any_connecting_or(&missing, misses_device) {
+        return;
+    }
+    history.devices_fail(true);
+    cluster.events.emit(Event::Troubled(Some(zone), true));
+    let (cluster, history) = (cluster.clone(), history.clone());
+    cluster.env.clone().spawn(async move {
+        while weak.any_connecting_or(&missing, misses_device) {
+            cluster.env.sleep(SETTLING).await;
+        }
+        cluster.events.emit(Event::Troubled(Some(zone), false));
+        history.devices_fail(false);
+    });
+}
+
+/// Does the client take a data device for dead?
+fn misses_device(mount: &Mount) -> bool {
+    mount.client.devices().iter().any(|device| device.state == "absent")
 }

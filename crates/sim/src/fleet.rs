@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use client::{ClientStatus, Edited};
+use client::Edited;
 use env::sim::DiskAction;
 use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
 
@@ -21,16 +21,17 @@ use crate::kernel::Caches;
 use crate::mount::Mount;
 use crate::script::{Script, Workload};
 use crate::space;
+use crate::undurable::{UNDURABLE_MAX, UndurableChanges};
 use crate::workload::Process;
 
 /// Interval of looking for lost sessions.
 const LOOK: Duration = Duration::from_millis(100);
 /// The log line of a client that has replayed what a dead server had not made durable.
 const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
+/// What the log line of a client says of a data device that it cannot use.
+const ABSENT: &str = " is absent: ";
 /// The refusal of a server without room for another client's reservation.
 const NO_ROOM: &str = "no room for another client";
-/// Most changes that a client may lose with a server that dies.
-const UNDURABLE_MAX: u32 = 64;
 
 /// The place of a client.
 struct Member {
@@ -38,6 +39,8 @@ struct Member {
     mount: Option<Mount>,
     /// A client is connecting, or was killed and will connect.
     mounting: bool,
+    /// It is connecting.
+    connecting: bool,
     attempts: u64,
     /// Since which position, and until when, its session may be lost.
     eviction_window: Option<(u64, Instant)>,
@@ -50,28 +53,10 @@ struct Member {
     next_replayed: Option<Instant>,
     /// Changes that were not known to be durable when a server died.
     undurable: UndurableChanges,
+    /// The running client has said that a data device is absent for it.
+    has_missed_device: bool,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
-}
-
-/// For each session of a client: how many changes it did not know to be durable when the session's
-/// last server died, those in flight included. The key counts the evictions that the client had
-/// noticed then.
-#[derive(Clone, Default)]
-struct UndurableChanges(BTreeMap<u64, u32>);
-
-impl UndurableChanges {
-    /// The server is about to die.
-    fn note(&mut self, status: &ClientStatus) {
-        let undurable = (status.replay + status.in_flight) as u32;
-        self.0.insert(status.evictions, undurable.min(UNDURABLE_MAX));
-    }
-
-    /// Most changes lost with that session. Later changes are safe: what is done after the start of
-    /// its last server is durable before the eviction is.
-    fn of(&self, evictions: u64) -> u32 {
-        self.0.get(&evictions).copied().unwrap_or(0)
-    }
 }
 
 /// A session as the server keeps it.
@@ -162,6 +147,16 @@ impl WeakFleet {
         let members = inner.members.try_borrow().ok()?;
         Some(members.iter().filter_map(|member| member.mount.clone()).collect())
     }
+
+    /// Is one of these runs still connecting, or does it have a mount like that?
+    pub(crate) fn any_connecting_or(
+        &self,
+        runs: &[(usize, u64)],
+        is_so: impl Fn(&Mount) -> bool,
+    ) -> bool {
+        let of_fleet = self.0.upgrade().map(|inner| Fleet(inner).connecting_or(is_so));
+        of_fleet.is_some_and(|left| left.iter().any(|run| runs.contains(run)))
+    }
 }
 
 /// The name of a slot's node.
@@ -183,12 +178,14 @@ impl Fleet {
             name: node_name(slot),
             mount: None,
             mounting: false,
+            connecting: false,
             attempts: 0,
             eviction_window: None,
             session: MemberSession::default(),
             replayed: Instant::default(),
             next_replayed: None,
             undurable: UndurableChanges::default(),
+            has_missed_device: false,
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
         Fleet(Rc::new(Inner {
@@ -272,6 +269,7 @@ impl Fleet {
         let (client, begun) = loop {
             let begun = inner.cluster.env.now();
             inner.cluster.node_begins(&name);
+            self.set_missed_device(&name, false);
             match inner.cluster.connect_kernel(&name, caches.notifier()).await {
                 Err(_) if inner.cluster.failed_since(begun) => inner.cluster.env.sleep(LOOK).await,
                 // Stalled devices, dead servers and cut connections may use up the connect timeout.
@@ -340,6 +338,14 @@ impl Fleet {
     /// Mounted clients.
     pub fn mounts(&self) -> Vec<Mount> {
         self.0.members.borrow().iter().filter_map(|member| member.mount.clone()).collect()
+    }
+
+    /// Slots whose client is connecting, or has a mount like that, and the number of its run.
+    pub(crate) fn connecting_or(&self, is_so: impl Fn(&Mount) -> bool) -> Vec<(usize, u64)> {
+        let members = self.0.members.borrow();
+        let of = |member: &Member| member.connecting || member.mount.as_ref().is_some_and(&is_so);
+        let slots = members.iter().enumerate().filter(|(_, member)| of(member));
+        slots.map(|(slot, member)| (slot, member.attempts)).collect()
     }
 
     /// A reference that does not keep the clients alive.
@@ -411,6 +417,7 @@ impl Fleet {
     fn attempt(&self, slot: usize) -> u64 {
         let mut members = self.0.members.borrow_mut();
         members[slot].mounting = true;
+        members[slot].connecting = false;
         members[slot].attempts += 1;
         members[slot].attempts
     }
@@ -427,6 +434,7 @@ impl Fleet {
             return;
         }
         let (this, node) = (self.clone(), self.0.cluster.world.node(&self.name(slot)));
+        self.0.members.borrow_mut()[slot].connecting = true;
         node.spawn(async move {
             match this.mount(slot).await {
                 Ok(mount) => {
@@ -437,7 +445,8 @@ impl Fleet {
                 Err(text) if text.contains(NO_ROOM) => {}
                 Err(text) => *this.0.failure.borrow_mut() = Some(text),
             }
-            this.0.members.borrow_mut()[slot].mounting = false;
+            let member = &mut this.0.members.borrow_mut()[slot];
+            (member.mounting, member.connecting) = (false, false);
         });
     }
 
@@ -490,8 +499,20 @@ impl Fleet {
         }
     }
 
+    /// The client of a node says that a data device is absent for it, or it begins a new run.
+    fn set_missed_device(&self, node: &str, missed: bool) {
+        let mut members = self.0.members.borrow_mut();
+        let of_node = members.iter_mut().filter(|member| member.name == node);
+        of_node.for_each(|member| member.has_missed_device = missed);
+    }
+
     /// The running client logs a line.
     fn on_client_line(&self, text: &str) {
+        if text.contains(ABSENT)
+            && let Some(name) = self.0.cluster.world.running()
+        {
+            return self.set_missed_device(&name, true);
+        }
         let damaged = damaged(text);
         if damaged.is_none() && text != REPLAYED {
             return;
@@ -511,7 +532,10 @@ impl Fleet {
                 };
                 let (cluster, client) = (&self.0.cluster, mount.index);
                 cluster.events.emit(Event::LostWrites { client, ino });
-                if !actions.iter().any(|action| cluster.was_failed(&name, *action)) {
+                // What was not flushed goes with a device that becomes absent, and nothing is
+                // written to one that is (SEMANTICS 3.12).
+                let failed = actions.iter().any(|action| cluster.was_failed(&name, *action));
+                if !failed && !member.has_missed_device {
                     cluster.events.broken(Invariant::Loss, text);
                 }
                 mount.on_device_loss(ino);
@@ -711,7 +735,7 @@ fn damaged(text: &str) -> Option<(Ino, bool)> {
     let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
     let (_, why) = rest.split_once("written data is lost: ")?;
     let flush = why.contains("could not make it stable");
-    let of_a_device = flush || why == Fault::Io.text();
+    let of_a_device = flush || why == Fault::Io.text() || why.contains("data zone has failed");
     of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
 }
 
@@ -728,28 +752,6 @@ impl Drop for Working {
 mod tests {
     use super::*;
     use crate::cluster::world;
-
-    fn status(evictions: u64, replay: usize) -> ClientStatus {
-        ClientStatus { evictions, replay, ..ClientStatus::default() }
-    }
-
-    #[test]
-    fn lost_session_takes_only_changes_not_known_to_be_durable() {
-        let mut undurable = UndurableChanges::default();
-        assert_eq!(undurable.of(0), 0, "no server has died");
-        undurable.note(&status(0, 9));
-        assert_eq!(undurable.of(0), 9);
-        undurable.note(&status(0, 2));
-        assert_eq!(undurable.of(0), 2, "it has replayed nothing of what is durable since");
-        undurable.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
-        assert_eq!(
-            (undurable.of(0), undurable.of(1), undurable.of(2)),
-            (2, 4, 0),
-            "each session has its own"
-        );
-        undurable.note(&status(1, 1000));
-        assert_eq!(undurable.of(1), UNDURABLE_MAX);
-    }
 
     #[test]
     fn live_client_must_notice_its_eviction() {

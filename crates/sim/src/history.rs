@@ -232,12 +232,13 @@ impl History {
         self.end_unknown(begun);
     }
 
-    /// A synchronous write fails because its session was lost. It may have taken effect before,
-    /// like an asynchronous write, and the sync fails.
-    pub fn end_lost_write(&self, begun: u64) {
+    /// A write fails that may have taken effect before: a synchronous one whose session was lost,
+    /// or one whose bytes write-back of a mapping's stores may have carried. It counts as an
+    /// asynchronous write without an answer, and a sync that fails.
+    pub fn end_failed_write(&self, begun: u64, op: Op) {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
-        let Op::Write { ino, offset, len, tag, file, .. } = waiting.op else { return };
+        let Op::Write { ino, offset, len, tag, file, .. } = op else { return };
         inner.count += 1;
         let write = Op::Write { ino, offset, len, tag, file, sync: false };
         let device = inner.failing > 0 || inner.failed_until > begun;

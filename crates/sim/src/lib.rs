@@ -40,6 +40,7 @@ mod shrink;
 mod space;
 mod stalls;
 mod undo;
+mod undurable;
 mod workload;
 pub mod zones;
 

@@ -683,7 +683,7 @@ impl Mount {
         self.vfs.ask();
         let data = (at, data, len as usize);
         let written = self.vfs.send_write(file.handle, data, flags, &changing).await;
-        self.write_ended((begun, evictions), op, written);
+        self.write_ended((begun, evictions), op, false, written);
         let end = offset.filter(|_| written.is_ok()).map(|offset| offset + u64::from(len));
         self.vfs.wrote(file.ino, end);
         written
@@ -718,13 +718,13 @@ impl Mount {
         self.vfs.write_back_later(file.ino);
     }
 
-    /// A write has ended; `evictions` counts its client's lost sessions at its beginning.
-    fn write_ended(&self, (begun, evictions): (u64, u64), op: Op, written: Result<(), Fault>) {
-        let lost = self.client.status().evictions > evictions;
-        match &op {
-            Op::Write { sync: true, .. } if lost && written == Err(Fault::Io) => {
-                self.history.end_lost_write(begun);
-            }
+    /// A write has ended; `evictions` counts its client's lost sessions at its beginning, and
+    /// write-back may have `carried` its bytes.
+    fn write_ended(&self, of: (u64, u64), op: Op, carried: bool, written: Result<(), Fault>) {
+        let ((begun, evictions), is_sync) = (of, matches!(op, Op::Write { sync: true, .. }));
+        let lost = is_sync && self.client.status().evictions > evictions;
+        match written {
+            Err(Fault::Io) if carried || lost => self.history.end_failed_write(begun, op),
             _ => self.end(begun, op, done(written)),
         }
     }
@@ -757,8 +757,8 @@ impl Mount {
         };
         let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
         let data = pattern(tag, 0, (end - at) as usize);
-        let (to, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
-        self.write_ended((begun, evictions), op(to), written);
+        let (to, carried, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
+        self.write_ended((begun, evictions), op(to), carried, written);
         written.map(|()| to)
     }
 

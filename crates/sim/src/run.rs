@@ -23,7 +23,7 @@ use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::zones::{Drawn, Sizes};
-use crate::{invariants, panics, space};
+use crate::{fields, invariants, panics, space};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -169,6 +169,8 @@ impl Plan {
         let (keep, workload) = (self.keep.clone(), self.workload);
         let extra_operations = !self.usual_operations;
         let has_faults = !self.faults.is_empty();
+        let hand_over = if self.timed { self.its_devices().hand_over() } else { Duration::ZERO };
+        let page_within = fields::WITHIN + hand_over * self.clients as u32;
         Script {
             seed: self.seed,
             keep,
@@ -178,6 +180,7 @@ impl Plan {
             maps,
             kills,
             has_faults,
+            page_within,
         }
     }
 

@@ -176,6 +176,9 @@ pub struct Script {
     pub kills: bool,
     /// Faults are injected.
     pub has_faults: bool,
+    /// Without faults no call on a page that processes share takes longer: see
+    /// [`Invariant::Fair`](crate::invariant::Invariant::Fair).
+    pub page_within: Duration,
 }
 
 #[cfg(test)]
@@ -191,6 +194,7 @@ impl Script {
             maps: false,
             kills: false,
             has_faults: false,
+            page_within: crate::fields::WITHIN,
         }
     }
 }
@@ -339,6 +343,7 @@ mod tests {
             maps,
             kills,
             has_faults,
+            page_within: spacing,
         };
         let some = Script { keep: Some(Keep([ScriptStep::Fault(2)].into())), ..all.clone() };
         assert!(

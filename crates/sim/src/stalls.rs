@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - every stall ends, and what it delayed arrives;
+//! - no stall of one host alone outlasts the quarantine of a client;
 //! - no stall lasts longer than it may alone; with `pairs` a second one begins before the first has
 //!   ended;
 //! - the second stall draws its own random numbers: the first is the same without it.
@@ -166,6 +167,9 @@ impl Injector {
                     self.history.devices_fail(true);
                 }
                 disk.stall_for(node.as_deref(), true);
+                if let Some(node) = node {
+                    self.end_at_an_eviction(disk, node);
+                }
             }
             Stall::Client { slot, name, direction } => {
                 self.block_begins(*slot);
@@ -184,8 +188,8 @@ impl Injector {
             Stall::Disk { disk, zone, node, most } => {
                 disk.stall_for(node.as_deref(), false);
                 self.cluster.events.emit(Event::Troubled(*zone, false));
-                if zone.is_some() {
-                    device_is_back(&self.cluster, &self.fleet).await;
+                if let Some(zone) = *zone {
+                    device_is_back((&self.cluster, &self.fleet, &self.history), zone).await;
                     self.history.devices_fail(false);
                 }
                 if zone.is_some() && *most == LONG_STALL {
@@ -198,6 +202,23 @@ impl Injector {
                 self.block_ends(*slot);
             }
         }
+    }
+
+    /// A device that stalls for one host alone answers the server, which reuses the blocks of an
+    /// evicted client after its quarantine. Only fencing at the device could delay that further
+    /// (SEMANTICS 3.6), so such a stall ends before.
+    fn end_at_an_eviction(&self, disk: &SimDisk, node: &str) {
+        let (cluster, disk, node) = (self.cluster.clone(), disk.clone(), node.to_owned());
+        cluster.env.clone().spawn(async move {
+            while disk.is_stalled_for(&node) {
+                let ledger = cluster.ledger();
+                if ledger.is_some_and(|ledger| !ledger.quarantined().is_empty()) {
+                    cluster.events.line(&format!("{node} reaches its devices: one is evicted"));
+                    disk.stall_for(Some(&node), false);
+                }
+                cluster.env.sleep(cluster.lease / 16).await;
+            }
+        });
     }
 
     /// Blocks the path of a client from here on. One block is too short to lose a session; several

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimRng};
 use label::{Label, SliceKind};
 use types::limits::BLOCK_U64;
-use types::{PagId, Uuid};
+use types::{Duration, PagId, Uuid};
 
 use crate::cluster::{FS, Format, fs_uuid};
 use crate::space;
@@ -114,6 +114,23 @@ impl Drawn {
             1 => Some(DiskModel::Flash(Flash::nvme())),
             _ => None,
         }
+    }
+
+    /// The longest time that the disks need to hand one page from one client to another, if each
+    /// has the time of its model. The client that gives it up writes and flushes it, the metadata
+    /// device writes and flushes the log, and the other client reads it. Each of these requests
+    /// waits for one other that the device serves already.
+    pub fn hand_over(self) -> Duration {
+        let sizes = self.sizes();
+        let longest = |nth: u64, blocks: u64| {
+            let model = self.model(nth);
+            model
+                .map_or_else(Default::default, |model| model.longest(blocks * BLOCK_U64, BLOCK_U64))
+        };
+        let (log, log_flush) = longest(0, sizes.meta);
+        let data = (1..).zip(&sizes.data).map(|(nth, blocks)| longest(nth, *blocks));
+        let data = data.map(|(request, flush)| request + request + flush).max();
+        (data.unwrap_or_default() + log + log_flush) * 2
     }
 }
 

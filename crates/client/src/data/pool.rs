@@ -310,8 +310,12 @@ impl PoolState {
         }
     }
 
-    /// Adds a run that is new to the pool.
+    /// Adds a run that is new to the pool. An empty one, of a window that is used up, is nothing:
+    /// the server would refuse to take it back, and all that is returned with it.
     fn add(&mut self, run: PoolRun) {
+        if run.len == 0 {
+            return;
+        }
         if self.avoided.contains(&run.pag) {
             *self.aside.entry((run.pag, run.addr)).or_default() += run.len;
         } else {
@@ -490,6 +494,18 @@ mod tests {
         let returned = pool.drain_aside(|pag| pag == PagId(1));
         assert_eq!(returned.iter().map(|run| run.len).sum::<u64>(), 9);
         assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn window_that_is_used_up_leaves_nothing_to_return() {
+        let pool = granted(4);
+        let mut reserved = pool.reserve(4).unwrap();
+        let run = pool.allocate(Ino(1), 4, Some((PagId(1), 99)), &mut reserved)[0];
+        assert_eq!(run.len, 4, "the file's window is empty");
+        assert!(pool.set_avoided(PagId(1), true));
+        assert_eq!(pool.drain_unused(), []);
+        assert!(pool.set_avoided(PagId(1), false));
+        assert_eq!(pool.drain(0), []);
     }
 
     #[test]

@@ -132,7 +132,8 @@ impl Core {
                 return Err(Fault::Io);
             }
             if data_lease.is_ready(need) && inode.holds(need) {
-                if data_lease.admits(service, range) {
+                let number = blocked.as_ref().map(|blocked: &Blocked<'_>| blocked.id);
+                if data_lease.admits(service, range, number) {
                     data_lease.note(service, range);
                     let now = self.env.now();
                     let mut guard = data_lease.guard_whole(now);

@@ -113,8 +113,9 @@ enum Drain {
     /// The whole content.
     Whole {
         round: Round,
-        /// Requests that touch pages of these ranges are served nevertheless.
-        passing: Vec<Bytes>,
+        /// Requests that touch pages of these ranges, and were blocked with a number below this,
+        /// are served nevertheless.
+        passing: (Vec<Bytes>, u64),
         /// Pages that may have become up to date after an invalidation passed there.
         noted: Vec<Bytes>,
     },
@@ -492,14 +493,21 @@ impl State {
         }
     }
 
-    /// May an invalidation wait for a request that touches pages of `range`?
-    pub fn is_passing(&self, range: Bytes) -> bool {
+    /// May an invalidation wait for the blocked request with this number, which touches pages of
+    /// `range`?
+    pub fn is_passing(&self, number: u64, range: Bytes) -> bool {
         match &self.drain {
-            Drain::Whole { passing, .. } => {
-                passing.iter().any(|&passing| overlap(passing, pages_touched(range)))
+            Drain::Whole { passing: (ranges, before), .. } => {
+                let touched = pages_touched(range);
+                number < *before && ranges.iter().any(|&passing| overlap(passing, touched))
             }
             Drain::Idle | Drain::Ranges(_) => false,
         }
+    }
+
+    /// The number of the next request that is blocked, or a higher one.
+    pub fn next_number(&self) -> u64 {
+        self.next_id
     }
 
     /// May the right on the whole content be given up?
@@ -520,7 +528,7 @@ impl State {
     /// A recall of the whole content begins to drain. Other clients know the file from now on.
     pub fn whole_drain_begun(&mut self) {
         debug_assert!(!self.is_draining(), "one recall drains at a time: {self:?}");
-        let (passing, noted) = (Vec::new(), Vec::new());
+        let (passing, noted) = ((Vec::new(), 0), Vec::new());
         self.drain = Drain::Whole { round: Round::First, passing, noted };
         self.shared = true;
     }
@@ -539,10 +547,11 @@ impl State {
         }
     }
 
-    /// Requests that touch pages of `ranges` are served while others are blocked.
-    pub fn passing_allowed(&mut self, ranges: &[Bytes]) {
+    /// Requests that touch pages of `ranges`, and were blocked with a number below `before`, are
+    /// served while others are blocked.
+    pub fn passing_allowed(&mut self, ranges: &[Bytes], before: u64) {
         if let Drain::Whole { round, passing, .. } = &mut self.drain {
-            *passing = ranges.to_vec();
+            *passing = (ranges.to_vec(), before);
             if planted(Bug::DrainServesAll) {
                 *round = Round::First;
             }

@@ -135,6 +135,27 @@ pub enum DiskModel {
     Flash(Flash),
 }
 
+impl DiskModel {
+    /// The longest time of a read or write of `len` bytes (at most a stripe), and that of a flush,
+    /// on an idle disk of which the first `size` bytes are used.
+    pub fn longest(&self, size: u64, len: u64) -> (Duration, Duration) {
+        match self {
+            DiskModel::Hard(disk) => {
+                let rate = disk.rate(size, false).min(disk.rate(size, true));
+                let transfer = needed(rate, len).max(needed(disk.link, len));
+                let time = disk.overhead + disk.seek(0, size) + disk.revolution + transfer;
+                (time, disk.overhead)
+            }
+            DiskModel::Flash(flash) => {
+                let (read, written) = flash.rate;
+                let latency = flash.latency.0.max(flash.latency.1);
+                let time = latency + needed(read.min(written), len).max(needed(flash.link, len));
+                (time, flash.flush)
+            }
+        }
+    }
+}
+
 /// A request to a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskRequest {
@@ -469,6 +490,24 @@ mod tests {
         }
         assert_eq!(open, 0, "every request completes, once");
         now - begun
+    }
+
+    #[test]
+    fn no_request_of_an_idle_disk_takes_longer_than_the_longest() {
+        let size = 512 * MIB;
+        for model in [DiskModel::Hard(HardDisk::fibre_channel()), DiskModel::Flash(Flash::nvme())] {
+            let (longest, flush) = model.longest(size, 4096);
+            let mut rng = SimRng::new(7);
+            let (mut disk, mut most) = (Mechanics::new(model), Duration::ZERO);
+            for id in 0..2000 {
+                let action = if rng.one_in(2) { DiskAction::Read } else { DiskAction::Write };
+                let at = rng.below(size / 4096) * 4096;
+                most = most.max(run(&mut disk, &[request(id, action, at, 4096)], 1));
+                let flushed = run(&mut disk, &[request(id, DiskAction::Flush, 0, 0)], 1);
+                assert!(flushed <= flush, "{flushed:?}");
+            }
+            assert!(most <= longest && longest < most + most, "{most:?} of {longest:?}");
+        }
     }
 
     fn stream(action: DiskAction, from: u64, depth: usize) -> u64 {

@@ -15,7 +15,7 @@ use types::{Fault, Ino};
 use crate::kernel::Caches;
 use crate::kernel::cache::Snapshot;
 use crate::kernel::calls::{ReadingAhead, Refs};
-use crate::kernel::pages::{Locked, Pages};
+use crate::kernel::pages::{Locked, Page, Pages};
 use crate::kernel::vfs::{AttrReply, Vfs};
 
 /// Most pages that one request fills.
@@ -166,13 +166,14 @@ impl Vfs {
     }
 
     /// One request of a write(2) through pages, under the inode's lock, from `offset` on. Returns
-    /// how far it went, and the result.
+    /// how far it went, whether write-back of a mapping's stores may have carried its bytes
+    /// meanwhile, and the result.
     pub async fn write_pages(
         &self,
         (ino, handle): (Ino, Handle),
         offset: u64,
         data: &[u8],
-    ) -> (u64, Result<(), Fault>) {
+    ) -> (u64, bool, Result<(), Fault>) {
         let pages = self.pages(ino);
         let end = offset + data.len() as u64;
         let grows = end > self.size(ino);
@@ -188,6 +189,8 @@ impl Vfs {
         let flags = WriteFlags::default();
         let written = self.send_write(handle, (offset, buffer, len), flags, &changing).await;
         self.wake().await;
+        let carried = touched.iter().any(|(page, before)| page.times_cleaned() > *before);
+        let touched: Vec<Rc<Page>> = touched.into_iter().map(|(page, _)| page).collect();
         if written.is_err() {
             touched.iter().for_each(|page| page.set_up_to_date(false));
             // Stores of mappings in these pages are lost with it.
@@ -204,7 +207,7 @@ impl Vfs {
         if grows {
             self.cache(|cache| cache.size_changing(ino, -1));
         }
-        (to, written)
+        (to, carried, written)
     }
 
     /// An answer changed the size of a file from `old`. Linux truncates its pages and drops the
@@ -250,12 +253,12 @@ impl Caches {
 }
 
 /// Copies one request's bytes into pages: up to a page that is not up to date, which stays locked.
-/// Returns the pages, the locked one, and how far it went.
+/// Returns the pages, and how often each had been cleaned; the locked one; how far it went.
 async fn copy_in(
     pages: &Pages,
     offset: u64,
     data: &[u8],
-) -> (Vec<Rc<crate::kernel::pages::Page>>, Option<Locked>, u64) {
+) -> (Vec<(Rc<Page>, u64)>, Option<Locked>, u64) {
     let end = offset + data.len() as u64;
     let (mut at, mut touched) = (offset, Vec::new());
     while at < end {
@@ -268,7 +271,7 @@ async fn copy_in(
         if to - at == BLOCK_U64 {
             page.set_up_to_date(true);
         }
-        touched.push(page.clone());
+        touched.push((page.clone(), page.times_cleaned()));
         at = to;
         if !page.is_up_to_date() {
             return (touched, Some(locked), at);

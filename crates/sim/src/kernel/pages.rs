@@ -24,6 +24,8 @@ pub struct Page {
     up_to_date: Cell<bool>,
     /// A mapping stored bytes that the client does not have.
     dirty: Cell<bool>,
+    /// How often it was clean again: sent for write-back, or lost.
+    cleaned: Cell<u64>,
     /// Held during write-back, until the answer.
     pub writing: AsyncMutex,
     /// It no longer belongs to the file.
@@ -53,7 +55,14 @@ impl Page {
 
     /// Sets it dirty after a store, or clean before write-back; returns whether it was dirty.
     pub fn set_dirty(&self, dirty: bool) -> bool {
-        self.dirty.replace(dirty)
+        let before = self.dirty.replace(dirty);
+        self.cleaned.set(self.cleaned.get() + u64::from(before && !dirty));
+        before
+    }
+
+    /// How often it was clean again after a store.
+    pub fn times_cleaned(&self) -> u64 {
+        self.cleaned.get()
     }
 
     /// Sets whether it holds the file's bytes.
@@ -156,6 +165,7 @@ impl Pages {
             bytes: RefCell::new(vec![0; BLOCK]),
             up_to_date: Cell::new(false),
             dirty: Cell::new(false),
+            cleaned: Cell::new(0),
             writing: AsyncMutex::new(),
             dropped: Cell::new(false),
         });
