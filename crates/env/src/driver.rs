@@ -8,6 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use types::{Instant, Timestamp};
@@ -179,6 +180,15 @@ pub(crate) trait Driver {
     }
     /// Connects to a listener of [`Driver::listen_near`]; at once or not at all.
     fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {
+        None
+    }
+    /// Listens on a Unix socket at `path`, in place of what is there; see
+    /// [`crate::Env::listen_at`].
+    fn listen_at(&mut self, _path: &Path) -> io::Result<Handle> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The user of the process at the other end of a Unix socket, when it connected.
+    fn peer_user(&mut self, _socket: &Handle) -> Option<u32> {
         None
     }
     /// Sends what the socket takes without waiting; a driver that cannot know sends nothing.

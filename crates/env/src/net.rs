@@ -137,6 +137,11 @@ impl Stream {
         self.0.env.core().with_driver(|driver| driver.shutdown(&self.0.handle));
     }
 
+    /// The user of the process at the other end when it connected; `None` but for Unix sockets.
+    pub fn peer_user(&self) -> Option<u32> {
+        self.0.env.core().with_driver(|driver| driver.peer_user(&self.0.handle))
+    }
+
     /// The address of the other end.
     pub fn peer(&self) -> String {
         self.0.peer.clone()
