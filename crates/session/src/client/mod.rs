@@ -16,6 +16,7 @@ mod config;
 mod connection;
 mod recovery;
 mod replay_list;
+mod report;
 mod room;
 mod sessions;
 mod silence;
@@ -38,6 +39,7 @@ pub use callers::Shared;
 pub use config::{Config, ConnectError};
 pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
+pub use report::{Awaited, Congestion, SessionReport, Unconfirmed};
 pub use sessions::Sessions;
 
 /// What a session reports to its user. All methods are called on the connection's task and do not
@@ -410,7 +412,7 @@ impl<P: Peer> Session<P> {
         self.note_committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
-            state.replay.keep(pending.request.clone(), reply.clone());
+            state.replay.keep(pending.request.clone(), reply.clone(), pending.sent);
         }
         let long = state.replay.is_long();
         drop(state);
