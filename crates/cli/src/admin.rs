@@ -8,14 +8,20 @@ use proto::frame::{Decoder, Received, encode};
 use proto::mds::{ADMINISTRATOR, Hello, Mds, Message, Op, OpReply, Principal, Request};
 use serde_json::Value;
 
+use crate::control::{self, of_mds};
 use crate::exit::{Failure, Status};
+use crate::registry::{self, Kind, Registration};
 use crate::source::Source;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sends `op` to the first server of `source` that answers.
+/// Sends `op` to the first server of `source` that answers. A server on this host is asked by its
+/// control socket, if that takes such a request: root and the user of the server need nothing else.
 pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
+    if let Some(answer) = ask_here(source, &op) {
+        return answer;
+    }
     let mut reasons = Vec::new();
     for server in &source.servers {
         match connect(server) {
@@ -26,6 +32,24 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
     let text =
         format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
     Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+}
+
+/// Asks a server of `source` on this host; `None`: there is none that can be asked for this.
+fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
+    let question = of_mds::request(op)?;
+    let is_asked = |one: &Registration| {
+        let serves = Source::parse(&one.source).is_ok_and(|served| served.is_same_as(source));
+        one.kind == Kind::Mds && serves
+    };
+    let here = registry::running().into_iter().map(|(_, one)| one).find(is_asked)?;
+    let answer = control::ask(&here.socket?, question);
+    match answer {
+        // It starts or ends just now.
+        Err(failure) if failure.code == Status::Unreachable as u8 => None,
+        Err(failure) => Some(Err(failure)),
+        Ok(Value::Null) => Some(Ok(OpReply::Done {})),
+        Ok(value) => Some(Ok(OpReply::Text { text: value.to_string() })),
+    }
 }
 
 /// The status of the server of `source`.

@@ -54,6 +54,8 @@ pub struct MountOptions {
     pub data: Vec<(PagId, PathBuf)>,
     /// Log file of a client in the background.
     pub log: Option<PathBuf>,
+    /// Path of the control socket, if not the usual one.
+    pub control: Option<PathBuf>,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// With io_uring: entries of each queue at first; more are added while few are free.
@@ -86,6 +88,7 @@ impl Default for MountOptions {
             dirty_max: None,
             data: Vec::new(),
             log: None,
+            control: None,
             transport: Transport::Device,
             entries: None,
             executors: None,
@@ -164,6 +167,7 @@ impl MountOptions {
                 self.dirty_max = Some(dirty.ok_or_else(|| explain("write 1M or more".into()))?);
             }
             "log" => self.log = Some(value.into()),
+            "control" => self.control = Some(value.into()),
             "transport" => {
                 self.transport = match value {
                     "dev" => Transport::Device,
