@@ -591,6 +591,7 @@ pub fn null_mount(
             options: MountOptions::new("null"),
             init,
             notifier: Notifier::new(),
+            requests: fuse::Requests::default(),
             log: crate::tell,
         };
         let fs = NullFs::new(&env);

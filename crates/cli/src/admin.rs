@@ -8,16 +8,21 @@ use serde_json::Value;
 use session::client::{ReadClientKeys, ToolError, ask as ask_one};
 use types::{Duration, Fault};
 
+use crate::control::{self, of_mds};
 use crate::exit::{Failure, Status};
 use crate::keys::{self, KeyOptions};
-use crate::registry;
+use crate::registry::{self, Kind, Registration};
 use crate::source::Source;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sends `op` to the first server of `source` that answers.
+/// Sends `op` to the first server of `source` that answers. A server on this host is asked by its
+/// control socket, if that takes such a request: root and the user of the server need nothing else.
 pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
+    if let Some(answer) = ask_here(source, &op) {
+        return answer;
+    }
     let keys = keys_for(source);
     let description = format!("redbud, pid {}", std::process::id());
     let asked = env::run(DriverKind::Fallback, |env| async move {
@@ -48,7 +53,8 @@ fn keys_for(source: &Source) -> Option<ReadClientKeys> {
         Some(file) => KeyOptions { cluster: Some(file.clone()), ..KeyOptions::default() },
         None => {
             let is_of = |text: &str| Source::parse(text).is_ok_and(|own| own.is_same_as(source));
-            let mut mounts = registry::running().into_iter().map(|(_, mount)| mount);
+            let running = registry::running().into_iter().map(|(_, one)| one);
+            let mut mounts = running.filter(|one| one.kind == Kind::Mount);
             mounts.find(|mount| is_of(&mount.source)).map(|mount| mount.keys).unwrap_or_default()
         }
     };
@@ -75,6 +81,24 @@ fn failure(server: &str, error: ToolError) -> Failure {
             Failure::new(Status::NotPermitted, "RB-MDS-REFUSED", at(fault.text()))
         }
         ToolError::Fault(fault) => Failure::failed("RB-MDS-REFUSED", at(fault.text())),
+    }
+}
+
+/// Asks a server of `source` on this host; `None`: there is none that can be asked for this.
+fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
+    let question = of_mds::request(op)?;
+    let is_asked = |one: &Registration| {
+        let serves = Source::parse(&one.source).is_ok_and(|served| served.is_same_as(source));
+        one.kind == Kind::Mds && serves
+    };
+    let here = registry::running().into_iter().map(|(_, one)| one).find(is_asked)?;
+    let answer = control::ask(&here.socket?, question);
+    match answer {
+        // It starts or ends just now.
+        Err(failure) if failure.code == Status::Unreachable as u8 => None,
+        Err(failure) => Some(Err(failure)),
+        Ok(Value::Null) => Some(Ok(OpReply::Done {})),
+        Ok(value) => Some(Ok(OpReply::Text { text: value.to_string() })),
     }
 }
 

@@ -9,9 +9,14 @@ use types::units::parse_size;
 
 mod journal;
 mod key;
+mod running;
 pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
+};
+pub use running::{
+    ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
+    WhyArgs,
 };
 
 use crate::config::check_cache;
@@ -99,8 +104,14 @@ pub enum Command {
     Mount(MountArgs),
     /// Unmount a file system, and wait until its client has written all dirty data
     Umount(UmountArgs),
-    /// Show the state of the metadata server and of this host's mounts
+    /// Show what is wrong, the metadata server, and what this host's mounts hold and owe
     Status(StatusArgs),
+    /// List, show or evict clients
+    Client(ClientArgs),
+    /// Show what of files and directories is not durable yet
+    Durable(DurableArgs),
+    /// Show what a process or a path waits for, and who holds it
+    Why(WhyArgs),
     /// Show used and free space by data zone
     Df(DfArgs),
     /// Show the layout of files: segments with file offset, length, PAG, address and state
@@ -267,6 +278,10 @@ pub struct MdsArgs {
     /// Size of the cache, 8M or more, instead of the file's
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     pub cache: Option<u64>,
+    /// Path of the control socket [default: /run/redbud/mds-PID.sock; for other users than root
+    /// below $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// Stop when standard input ends (for a parent process that runs the server)
     #[arg(long, hide = true)]
     pub until_eof: bool,
@@ -292,6 +307,8 @@ Options (-o, separated by commas):
   key=FILE           this host's secret key, instead of the one that the cluster's file names
   security=none      use no keys
   log=FILE           log file of the background process
+  control=PATH       control socket (/run/redbud/client-PID.sock; for other users than root
+                     below $XDG_RUNTIME_DIR)
   transport=dev      requests come through /dev/fuse; transport=uring: over io_uring, if
                      /sys/module/fuse/parameters/enable_uring is Y
   entries=N          with transport=uring: initial entries of each queue, up to 64 (8)

@@ -1,9 +1,11 @@
 //! One file for each command.
 
 pub mod bench;
+pub mod client;
 pub mod df;
 pub mod documents;
 pub mod dump;
+pub mod durable;
 pub mod fsck;
 pub mod journal;
 pub mod key;
@@ -17,3 +19,4 @@ pub mod scrub;
 pub mod sim;
 pub mod status;
 pub mod umount;
+pub mod why;

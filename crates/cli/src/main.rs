@@ -14,6 +14,7 @@ mod args;
 mod busy;
 mod commands;
 mod config;
+mod control;
 mod devices;
 mod exit;
 mod helper;
@@ -67,6 +68,9 @@ fn run(command: Command) -> Ended {
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Client(args) => commands::client::run(&args),
+        Command::Durable(args) => commands::durable::run(&args),
+        Command::Why(args) => commands::why::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),

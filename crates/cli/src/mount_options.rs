@@ -57,6 +57,8 @@ pub struct MountOptions {
     pub keys: KeyOptions,
     /// Log file of a client in the background.
     pub log: Option<PathBuf>,
+    /// Path of the control socket, if not the usual one.
+    pub control: Option<PathBuf>,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// With io_uring: entries of each queue at first; more are added while few are free.
@@ -90,6 +92,7 @@ impl Default for MountOptions {
             data: Vec::new(),
             keys: KeyOptions::default(),
             log: None,
+            control: None,
             transport: Transport::Device,
             entries: None,
             executors: None,
@@ -182,6 +185,7 @@ impl MountOptions {
                     return Err(explain(text.into()));
                 }
             },
+            "control" => self.control = Some(value.into()),
             "transport" => {
                 self.transport = match value {
                     "dev" => Transport::Device,

@@ -1,8 +1,10 @@
-//! The clients that run on this host: a locked file for each of them in a runtime directory.
+//! The clients and servers that run on this host: a locked file for each process in a runtime
+//! directory, which names its control socket.
 //!
-//! `umount` finds the process behind a mount here, so that it can wait until
-//! everything is flushed; `status` lists the mounts. The client holds the
-//! file's lock as long as it lives; files without a lock are stale and get removed.
+//! `umount` finds the process behind a mount here, so that it can wait until everything is
+//! flushed. `status` and its kin find the sockets to ask. A process holds the file's lock as long
+//! as it lives. Files without a lock are stale: readers ignore them, and every start and every
+//! reader removes them, with the socket beside them.
 
 use std::fs;
 use std::io::Read;
@@ -14,15 +16,40 @@ use crate::exit::Failure;
 use crate::keys::KeyOptions;
 use crate::lockfile::{self, LockError, LockFile};
 
-/// A client process and what it has mounted.
+/// What a process does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It is the client of a mount.
+    #[default]
+    Mount,
+    /// It is a metadata server.
+    Mds,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Mount => "client",
+            Kind::Mds => "mds",
+        }
+    }
+}
+
+/// A process, and what it serves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Registration {
-    /// The client's process.
+    /// What it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// The process.
     pub pid: u32,
-    /// Mount source.
+    /// Mount source; of a server the one by which its host can mount.
     pub source: String,
-    /// Mount point.
+    /// Mount point; empty for a server.
     pub mount: PathBuf,
+    /// Its control socket; none: it cannot be asked.
+    pub socket: Option<PathBuf>,
     /// Its log file; none: standard error.
     pub log: Option<PathBuf>,
     /// The keys that it uses.
@@ -43,6 +70,10 @@ pub struct Registered {
 impl Registered {
     /// Ends the registration. A process that has the file open can still read what was lost.
     pub fn end(mut self, lost: Option<String>) -> std::io::Result<()> {
+        if let Some(socket) = &self.registration.socket {
+            // It may never have been made.
+            drop(fs::remove_file(socket));
+        }
         if lost.is_some() {
             self.registration.lost = lost;
             self.lock.rewrite(&serde_json::to_string(&self.registration)?)?;
@@ -51,12 +82,19 @@ impl Registered {
     }
 }
 
-/// Registers this process.
+/// Where the control socket of a process is, unless it was given another place.
+pub fn usual_socket(kind: Kind, pid: u32) -> PathBuf {
+    directory().join(format!("{}-{pid}.sock", kind.name()))
+}
+
+/// Registers this process, and removes what killed ones have left.
 pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     let dir = directory();
     let failed = |text: String| Failure::failed("RB-RUNTIME-DIR", text);
     fs::create_dir_all(&dir).map_err(|error| failed(format!("{}: {error}", dir.display())))?;
-    let path = dir.join(format!("client-{}.json", registration.pid));
+    drop(running());
+    let name = format!("{}-{}.json", registration.kind.name(), registration.pid);
+    let path = dir.join(name);
     let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
     match LockFile::take(&path, &text) {
         Ok(lock) => Ok(Registered { lock, registration: registration.clone() }),
@@ -67,7 +105,7 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     }
 }
 
-/// All running clients, each with its file.
+/// All running processes, each with its file.
 pub fn running() -> Vec<(PathBuf, Registration)> {
     let Ok(entries) = fs::read_dir(directory()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -81,8 +119,11 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
                     found.push((path, registration));
                 }
             }
-            // Stale; a new client with this pid would have rewritten and locked it.
-            Ok(None) => drop(fs::remove_file(&path)),
+            // Stale; a new process with this pid would have rewritten and locked it.
+            Ok(None) => {
+                drop(fs::remove_file(path.with_extension("sock")));
+                drop(fs::remove_file(&path));
+            }
             Err(_) => {}
         }
     }
@@ -92,7 +133,7 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
 
 /// The client behind the mount at `path`.
 pub fn behind(path: &Path) -> Option<(PathBuf, Registration)> {
-    running().into_iter().rfind(|(_, registration)| registration.mount == path)
+    running().into_iter().rfind(|(_, one)| one.kind == Kind::Mount && one.mount == path)
 }
 
 /// What the client of an open registration file lost at its end.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::commands::umount;
 use crate::config::Cluster;
 use crate::exit::Failure;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mounted};
+use crate::registry::{self, Kind};
 use crate::source::Source;
 
 /// The cluster's file in the directory of `redbud local`.
@@ -38,15 +39,31 @@ pub fn source(text: &str) -> Result<Source, Failure> {
     Source::parse(text).map(Source::whole).map_err(Failure::usage)
 }
 
+/// Redbud's mounts of this process's namespace.
+pub fn mounts() -> Result<Vec<Mounted>, Failure> {
+    mountinfo::redbud_mounts()
+        .map_err(|error| Failure::failed("RB-MOUNTINFO", format!("/proc/self/mountinfo: {error}")))
+}
+
 /// Every file system mounted on this host, each once.
 pub fn all_mounted() -> Result<Vec<Source>, Failure> {
-    let mounts = mountinfo::redbud_mounts().map_err(|error| {
-        Failure::failed("RB-MOUNTINFO", format!("/proc/self/mountinfo: {error}"))
-    })?;
     let mut sources: Vec<Source> = Vec::new();
-    for source in mounts.iter().filter_map(|mount| Source::parse(&mount.source).ok()) {
+    for source in mounts()?.iter().filter_map(|mount| Source::parse(&mount.source).ok()) {
         let source = source.whole();
         if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    Ok(sources)
+}
+
+/// Every file system that is mounted or served on this host, each once.
+pub fn all_here() -> Result<Vec<Source>, Failure> {
+    let mut sources = all_mounted()?;
+    let running = registry::running().into_iter().map(|(_, one)| one);
+    let servers = running.filter(|one| one.kind == Kind::Mds);
+    for source in servers.filter_map(|one| Source::parse(&one.source).ok()) {
+        if !sources.iter().any(|known| known.is_same_as(&source)) {
             sources.push(source);
         }
     }

@@ -56,6 +56,25 @@ impl From<Fault> for Refusal {
     }
 }
 
+/// What of a file's content is not durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unsaved {
+    /// Bytes of blocks that no device has been given yet.
+    pub dirty_bytes: u64,
+    /// Bytes of blocks that devices are writing.
+    pub in_flight_bytes: u64,
+    /// Changes of the layout that are not sent to the server.
+    pub edits: usize,
+    /// A commit is on its way to the devices and the server.
+    pub committing: bool,
+    /// The server does not have the size or the times.
+    pub attributes: bool,
+    /// A device that has written blocks in place has not been flushed since.
+    pub unflushed: bool,
+    /// Since when; `None` if there is nothing.
+    pub since: Option<Instant>,
+}
+
 /// Requests of the data half to the metadata server. All calls use reserved slots and may be made
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
@@ -135,6 +154,8 @@ pub trait DataHalf: Sized {
     fn has_unreported_loss(&self) -> bool;
     /// Files of which something is dirty, in flight or uncommitted.
     fn unsaved(&self) -> Vec<Ino>;
+    /// Since when the oldest change of a file's content is not committed and stable.
+    fn unsaved_since(&self) -> Option<Instant>;
     /// Bytes accepted and not yet written.
     fn dirty_bytes(&self) -> u64;
     /// Number of launched writes that have not ended.
@@ -233,6 +254,8 @@ pub trait FileContent {
     /// commit that sets it is in progress.
     fn before_times_set(&self) -> impl Future<Output = ()>;
 
+    /// What of it is not durable.
+    fn unsaved(&self) -> Unsaved;
     /// Is nothing dirty, in flight or uncommitted?
     fn is_clean(&self) -> bool;
     /// Is the file clean, and are all writes in place stable?

@@ -49,6 +49,7 @@ impl Client {
             dirty_max: config.dirty_max,
             read_only: config.read_only,
             on_edit: config.on_edit.clone(),
+            waits: core.waits.clone(),
         };
         let (fs, pags) = session.offer();
         if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {

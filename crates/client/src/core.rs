@@ -36,6 +36,7 @@ use crate::locks::Locks;
 use crate::names::CachedName;
 use crate::path_hints::PathHints;
 use crate::rpc::{Call, Events, LostChanges, Rpc, result};
+use crate::waits::{Wait, Waits};
 
 /// Longest TTL that the kernel gets for anything.
 const TTL_MAX: Duration = Duration::from_secs(3600);
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     /// The directory that is mounted.
     pub root: Cell<Ino>,
     pub rpc: Rc<Rpc>,
+    /// For what operations wait inside this client.
+    pub waits: Rc<Waits>,
     data: OnceCell<Rc<DataContext>>,
     pub inodes: Inodes,
     pub handles: Handles,
@@ -122,6 +125,7 @@ impl Core {
             config,
             kernel,
             root: Cell::new(Ino::ROOT),
+            waits: Rc::new(Waits::new(rpc.shared().clone())),
             rpc,
             data: OnceCell::new(),
             inodes: Inodes::default(),
@@ -178,7 +182,7 @@ impl Core {
         if self.rpc.lease_ends() > self.env.now() {
             return Ok(());
         }
-        self.rpc.wait_for_lease().await
+        self.waits.named(&self.env, Wait::Lease, self.rpc.wait_for_lease()).await
     }
 
     /// The TTL, from now on, of what the lease covers.

@@ -27,8 +27,12 @@ mod pages;
 mod path_hints;
 mod ranges;
 mod recall;
+mod report;
 mod rpc;
 mod unanswered;
+mod waits;
+mod why;
 
 pub use api::*;
 pub use client::Client;
+pub use waits::{Named, Wait, Waits};

@@ -72,7 +72,7 @@ impl Rpc {
     }
 
     /// The session in which the inode's requests are made.
-    fn of(&self, ino: Ino) -> Rc<Session<Mds>> {
+    pub fn of(&self, ino: Ino) -> Rc<Session<Mds>> {
         // Without a cluster map each shard has the server of its own number. If the client has met
         // none of that number, the first one says what the inode's number means.
         let server = ServerId(u16::from(ino.shard().0));

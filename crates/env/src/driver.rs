@@ -8,6 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use types::{Instant, Timestamp};
@@ -180,6 +181,11 @@ pub(crate) trait Driver {
     /// Connects to a listener of [`Driver::listen_near`]; at once or not at all.
     fn connect_near(&mut self, _target: &Target) -> Option<(Handle, String)> {
         None
+    }
+    /// Listens on a Unix socket at `path`, in place of what is there; see
+    /// [`crate::Env::listen_at`].
+    fn listen_at(&mut self, _path: &Path) -> io::Result<Handle> {
+        Err(io::ErrorKind::Unsupported.into())
     }
     /// The user of the process at the other end of a connection within this host, as it was when it
     /// connected or began to listen; `None`: the connection is by TCP.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -249,6 +250,14 @@ impl Env {
         let near = || self.core().with_driver(|driver| driver.listen_near(&local));
         let near = self.when_free(until, near).await.unwrap_or_default();
         Ok(Listener::new(self.clone(), handle, near, local))
+    }
+
+    /// Listens for processes of this host on a Unix socket at `path`, which replaces whatever is
+    /// there. Only the user of this process and root can connect; the name stays when the listener
+    /// is gone. `Unsupported` in simulation.
+    pub fn listen_at(&self, path: &Path) -> io::Result<Listener> {
+        let handle = self.core().with_driver(|driver| driver.listen_at(path))?;
+        Ok(Listener::new(self.clone(), handle, None, path.display().to_string()))
     }
 
     async fn when_free<T>(

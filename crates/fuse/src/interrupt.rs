@@ -23,7 +23,7 @@ use std::task::Poll;
 
 use env::sync::{OneReceiver, OneSender, oneshot};
 use env::{Env, FuseChannel};
-use types::{Duration, Fault, HashMap};
+use types::{Duration, Fault, HashMap, Ino, Instant};
 
 use crate::abi::Opcode;
 use crate::decode::{Header, Operation};
@@ -71,6 +71,9 @@ struct WaitingRequest {
     /// The channel for its answer.
     channel: FuseChannel,
     pid: u32,
+    ino: Ino,
+    opcode: u32,
+    since: Instant,
     ending: KilledFate,
     /// Is its caller checked for being killed?
     watched: bool,
@@ -80,10 +83,56 @@ struct WaitingRequest {
 /// A lock request that waits.
 struct LockWait {
     pid: u32,
+    ino: Ino,
+    opcode: u32,
+    /// Since when it waits; `None`: it has only begun.
+    since: Option<Instant>,
     /// Any signal ends it.
     any: bool,
     watched: bool,
     drop: OneSender<()>,
+}
+
+/// A request of the kernel that waits, for people who ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// Its number, under which the file system knows the operation.
+    pub unique: u64,
+    /// The thread that waits, as the kernel reports it.
+    pub pid: u32,
+    /// The inode.
+    pub ino: Ino,
+    /// FUSE's name of the request.
+    pub request: String,
+    /// Since when.
+    pub since: Instant,
+}
+
+/// The requests of a mount that wait. Clones are the same requests.
+#[derive(Clone, Default)]
+pub struct Requests(pub(crate) Rc<Interrupts>);
+
+impl Requests {
+    /// Those that wait now, the longest first.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let request = |opcode| match Opcode::from_u32(opcode) {
+            Some(opcode) => format!("{opcode:?}").to_uppercase(),
+            None => format!("request {opcode}"),
+        };
+        let waiting = self.0.waiting.borrow();
+        let waiting = waiting.iter().filter(|(_, one)| !one.released).map(|(unique, one)| {
+            let (pid, ino, since) = (one.pid, one.ino, one.since);
+            Waiting { unique: *unique, pid, ino, request: request(one.opcode), since }
+        });
+        let taking = self.0.taking.borrow();
+        let taking = taking.iter().filter_map(|(unique, one)| {
+            let (pid, ino, since) = (one.pid, one.ino, one.since?);
+            Some(Waiting { unique: *unique, pid, ino, request: request(one.opcode), since })
+        });
+        let mut all: Vec<Waiting> = waiting.chain(taking).collect();
+        all.sort_by_key(|one| (one.since, one.unique));
+        all
+    }
 }
 
 /// The waiting requests, by their unique numbers.
@@ -111,7 +160,8 @@ impl Interrupts {
         taking: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let (drop, dropped) = oneshot();
-        let entry = LockWait { pid: header.caller.pid, any, watched: false, drop };
+        let (pid, ino, opcode) = (header.caller.pid, header.ino, header.opcode);
+        let entry = LockWait { pid, ino, opcode, since: None, any, watched: false, drop };
         self.taking.borrow_mut().insert(header.unique, entry);
         let _registered = Registered { interrupts: self, unique: header.unique };
         first(taking, dropped).await
@@ -156,6 +206,8 @@ impl<F: Filesystem> Session<F> {
     ) {
         if ending != KilledFate::EndsByItself {
             self.register(env, channel, header, ending);
+        } else if let Some(taking) = self.interrupts.taking.borrow_mut().get_mut(&header.unique) {
+            taking.since = Some(env.now());
         }
         if self.interrupts.take_early(header.unique) {
             self.interrupt(env, header.unique);
@@ -171,8 +223,16 @@ impl<F: Filesystem> Session<F> {
     ) {
         // The kernel reports nothing for a process that exits while it closes its files.
         let watched = header.opcode == Opcode::Flush as u32;
-        let (channel, pid) = (channel.clone(), header.caller.pid);
-        let waiting = WaitingRequest { channel, pid, ending, watched, released: false };
+        let waiting = WaitingRequest {
+            channel: channel.clone(),
+            pid: header.caller.pid,
+            ino: header.ino,
+            opcode: header.opcode,
+            since: env.now(),
+            ending,
+            watched,
+            released: false,
+        };
         self.interrupts.waiting.borrow_mut().insert(header.unique, waiting);
         if watched {
             self.watch(env);

@@ -28,7 +28,10 @@ mod session;
 pub use counters::REQUESTS_XATTR;
 pub use executor_pool::{EXECUTORS_XATTR, executors};
 pub use fs::Filesystem;
+pub use interrupt::{Requests, Waiting};
 pub use mount::{MountOptions, mount, unmount};
-pub use mounted::{ClientMount, MountError, Mounting, mount_and_serve, mount_client};
+pub use mounted::{
+    ClientMount, Introspection, MountError, Mounting, mount_and_serve, mount_client,
+};
 pub use notify::{NotifiableKernel, Notifier, NotifySupport};
 pub use session::{ServeOptions, serve};

@@ -14,6 +14,7 @@ use types::{Duration, Instant};
 
 use crate::fs::{Filesystem, LocalFuture};
 use crate::init::{InitOptions, Negotiated};
+use crate::interrupt::Requests;
 use crate::mount::{MountOptions, become_io_flusher, mount, tune, unmount};
 use crate::notify::Notifier;
 use crate::session::{ServeOptions, serve};
@@ -31,6 +32,14 @@ pub struct ClientMount {
     pub init: InitOptions,
     /// Receives log lines, also those of the client.
     pub log: fn(&str),
+}
+
+/// A mounted client, to be asked what it does.
+pub struct Introspection {
+    /// The client.
+    pub client: Client,
+    /// The requests of the kernel that wait.
+    pub requests: Requests,
 }
 
 /// Why a mount failed.
@@ -68,13 +77,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Connects, mounts, calls `ready` when the mount can be used, and serves until it is unmounted;
 /// then writes everything and ends the session. Signals as in [`mount_and_serve`]. While the
 /// remaining work waits for an unreachable server or a stalled device, any signal after the first
-/// gives it up.
+/// gives it up. `introspect` gets what can be asked of the client from then on, until the end.
 ///
 /// # Errors
 /// Why it could not be mounted or served, or what was lost, as text.
 pub async fn mount_client(
     env: &Env,
     what: ClientMount,
+    introspect: impl FnOnce(Introspection),
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
     let ClientMount { mut config, target, options, init, log } = what;
@@ -84,7 +94,9 @@ pub async fn mount_client(
     let client = Client::connect(env.clone(), config, Rc::new(notifier.clone()))
         .await
         .map_err(MountError::Connect)?;
-    let mounting = Mounting { target, options, init, notifier, log };
+    let requests = Requests::default();
+    introspect(Introspection { client: client.clone(), requests: requests.clone() });
+    let mounting = Mounting { target, options, init, notifier, requests, log };
     let stops = StopSignals::new(env);
     let served = serve_mounted(env, mounting, client.clone(), &stops, ready).await;
     let mut given_up = pin!(give_up(&client, &stops, log));
@@ -162,6 +174,8 @@ pub struct Mounting {
     pub init: InitOptions,
     /// Attached after the negotiation with the kernel.
     pub notifier: Notifier,
+    /// Where the requests that wait can be looked at.
+    pub requests: Requests,
     /// Receives log lines.
     pub log: fn(&str),
 }
@@ -188,7 +202,7 @@ async fn serve_mounted<F: Filesystem>(
     stops: &StopSignals,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
-    let Mounting { target, options, init, notifier, log } = what;
+    let Mounting { target, options, init, notifier, requests, log } = what;
     let channel = mount(&target, &options)
         .and_then(|fd| FuseChannel::new(env, fd))
         .map_err(MountError::Mount)?;
@@ -201,6 +215,7 @@ async fn serve_mounted<F: Filesystem>(
     let options = ServeOptions {
         init,
         notifier,
+        requests,
         ready: Some(Box::new(ready)),
         log: Some(log),
         ..ServeOptions::default()

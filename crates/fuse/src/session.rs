@@ -27,7 +27,7 @@ use crate::errno::Errno;
 use crate::executor_pool::{self, ExecutorPool};
 use crate::fs::Filesystem;
 use crate::init::{InitOptions, Negotiated, negotiate};
-use crate::interrupt::{Interrupts, KilledFate};
+use crate::interrupt::{Interrupts, KilledFate, Requests};
 use crate::locks::RangeOwners;
 use crate::notify::{Notifier, NotifySupport};
 use crate::reply::Answer;
@@ -45,6 +45,8 @@ pub struct ServeOptions {
     pub ready: Option<Ready>,
     /// Receives log lines.
     pub log: Option<fn(&str)>,
+    /// Where the requests that wait can be looked at.
+    pub requests: Requests,
     /// After this number of requests of several threads in a row, all but the first without
     /// waiting, another executor is woken.
     pub wake_after: u32,
@@ -57,6 +59,7 @@ impl Default for ServeOptions {
             notifier: Notifier::default(),
             ready: None,
             log: None,
+            requests: Requests::default(),
             wake_after: executor_pool::BUSY,
         }
     }
@@ -66,7 +69,7 @@ impl Default for ServeOptions {
 pub(crate) struct Session<F> {
     pub(crate) fs: F,
     pub(crate) counters: Counters,
-    pub(crate) interrupts: Interrupts,
+    pub(crate) interrupts: Rc<Interrupts>,
     pub(crate) range_owners: RangeOwners,
     pub(crate) notifier: Notifier,
     pub(crate) pool: ExecutorPool,
@@ -122,7 +125,7 @@ pub async fn serve<F: Filesystem>(
     let session = Rc::new(Session {
         fs,
         counters: Counters::new(),
-        interrupts: Interrupts::default(),
+        interrupts: options.requests.0,
         range_owners: RangeOwners::default(),
         notifier: options.notifier,
         pool: ExecutorPool::new(options.wake_after),

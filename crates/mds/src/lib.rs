@@ -28,11 +28,13 @@
 //! Above the owners, `request` drives a request through its operations (`ops`, `context`), and
 //! `dispatch` reads requests from connections. `upkeep` does the periodic work.
 
+mod administration;
 pub mod config;
 mod context;
 mod dispatch;
 mod error;
 mod eviction;
+mod holders;
 mod introspection;
 mod leases;
 mod locks;
@@ -51,6 +53,7 @@ pub mod status;
 mod uncommitted;
 mod upkeep;
 
+pub use administration::Control;
 pub use config::{Config, Log, PagPlace, SCRUB_RATE};
 pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};

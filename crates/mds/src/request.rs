@@ -17,7 +17,9 @@ use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
 
+use crate::administration;
 use crate::context::{Effects, OpContext, Waited};
+use crate::holders;
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, repeat, space};
@@ -25,7 +27,6 @@ use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
 use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
 use crate::sessions::{Session, SessionState};
-use crate::status;
 use crate::uncommitted::MetaItem;
 
 /// The user and the group without any right but everybody's.
@@ -290,23 +291,12 @@ impl Execution {
         match op {
             Op::Renew {} => Ok(OpReply::Done {}),
             Op::Statfs {} => self.statfs().await,
-            Op::Status {} => {
-                let text = status::collect(&self.server, &self.session.who()).await.to_json();
+            Op::Status {} | Op::Evict { .. } | Op::Scrub { .. } => {
+                administration::execute(&self.server, &self.session.who(), op).await
+            }
+            Op::Why { ino, lock } => {
+                let text = holders::report(&self.server, self.client(), *ino, lock.as_ref());
                 Ok(OpReply::Text { text })
-            }
-            Op::Evict { client } => {
-                if self.server.sessions.get(*client).is_none() {
-                    return Err(Fault::NotFound);
-                }
-                self.server.evictions.evict(*client, "by the administrator").await;
-                Ok(OpReply::Done {})
-            }
-            Op::Scrub { rate } => {
-                match rate {
-                    Some(rate) => self.server.scrubber.request(*rate),
-                    None => self.server.scrubber.cancel(),
-                }
-                Ok(OpReply::Done {})
             }
             Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
                 let commit = commit::Commit {

@@ -7,6 +7,7 @@ use env::{Env, Listener};
 use mfs::Mfs;
 use types::Duration;
 
+use crate::administration::Control;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::introspection::Introspection;
@@ -46,9 +47,19 @@ impl Mds {
         self.listener.local_address()
     }
 
+    /// Name of its file system.
+    pub fn fs_name(&self) -> String {
+        self.server.runtime.identity.name.clone()
+    }
+
     /// Read access to its state, for tests.
     pub fn introspection(&self) -> Introspection {
         Introspection::of(&self.server)
+    }
+
+    /// What its control socket asks.
+    pub fn control(&self) -> Control {
+        Control::of(&self.server)
     }
 
     /// Its state.

@@ -340,6 +340,13 @@ impl LeaseTable {
             .is_some_and(|h| h.seq == recall.seq && !h.recalled.is_empty())
     }
 
+    /// The clients that owe an answer to a recall of rights on `ino`, and these rights.
+    pub fn recalled(&self, ino: Ino) -> Vec<(ClientId, Rights)> {
+        let holders = self.inodes.get(&ino).into_iter().flat_map(|holders| holders.iter());
+        let asked = holders.filter(|holder| !holder.recalled.is_empty());
+        asked.map(|holder| (holder.client, holder.recalled)).collect()
+    }
+
     /// `client` gives up `give` on `ino`, knowing the lease up to `seq`; of `DATA_P` only `range`,
     /// if given. `still_open` answers a recall of `OPEN` and keeps `OPEN`. Returns whether anything
     /// changed.

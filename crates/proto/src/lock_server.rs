@@ -182,6 +182,19 @@ impl LockTable {
         others.into_iter().collect()
     }
 
+    /// The locks that conflict with `lock`, with their owners.
+    pub fn conflicts(&self, ino: Ino, owner: Owner, lock: &Lock) -> Vec<(Owner, Lock)> {
+        let Ok(lock) = normalized(lock) else { return Vec::new() };
+        let conflicting = self.conflicting(ino, owner, &lock);
+        conflicting.map(|entry| (entry.owner, entry.lock.clone())).collect()
+    }
+
+    /// The locks on an inode, with their owners.
+    pub fn held(&self, ino: Ino) -> Vec<(Owner, Lock)> {
+        let held = self.files.get(&ino).map_or(&[][..], |file| &file.held);
+        held.iter().map(|entry| (entry.owner, entry.lock.clone())).collect()
+    }
+
     /// The clients whose locks other clients wait for.
     pub fn awaited(&self) -> Vec<ClientId> {
         let mut clients = BTreeSet::new();

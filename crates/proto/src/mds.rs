@@ -333,6 +333,9 @@ wire_enum! {
         /// limit), unless one runs; `None` aborts the running one (administrator). [`Op::Status`]
         /// reports its progress. Reply `Done`.
         Scrub = 34 { rate: Option<u64>, },
+        /// Who keeps the client from going on at the inode, or from taking `lock` there, as JSON:
+        /// for people. Answered at once. Reply `Text`.
+        Why = 35 { ino: Ino, lock: Option<Lock>, },
     }
 }
 

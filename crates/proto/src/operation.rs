@@ -36,6 +36,7 @@
 //! | Status | Text | session | – | – | always | both | served |
 //! | Evict | Done | session | – | – | – | administrator | waits |
 //! | Scrub | Done | session | – | – | – | administrator | waits |
+//! | Why | Text | session | – | – | always | client | served |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken.
@@ -249,6 +250,9 @@ impl Op {
             Op::Renew {} => anybody(A::Done, R::InSession, Grace::Served),
             Op::Status {} => anybody(A::Text, R::Always, Grace::Served),
             Op::Statfs {} => anybody(A::Statfs, R::Always, Grace::Waits),
+            Op::Why { ino, .. } => {
+                Spec { grace: Grace::Served, ..session(A::Text, one(*ino), R::Always) }
+            }
             Op::Evict { .. } | Op::Scrub { .. } => {
                 Spec { sender: Sender::Administrator, ..session(A::Done, NONE, R::Never) }
             }
@@ -299,7 +303,8 @@ impl Op {
             | Op::Goodbye {}
             | Op::Status {}
             | Op::Evict { .. }
-            | Op::Scrub { .. } => 0,
+            | Op::Scrub { .. }
+            | Op::Why { .. } => 0,
         }
     }
 }

@@ -75,7 +75,8 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Goodbye {}
         | Asked::Status {}
         | Asked::Evict { .. }
-        | Asked::Scrub { .. } => false,
+        | Asked::Scrub { .. }
+        | Asked::Why { .. } => false,
     }
 }
 

@@ -10,6 +10,7 @@ pub mod attr;
 pub mod fault;
 pub mod fs_name;
 pub mod ids;
+pub mod json;
 pub mod limits;
 pub mod map;
 pub mod name;

@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     if !metadata.is_file() {
         return Err(failed("only regular files have a layout".into()));
     }
-    let bytes = attribute(path).map_err(|error| match error {
+    let bytes = attribute(path, ATTRIBUTE).map_err(|error| match error {
         rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
             failed("does not lie in a Redbud mount".into())
         }
@@ -96,11 +96,11 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     Ok(FileLayout::new(path.display().to_string(), metadata.len(), allocated, segments))
 }
 
-/// Reads the attribute; its value may grow between the two calls.
-fn attribute(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
+/// Reads an attribute; its value may grow between the two calls.
+pub fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, rustix::io::Errno> {
     loop {
-        let mut value = vec![0u8; rustix::fs::getxattr(path, ATTRIBUTE, &mut [0u8; 0])? + 4096];
-        match rustix::fs::getxattr(path, ATTRIBUTE, &mut value[..]) {
+        let mut value = vec![0u8; rustix::fs::getxattr(path, name, &mut [0u8; 0])? + 4096];
+        match rustix::fs::getxattr(path, name, &mut value[..]) {
             Ok(length) => {
                 value.truncate(length);
                 return Ok(value);

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io::Read;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -17,9 +18,13 @@ use types::units::human_size;
 use crate::address;
 use crate::args::MdsArgs;
 use crate::config::{Cluster, Zone};
+use crate::control::of_mds;
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
-use crate::{keys, log, notify};
+use crate::keys::{self, KeyOptions};
+use crate::registry::{self, Kind, Registered, Registration};
+use crate::source::Source;
+use crate::{control, log, notify};
 
 /// Open files of the server beside its clients' connections: devices, listeners, the log.
 const OTHER_FILES: u64 = 64;
@@ -36,7 +41,7 @@ pub fn run(args: &MdsArgs) -> Ended {
     if args.until_eof {
         stop_at_end_of_input();
     }
-    env::run(DriverKind::Auto, |env| async move { serve(env, &cluster).await })
+    env::run(DriverKind::Auto, |env| async move { serve(env, &cluster, args).await })
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()
 }
@@ -49,7 +54,7 @@ fn store_failed(path: &str, error: &StoreError) -> Failure {
     failed(with_path(path, error))
 }
 
-async fn serve(env: Env, cluster: &Cluster) -> Ended {
+async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     let path = cluster.metadata.path.display().to_string();
     let disks =
         open_metadata(&env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
@@ -101,6 +106,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         identity.epoch,
         human_size(cache)
     ));
+    let registered = register(&env, &server, args);
     // Polled once first, so that a signal right after the notification stops the server.
     let mut signal = pin!(env.stop_signal());
     let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
@@ -113,9 +119,40 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         log::line(&format!("stopping (signal {signal})"));
         notify::send("STOPPING=1\n");
     };
-    server.run(stop).await.map_err(|error| failed(error.to_string()))?;
+    let served = server.run(stop).await;
+    // A server that cannot remove its registration leaves one that counts as stale.
+    drop(registered.map(|registered| registered.end(None)));
+    served.map_err(|error| failed(error.to_string()))?;
     log::line("stopped; the checkpoint is complete");
     Ok(0)
+}
+
+/// Makes the server known on this host, and opens its control socket. Without either it works, and
+/// administrators ask it over the network.
+fn register(env: &Env, server: &Mds, args: &MdsArgs) -> Option<Registered> {
+    let pid = std::process::id();
+    let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Mds, pid));
+    let socket = std::path::absolute(&socket).unwrap_or(socket);
+    let source = Source {
+        servers: vec![server.address()],
+        fs_name: server.fs_name(),
+        dir: Vec::new(),
+        cluster: None,
+    };
+    let registered = registry::register(&Registration {
+        kind: Kind::Mds,
+        pid,
+        source: source.to_string(),
+        mount: PathBuf::new(),
+        socket: Some(socket.clone()),
+        log: None,
+        keys: KeyOptions::default(),
+        lost: None,
+    });
+    if let Err(error) = control::listen(env, &socket, of_mds::handler(server.control())) {
+        log::line(&format!("no control socket: {}: {error}", socket.display()));
+    }
+    registered.map_err(|failure| log::line(&failure.to_string())).ok()
 }
 
 /// The data zones: their identities from the metadata, their paths from the cluster's file.

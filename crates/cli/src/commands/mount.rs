@@ -7,19 +7,20 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use env::DriverKind;
+use env::{DriverKind, Env};
 use fuse::init::UringEntries;
-use fuse::{ClientMount, MountError};
+use fuse::{ClientMount, Introspection, MountError};
 use rustix::process::{Pid, Signal};
 use types::limits::DIRTY_MAX;
 
 use crate::args::MountArgs;
 use crate::commands::local::{log_since, this_program};
 use crate::commands::umount;
+use crate::control::{self, of_mount};
 use crate::exit::{Ended, Failure, Status, mount as code};
 use crate::mount_options::{MountOptions, Transport};
 use crate::notify::{self, Readiness, ReadyListener};
-use crate::registry::{self, Registration};
+use crate::registry::{self, Kind, Registration};
 use crate::source::Source;
 use crate::zoning::Scan;
 use crate::{keys, log, mountinfo};
@@ -80,10 +81,15 @@ fn follow_parent(parent: Option<i32>) -> Result<(), Failure> {
 
 /// The client itself, until it is unmounted.
 fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
+    let pid = std::process::id();
+    let usual = || registry::usual_socket(Kind::Mount, pid);
+    let socket = options.control.clone().unwrap_or_else(usual);
     let registration = Registration {
-        pid: std::process::id(),
+        kind: Kind::Mount,
+        pid,
         source: source.to_string(),
         mount: mount.to_owned(),
+        socket: Some(std::path::absolute(&socket).unwrap_or(socket)),
         log: options.log.clone(),
         keys: options.keys.clone(),
         lost: None,
@@ -100,10 +106,13 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         },
         log: log::line,
     };
+    let about = registration.clone();
     let ready = || notify::send("READY=1\nSTATUS=mounted\n");
     let executors = options.executors.unwrap_or_else(|| fuse::executors(&what.init));
     let served = env::run_group(DriverKind::Auto, executors, |env| async move {
-        fuse::mount_client(&env, what, ready).await
+        let handle = env.clone();
+        let introspect = |mounted| listen(&handle, &about, mounted);
+        fuse::mount_client(&env, what, introspect, ready).await
     });
     let lost = match &served {
         Ok(Err(MountError::Lost(text))) => Some(text.clone()),
@@ -122,6 +131,15 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         Err(error) => {
             Err(failed(format!("cannot start the I/O driver: {error}")).with_code(code::SYSTEM))
         }
+    }
+}
+
+/// Opens the control socket. Without it the mount works, and cannot be asked.
+fn listen(env: &Env, about: &Registration, mounted: Introspection) {
+    let Some(socket) = &about.socket else { return };
+    let handler = of_mount::handler(about.clone(), mounted);
+    if let Err(error) = control::listen(env, socket, handler) {
+        log::line(&format!("no control socket: {}: {error}", socket.display()));
     }
 }
 

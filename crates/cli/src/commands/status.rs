@@ -1,19 +1,25 @@
-//! `redbud status`: the status of the servers, and the mounts of this host.
+//! `redbud status`: what is wrong; then the servers, and what this host's mounts hold and owe.
+
+pub mod problems;
+pub mod text;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use self::problems::Problem;
 use crate::args::StatusArgs;
+use crate::control::{self, Ask};
 use crate::exit::{Ended, Failure};
-use crate::mountinfo::{self, Mounted};
-use crate::output;
-use crate::registry::{self, Registration};
+use crate::mountinfo::Mounted;
+use crate::registry::{self, Kind, Registration};
 use crate::source::Source;
-use crate::{admin, target};
+use crate::{admin, output, target};
 
 #[derive(Serialize)]
 struct Report {
     version: u32,
+    /// Empty: nothing is wrong.
+    problems: Vec<Problem>,
     filesystems: Vec<FileSystem>,
     mounts: Vec<Mount>,
 }
@@ -34,31 +40,40 @@ struct Mount {
     /// The client's process; null if it is gone or runs elsewhere.
     pid: Option<u32>,
     log: Option<String>,
+    /// What the client says; null if it did not answer.
+    client: Value,
+    /// Why it did not answer.
+    error: Option<String>,
 }
 
 /// Prints the status; fails if a server did not answer.
 pub fn run(args: &StatusArgs) -> Ended {
+    let running: Vec<Registration> = registry::running().into_iter().map(|(_, one)| one).collect();
     let sources = match &args.target {
         Some(text) => vec![target::source(text)?],
-        None => target::all_mounted()?,
+        None => target::all_here()?,
     };
-    let mounts = mountinfo::redbud_mounts().map_err(|error| {
-        Failure::failed("RB-MOUNTINFO", format!("/proc/self/mountinfo: {error}"))
-    })?;
-    let running: Vec<Registration> = registry::running().into_iter().map(|(_, one)| one).collect();
     let is_asked = |mount: &&Mounted| {
         let source = Source::parse(&mount.source).ok();
         args.target.is_none()
             || source.is_some_and(|source| sources.iter().any(|asked| asked.is_same_as(&source)))
     };
-    let mounts: Vec<Mount> =
-        mounts.iter().filter(is_asked).map(|mount| describe_mount(mount, &running)).collect();
+    let mounts: Vec<Mount> = target::mounts()?
+        .iter()
+        .filter(is_asked)
+        .map(|mount| describe_mount(mount, &running))
+        .collect();
     let asked: Vec<(Source, Result<Value, Failure>)> =
         sources.into_iter().map(|source| (source.clone(), admin::status(&source))).collect();
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
-    let report =
-        Report { version: 1, filesystems: asked.into_iter().map(file_system).collect(), mounts };
-    output::print_report(args.output, &report, describe)?;
+    let mut report = Report {
+        version: 1,
+        problems: Vec::new(),
+        filesystems: asked.into_iter().map(file_system).collect(),
+        mounts,
+    };
+    report.problems = problems::find(&report);
+    output::print_report(args.output, &report, text::describe)?;
     Ok(worst.unwrap_or(0))
 }
 
@@ -71,95 +86,20 @@ fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem
 }
 
 fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {
-    let client = running.iter().rfind(|client| client.mount == mount.path);
+    let of_mount = |one: &&Registration| one.kind == Kind::Mount && one.mount == mount.path;
+    let registered = running.iter().rfind(of_mount);
+    let socket = registered.and_then(|client| client.socket.as_ref());
+    let (client, error) = match socket.map(|socket| control::ask(socket, Ask::Status)) {
+        Some(Ok(mut said)) => (said["client"].take(), None),
+        Some(Err(failure)) => (Value::Null, Some(failure.to_string())),
+        None => (Value::Null, None),
+    };
     Mount {
         mount: mount.path.display().to_string(),
         source: mount.source.clone(),
-        pid: client.map(|client| client.pid),
-        log: client.and_then(|client| client.log.as_ref()).map(|log| log.display().to_string()),
-    }
-}
-
-fn describe(report: &Report) -> String {
-    let mut text = String::new();
-    for file_system in &report.filesystems {
-        text += &format!("file system {}\n", file_system.source);
-        match &file_system.error {
-            Some(error) => text += &format!("  server: {error}\n"),
-            None => lines(&mut text, "  ", &file_system.server),
-        }
-    }
-    for mount in &report.mounts {
-        let client = match mount.pid {
-            Some(pid) => format!("client pid {pid}"),
-            None => "no client process (if it died: redbud umount)".to_owned(),
-        };
-        text += &format!("mount {} of {}, {client}\n", mount.mount, mount.source);
-    }
-    if text.is_empty() {
-        text = "no Redbud file system is mounted on this host\n".into();
-    }
-    text
-}
-
-/// Adds `value` as indented lines "key: value"; lists of objects as one line for each.
-fn lines(text: &mut String, indent: &str, value: &Value) {
-    let Value::Object(fields) = value else {
-        *text += &format!("{indent}{}\n", plain(value));
-        return;
-    };
-    for (key, value) in fields.iter().filter(|(key, _)| *key != "version") {
-        match value {
-            Value::Array(items) if items.iter().any(Value::is_object) => {
-                *text += &format!("{indent}{key}:\n");
-                for item in items {
-                    *text += &format!("{indent}  {}\n", plain(item));
-                }
-            }
-            Value::Object(_) => {
-                *text += &format!("{indent}{key}:\n");
-                lines(text, &format!("{indent}  "), value);
-            }
-            _ => *text += &format!("{indent}{key}: {}\n", plain(value)),
-        }
-    }
-}
-
-/// `value` on one line, strings without quotes.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "none".into(),
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Value::Object(fields) => {
-            let field = |(key, value): (&String, &Value)| format!("{key} {}", plain(value));
-            fields.iter().map(field).collect::<Vec<_>>().join(", ")
-        }
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn server_status_prints_as_indented_lines() {
-        let answer: Value = serde_json::from_str(
-            r#"{"version":1,"epoch":3,"clients":[{"id":1,"host":"a"},{"id":2,"host":"b"}],"log":{"used":5}}"#,
-        )
-        .unwrap();
-        let mut text = String::new();
-        lines(&mut text, "  ", &answer);
-        let expected = [
-            "  clients:",
-            "    host a, id 1",
-            "    host b, id 2",
-            "  epoch: 3",
-            "  log:",
-            "    used: 5",
-            "",
-        ];
-        assert_eq!(text, expected.join("\n"));
+        pid: registered.map(|client| client.pid),
+        log: registered.and_then(|one| one.log.as_ref()).map(|log| log.display().to_string()),
+        client,
+        error,
     }
 }

@@ -16,6 +16,7 @@ mod broken;
 mod coherence;
 mod commands;
 mod compare;
+mod control;
 mod damage;
 mod deadlock;
 mod harness;

@@ -68,7 +68,8 @@ impl Core {
             | Op::Goodbye {}
             | Op::Status {}
             | Op::Evict { .. }
-            | Op::Scrub { .. } => {}
+            | Op::Scrub { .. }
+            | Op::Why { .. } => {}
         }
     }
 

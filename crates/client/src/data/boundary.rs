@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo};
-use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Rights, Segment, Uuid};
+use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, Rights, Segment, Uuid};
 
 use super::{DataConfig, DataContext, File};
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::boundary::{DataHalf, FileContent, Rpc};
+use crate::boundary::{DataHalf, FileContent, Rpc, Unsaved};
 
 impl DataHalf for DataContext {
     type File = File;
@@ -55,6 +55,10 @@ impl DataHalf for DataContext {
 
     fn unsaved(&self) -> Vec<Ino> {
         DataContext::unsaved(self)
+    }
+
+    fn unsaved_since(&self) -> Option<Instant> {
+        DataContext::unsaved_since(self)
     }
 
     fn dirty_bytes(&self) -> u64 {
@@ -199,6 +203,10 @@ impl FileContent for File {
 
     fn before_times_set(&self) -> impl Future<Output = ()> {
         File::before_times_set(self)
+    }
+
+    fn unsaved(&self) -> Unsaved {
+        File::unsaved(self)
     }
 
     fn is_clean(&self) -> bool {

@@ -21,7 +21,7 @@ use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
 use types::{
-    Bug, ClientId, Duration, Fault, Ino, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
+    Bug, ClientId, Duration, Fault, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
 };
 
 use super::budget::Budget;
@@ -63,6 +63,8 @@ pub(super) struct Sealed {
     ctime: Option<Timestamp>,
     generation: u64,
     errors: u64,
+    /// Changes that came before it are sealed.
+    begun: Instant,
 }
 
 impl DataContext {
@@ -80,6 +82,7 @@ impl DataContext {
         let ctx = Rc::new(DataContext {
             env: env.clone(),
             rpc,
+            waits: config.waits,
             disks,
             pool: Rc::default(),
             budget: Budget::new(config.dirty_max as u64),
@@ -151,30 +154,9 @@ impl DataContext {
         self.env.timeout(patience, commits).await;
     }
 
-    /// See [`crate::boundary::DataHalf::dirty_bytes`].
-    pub(super) fn dirty_bytes(&self) -> u64 {
-        self.budget.used()
-    }
-
     /// See [`crate::boundary::DataHalf::pool_blocks`].
     pub(super) fn pool_blocks(&self) -> (u64, u64) {
         (self.pool.blocks(), self.pool.tainted())
-    }
-
-    /// See [`crate::boundary::DataHalf::is_settled`].
-    pub(super) fn is_settled(&self) -> bool {
-        self.active.borrow().values().all(|file| file.is_settled())
-    }
-
-    /// See [`crate::boundary::DataHalf::has_unreported_loss`].
-    pub(super) fn has_unreported_loss(&self) -> bool {
-        self.unreported_losses.get() > 0
-    }
-
-    /// See [`crate::boundary::DataHalf::unsaved`].
-    pub(super) fn unsaved(&self) -> Vec<Ino> {
-        let active = self.active.borrow();
-        active.values().filter(|file| !file.is_clean()).map(|file| file.ino).collect()
     }
 
     /// A writer waits for budget: launches everything dirty, unless writes in flight will release
@@ -333,11 +315,12 @@ impl DataContext {
         files: &[Rc<File>],
         purpose: Purpose,
     ) -> Vec<Option<Sealed>> {
+        let begun = self.env.now();
         let errors: Vec<u64> = files.iter().map(|file| file.errors.get()).collect();
         let marks: Vec<u64> = files.iter().map(|file| file.launch_all()).collect();
         let mut sealed = Vec::with_capacity(files.len());
         for ((file, mark), errors) in files.iter().zip(marks).zip(errors) {
-            sealed.push(file.seal(mark, errors).await);
+            sealed.push(file.seal(mark, errors, begun).await);
         }
         for file in files {
             file.sealed_writes_ended().await;
@@ -354,10 +337,11 @@ impl DataContext {
         purpose: Purpose,
     ) -> Vec<Result<(), Fault>> {
         let results = self.send(files, sealed, purpose).await;
-        for file in files {
+        for ((file, sealed), result) in files.iter().zip(sealed).zip(&results) {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
             state.inline_answered();
+            state.note_saved(sealed.as_ref().filter(|_| result.is_ok()).map(|s| s.begun));
             let settled = state.is_settled() && !state.queued;
             if settled {
                 state.writes = 0;
@@ -588,11 +572,17 @@ async fn drain_queue(env: Env, weak: Weak<DataContext>) {
 impl File {
     /// Puts the file into the commit queue.
     pub(super) fn enqueue(self: &Rc<Self>) {
+        let state = &mut *self.state.borrow_mut();
         if self.detached.get() {
-            return self.state.borrow_mut().abandon();
+            return state.abandon();
         }
-        if !std::mem::replace(&mut self.state.borrow_mut().queued, true) {
-            self.ctx.push(self.clone(), self.ctx.env.now() + COMMIT_AGE);
+        if state.queued && state.unsaved_since.is_some() {
+            return;
+        }
+        let now = self.ctx.env.now();
+        state.unsaved_since.get_or_insert(now);
+        if !std::mem::replace(&mut state.queued, true) {
+            self.ctx.push(self.clone(), now + COMMIT_AGE);
         }
     }
 
@@ -679,7 +669,7 @@ impl File {
 
     /// Waits until every dirty run with a sequence number below `mark` is launched, and seals the
     /// commit. `None`: the file is paused.
-    async fn seal(&self, mark: u64, errors: u64) -> Option<Sealed> {
+    async fn seal(&self, mark: u64, errors: u64, begun: Instant) -> Option<Sealed> {
         loop {
             let changed = self.changed.notified();
             {
@@ -704,6 +694,7 @@ impl File {
                         ctime: state.ctime,
                         generation: state.generation,
                         errors,
+                        begun,
                     });
                 }
             }

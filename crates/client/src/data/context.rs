@@ -17,6 +17,7 @@ use super::pool::Pool;
 use super::sync_groups::{Devices, Syncs};
 use crate::api::{Edited, OnEdit};
 use crate::boundary::Rpc;
+use crate::waits::Waits;
 
 /// Until a file whose commit failed is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
@@ -47,6 +48,7 @@ pub(super) struct QueuedFile {
 pub struct DataContext {
     pub(super) env: Env,
     pub(super) rpc: Rc<dyn Rpc>,
+    pub(super) waits: Rc<Waits>,
     pub(super) disks: Disks,
     pub(super) pool: Rc<Pool>,
     pub(super) budget: Rc<Budget>,

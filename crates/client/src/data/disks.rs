@@ -20,6 +20,7 @@ use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 use super::device::{DataDevice, Watch};
 use super::device_open::{Opening, zone_names};
 use crate::api::OnEdit;
+use crate::waits::Waits;
 
 /// Settings for the data devices.
 #[derive(Clone)]
@@ -32,6 +33,8 @@ pub struct DataConfig {
     pub read_only: bool,
     /// Called whenever content changes.
     pub on_edit: Option<OnEdit>,
+    /// Where operations name their waits.
+    pub waits: Rc<Waits>,
 }
 
 /// One data zone: a slice of a device.

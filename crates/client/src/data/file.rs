@@ -29,6 +29,7 @@ use super::context::DataContext;
 use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
+use crate::waits::Wait;
 
 /// Accepted bytes that no device has been given yet: whole blocks.
 pub(super) struct DirtyRun {
@@ -120,6 +121,8 @@ pub(super) struct FileState {
     pub stamps: BTreeMap<PagId, (u64, u64)>,
     /// Since when there are stamps; meaningless while there are none.
     pub stamped_since: Instant,
+    /// Since when the file has changes that are not committed; `None` while it has none.
+    pub unsaved_since: Option<Instant>,
     pub committing: bool,
     /// Writes accepted since the last fsync, or since the file was clean.
     pub writes: u32,
@@ -370,6 +373,7 @@ impl File {
                 sealed_flights: 0,
                 stamps: BTreeMap::new(),
                 stamped_since: Instant::default(),
+                unsaved_since: None,
                 committing: false,
                 writes: 0,
                 alone: false,
@@ -622,7 +626,8 @@ impl File {
             if from >= to {
                 return Ok(());
             }
-            let part = self.ctx.rpc.layout(self.ino, FileBlock(from)).await;
+            let asked = self.ctx.rpc.layout(self.ino, FileBlock(from));
+            let part = self.ctx.waits.named(&self.ctx.env, Wait::Layout(self.ino), asked).await;
             let mut state = self.state.borrow_mut();
             if state.generation != generation {
                 return Err(Fault::Evicted);
@@ -753,6 +758,7 @@ impl FileState {
         self.loaded.clear();
         self.unsettled.clear();
         self.stamps.clear();
+        self.unsaved_since = None;
         self.mtime = None;
         self.ctime = None;
         self.size = self.server_size;

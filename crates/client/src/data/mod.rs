@@ -22,6 +22,7 @@ mod device_open;
 mod device_state;
 mod device_watch;
 mod disks;
+mod durability;
 mod file;
 mod grants;
 mod inline;

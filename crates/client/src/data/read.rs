@@ -12,6 +12,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 
 use super::file::{File, FileState, blocks_of};
 use crate::api::{ReadData, ReadPart, Whence};
+use crate::waits::Wait;
 
 /// Registers a range of blocks for as long as a device reads them.
 pub(super) struct ReadGuard {
@@ -173,20 +174,21 @@ impl File {
                     let disk = self.ctx.disks.get(pag)?.clone();
                     let buf = IoBuf::unspecified(blocks as usize * BLOCK);
                     if devices == 1 {
-                        let (result, buf) = disk.read(addr, buf).await;
+                        let read = disk.read(addr, buf);
+                        let (result, buf) = self.ctx.waits.named(env, Wait::Read(pag), read).await;
                         result?;
                         out.push(Some(buf));
                     } else {
                         let read = env.spawn_join(async move { disk.read(addr, buf).await });
-                        reads.push((out.len(), read));
+                        reads.push((out.len(), pag, read));
                         out.push(None);
                     }
                 }
             }
         }
         let mut failed = None;
-        for (index, read) in reads {
-            let (result, buf) = read.await;
+        for (index, pag, read) in reads {
+            let (result, buf) = self.ctx.waits.named(env, Wait::Read(pag), read).await;
             failed = failed.or(result.err());
             out[index] = Some(buf);
         }

@@ -19,6 +19,7 @@ use super::context::DataContext;
 use super::file::File;
 use super::grants::Transfer;
 use super::pool::{PoolRun, Reservation, to_wire};
+use crate::waits::Wait;
 
 /// Largest number of blocks asked for in advance: 256 MiB.
 const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
@@ -55,6 +56,7 @@ impl DataContext {
             self.prefetch();
             return Ok(reserved);
         }
+        let _named = self.waits.begin(&self.env, Wait::Space);
         space.waiting.set(space.waiting.get() + 1);
         let _waiter = Waiter(&space.waiting);
         let _turn = space.fifo.lock().await;

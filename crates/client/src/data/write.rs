@@ -23,6 +23,7 @@ use super::launch::RUN_BLOCKS;
 use super::pool::Reservation;
 use super::segments::Mapped;
 use crate::api::Edited;
+use crate::waits::Wait;
 
 /// A write of at least so many bytes goes to the device at once, without a copy.
 const DIRECT_MIN: usize = 128 << 10;
@@ -169,10 +170,16 @@ impl File {
     /// writer to a file on it waits for the device when it has enough.
     async fn claim(&self, bytes: u64) -> Claim {
         let budget = &self.ctx.budget;
-        while self.state.borrow().is_stuck(&self.ctx.disks, budget.silent_share()) {
-            self.ctx.env.sleep(STUCK_POLL).await;
+        let (env, waits) = (&self.ctx.env, &self.ctx.waits);
+        let is_stuck = || self.state.borrow().is_stuck(&self.ctx.disks, budget.silent_share());
+        if is_stuck() {
+            let _stuck = waits.begin(env, Wait::Stuck(self.ino));
+            while is_stuck() {
+                env.sleep(STUCK_POLL).await;
+            }
         }
-        budget.claim(bytes, || self.ctx.launch_for_room()).await
+        let room = budget.claim(bytes, || self.ctx.launch_for_room());
+        waits.named(env, Wait::DirtyRoom, room).await
     }
 
     /// Makes the mappings of these blocks known. Fails with `Io` if one is to be overwritten in
@@ -294,7 +301,9 @@ impl File {
             Some(mapped) if mapped.written => {
                 self.ctx.wait_for_lease().await?;
                 let disk = self.ctx.disks.get(mapped.pag)?.clone();
-                let (result, buf) = disk.read(mapped.addr, buf).await;
+                let read = disk.read(mapped.addr, buf);
+                let wait = Wait::Read(mapped.pag);
+                let (result, buf) = self.ctx.waits.named(&self.ctx.env, wait, read).await;
                 result?;
                 buf
             }

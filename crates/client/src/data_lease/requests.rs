@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
 use crate::ranges::pages_touched;
 use crate::rpc::{Call, result};
+use crate::waits::Wait;
 
 impl Core {
     /// The kernel drops all pages that bytes `[from, to)` touch. May wait until they are unlocked.
@@ -168,7 +169,7 @@ impl Core {
                 continue;
             }
             blocked.get_or_insert_with(|| Blocked::new(&data_lease, locked));
-            changed.await;
+            self.waits.named(&self.env, Wait::Content(inode.ino), changed).await;
         }
     }
 
@@ -198,7 +199,7 @@ impl Core {
                 self.env.sleep(RETRY).await;
                 continue;
             }
-            changed.await;
+            self.waits.named(&self.env, Wait::Content(inode.ino), changed).await;
         }
     }
 

@@ -16,6 +16,7 @@ use crate::handles::OpenFile;
 use crate::inode::Inode;
 use crate::pages::Overwrite;
 use crate::ranges::{intersect, subtract};
+use crate::waits::Wait;
 
 /// Most bytes that one `copy_range` copies: the caller asks again for more.
 const COPY_MAX: u64 = 16 << 20;
@@ -504,6 +505,11 @@ impl Core {
 
     /// Makes data, commit and names of a file durable.
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
+        let durable = self.now_durable(inode, datasync);
+        self.waits.named(&self.env, Wait::Sync(inode.ino), durable).await
+    }
+
+    async fn now_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         if let Some(data_lease) = inode.data_lease()
             && data_lease.file.fsync(datasync).await?
             && self.rpc.is_single()

@@ -12,11 +12,13 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::locks::LockUndo;
 use crate::rpc::{Call, done, result};
+use crate::waits::Wait;
 
 /// A waiter asks again after this time even without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-fn wire(lock: LockRequest) -> Lock {
+/// The lock as the server knows it.
+pub(crate) fn wire(lock: LockRequest) -> Lock {
     let LockRequest { flock, owner, pid, exclusive, start, end } = lock;
     Lock { flock, owner, pid, exclusive: exclusive.unwrap_or(false), start, end }
 }
@@ -59,6 +61,7 @@ impl Client {
         }
         let waiter = core.locks.waiter(ino, lock.owner);
         let mut waiting = LockWait { core, ino, lock, waiter, queued: false };
+        let mut named = None;
         loop {
             let freed = waiting.waiter.notified();
             match core.clone().try_lock(ino, lock, wait).await {
@@ -68,6 +71,7 @@ impl Client {
                     return other;
                 }
             }
+            named.get_or_insert_with(|| core.waits.begin(&core.env, Wait::Lock(ino, lock)));
             let _ = core.env.timeout(POLL_INTERVAL, freed).await;
         }
     }

@@ -2,7 +2,7 @@
 
 mod io;
 mod listing;
-mod lock;
+pub(crate) mod lock;
 mod lookup;
 mod modify;
 pub(crate) mod open;

@@ -15,6 +15,7 @@ use crate::data_lease::Service;
 use crate::handles::OpenFile;
 use crate::inode::{Inode, InodePin};
 use crate::rpc::{Call, result};
+use crate::waits::Wait;
 
 /// Rights to acquire with a file that is created and opened.
 pub(crate) const WANT_NEW: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
@@ -253,7 +254,7 @@ impl Core {
         loop {
             let removing = self.removing.borrow().get(&inode.ino).map(|r| r.ended.notified());
             let Some(removing) = removing else { break };
-            removing.await;
+            self.waits.named(&self.env, Wait::Removal(inode.ino), removing).await;
         }
         let mut count = OpenCount::new(self, inode);
         let _opening = if flags.read_write() && inode.kind() == FileKind::Regular {

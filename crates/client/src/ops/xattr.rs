@@ -5,31 +5,58 @@ use std::rc::Rc;
 
 use proto::mds::{Op, OpReply};
 use proto::wire::Bytes;
+use types::json::Json;
 use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use types::{Fault, FileKind, Ino, Rights, Segment, SegmentState};
 
-use crate::api::{Caller, DeviceStatus};
+use crate::api::Caller;
 use crate::boundary::FileContent;
 use crate::client::Client;
 use crate::data_lease::Service;
 use crate::inode::{CAPABILITY, Inode, Xattrs};
+use crate::report::add_device;
 use crate::rpc::{Call, result};
 
-/// The layout of a regular file, as JSON text.
-const LAYOUT: &[u8] = b"user.redbud.layout";
-/// The data devices as this mount sees them, as JSON text: an attribute of the mounted directory.
-const DEVICES: &[u8] = b"user.redbud.devices";
+/// Attributes that the client makes up, as JSON text. No list of names has them.
+const VIRTUAL: [(&[u8], Virtual); 3] = [
+    (b"redbud.layout", Virtual::Layout),
+    (b"redbud.devices", Virtual::Devices),
+    (b"redbud.durable", Virtual::Durable),
+];
 /// Prefixes of the attributes that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
 /// Prefixes of the attributes that `ls -l` asks for on every entry.
 const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
 
+/// An attribute that the client makes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Virtual {
+    /// The layout of a regular file.
+    Layout,
+    /// The data devices as this mount sees them: an attribute of the mounted directory.
+    Devices,
+    /// What of the inode is not durable.
+    Durable,
+}
+
+impl Virtual {
+    /// By its name, with `user.` or without.
+    fn named(name: &[u8]) -> Option<Virtual> {
+        let name = name.strip_prefix(b"user.").unwrap_or(name);
+        VIRTUAL.iter().find(|(own, _)| *own == name).map(|(_, one)| *one)
+    }
+}
+
 impl Client {
     /// An extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
-        if name == DEVICES && ino == self.root() {
-            return Ok(self.devices_json().into_bytes());
+        match Virtual::named(name) {
+            Some(Virtual::Devices) if ino == self.root() => {
+                return Ok(self.devices_json().into_bytes());
+            }
+            Some(Virtual::Durable) => return Ok(self.durable_json(ino).into_bytes()),
+            _ => {}
         }
         self.or_last_known(ino, self.getxattr_online(ino, name), |_| {
             // An application may rely on changes of other attributes.
@@ -47,7 +74,7 @@ impl Client {
         let core = &self.core;
         core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        if name == LAYOUT {
+        if Virtual::named(name) == Some(Virtual::Layout) {
             return self.layout(&inode).await;
         }
         let known = if core.attr_cache_valid(&inode) { inode.xattrs() } else { Xattrs::Unknown };
@@ -83,7 +110,7 @@ impl Client {
         kill_setgid: bool,
     ) -> Result<(), Fault> {
         self.core.check_writable()?;
-        if name == LAYOUT || name == DEVICES {
+        if Virtual::named(name).is_some() {
             return Err(Fault::NotPermitted);
         }
         if name.is_empty() || name.len() > XATTR_NAME_MAX {
@@ -149,8 +176,14 @@ impl Client {
     }
 
     fn devices_json(&self) -> String {
-        let devices = self.devices();
-        format!("[{}]", devices.iter().map(device_json).collect::<Vec<_>>().join(","))
+        let mut out = Json::default();
+        out.open('[');
+        for device in self.devices() {
+            out.item();
+            add_device(&mut out, &device);
+        }
+        out.close(']');
+        out.into_text()
     }
 
     async fn layout(&self, inode: &Rc<Inode>) -> Result<Vec<u8>, Fault> {
@@ -170,27 +203,6 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
         return false;
     }
     known.excludes(name)
-}
-
-fn device_json(device: &DeviceStatus) -> String {
-    let DeviceStatus { zone, path, state, since, why } = device;
-    let millis = since.as_millis();
-    let (path, why) = (quoted(path), quoted(why));
-    format!(r#"{{"zone":{zone},"path":{path},"state":"{state}","since_ms":{millis},"why":{why}}}"#)
-}
-
-/// As a JSON string.
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            // Writing to a String cannot fail.
-            c if (c as u32) < 0x20 => _ = write!(out, "\\u{:04x}", c as u32),
-            c => out.push(c),
-        }
-    }
-    out + "\""
 }
 
 /// The segments of a layout: file offset, length and device offset in bytes; before them the inline
@@ -223,7 +235,7 @@ fn layout_json(inline: usize, segments: &[Segment]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Duration, FileBlock, PagBlock, PagId};
+    use types::{FileBlock, PagBlock, PagId};
 
     #[test]
     fn layout_json_is_in_bytes() {
@@ -239,20 +251,6 @@ mod tests {
         assert_eq!(layout_json(0, &[]), "[]");
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
         assert_eq!(layout_json(70, &[segment]), format!("[{inline},{one}]"));
-    }
-
-    #[test]
-    fn device_json_is_escaped() {
-        let device = DeviceStatus {
-            zone: PagId(2),
-            path: "/dev/a\"b".into(),
-            state: "absent",
-            since: Duration::from_millis(1500),
-            why: "gone\n".into(),
-        };
-        let expected =
-            r#"{"zone":2,"path":"/dev/a\"b","state":"absent","since_ms":1500,"why":"gone\u000a"}"#;
-        assert_eq!(device_json(&device), expected);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use types::{HashMap, Instant, Timestamp};
@@ -298,6 +299,10 @@ impl Driver for Fallback {
         let socket = near::connect(address, true)?;
         let peer = sys::peer_name(&socket);
         Some((Handle::Fd(Arc::new(socket)), peer))
+    }
+
+    fn listen_at(&mut self, path: &Path) -> io::Result<Handle> {
+        near::listen_at(path, true).map(|socket| Handle::Fd(Arc::new(socket)))
     }
 
     fn send_now(&mut self, socket: &Handle, bytes: &[u8]) -> io::Result<usize> {

@@ -1,8 +1,8 @@
-//! Unix sockets beside TCP ones, for peers on the same host.
+//! Unix sockets for peers on the same host: beside TCP ones, and at paths.
 //!
 //! Invariants:
-//! - the name of such a socket contains the address that its listener has by TCP; it is in the
-//!   abstract namespace, which ends with the network namespace and with the process;
+//! - the name of a socket beside a TCP one contains the address that its listener has by TCP; it is
+//!   in the abstract namespace, which ends with the network namespace and with the process;
 //! - a client uses such a peer only if it runs as root or as the user of this process. Any process
 //!   may take the name, as it may take a port;
 //! - on any error here, the connection uses TCP.
@@ -10,6 +10,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 use super::sys;
 
@@ -20,7 +21,7 @@ pub(crate) const BACKLOG: i32 = 32_768;
 /// Listens beside the TCP address `local`, as the kernel wrote it.
 pub(crate) fn listen(local: &str, nonblocking: bool) -> io::Result<OwnedFd> {
     let socket = sys::unix_socket(nonblocking)?;
-    let name = sys::AbstractName::new(&name_of(local))?;
+    let name = sys::UnixName::hidden(&name_of(local))?;
     // SAFETY: the name lives across the call and has the length given.
     sys::check(unsafe { libc::bind(socket.as_raw_fd(), name.pointer(), name.len) })?;
     // SAFETY: takes no pointers.
@@ -33,7 +34,7 @@ pub(crate) fn listen(local: &str, nonblocking: bool) -> io::Result<OwnedFd> {
 pub(crate) fn connect(target: &SocketAddr, nonblocking: bool) -> Option<OwnedFd> {
     names(target).iter().find_map(|name| {
         let socket = sys::unix_socket(true).ok()?;
-        let name = sys::AbstractName::new(name).ok()?;
+        let name = sys::UnixName::hidden(name).ok()?;
         // SAFETY: the name lives across the call and has the length given.
         sys::check(unsafe { libc::connect(socket.as_raw_fd(), name.pointer(), name.len) }).ok()?;
         let peer = sys::peer_process(&socket)?;
@@ -43,6 +44,33 @@ pub(crate) fn connect(target: &SocketAddr, nonblocking: bool) -> Option<OwnedFd>
         sys::set_nonblocking(socket.as_raw_fd(), nonblocking).ok()?;
         Some(socket)
     })
+}
+
+/// Listens at `path` of the file system, in place of whatever is there, for processes of the user
+/// of this one and of root. Nobody ever finds the name without a listener behind it.
+pub(crate) fn listen_at(path: &Path, nonblocking: bool) -> io::Result<OwnedFd> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The name of a socket has few bytes: the directory is named by its descriptor.
+    let dir = std::fs::File::open(dir)?;
+    let place = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
+    let mut new = name.to_owned();
+    new.push(".new");
+    let (path, new) = (place.join(name), place.join(new));
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = sys::unix_socket(nonblocking)?;
+    // SAFETY: takes no pointers. The mode of the socket becomes that of its name.
+    sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), 0o600) })?;
+    let name = sys::UnixName::at(&new)?;
+    // SAFETY: the name lives across the call and has the length given.
+    sys::check(unsafe { libc::bind(socket.as_raw_fd(), name.pointer(), name.len) })?;
+    // SAFETY: takes no pointers.
+    sys::check(unsafe { libc::listen(socket.as_raw_fd(), 16) })?;
+    std::fs::rename(&new, &path)?;
+    Ok(socket)
 }
 
 fn name_of(address: &str) -> String {

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -319,6 +320,10 @@ impl Driver for Ring {
         let socket = near::connect(address, false)?;
         let peer = sys::peer_name(&socket);
         Some((Handle::Fd(Arc::new(socket)), peer))
+    }
+
+    fn listen_at(&mut self, path: &Path) -> io::Result<Handle> {
+        near::listen_at(path, false).map(|socket| Handle::Fd(Arc::new(socket)))
     }
 
     fn send_now(&mut self, socket: &Handle, bytes: &[u8]) -> io::Result<usize> {

@@ -4,6 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use types::{Instant, Timestamp};
 
@@ -199,25 +201,36 @@ pub(crate) fn unix_socket(nonblocking: bool) -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0) })
 }
 
-/// A name in the abstract namespace, in the form the kernel takes.
-pub(crate) struct AbstractName {
+/// The name of a Unix socket, in the form the kernel takes.
+pub(crate) struct UnixName {
     address: libc::sockaddr_un,
     pub(crate) len: libc::socklen_t,
 }
 
-impl AbstractName {
-    pub(crate) fn new(name: &str) -> io::Result<AbstractName> {
+impl UnixName {
+    /// A name in the abstract namespace.
+    pub(crate) fn hidden(name: &str) -> io::Result<UnixName> {
+        // The first byte is zero: that makes it abstract.
+        UnixName::new(1, name.as_bytes())
+    }
+
+    /// A path of the file system.
+    pub(crate) fn at(path: &Path) -> io::Result<UnixName> {
+        UnixName::new(0, path.as_os_str().as_bytes())
+    }
+
+    fn new(start: usize, name: &[u8]) -> io::Result<UnixName> {
         // SAFETY: all-zero is a valid sockaddr_un.
         let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        // The first byte is zero: that makes it abstract.
-        let place = address.sun_path.get_mut(1..1 + name.len());
+        let end = start + name.len();
+        let place = address.sun_path.get_mut(start..end);
         let place = place.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        for (to, from) in place.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
+        for (to, from) in place.iter_mut().zip(name) {
+            *to = *from as libc::c_char;
         }
-        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-        Ok(AbstractName { address, len: len as libc::socklen_t })
+        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + end;
+        Ok(UnixName { address, len: len as libc::socklen_t })
     }
 
     pub(crate) fn pointer(&self) -> *const libc::sockaddr {

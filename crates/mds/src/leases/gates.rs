@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Permit};
-use types::{HashMap, Ino};
+use types::{ClientId, HashMap, Ino, Instant};
 
 /// The gate of renames that move a directory to another directory. It comes before every inode's.
 pub const RENAME_GATE: Ino = Ino::NONE;
@@ -21,6 +21,8 @@ pub const RENAME_GATE: Ino = Ino::NONE;
 struct Gate {
     lock: AsyncMutex,
     users: usize,
+    /// Whose operation holds it, and since when that waits.
+    holder: Option<(ClientId, Instant)>,
 }
 
 /// All gates.
@@ -44,8 +46,14 @@ impl Gates {
         gates.contains_key(&ino)
     }
 
-    /// Takes the gates of `inos`, one after the other in order.
-    pub async fn enter(&self, mut inos: Vec<Ino>) -> HeldGates {
+    /// Whose operation holds the gate of `ino`, and since when that waits.
+    pub fn holder(&self, ino: Ino) -> Option<(ClientId, Instant)> {
+        self.0.borrow().get(&ino)?.holder
+    }
+
+    /// Takes the gates of `inos`, one after the other in order, for an operation of `by`: a client,
+    /// and the time at which it began to wait.
+    pub async fn enter(&self, mut inos: Vec<Ino>, by: (ClientId, Instant)) -> HeldGates {
         inos.sort_unstable();
         inos.dedup();
         let mut held = HeldGates { gates: self.clone(), inos: Vec::new(), permits: Vec::new() };
@@ -59,6 +67,9 @@ impl Gates {
             // Counted before the wait, so that dropping the future uncounts it too.
             held.inos.push(ino);
             held.permits.push(lock.lock().await);
+            if let Some(gate) = self.0.borrow_mut().get_mut(&ino) {
+                gate.holder = Some(by);
+            }
         }
         held
     }
@@ -83,6 +94,8 @@ impl Drop for HeldGates {
         for ino in &self.inos {
             if let Some(gate) = gates.get_mut(ino) {
                 gate.users -= 1;
+                // The next one enters itself when it has the lock.
+                gate.holder = None;
                 if gate.users == 0 {
                     gates.remove(ino);
                 }

@@ -109,6 +109,11 @@ impl Leases {
         self.gates.is_closed(ino, own)
     }
 
+    /// Whose operation holds the gate of `ino`, and since when that waits.
+    pub fn gate_holder(&self, ino: Ino) -> Option<(ClientId, Instant)> {
+        self.gates.holder(ino)
+    }
+
     /// Number of gates in use.
     pub fn gates_in_use(&self) -> usize {
         self.gates.len()

@@ -40,7 +40,8 @@ pub async fn recall(
     let runtime = &leases.runtime;
     let asked = runtime.env.now();
     let mut hands_over = false;
-    let gates = leases.gates.enter(needs.iter().map(|need| need.ino).collect()).await;
+    let inos = needs.iter().map(|need| need.ino).collect();
+    let gates = leases.gates.enter(inos, (client, asked)).await;
     for need in needs.iter().filter(|need| !need.take.is_empty()) {
         let mut table = leases.table.borrow_mut();
         let mut recalls = table.recall(client, need.ino, need.take);

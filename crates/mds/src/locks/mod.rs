@@ -94,6 +94,16 @@ impl Locks {
         self.table.borrow().holders(ino, owner, lock)
     }
 
+    /// The locks that keep the owner from taking this one.
+    pub fn conflicts(&self, ino: Ino, owner: Owner, lock: &Lock) -> Vec<(Owner, Lock)> {
+        self.table.borrow().conflicts(ino, owner, lock)
+    }
+
+    /// The locks on an inode.
+    pub fn held(&self, ino: Ino) -> Vec<(Owner, Lock)> {
+        self.table.borrow().held(ino)
+    }
+
     /// The clients that hold a lock for which others wait.
     pub fn awaited(&self) -> Vec<ClientId> {
         self.table.borrow().awaited()

@@ -107,6 +107,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Goodbye {}
         | Op::Status {}
         | Op::Evict { .. }
-        | Op::Scrub { .. } => Err(Fault::Unsupported.into()),
+        | Op::Scrub { .. }
+        | Op::Why { .. } => Err(Fault::Unsupported.into()),
     }
 }

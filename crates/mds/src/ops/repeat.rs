@@ -80,7 +80,8 @@ pub fn reply(
         | Op::Goodbye {}
         | Op::Status {}
         | Op::Evict { .. }
-        | Op::Scrub { .. } => return Err(protocol),
+        | Op::Scrub { .. }
+        | Op::Why { .. } => return Err(protocol),
     })
 }
 

@@ -1,6 +1,6 @@
 //! The JSON of the server's status.
 
-use std::fmt::Write;
+use types::json::Json;
 
 use super::{ScrubStatus, Status};
 
@@ -56,8 +56,7 @@ impl Status {
             out.number("locks", client.locks);
             out.number("pool_blocks", client.pool_blocks);
             out.number("requests", client.requests);
-            out.key("local");
-            out.raw(if client.local { "true" } else { "false" });
+            out.flag("local", client.local);
             out.key("unreachable");
             out.open('[');
             for zone in &client.unreachable {
@@ -72,7 +71,7 @@ impl Status {
         out.key("scrub");
         self.scrub.add_to(&mut out);
         out.close('}');
-        out.0
+        out.into_text()
     }
 
     fn add_door(&self, out: &mut Json) {
@@ -144,81 +143,5 @@ impl ScrubStatus {
         }
         out.close(']');
         out.close('}');
-    }
-}
-
-#[derive(Default)]
-struct Json(String);
-
-impl Json {
-    fn open(&mut self, bracket: char) {
-        self.0.push(bracket);
-    }
-
-    fn close(&mut self, bracket: char) {
-        self.0.push(bracket);
-    }
-
-    fn item(&mut self) {
-        if !self.0.ends_with(['{', '[']) {
-            self.0.push(',');
-        }
-    }
-
-    fn key(&mut self, key: &str) {
-        self.item();
-        self.string(key);
-        self.0.push(':');
-    }
-
-    fn raw(&mut self, value: &str) {
-        self.0.push_str(value);
-    }
-
-    fn number(&mut self, key: &str, value: u64) {
-        self.key(key);
-        self.raw(&value.to_string());
-    }
-
-    fn text(&mut self, key: &str, value: &str) {
-        self.key(key);
-        self.string(value);
-    }
-
-    fn string(&mut self, value: &str) {
-        self.0.push('"');
-        for c in value.chars() {
-            match c {
-                '"' => self.0.push_str("\\\""),
-                '\\' => self.0.push_str("\\\\"),
-                c if (c as u32) < 0x20 => {
-                    // Writing to a string cannot fail.
-                    let _ = write!(self.0, "\\u{:04x}", c as u32);
-                }
-                c => self.0.push(c),
-            }
-        }
-        self.0.push('"');
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_is_separated_and_escaped() {
-        let mut json = Json::default();
-        json.open('{');
-        json.text("a", "x\"\\\n");
-        json.key("b");
-        json.open('[');
-        json.item();
-        json.raw("1");
-        json.item();
-        json.raw("2");
-        json.close(']');
-        json.close('}');
-        assert_eq!(json.0, r#"{"a":"x\"\\\u000a","b":[1,2]}"#);
     }
 }

@@ -6,6 +6,7 @@ mod bed;
 mod chaos;
 mod coherence;
 mod greeting;
+mod holders;
 mod inline;
 mod local_clients;
 mod names;

@@ -52,6 +52,7 @@ fn all() -> Vec<Op> {
         Op::Status {},
         Op::Evict { client: ClientId(1) },
         Op::Scrub { rate: None },
+        Op::Why { ino: Ino(1), lock: None },
     ]
 }
 

@@ -43,6 +43,11 @@ impl Shared {
         if class == SlotClass::Ordinary { self.current.get() } else { NO_OPERATION }
     }
 
+    /// The operation that is being polled; 0: none.
+    pub fn current(&self) -> u64 {
+        self.current.get()
+    }
+
     /// Is the caller of `operation` gone?
     pub(super) fn is_gone(&self, operation: u64) -> bool {
         self.gone.borrow().contains(&operation)

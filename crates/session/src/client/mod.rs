@@ -17,6 +17,7 @@ mod connection;
 mod handshake;
 mod recovery;
 mod replay_list;
+mod report;
 mod room;
 mod sessions;
 mod silence;
@@ -42,6 +43,7 @@ pub use config::{Config, ConnectError};
 pub use handshake::{ClientKeys, ReadClientKeys, secure};
 pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
+pub use report::{Awaited, Congestion, SessionReport, Unconfirmed};
 pub use sessions::Sessions;
 pub use tool::{ToolError, ask};
 
@@ -420,7 +422,7 @@ impl<P: Peer> Session<P> {
         self.note_committed(&mut state, reply.last_committed);
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
-            state.replay.keep(pending.request.clone(), reply.clone());
+            state.replay.keep(pending.request.clone(), reply.clone(), pending.sent);
         }
         let long = state.replay.is_long();
         drop(state);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use proto::message::{Peer, Reply, Request};
 use proto::slots::SlotClass;
 use types::limits::{REPLAY_BYTES_MAX, REPLAY_MAX};
-use types::{Epoch, Transno};
+use types::{Epoch, Instant, Transno};
 
 /// The limits of the list, those in flight included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub struct ReplayEntry<P: Peer> {
     pub request: Rc<Request<P>>,
     /// Its answer.
     pub reply: Rc<Reply<P>>,
+    /// When the request was first sent.
+    pub sent: Instant,
     /// Its transno in the epoch of the recovery in progress.
     replayed: Option<Transno>,
 }
@@ -66,6 +68,16 @@ impl<P: Peer> ReplayList<P> {
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = &ReplayEntry<P>> {
+        self.list.values()
+    }
+
+    /// When the oldest request was first sent. Transactions are in another order than requests.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.entries().map(|entry| entry.sent).min()
     }
 
     /// Is the list so long that the server must make its entries durable?
@@ -102,10 +114,10 @@ impl<P: Peer> ReplayList<P> {
         }
     }
 
-    /// Adds a request that was answered by `reply`.
-    pub fn keep(&mut self, request: Rc<Request<P>>, reply: Rc<Reply<P>>) {
+    /// Adds a request, first sent at `sent`, that was answered by `reply`.
+    pub fn keep(&mut self, request: Rc<Request<P>>, reply: Rc<Reply<P>>, sent: Instant) {
         let transno = reply.transno;
-        self.insert(transno, ReplayEntry { request, reply, replayed: None });
+        self.insert(transno, ReplayEntry { request, reply, sent, replayed: None });
     }
 
     fn insert(&mut self, transno: Transno, entry: ReplayEntry<P>) {
@@ -206,7 +218,7 @@ mod tests {
         let mut at = 0;
         while !list.is_long() {
             at += 1;
-            list.keep(request(3900), reply(at));
+            list.keep(request(3900), reply(at), Instant(0));
             assert!(list.bytes() >= 3900 * list.len());
         }
         assert!(list.len() < REPLAY_MAX / 2 && list.bytes() < REPLAY_BYTES_MAX / 2 + 8000);
@@ -215,20 +227,20 @@ mod tests {
         assert!(!list.is_long() && list.bytes() < REPLAY_BYTES_MAX / 3);
         // Requests without content count by their number.
         let mut list = ReplayList::<Mds>::new(KeptLimits::default());
-        (1..=REPLAY_MAX as u64 / 2).for_each(|at| list.keep(request(1), reply(at)));
+        (1..=REPLAY_MAX as u64 / 2).for_each(|at| list.keep(request(1), reply(at), Instant(0)));
         assert!(!list.is_long());
-        list.keep(request(1), reply(1 << 40));
+        list.keep(request(1), reply(1 << 40), Instant(0));
         assert!(list.is_long());
     }
 
     #[test]
     fn byte_count_is_exact_after_replacing_renumbering_and_forgetting() {
         let mut list = ReplayList::<Mds>::new(KeptLimits::default());
-        list.keep(request(100), reply(1));
+        list.keep(request(100), reply(1), Instant(0));
         let one = list.bytes();
-        list.keep(request(100), reply(1));
+        list.keep(request(100), reply(1), Instant(0));
         assert_eq!((list.len(), list.bytes()), (1, one));
-        list.keep(request(100), reply(2));
+        list.keep(request(100), reply(2), Instant(0));
         let first = reply(1).transno;
         list.replayed(first, reply(9).transno);
         assert_eq!(list.renumber(), reply(9).transno);

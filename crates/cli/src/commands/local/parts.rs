@@ -82,6 +82,7 @@ fn start_server(plan: &Plan, until: &PipeReader) -> Result<Child, Failure> {
     let path = plan.dir.join("mds.log");
     let mut command = part(&path)?;
     command.arg("mds").arg(&plan.cluster).arg("--until-eof");
+    command.arg("--control").arg(plan.dir.join("mds.sock"));
     command.stdin(Stdio::from(until.try_clone().map_err(|error| unable("mds", &error))?));
     ready(command, "the metadata server", &path, SERVER_START)
 }
@@ -95,7 +96,8 @@ fn start_client(plan: &Plan, alive: &PipeWriter) -> Result<Child, Failure> {
         .arg(std::process::id().to_string());
     // The client never writes: it only keeps the pipe open while it lives.
     command.stdin(Stdio::from(alive.try_clone().map_err(|error| unable("mount", &error))?));
-    command.args(["-o", &format!("log={}", path.display())]);
+    let socket = plan.dir.join("client.sock");
+    command.args(["-o", &format!("log={},control={}", path.display(), socket.display())]);
     for options in &plan.options {
         command.args(["-o", options]);
     }

@@ -235,6 +235,7 @@ fn zones_of_one_device_share_its_state() {
             dirty_max: 1 << 20,
             read_only: false,
             on_edit: None,
+            waits: Rc::default(),
         };
         let pags = [info(1, 64), PagInfo { device: Uuid([1; 16]), ..info(2, 64) }];
         let ctx =
@@ -273,6 +274,7 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             dirty_max: 1 << 20,
             read_only: false,
             on_edit: None,
+            waits: Rc::default(),
         };
         let pags = [info(2, 64)];
         let ctx =

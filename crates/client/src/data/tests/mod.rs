@@ -453,6 +453,7 @@ impl Rig {
             dirty_max: setup.dirty_max,
             read_only: false,
             on_edit: None,
+            waits: Rc::default(),
         };
         let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
             .await

@@ -152,6 +152,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         dirty_max: 1,
         read_only: false,
         on_edit: None,
+        waits: Rc::default(),
     };
     let opened =
         DataContext::open(env, config, ClientId(5), FS, &[info(1, blocks)], rig.server.clone())

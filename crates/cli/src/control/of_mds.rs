@@ -1,0 +1,47 @@
+//! What the control socket of a metadata server answers: what an administrator's session would get.
+
+use std::rc::Rc;
+
+use mds::Control;
+use proto::mds::{Op, OpReply};
+use types::ClientId;
+
+use super::{Answer, Ask, Handler};
+
+/// Answers for a server.
+pub fn handler(server: Control) -> Handler {
+    Rc::new(move |ask| {
+        let server = server.clone();
+        Box::pin(async move { answer(&server, ask).await })
+    })
+}
+
+async fn answer(server: &Control, ask: Ask) -> Answer {
+    let Some(op) = op_of(ask) else {
+        return Err("this is a metadata server: the client of a mount is asked for that".into());
+    };
+    match server.execute(op).await {
+        Ok(OpReply::Text { text }) => Ok(text),
+        Ok(_) => Ok("null".into()),
+        Err(fault) => Err(fault.text().into()),
+    }
+}
+
+fn op_of(ask: Ask) -> Option<Op> {
+    match ask {
+        Ask::Status => Some(Op::Status {}),
+        Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
+        Ask::Scrub { rate } => Some(Op::Scrub { rate }),
+        Ask::Why { .. } => None,
+    }
+}
+
+/// The request that asks a server on this host for `op`, if its socket can be asked for that.
+pub fn request(op: &Op) -> Option<Ask> {
+    match op {
+        Op::Status {} => Some(Ask::Status),
+        Op::Evict { client } => Some(Ask::Evict { client: client.0 }),
+        Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate }),
+        _ => None,
+    }
+}

@@ -1,0 +1,86 @@
+//! What the control socket of a mount answers.
+
+use std::rc::Rc;
+
+use fuse::Introspection;
+use types::Ino;
+use types::json::Json;
+
+use super::{Answer, Ask, Handler};
+use crate::registry::Registration;
+
+/// Waiting requests of one answer.
+const WAITING_MAX: usize = 50;
+
+/// Answers for the client of the mount that is registered as `about`.
+pub fn handler(about: Registration, mounted: Introspection) -> Handler {
+    let all = Rc::new((about, mounted));
+    Rc::new(move |ask| {
+        let all = all.clone();
+        Box::pin(async move { answer(&all.0, &all.1, ask).await })
+    })
+}
+
+async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answer {
+    match ask {
+        Ask::Status => Ok(status(about, mounted)),
+        Ask::Why { threads, ino } => Ok(why(mounted, &threads, ino.map(Ino)).await),
+        Ask::Evict { .. } | Ask::Scrub { .. } => {
+            Err("this is a mount: a metadata server is asked for that".into())
+        }
+    }
+}
+
+/// What these threads wait for, or the requests on an inode; without either, all that wait.
+async fn why(mounted: &Introspection, threads: &[u32], ino: Option<Ino>) -> String {
+    let (client, mut waiting) = (&mounted.client, mounted.requests.waiting());
+    let everything = threads.is_empty() && ino.is_none();
+    waiting.retain(|one| everything || threads.contains(&one.pid) || ino == Some(one.ino));
+    let omitted = waiting.len().saturating_sub(WAITING_MAX);
+    waiting.truncate(WAITING_MAX);
+    let mut out = Json::default();
+    out.open('{');
+    out.key("waiting");
+    out.open('[');
+    for one in waiting {
+        let reasons = client.why_json(one.unique).await;
+        out.item();
+        out.open('{');
+        out.text("request", &one.request);
+        out.number("thread", u64::from(one.pid));
+        out.number("ino", one.ino.0);
+        out.text("inode", &client.describe(one.ino));
+        out.number("since_ms", client.age_ms(one.since));
+        out.key("reasons");
+        out.raw(&reasons);
+        out.close('}');
+    }
+    out.close(']');
+    out.number("omitted", omitted as u64);
+    if let Some(ino) = ino {
+        match client.holders_json(ino).await {
+            Ok(json) => {
+                out.key("holders");
+                out.raw(&json);
+            }
+            Err(text) => out.text("error", &text),
+        }
+    }
+    out.close('}');
+    out.into_text()
+}
+
+fn status(about: &Registration, mounted: &Introspection) -> String {
+    let mut out = Json::default();
+    out.open('{');
+    out.number("pid", u64::from(about.pid));
+    out.text("mount", &about.mount.display().to_string());
+    out.text("source", &about.source);
+    if let Some(log) = &about.log {
+        out.text("log", &log.display().to_string());
+    }
+    out.key("client");
+    out.raw(&mounted.client.report_json());
+    out.close('}');
+    out.into_text()
+}

@@ -1,0 +1,56 @@
+//! What administrators ask of a running server: over a session of theirs, or its control socket.
+
+use std::rc::{Rc, Weak};
+
+use proto::mds::{Op, OpReply};
+use session::server::Who;
+use types::Fault;
+
+use crate::server::Server;
+use crate::status;
+
+/// A running server, to be asked by processes of its host. Does not keep the server alive.
+#[derive(Clone)]
+pub struct Control(Weak<Server>);
+
+impl Control {
+    pub(crate) fn of(server: &Rc<Server>) -> Control {
+        Control(Rc::downgrade(server))
+    }
+
+    /// Executes an operation of administrators.
+    ///
+    /// # Errors
+    /// `Unreachable`: the server has stopped. `Unsupported`: it is another operation. Else as the
+    /// operation.
+    pub async fn execute(&self, op: Op) -> Result<OpReply, Fault> {
+        let server = self.0.upgrade().ok_or(Fault::Unreachable)?;
+        execute(&server, &Who::Local(0), &op).await
+    }
+}
+
+/// Executes an operation of administrators for `who`, who may also be a client that asks for its own
+/// status.
+///
+/// # Errors
+/// As [`Control::execute`].
+pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fault> {
+    match op {
+        Op::Status {} => Ok(OpReply::Text { text: status::collect(server, who).await.to_json() }),
+        Op::Evict { client } => {
+            if server.sessions.get(*client).is_none() {
+                return Err(Fault::NotFound);
+            }
+            server.evictions.evict(*client, "by the administrator").await;
+            Ok(OpReply::Done {})
+        }
+        Op::Scrub { rate } => {
+            match rate {
+                Some(rate) => server.scrubber.request(*rate),
+                None => server.scrubber.cancel(),
+            }
+            Ok(OpReply::Done {})
+        }
+        _ => Err(Fault::Unsupported),
+    }
+}
