@@ -18,11 +18,12 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-All figures compare the embedded directories with the traditional layout on the virtual
-disk:
+All figures but F8 compare the embedded directories with the traditional layout on the
+virtual disk:
 
   F4  Metarates, as `repro metarates` measures it
   F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
+  F8  timeouts that follow the load of a modelled server, in virtual time
   F9  creating and deleting on a store that has aged
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
@@ -122,6 +123,9 @@ pub enum Figure {
     /// Small files (002 Fig. 7, 004 Fig. 10)
     #[value(name = "F5")]
     F5,
+    /// Adaptive timeouts (002 Fig. 10)
+    #[value(name = "F8")]
+    F8,
     /// An aged file system (004 Fig. 9)
     #[value(name = "F9")]
     F9,

@@ -8,7 +8,7 @@ use bench::contender::SetUp;
 use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
-use repro::figures::{F4, F5, F9};
+use repro::figures::{F4, F5, F8, F9};
 use repro::layouts::{Ground, Settings};
 use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small};
 
@@ -104,6 +104,7 @@ fn figures(args: &FigureArgs) -> Res<()> {
         match figure {
             Figure::F4 => f4(args)?,
             Figure::F5 => f5(args)?,
+            Figure::F8 => f8(args)?,
             Figure::F9 => f9(args)?,
         }
     }
@@ -149,6 +150,13 @@ fn f5(args: &FigureArgs) -> Res<()> {
     let runs = small::measure(&shape, &small::Work::ALL, None, &mut progress)?;
     let figure = F5::new(shape, runs);
     draw(args, "F5", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f8(args: &FigureArgs) -> Res<()> {
+    const SEED: u64 = 8;
+    let figure = F8::measure(SEED, &mut progress);
+    draw(args, "F8", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 

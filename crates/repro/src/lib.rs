@@ -15,6 +15,7 @@
 
 pub mod aging;
 pub mod alone;
+pub mod burst;
 pub mod figures;
 pub mod greet;
 pub mod inline;

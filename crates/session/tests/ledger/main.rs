@@ -6,6 +6,7 @@ mod greeting;
 mod peer;
 mod server;
 mod several;
+mod timing;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
