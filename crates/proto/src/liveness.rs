@@ -22,9 +22,9 @@
 //! like others, so a server that is silent is noticed within the lease, also by a client that asks
 //! nothing.
 //!
-//! A server is *silent* for a client if there has been no connection on which requests are sent
-//! for a second, or nothing was received for a second of which a probe was out half a second.
-//! Callers that cannot wait are then answered from caches.
+//! A server is *silent* for a client after a second without a connection on which requests are
+//! sent. It also is after a second in which nothing was received, if a probe was out for half of
+//! it. Callers that cannot wait are then answered from caches.
 //!
 //! Invariants:
 //! - only a closed connection, and two probes in a row without a byte from the server, end a

@@ -10,11 +10,7 @@ use env::Env;
 use types::Duration;
 
 /// The output of `wait`, whose time is added to `sum`. A wait that is over at once reads no clock.
-pub(super) async fn timed<T>(
-    env: &Env,
-    sum: &Cell<Duration>,
-    wait: impl Future<Output = T>,
-) -> T {
+pub(super) async fn timed<T>(env: &Env, sum: &Cell<Duration>, wait: impl Future<Output = T>) -> T {
     let mut wait = pin!(wait);
     let mut begun = None;
     let output = poll_fn(|cx| {

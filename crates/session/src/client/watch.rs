@@ -11,7 +11,7 @@ use std::rc::Rc;
 use env::sync::{OneReceiver, Permit};
 use proto::liveness::{Action, Timer, Timing};
 use proto::message::{Peer, Reply};
-use types::{Duration, Fault, Instant};
+use types::{Bug, Duration, Fault, Instant, planted};
 
 use super::{Answer, Call, PendingRequest, Phase, Session, SessionState, callers};
 
@@ -115,6 +115,7 @@ impl<P: Peer> Session<P> {
             (action, next, state.phase == Phase::Up && now >= state.renewal_due())
         };
         match action {
+            Some(Action::Probe) if planted(Bug::ProbeSkipped) => self.drop_connection(),
             Some(Action::Probe) => self.probe(),
             Some(Action::Reconnect) => self.drop_connection(),
             None if renew => self.renew_if_idle(),
