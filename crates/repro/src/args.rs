@@ -52,6 +52,8 @@ pub enum Command {
     Mds(MdsArgs),
     /// Many clients at one metadata server: memory of each, and greetings after a restart
     Greet(GreetArgs),
+    /// Requests behind a stopped client, and how soon a stopped server is noticed
+    Timeouts(TimeoutsArgs),
     /// PostMark, on every layout
     Postmark(PostmarkArgs),
     /// Web content, on every layout
@@ -72,12 +74,19 @@ pub enum Command {
 /// What a process does for another one that measures.
 #[derive(Subcommand, Debug)]
 pub enum Part {
-    /// The metadata server of `repro greet`
+    /// The metadata server of `repro greet` and `repro timeouts`
     Server {
         /// The file with the store
         image: PathBuf,
         /// Where it listens
         listen: String,
+        /// Its lease in seconds
+        lease: u64,
+    },
+    /// The client of `repro timeouts` that is stopped
+    Holder {
+        /// The server
+        address: String,
     },
     /// One load generator
     Worker {
@@ -334,6 +343,30 @@ pub struct GreetArgs {
     /// Clients
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=types::limits::SESSIONS_MAX as u64))]
     pub clients: u64,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro timeouts`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Half of the requests wait behind a client that is stopped again and again; none of their
+clients may connect again for that. Then the server is stopped, and its network cut: the
+clients have to notice within max(3 x the p99 of a request's time, 2.5 s).")]
+pub struct TimeoutsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Requests
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
+    pub requests: u64,
+    /// Sessions that make them
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(2..=1000))]
+    pub sessions: u64,
+    /// How often the server is stopped, and its network cut
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

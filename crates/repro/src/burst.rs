@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use env::sim::SimRng;
-use proto::timeout::{Estimator, MARGIN, STATIC, Window};
+use proto::timeout::{Estimator, STATIC, Window};
 use serde::Serialize;
 use types::{Duration, Instant};
 
@@ -209,7 +209,7 @@ pub struct Judged {
     /// When the first was over, in seconds.
     pub first: Option<f64>,
     /// Timeouts by the second in which they were over.
-    pub each_second: Vec<u64>,
+    pub each_second: Vec<f64>,
     /// The mean estimate of the requests sent in each second.
     pub estimates: Vec<f64>,
 }
@@ -225,9 +225,8 @@ impl Run {
 
     /// When the first request is over a timeout of `limit` seconds.
     fn first_over(&self, limit: f64) -> Option<f64> {
-        let is_over = |sending: &&Sending| {
-            self.took[sending.took.clone()].iter().any(|took| *took > limit)
-        };
+        let is_over =
+            |sending: &&Sending| self.took[sending.took.clone()].iter().any(|took| *took > limit);
         self.sendings.iter().find(is_over).map(|sending| sending.sent + limit)
     }
 
@@ -261,9 +260,10 @@ impl Run {
 
     /// The mean timeout over the requests.
     fn delay(&self, estimator: Estimator, margin: f64) -> f64 {
-        let each = self.sendings.iter().map(|sending| {
-            Run::limit(sending, estimator, margin) * sending.took.len() as f64
-        });
+        let each = self
+            .sendings
+            .iter()
+            .map(|sending| Run::limit(sending, estimator, margin) * sending.took.len() as f64);
         each.sum::<f64>() / self.took.len() as f64
     }
 
@@ -289,7 +289,7 @@ impl Run {
             timeouts: 0,
             early: 0,
             first: None,
-            each_second: vec![0; END as usize],
+            each_second: vec![0.0; END as usize],
             estimates: self.means(|sending| sending.estimates[estimator as usize]),
         };
         for sending in &self.sendings {
@@ -304,22 +304,50 @@ impl Run {
             judged.early += if at < EARLY { over } else { 0 };
             judged.first = Some(judged.first.map_or(at, |first: f64| first.min(at)));
             if let Some(count) = judged.each_second.get_mut(at as usize) {
-                *count += over;
+                *count += over as f64;
             }
         }
         judged
     }
 
-    /// Judges with every estimator: Static as it is, LCF of each request with the product's margin,
-    /// the others with margins that give the same mean delay.
-    pub fn judge_all(&self) -> Vec<Judged> {
-        let delay = self.delay(Estimator::LcfEach, MARGIN);
+    /// Judges with every estimator: Static as it is, LCF of each request with this margin, the
+    /// others with margins that give the same mean timeout.
+    pub fn judge_all(&self, margin: f64) -> Vec<Judged> {
+        let delay = self.delay(Estimator::LcfEach, margin);
         let judge = |estimator| match estimator {
             Estimator::Static => self.judge(estimator, 1.0),
-            Estimator::LcfEach => self.judge(estimator, MARGIN),
+            Estimator::LcfEach => self.judge(estimator, margin),
             _ => self.judge(estimator, self.margin_for(estimator, delay)),
         };
         Estimator::ALL.map(judge).to_vec()
+    }
+}
+
+impl Judged {
+    /// One estimator's judgements of several servers: sums of timeouts, means of all else, and the
+    /// earliest first timeout.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn of_all(all: &[&Judged]) -> Judged {
+        let count = all.len() as f64;
+        let mean = |value: &dyn Fn(&Judged) -> f64| {
+            all.iter().map(|judged| value(judged)).sum::<f64>() / count
+        };
+        let seconds = 0..END as usize;
+        Judged {
+            estimator: all[0].estimator.clone(),
+            margin: mean(&|judged| judged.margin),
+            delay: mean(&|judged| judged.delay),
+            timeouts: all.iter().map(|judged| judged.timeouts).sum(),
+            early: all.iter().map(|judged| judged.early).sum(),
+            first: all.iter().filter_map(|judged| judged.first).min_by(f64::total_cmp),
+            each_second: seconds
+                .clone()
+                .map(|second| mean(&|judged| judged.each_second[second]))
+                .collect(),
+            estimates: seconds.map(|second| mean(&|judged| judged.estimates[second])).collect(),
+        }
     }
 }
 
@@ -353,7 +381,7 @@ mod tests {
         let burst = u64::from(BURST) * u64::from(Reading::AllGroups.rate());
         let after = u64::from(END - BURST) * u64::from(Reading::AllGroups.rate() / AFTER);
         assert_eq!(run.requests(), burst + after);
-        let [still, max, lcf, each] = &run.judge_all()[..] else { panic!("four of them") };
+        let [still, max, lcf, each] = &run.judge_all(1.5)[..] else { panic!("four of them") };
         assert_eq!(still.delay, 30.0);
         for other in [max, lcf] {
             assert!((other.delay - each.delay).abs() < 1e-3, "{} {}", other.delay, each.delay);

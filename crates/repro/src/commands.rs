@@ -10,11 +10,11 @@ use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{F4, F5, F8, F9};
 use repro::layouts::{Ground, Settings};
-use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small};
+use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small, timeouts};
 
 use crate::args::{
     Cli, Command, Figure, FigureArgs, GreetArgs, InlineArgs, MdsArgs, MetaratesArgs, MfsArgs, Part,
-    PlacementArgs, PolygraphArgs, PostmarkArgs, PriceArgs, SmallArgs, SourceArgs,
+    PlacementArgs, PolygraphArgs, PostmarkArgs, PriceArgs, SmallArgs, SourceArgs, TimeoutsArgs,
 };
 
 /// The least that a disk holds.
@@ -38,7 +38,11 @@ pub fn run(cli: &Cli) -> Res<()> {
         Command::Polygraph(args) => polygraph(args),
         Command::Source(args) => source(args),
         Command::Price(args) => price_of(args),
-        Command::Bench { part: Part::Server { image, listen } } => greet::serve(image, listen),
+        Command::Timeouts(args) => timeouts_of(args),
+        Command::Bench { part: Part::Server { image, listen, lease } } => {
+            greet::serve(image, listen, types::Duration::from_secs(*lease))
+        }
+        Command::Bench { part: Part::Holder { address } } => timeouts::hold(address),
         Command::Bench { part: Part::Worker { job } } => worker::run(job).map_err(BenchError),
     }
 }
@@ -154,8 +158,7 @@ fn f5(args: &FigureArgs) -> Res<()> {
 }
 
 fn f8(args: &FigureArgs) -> Res<()> {
-    const SEED: u64 = 8;
-    let figure = F8::measure(SEED, &mut progress);
+    let figure = F8::measure(&mut progress);
     draw(args, "F8", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
@@ -261,6 +264,21 @@ fn greet_of(args: &GreetArgs) -> Res<()> {
     check_dir(&args.dir)?;
     let (dir, clients, program) = (args.dir.clone(), args.clients, this_program());
     let found = greet::measure(&greet::Plan { dir, clients, program })?;
+    keep(args.json.as_deref(), &found.to_json(), &found.text())
+}
+
+fn timeouts_of(args: &TimeoutsArgs) -> Res<()> {
+    check_dir(&args.dir)?;
+    let found = timeouts::measure(
+        &timeouts::Plan {
+            dir: args.dir.clone(),
+            requests: args.requests,
+            sessions: args.sessions,
+            rounds: args.rounds,
+            program: this_program(),
+        },
+        &mut progress,
+    )?;
     keep(args.json.as_deref(), &found.to_json(), &found.text())
 }
 

@@ -26,3 +26,4 @@ pub mod placement;
 pub mod price;
 pub mod server;
 pub mod small;
+pub mod timeouts;

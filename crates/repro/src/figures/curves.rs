@@ -79,8 +79,8 @@ impl Curves {
         for (line, color) in self.lines.iter().zip(COLORS) {
             let Some(line) = line else { continue };
             let point = |(second, value): (usize, &f64)| (second as f64, value.min(self.full));
-            let points = line.iter().enumerate().map(point);
-            chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
+            let points: Vec<(f64, f64)> = line.iter().enumerate().map(point).collect();
+            chart.draw_series([PathElement::new(points, color.stroke_width(2))])?;
         }
         Ok(())
     }
