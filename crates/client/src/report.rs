@@ -151,6 +151,11 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// In whole microseconds; 0 if nothing is known.
+fn micros(time: Option<Duration>) -> u64 {
+    u64::try_from(time.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
+}
+
 fn add_session(out: &mut Json, report: &SessionReport) {
     out.open('{');
     out.number("server", u64::from(report.server.0));
@@ -162,6 +167,14 @@ fn add_session(out: &mut Json, report: &SessionReport) {
     out.number("down_ms", millis(report.down));
     out.number("silent_ms", millis(report.silent));
     out.number("last_heard_ms", millis(report.last_heard));
+    let timing = &report.timing;
+    out.number("estimate_us", micros(timing.estimate));
+    out.number("time_us", micros(Some(timing.time)));
+    out.number("best_round_trip_us", micros(timing.best_round_trip));
+    out.number("timeouts", timing.timeouts);
+    out.number("false_timeouts", timing.false_timeouts);
+    out.number("probes", timing.probes);
+    out.number("reconnections", timing.reconnections);
     out.number("lease_ms", millis(report.lease));
     out.number("lease_left_ms", millis(report.lease_left));
     out.number("unanswered", report.unanswered as u64);

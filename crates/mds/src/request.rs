@@ -7,7 +7,9 @@
 //! - an answer leaves when its dependencies are durable (the reply gate).
 
 mod locks;
+mod waiting;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use channel::Squash;
@@ -28,6 +30,7 @@ use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
 use crate::sessions::{Session, SessionState};
 use crate::uncommitted::MetaItem;
+use waiting::timed;
 
 /// The user and the group without any right but everybody's.
 const NOBODY: u32 = 65_534;
@@ -39,8 +42,9 @@ const STATFS_WAIT: Duration = Duration::from_secs(1);
 /// Executes a request and sends its answer.
 pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Request, fresh: bool) {
     squash(session.squash(), &mut request.principal);
+    let waited = Cell::default();
     if !may_pass(&server, &session, &request) {
-        server.recovery.ended().await;
+        timed(&server.runtime.env, &waited, server.recovery.ended()).await;
     }
     if session.is_over() {
         return;
@@ -53,6 +57,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         transno: Transno::ZERO,
         sync: request.sync,
         leave: false,
+        waited,
         server,
         session,
         request,
@@ -131,6 +136,8 @@ struct Execution {
     transno: Transno,
     sync: bool,
     leave: bool,
+    /// How long it has waited for other clients.
+    waited: Cell<Duration>,
 }
 
 impl Execution {
@@ -141,7 +148,9 @@ impl Execution {
     /// Looks up whether the request was executed before the server restarted. True: it is a replay
     /// whose changes have all survived.
     async fn look_up_kept(&mut self, fresh: bool) -> Result<bool, Fault> {
-        if !fresh || !self.session.known {
+        // A renewal is a probe: it waits for nothing, so not for the store either.
+        let is_probe = self.request.ops.iter().all(|op| matches!(op, Op::Renew {}));
+        if !fresh || !self.session.known || is_probe {
             return Ok(false);
         }
         let (client, slot) = (self.client(), u32::from(self.request.slot));
@@ -364,7 +373,7 @@ impl Execution {
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
         let (env, orphans) = (&self.server.runtime.env, &self.server.orphans);
         if orphans.counts().1 > 0 {
-            env.timeout(STATFS_WAIT, orphans.drained()).await;
+            timed(env, &self.waited, env.timeout(STATFS_WAIT, orphans.drained())).await;
         }
         let statfs = self.server.runtime.mfs.run(READ, space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
@@ -455,7 +464,8 @@ impl Execution {
         let (runtime, orphans) = (&self.server.runtime, &self.server.orphans);
         let waits = orphans.counts().1 > 0;
         if waits {
-            runtime.env.timeout(runtime.config.lease, orphans.drained()).await;
+            let drained = runtime.env.timeout(runtime.config.lease, orphans.drained());
+            timed(&runtime.env, &self.waited, drained).await;
         }
         waits
     }
@@ -469,11 +479,11 @@ impl Execution {
         if space.release_freed().await > 0 {
             return;
         }
-        space.reclaim_pools(self.client()).await;
+        timed(&runtime.env, &self.waited, space.reclaim_pools(self.client())).await;
         let full = runtime.mfs.run(READ, |txn| space::is_full(txn, unreachable)).await;
         let full = full.is_ok_and(|(full, _)| full);
         if full && !planted(Bug::HoarderKept) {
-            self.server.evictions.evict_hoarders().await;
+            timed(&runtime.env, &self.waited, self.server.evictions.evict_hoarders()).await;
         }
     }
 
@@ -584,7 +594,8 @@ impl Execution {
                 Err(StoreError::Fault(Fault::Busy))
                     if effects.missing || !effects.glimpse.is_empty() =>
                 {
-                    self.wait_for(&effects, &mut waited).await;
+                    let env = &self.server.runtime.env;
+                    timed(env, &self.waited, self.wait_for(&effects, &mut waited)).await;
                 }
                 Err(error) => {
                     self.depend_on(&effects.reads);
@@ -705,7 +716,8 @@ impl Execution {
         fill_in_leases(&self.server, &self.session, &mut self.results);
         let last_committed = self.server.runtime.mfs.last_committed();
         let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
-        let reply = Reply { slot, seq, transno, last_committed, results: self.results };
+        let waited = self.waited.get().as_micros().try_into().unwrap_or(u32::MAX);
+        let reply = Reply { slot, seq, transno, last_committed, waited, results: self.results };
         // A reply that was rebuilt from a kept outcome has no transaction of this server, and yet
         // the request would execute again.
         let executed =

@@ -11,6 +11,7 @@
 pub mod frame;
 pub mod lease_client;
 pub mod lease_server;
+pub mod liveness;
 pub mod lock_server;
 pub mod mds;
 pub mod message;
@@ -18,6 +19,7 @@ pub mod operation;
 mod peer;
 pub mod ranges;
 pub mod slots;
+pub mod timeout;
 pub mod wire;
 
 pub use wire::{Malformed, Reader, Wire};

@@ -280,6 +280,9 @@ wire_struct! {
         pub transno: Transno,
         /// Everything at or below it is durable.
         pub last_committed: Transno,
+        /// Microseconds for which the request waited for other clients: for rights that they gave
+        /// back, in gates, for locks, for space, and during grace.
+        pub waited: u32,
         /// One for each operation that ran; the last may be a fault.
         pub results: Vec<Result<P::OpReply, Fault>>,
     }

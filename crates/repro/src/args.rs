@@ -18,11 +18,12 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-All figures compare the embedded directories with the traditional layout on the virtual
-disk:
+All figures but F8 compare the embedded directories with the traditional layout on the
+virtual disk:
 
   F4  Metarates, as `repro metarates` measures it
   F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
+  F8  timeouts that follow the load of a modelled server, in virtual time
   F9  creating and deleting on a store that has aged
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
@@ -51,6 +52,8 @@ pub enum Command {
     Mds(MdsArgs),
     /// Many clients at one metadata server: memory of each, and greetings after a restart
     Greet(GreetArgs),
+    /// Requests behind a stopped client, and how soon a stopped server is noticed
+    Timeouts(TimeoutsArgs),
     /// PostMark, on every layout
     Postmark(PostmarkArgs),
     /// Web content, on every layout
@@ -71,15 +74,22 @@ pub enum Command {
 /// What a process does for another one that measures.
 #[derive(Subcommand, Debug)]
 pub enum Part {
-    /// The metadata server of `repro greet`
+    /// The metadata server of `repro greet` and `repro timeouts`
     Server {
         /// The file with the store
         image: PathBuf,
         /// Where it listens
         listen: String,
+        /// Its lease in seconds
+        lease: u64,
         /// It asks for keys
         #[arg(long)]
         keys: bool,
+    },
+    /// The client of `repro timeouts` that is stopped
+    Holder {
+        /// The server
+        address: String,
     },
     /// One load generator
     Worker {
@@ -125,6 +135,9 @@ pub enum Figure {
     /// Small files (002 Fig. 7, 004 Fig. 10)
     #[value(name = "F5")]
     F5,
+    /// Adaptive timeouts (002 Fig. 10)
+    #[value(name = "F8")]
+    F8,
     /// An aged file system (004 Fig. 9)
     #[value(name = "F9")]
     F9,
@@ -336,6 +349,30 @@ pub struct GreetArgs {
     /// Connect by TCP with a key, and encrypt
     #[arg(long)]
     pub keys: bool,
+    /// Write everything there as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `repro timeouts`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Half of the requests wait behind a client that is stopped again and again; none of their
+clients may connect again for that. Then the server is stopped, and its network cut: the
+clients have to notice within max(3 x the p99 of a request's time, 2.5 s).")]
+pub struct TimeoutsArgs {
+    /// Directory for the file
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Requests
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
+    pub requests: u64,
+    /// Sessions that make them
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(2..=1000))]
+    pub sessions: u64,
+    /// How often the server is stopped, and its network cut
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -8,13 +8,13 @@ use bench::contender::SetUp;
 use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
-use repro::figures::{F4, F5, F9};
+use repro::figures::{F4, F5, F8, F9};
 use repro::layouts::{Ground, Settings};
-use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small};
+use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small, timeouts};
 
 use crate::args::{
     Cli, Command, Figure, FigureArgs, GreetArgs, InlineArgs, MdsArgs, MetaratesArgs, MfsArgs, Part,
-    PlacementArgs, PolygraphArgs, PostmarkArgs, PriceArgs, SmallArgs, SourceArgs,
+    PlacementArgs, PolygraphArgs, PostmarkArgs, PriceArgs, SmallArgs, SourceArgs, TimeoutsArgs,
 };
 
 /// The least that a disk holds.
@@ -38,9 +38,11 @@ pub fn run(cli: &Cli) -> Res<()> {
         Command::Polygraph(args) => polygraph(args),
         Command::Source(args) => source(args),
         Command::Price(args) => price_of(args),
-        Command::Bench { part: Part::Server { image, listen, keys } } => {
-            greet::serve(image, listen, *keys)
+        Command::Timeouts(args) => timeouts_of(args),
+        Command::Bench { part: Part::Server { image, listen, lease, keys } } => {
+            greet::serve(image, listen, types::Duration::from_secs(*lease), *keys)
         }
+        Command::Bench { part: Part::Holder { address } } => timeouts::hold(address),
         Command::Bench { part: Part::Worker { job } } => worker::run(job).map_err(BenchError),
     }
 }
@@ -106,6 +108,7 @@ fn figures(args: &FigureArgs) -> Res<()> {
         match figure {
             Figure::F4 => f4(args)?,
             Figure::F5 => f5(args)?,
+            Figure::F8 => f8(args)?,
             Figure::F9 => f9(args)?,
         }
     }
@@ -151,6 +154,12 @@ fn f5(args: &FigureArgs) -> Res<()> {
     let runs = small::measure(&shape, &small::Work::ALL, None, &mut progress)?;
     let figure = F5::new(shape, runs);
     draw(args, "F5", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f8(args: &FigureArgs) -> Res<()> {
+    let figure = F8::measure(&mut progress);
+    draw(args, "F8", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 
@@ -256,6 +265,21 @@ fn greet_of(args: &GreetArgs) -> Res<()> {
     let (dir, program) = (args.dir.clone(), this_program());
     let (clients, keys) = (args.clients, args.keys);
     let found = greet::measure(&greet::Plan { dir, clients, program, keys })?;
+    keep(args.json.as_deref(), &found.to_json(), &found.text())
+}
+
+fn timeouts_of(args: &TimeoutsArgs) -> Res<()> {
+    check_dir(&args.dir)?;
+    let found = timeouts::measure(
+        &timeouts::Plan {
+            dir: args.dir.clone(),
+            requests: args.requests,
+            sessions: args.sessions,
+            rounds: args.rounds,
+            program: this_program(),
+        },
+        &mut progress,
+    )?;
     keep(args.json.as_deref(), &found.to_json(), &found.text())
 }
 

@@ -143,14 +143,14 @@ async fn run(
     (dirs, connected): (Vec<Ino>, u64),
 ) -> Res<Found> {
     let clients = dirs.len() as u64;
-    let first = Server::start(program, image, "127.0.0.1:0", keys)?;
+    let first = Server::start(program, image, "127.0.0.1:0", LEASE, keys)?;
     let address = Address { text: first.address.as_str().into(), keys };
     let (empty_bytes, begun) = (first.resident()?, first.processor()?);
     let enrol = dirs.into_iter().map(|dir| Peer::enrol(env.clone(), address.clone(), dir));
     let peers = together(env, enrol, connected).await?;
     let (full_bytes, enrolled) = (first.resident()?, first.processor()? - begun);
     drop(first);
-    let second = Server::start(program, image, &address.text, keys)?;
+    let second = Server::start(program, image, &address.text, LEASE, keys)?;
     let (started, clock) = (second.processor()?, env.now());
     let recover = peers.into_iter().map(|peer| peer.recover(env.clone(), address.clone()));
     let mut peers = together(env, recover, connected).await?;
@@ -357,16 +357,22 @@ fn lost(error: &std::io::Error) -> BenchError {
 }
 
 /// A server in a process of its own, which is killed with this value.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Server {
-    fn start(program: &Path, image: &Path, listen: &str, keys: bool) -> Res<Server> {
+    pub(crate) fn start(
+        program: &Path,
+        image: &Path,
+        listen: &str,
+        lease: Duration,
+        keys: bool,
+    ) -> Res<Server> {
         let wrong = |error: std::io::Error| BenchError(format!("starting the server: {error}"));
         let mut command = Command::new(program);
-        command.args(["bench", "server"]).arg(image).arg(listen);
+        command.args(["bench", "server"]).arg(image).arg(listen).arg(lease.as_secs().to_string());
         command.args(keys.then_some("--keys"));
         // It ends when this process has, and closed the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -380,6 +386,11 @@ impl Server {
         }
         address.trim().clone_into(&mut server.address);
         Ok(server)
+    }
+
+    /// Its process.
+    pub(crate) fn child(&self) -> &Child {
+        &self.child
     }
 
     /// A file of `/proc` about it.
@@ -416,18 +427,23 @@ impl Drop for Server {
     }
 }
 
-/// Is the server of a measurement: serves the store in `image`, says where, and ends with its
-/// input.
-///
-/// # Errors
-/// Those of the store and the server.
-pub fn serve(image: &Path, listen: &str, keys: bool) -> Res<()> {
-    env::raise_open_files();
+/// From here on the process ends with its input.
+pub(crate) fn end_with_input() {
     std::thread::spawn(|| {
         let mut byte = [0];
         while !matches!(std::io::stdin().read(&mut byte), Ok(0) | Err(_)) {}
         std::process::exit(0);
     });
+}
+
+/// Is the server of a measurement: serves the store in `image`, says where, and ends with its
+/// input.
+///
+/// # Errors
+/// Those of the store and the server.
+pub fn serve(image: &Path, listen: &str, lease: Duration, keys: bool) -> Res<()> {
+    env::raise_open_files();
+    end_with_input();
     let (path, listen) = (image.display().to_string(), listen.to_owned());
     let ran = env::run(DriverKind::Auto, |env| async move {
         let options = env::DiskOptions { write: true, exclusive: false };
@@ -437,7 +453,7 @@ pub fn serve(image: &Path, listen: &str, keys: bool) -> Res<()> {
         let mfs = mfs.map_err(|error| broken("opening the store", &error))?;
         let stopped = |error: mds::ServeError| BenchError(format!("the metadata server: {error}"));
         let log: mds::Log = Rc::new(bench::tell);
-        let usual = Config { lease: LEASE, validate: false, log, ..Config::new(NAME, &listen) };
+        let usual = Config { lease, validate: false, log, ..Config::new(NAME, &listen) };
         let config = Config { keys: keys.then(server_keys), ..usual };
         let server = Mds::start(env.clone(), mfs, config).await.map_err(stopped)?;
         let said = writeln!(std::io::stdout(), "{}", server.address());

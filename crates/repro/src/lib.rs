@@ -15,6 +15,7 @@
 
 pub mod aging;
 pub mod alone;
+pub mod burst;
 pub mod figures;
 pub mod greet;
 pub mod inline;
@@ -25,3 +26,4 @@ pub mod placement;
 pub mod price;
 pub mod server;
 pub mod small;
+pub mod timeouts;

@@ -51,6 +51,7 @@ invariants! {
     Zone "ZONE",
     Eviction "EVICTION",
     Noticed "NOTICED",
+    Slow "SLOW",
     Server "SERVER",
     Mount "MOUNT",
     Ends "ENDS",

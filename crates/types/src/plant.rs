@@ -141,6 +141,8 @@ bugs! {
     KernelPagesKept,
     /// Only the hello of a client renews its lease; its requests do not.
     RequestNotHeard,
+    /// A client takes a server for dead when a request is over its time, and asks nothing.
+    ProbeSkipped,
     /// A recall lost with a broken connection is not repeated on the next one.
     RecallNotRepeated,
     /// Clients that are gone keep the space that other clients need.

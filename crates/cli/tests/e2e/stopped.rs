@@ -131,6 +131,11 @@ fn client_stopped_for_less_than_its_lease_loses_nothing() {
         assert!(content[at..at + 30_000] == pattern(round, 30_000));
     }
     drop(file);
+    // Neither the stopped client nor the other one took the server for dead.
+    for index in 0..2 {
+        let log = cluster.client_log(index);
+        assert!(!log.contains("it answered no probe"), "{log}");
+    }
     cluster.finish();
 }
 
@@ -149,6 +154,9 @@ fn server_that_was_stopped_evicts_nobody_when_it_resumes() {
     assert!(reader.join().unwrap().unwrap() == pattern(1, 100_000));
     file.sync_all().unwrap();
     assert!(!cluster.server_log().contains("evicted"), "{}", cluster.server_log());
+    // Who waited for the server noticed that it answers nothing.
+    let log = cluster.client_log(1);
+    assert!(log.contains("it answered no probe"), "{log}");
     drop(file);
     cluster.finish();
 }

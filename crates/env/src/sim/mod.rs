@@ -14,6 +14,7 @@
 mod crash;
 mod disk;
 mod disk_op;
+mod held_up;
 mod image;
 mod mechanics;
 mod net;

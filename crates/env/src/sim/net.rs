@@ -410,17 +410,23 @@ impl State {
 
     pub(crate) fn block(&mut self, from: &str, to: &str) {
         self.net.partitions.insert((from.to_owned(), to.to_owned()));
+        [from, to].into_iter().for_each(|node| self.held_up.changes(node, self.now));
     }
 
     pub(crate) fn heal(&mut self) {
-        self.net.partitions.clear();
+        for (from, to) in std::mem::take(&mut self.net.partitions) {
+            [from, to].iter().for_each(|node| self.held_up.changes(node, self.now));
+        }
         self.net.mute.clear();
         self.deliver_delayed();
     }
 
     pub(crate) fn heal_between(&mut self, a: &str, b: &str) {
-        self.net.partitions.remove(&(a.to_owned(), b.to_owned()));
-        self.net.partitions.remove(&(b.to_owned(), a.to_owned()));
+        let one = self.net.partitions.remove(&(a.to_owned(), b.to_owned()));
+        let other = self.net.partitions.remove(&(b.to_owned(), a.to_owned()));
+        if one || other {
+            [a, b].into_iter().for_each(|node| self.held_up.changes(node, self.now));
+        }
         self.deliver_delayed();
     }
 

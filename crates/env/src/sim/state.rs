@@ -15,6 +15,7 @@ use types::{Duration, Instant, Timestamp};
 
 use super::disk::{DiskAction, SimDisk};
 use super::disk_op::DiskOp;
+use super::held_up::HeldUp;
 use super::mechanics::DiskRequest;
 use super::net::{Net, NetEvent};
 use super::price::{Price, Processors};
@@ -194,6 +195,7 @@ pub(crate) struct State {
     pub(crate) disks: BTreeMap<String, SimDisk>,
     files: BTreeMap<u64, OpenFile>,
     pub(crate) net: Net,
+    pub(crate) held_up: HeldUp,
     /// Names of the nodes, by `NodeId`.
     pub(crate) nodes: Vec<String>,
     /// Hosts of nodes, by name; the others share one.
@@ -223,6 +225,7 @@ impl State {
             disks: BTreeMap::new(),
             files: BTreeMap::new(),
             net: Net::default(),
+            held_up: HeldUp::default(),
             nodes: vec!["main".to_owned()],
             hosts: BTreeMap::new(),
             processors: BTreeMap::new(),

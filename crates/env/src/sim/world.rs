@@ -100,14 +100,34 @@ impl SimWorld {
             found.map(|at| living.remove(at).1)
         };
         if let Some(node) = node {
+            self.held_up(name, false);
             self.core().kill(Some(node));
         }
+    }
+
+    fn held_up(&self, name: &str, stopped: bool) {
+        let mut state = lock(&self.0.state);
+        let now = state.now;
+        state.held_up.stop(name, stopped, now);
+    }
+
+    /// Could two nodes not hear of each other, now or a moment ago: is one stopped or the path
+    /// between them blocked, or did that change for one of them within `recent`?
+    pub fn were_held_up(&self, a: &str, b: &str, recent: Duration) -> bool {
+        let state = lock(&self.0.state);
+        let held_up = |node: &str| {
+            state.held_up.is_held_up(node, state.now, recent) || state.net.mute.contains(node)
+        };
+        let cut =
+            |from: &str, to: &str| state.net.partitions.contains(&(from.to_owned(), to.to_owned()));
+        held_up(a) || held_up(b) || cut(a, b) || cut(b, a)
     }
 
     /// Stops the node as SIGSTOP does, until [`SimWorld::resume`]: its operations on disks and
     /// connections continue, and their results wait.
     pub fn pause(&self, name: &str) {
         if let Some(node) = self.living(name) {
+            self.held_up(name, true);
             self.core().pause(node);
         }
     }
@@ -115,6 +135,7 @@ impl SimWorld {
     /// Continues a stopped node.
     pub fn resume(&self, name: &str) {
         if let Some(node) = self.living(name) {
+            self.held_up(name, false);
             self.core().resume(node);
         }
     }

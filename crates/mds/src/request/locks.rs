@@ -5,6 +5,7 @@ use proto::mds::{Lock, OpReply};
 use types::{Fault, Ino};
 
 use super::Execution;
+use super::waiting::timed;
 use crate::leases::Evictor;
 
 impl Execution {
@@ -12,7 +13,8 @@ impl Execution {
     /// as someone waits for the lock, upkeep evicts holders that fall silent later.)
     async fn evict_unresponsive_holders(&self, ino: Ino, lock: &Lock) {
         let holders = self.server.locks.holders(ino, self.owner(lock), lock);
-        self.server.evictions.evict_unresponsive(&holders).await;
+        let evicted = self.server.evictions.evict_unresponsive(&holders);
+        timed(&self.server.runtime.env, &self.waited, evicted).await;
     }
 
     fn owner(&self, lock: &Lock) -> Owner {
@@ -23,7 +25,8 @@ impl Execution {
         let (locks, owner) = (&self.server.locks, self.owner(lock));
         self.evict_unresponsive_holders(ino, lock).await;
         // Another owner comes first that was refused for long.
-        locks.give_way(ino, owner).await;
+        let turn = locks.give_way(ino, owner);
+        timed(&self.server.runtime.env, &self.waited, turn).await;
         if self.session.is_over() {
             return Err(Fault::Evicted);
         }

@@ -184,6 +184,7 @@ fn samples() -> Vec<Message> {
                 seq: 9,
                 transno: Transno::ZERO,
                 last_committed: Transno::ZERO,
+                waited: 1_500_000,
                 results,
             },
         },
@@ -294,7 +295,7 @@ fn count_beyond_the_message_allocates_nothing() {
     let mut payload = Vec::new();
     5u16.put(&mut payload);
     100u32.put(&mut payload);
-    payload.extend_from_slice(&[0; 30]);
+    payload.extend_from_slice(&[0; 34]);
     u32::MAX.put(&mut payload);
     payload.resize(106, 0);
     assert!(Message::get(&mut Reader::new(&payload)).is_err());

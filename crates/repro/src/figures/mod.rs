@@ -4,12 +4,15 @@
 //! ours are those of its text, and the rest is a range.
 
 mod chart;
+mod curves;
 mod f4;
 mod f5;
+mod f8;
 mod f9;
 
 pub use f4::F4;
 pub use f5::F5;
+pub use f8::F8;
 pub use f9::F9;
 
 use crate::layouts::Contender;

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use env::Env;
-use env::sync::Notified;
 use proto::frame::{Decoder, Received};
 use proto::message::{
     Expected, Hello, Message, NEW, Peer, RECOVERED, RESUMED, Refused, Versions, Welcome,
@@ -72,9 +71,11 @@ impl Failure {
     }
 }
 
+/// The next message. `heard` is called whenever bytes came.
 pub(super) async fn receive<P: Peer>(
     stream: &Link,
     decoder: &mut Decoder<P>,
+    heard: impl Fn(),
 ) -> Result<Received<P>, String> {
     loop {
         match decoder.next() {
@@ -86,7 +87,7 @@ pub(super) async fn receive<P: Peer>(
         decoder.restore(bytes);
         match result {
             Ok(0) => return Err("the server closed the connection".into()),
-            Ok(_) => {}
+            Ok(_) => heard(),
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -108,7 +109,7 @@ pub(super) async fn greet<P: Peer>(
         let (written, _) = stream.write_all(bytes).await;
         written.map_err(|error| unreachable(error.to_string()))?;
         let mut decoder = Decoder::new();
-        match receive(&stream, &mut decoder).await.map_err(unreachable)? {
+        match receive(&stream, &mut decoder, || ()).await.map_err(unreachable)? {
             Received::Message(Message::Welcome { welcome }) => {
                 if let Err(text) = check(&asked, &welcome) {
                     stream.shutdown();
@@ -185,7 +186,7 @@ impl<P: Peer> Session<P> {
                             Rc::new(Session::new(env.clone(), config, shared, slots, nonce));
                         session.adopt(&connection);
                         env.spawn(session.clone().run(connection));
-                        env.spawn(session.clone().keep_alive());
+                        env.spawn(session.clone().watch());
                         return Ok(session);
                     }
                     Err(failure) if failure.is_final() => {
@@ -244,7 +245,9 @@ impl<P: Peer> Session<P> {
         state.offer = Some(welcome.offer.clone());
         // A tenth is left for clock drift.
         state.lease = Duration::from_millis(u64::from(welcome.lease_ms) * 9 / 10);
-        state.heard_at = self.env.now();
+        let now = self.env.now();
+        let lease = state.lease;
+        state.liveness.connected(lease, now.since(connection.hello_sent), now);
         state.clock_offset = nanos(welcome.time) - nanos(wall);
         state.out.clear();
         state.writing = false;
@@ -258,11 +261,13 @@ impl<P: Peer> Session<P> {
             state.forced = None;
             state.seen = Transno::ZERO;
             state.last_committed = Transno::ZERO;
+            state.renewal = None;
         }
         state.refused = false;
         state.phase = if welcome.state == RECOVERED { Phase::Recovering } else { Phase::Up };
         state.disconnected_at = None;
         state.extend_lease(connection.hello_sent);
+        self.look_at(&mut state, now);
     }
 
     /// Serves connections until the session is closed.
@@ -279,7 +284,7 @@ impl<P: Peer> Session<P> {
             let mut text = self.clone().serve(connection).await;
             let mut state = self.state.borrow_mut();
             if std::mem::take(&mut state.timed_out) {
-                text = "it sent nothing for too long".into();
+                text = "it answered no probe".into();
             }
             if state.phase == Phase::Closed {
                 return;
@@ -311,21 +316,19 @@ impl<P: Peer> Session<P> {
             self.resend();
         }
         loop {
-            match receive(&stream, &mut connection.decoder).await {
-                Ok(Received::Message(message)) => {
-                    self.state.borrow_mut().note_received(self.env.now());
-                    match message {
-                        Message::Reply { reply } => self.reply_received(reply),
-                        Message::Push { push } => self.push_received(push),
-                        Message::Refused { refused } => {
-                            if refused.fault == Fault::Evicted {
-                                self.lose_session();
-                            }
-                            return refused.text;
+            let heard = || self.state.borrow_mut().note_received(self.env.now());
+            match receive(&stream, &mut connection.decoder, heard).await {
+                Ok(Received::Message(message)) => match message {
+                    Message::Reply { reply } => self.reply_received(reply),
+                    Message::Push { push } => self.push_received(push),
+                    Message::Refused { refused } => {
+                        if refused.fault == Fault::Evicted {
+                            self.lose_session();
                         }
-                        _ => return "the server sent a message that only clients may send".into(),
+                        return refused.text;
                     }
-                }
+                    _ => return "the server sent a message that only clients may send".into(),
+                },
                 Ok(Received::Unknown { .. }) => return "the server sent a request".into(),
                 Err(text) => return text,
             }
@@ -337,14 +340,17 @@ impl<P: Peer> Session<P> {
         let now = self.env.now();
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Up;
-        state.silent_since = None;
+        state.liveness.serving();
+        let timer = state.liveness.timer(now);
         let mut requests: Vec<_> = state
             .pending
             .values_mut()
             .map(|pending| {
-                if !std::mem::replace(&mut pending.submitted, true) {
-                    pending.sent = now;
+                match std::mem::replace(&mut pending.submitted, true) {
+                    true => pending.resent = true,
+                    false => pending.sent = now,
                 }
+                pending.timer = timer;
                 (pending.order, pending.request.clone())
             })
             .collect();
@@ -352,6 +358,7 @@ impl<P: Peer> Session<P> {
         for (_, request) in requests {
             self.enqueue(&mut state, (*request).clone());
         }
+        self.look_at(&mut state, timer.ends());
         drop(state);
         self.changed.notify_all();
         self.announce_room();
@@ -432,41 +439,6 @@ impl<P: Peer> Session<P> {
             self.announce_room();
         } else {
             self.log(&format!("connected to the {} again", P::NAME));
-        }
-    }
-
-    /// Renews the lease when nothing else does, and drops a connection on which nothing is
-    /// received.
-    async fn keep_alive(self: Rc<Self>) {
-        loop {
-            let third = (self.lease() / 3).max(Duration::from_millis(1));
-            let closed: Notified = self.changed.notified();
-            if self.is_closed() {
-                return;
-            }
-            let _ = self.env.timeout(third, closed).await;
-            let now = self.env.now();
-            let (due, timed_out, up) = {
-                let state = self.state.borrow();
-                let left = state.lease_ends.since(now);
-                (
-                    left < state.lease - third / 2,
-                    now.since(state.heard_at) > state.lease * 2 / 3,
-                    state.phase == Phase::Up,
-                )
-            };
-            if up && timed_out {
-                let mut state = self.state.borrow_mut();
-                state.timed_out = true;
-                if let Some(stream) = &state.stream {
-                    stream.shutdown();
-                }
-            } else if up
-                && due
-                && let Some(permit) = self.renewal.try_acquire(1)
-            {
-                drop(self.submit_own(P::renew(), permit));
-            }
         }
     }
 }

@@ -22,6 +22,7 @@ mod room;
 mod sessions;
 mod silence;
 mod tool;
+mod watch;
 mod writers;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -31,6 +32,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
 use proto::frame;
+use proto::liveness::{Liveness, Timer};
 use proto::message::{Message, Notice, Peer, Principal, Reply, Request};
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
 use types::{
@@ -41,6 +43,7 @@ use crate::Link;
 pub use callers::Shared;
 pub use config::{Config, ConnectError};
 pub use handshake::{ClientKeys, ReadClientKeys, secure};
+pub use proto::liveness::Timing;
 pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
 pub use report::{Awaited, Congestion, SessionReport, Unconfirmed};
@@ -111,6 +114,10 @@ struct PendingRequest<P: Peer> {
     sent: Instant,
     /// The server may have it.
     submitted: bool,
+    /// It was sent more than once: nobody knows to which of these an answer belongs.
+    resent: bool,
+    /// How long it may still take.
+    timer: Timer,
     /// The operation that it belongs to; 0 if it cannot be given up.
     operation: u64,
     answer: OneSender<Answer<P>>,
@@ -147,6 +154,8 @@ struct SessionState<P: Peer> {
     recovery_unanswered: Option<Request<P>>,
     /// The last request of a recovery, and when it was first sent.
     recovery_sent: Option<(Ticket, Instant)>,
+    /// How long that may still take.
+    recovery_timer: Option<Timer>,
     replay: ReplayList<P>,
     /// The request that makes the server flush its log because the list is long.
     forced: Option<Ticket>,
@@ -167,10 +176,12 @@ struct SessionState<P: Peer> {
     last_committed: Transno,
     lease: Duration,
     lease_ends: Instant,
-    heard_at: Instant,
-    /// Since when the server has not answered a request that it answers at once, or there is no
-    /// connection on which requests are sent.
-    silent_since: Option<Instant>,
+    /// Whether the server is alive, and how fast it is.
+    liveness: Liveness,
+    /// The renewal of the lease that is unanswered.
+    renewal: Option<Ticket>,
+    /// When the watch looks at the times of requests.
+    next_look: Instant,
     /// When the connection was lost, if there is no other since.
     disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
@@ -178,7 +189,7 @@ struct SessionState<P: Peer> {
     last_time: Timestamp,
     /// The server refuses this client's key: requests fail until it does so no longer.
     refused: bool,
-    /// The connection was dropped because nothing was received on it.
+    /// The connection was dropped because the server answered nothing on it.
     timed_out: bool,
     evictions: u64,
 }
@@ -213,6 +224,8 @@ pub struct Session<P: Peer> {
     renewal: Semaphore,
     writers: writers::Writers,
     changed: Notify,
+    /// Wakes the watch.
+    watched: Notify,
     /// Notified when there is more room in the replay list.
     room: Notify,
     events: OnceCell<Weak<dyn Events<P>>>,
@@ -336,7 +349,7 @@ impl<P: Peer> Session<P> {
         }
     }
 
-    /// Sends the renewal of the lease, or another request that changes nothing.
+    /// Sends a request of the session itself, which changes nothing.
     fn submit_own(
         &self,
         op: P::Op,
@@ -369,16 +382,21 @@ impl<P: Peer> Session<P> {
             ops: call.ops,
         };
         let order = self.shared.next_order();
+        let now = self.env.now();
+        let timer = state.liveness.timer(now);
         state.replay.expect(weight);
         let submitted = state.phase == Phase::Up;
         let request = if submitted { self.enqueue(&mut state, request) } else { request };
+        self.look_at(&mut state, timer.ends());
         let (answer, receiver) = oneshot();
         let pending = PendingRequest {
             request: Rc::new(request),
             weight,
             order,
-            sent: self.env.now(),
+            sent: now,
             submitted,
+            resent: false,
+            timer,
             operation,
             answer,
             _permit: permit,
@@ -404,7 +422,8 @@ impl<P: Peer> Session<P> {
     fn reply_received(&self, reply: Reply<P>) {
         let mut state = self.state.borrow_mut();
         let ticket = Ticket { slot: reply.slot, seq: reply.seq };
-        if state.phase == Phase::Recovering {
+        let is_renewal = state.renewal == Some(ticket);
+        if state.phase == Phase::Recovering && !is_renewal {
             if let Some((_, sender)) = state.recovery.take_if(|(awaited, _)| *awaited == ticket) {
                 drop(state);
                 sender.send(reply);
@@ -415,7 +434,14 @@ impl<P: Peer> Session<P> {
             return;
         }
         let Some(pending) = state.pending.remove(&reply.slot) else { return };
+        state.note_timing(&pending, &reply, is_renewal);
         state.extend_lease(pending.sent);
+        if state.phase == Phase::Recovering {
+            // What the server says is durable begins with what is replayed.
+            drop(state);
+            pending.answer.send(Ok(Rc::new(reply)));
+            return;
+        }
         state.seen = state.seen.max(reply.transno);
         state.forced.take_if(|forced| *forced == ticket);
         state.replay.expected_no_longer(pending.weight);
@@ -546,6 +572,7 @@ impl<P: Peer> Session<P> {
         drop(state);
         self.writers.wake_all();
         self.changed.notify_all();
+        self.watched.notify_all();
         self.room.notify_all();
     }
 
@@ -589,8 +616,7 @@ impl<P: Peer> Session<P> {
                 // exists.
                 drop(changed);
                 let permit = self.renewal.acquire(1).await;
-                let (_, renewed) = self.submit_own(P::renew(), permit)?;
-                match renewed.await.unwrap_or(Err(Fault::Evicted)) {
+                match self.renew(permit)?.await.unwrap_or(Err(Fault::Evicted)) {
                     Ok(_) | Err(Fault::Evicted) => continue,
                     Err(fault) => return Err(fault),
                 }
@@ -638,6 +664,7 @@ impl<P: Peer> Session<P> {
         }
         self.writers.wake_all();
         self.changed.notify_all();
+        self.watched.notify_all();
         self.room.notify_all();
     }
 
@@ -695,6 +722,7 @@ impl<P: Peer> Session<P> {
                 recovery_seq: 0,
                 recovery_unanswered: None,
                 recovery_sent: None,
+                recovery_timer: None,
                 replay: ReplayList::new(config.kept),
                 forced: None,
                 losses: 0,
@@ -711,8 +739,9 @@ impl<P: Peer> Session<P> {
                 last_committed: Transno::ZERO,
                 lease: Duration::from_secs(30),
                 lease_ends: Instant(0),
-                heard_at: env.now(),
-                silent_since: None,
+                liveness: Liveness::new(Duration::from_secs(30), env.now()),
+                renewal: None,
+                next_look: Instant::FAR,
                 disconnected_at: None,
                 clock_offset: 0,
                 last_time: Timestamp::default(),
@@ -723,6 +752,7 @@ impl<P: Peer> Session<P> {
             config,
             writers: writers::Writers::new(&env),
             changed: Notify::new(),
+            watched: Notify::new(),
             room: Notify::new(),
             events: OnceCell::new(),
             leaving: Cell::new(false),

@@ -152,6 +152,9 @@ impl<P: Peer> Session<P> {
             let before = state.recovery_sent.filter(|(known, _)| *known == ticket);
             let sent = before.map_or(self.env.now(), |(_, sent)| sent);
             state.recovery_sent = Some((ticket, sent));
+            let timer = state.liveness.timer(self.env.now());
+            state.recovery_timer = Some(timer);
+            self.look_at(&mut state, timer.ends());
             let (sender, receiver) = oneshot();
             state.recovery = Some((ticket, sender));
             let request = self.enqueue(&mut state, request);
@@ -165,7 +168,7 @@ impl<P: Peer> Session<P> {
         if state.connection != number || state.has_no_session() {
             return Err(ConnectionLost);
         }
-        state.recovery_unanswered = None;
+        (state.recovery_unanswered, state.recovery_timer) = (None, None);
         state.extend_lease(sent);
         Ok(reply)
     }

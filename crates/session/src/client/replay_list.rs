@@ -209,7 +209,8 @@ mod tests {
     fn reply(lsn: u64) -> Rc<Reply> {
         let transno = Transno { epoch: Epoch(1), lsn: types::Lsn(lsn) };
         let last_committed = Transno::ZERO;
-        Rc::new(Reply { slot: 0, seq: 0, transno, last_committed, results: Vec::new() })
+        let (slot, seq, waited, results) = (0, 0, 0, Vec::new());
+        Rc::new(Reply { slot, seq, transno, last_committed, waited, results })
     }
 
     #[test]

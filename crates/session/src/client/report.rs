@@ -3,6 +3,7 @@
 //! Invariants:
 //! - a report changes nothing and costs only when somebody asks.
 
+use proto::liveness::Timing;
 use proto::message::{Peer, Reply};
 use proto::slots::SlotClass;
 use types::{ClientId, Duration, Epoch, Instant, ServerId};
@@ -26,6 +27,8 @@ pub struct SessionReport {
     pub silent: Duration,
     /// For how long nothing has come from the server.
     pub last_heard: Duration,
+    /// How fast the server is, and how often it was doubted.
+    pub timing: Timing,
     /// The client's number; 0 while it has no session.
     pub client: ClientId,
     /// The server's epoch.
@@ -79,8 +82,9 @@ pub enum Congestion {
 impl<P: Peer> Session<P> {
     /// What it is doing now.
     pub fn report(&self) -> SessionReport {
-        let state = self.state.borrow();
         let now = self.env.now();
+        let timing = self.timing();
+        let state = self.state.borrow();
         let age = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.since(at));
         SessionReport {
             server: state.server,
@@ -93,8 +97,9 @@ impl<P: Peer> Session<P> {
                 Phase::Closed => "closed",
             },
             down: age(state.disconnected_at),
-            silent: age(state.silent_since),
-            last_heard: now.since(state.heard_at),
+            silent: age(state.liveness.silent_since()),
+            last_heard: now.since(state.liveness.last_heard()),
+            timing,
             client: state.client,
             epoch: state.epoch,
             lease: state.lease,

@@ -17,7 +17,7 @@ use env::sync::first;
 use proto::message::Peer;
 use types::{Duration, Fault, Instant, ServerId, Timestamp};
 
-use super::{Session, SessionStatus, Shared};
+use super::{Session, SessionStatus, Shared, Timing};
 
 type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -264,6 +264,11 @@ impl<P: Peer> Sessions<P> {
     /// Ends the client without a goodbye.
     pub fn abandon(&self) {
         self.all().iter().for_each(|session| session.abandon());
+    }
+
+    /// How fast each server is, and how often it was doubted.
+    pub fn timings(&self) -> Vec<(ServerId, Timing)> {
+        self.all().iter().map(|session| (session.server(), session.timing())).collect()
     }
 
     /// What the sessions are doing, added up; number and epoch are those of the first.

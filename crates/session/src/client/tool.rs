@@ -55,7 +55,7 @@ pub async fn ask<P: Peer>(
             .0
             .map_err(|error| ToolError::Unreachable(error.to_string()))?;
         loop {
-            let received = receive(&stream, &mut connection.decoder).await;
+            let received = receive(&stream, &mut connection.decoder, || ()).await;
             match received.map_err(ToolError::Unreachable)? {
                 Received::Message(Message::Reply { reply }) => {
                     let first = reply.results.into_iter().next();

@@ -118,7 +118,7 @@ async fn read<S: Service>(
                 if let Admission::New { .. } = session.admit(slot, seq) {
                     let (transno, last_committed) = (Transno::ZERO, service.last_committed());
                     let results = vec![Err(Fault::Unsupported)];
-                    let reply = Reply { slot, seq, transno, last_committed, results };
+                    let reply = Reply { slot, seq, transno, last_committed, waited: 0, results };
                     session.answered(&reply, false);
                     connection.send::<S::Peer>(&Message::Reply { reply });
                 }

@@ -7,6 +7,7 @@ mod keys;
 mod peer;
 mod server;
 mod several;
+mod timing;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -262,7 +262,7 @@ impl Server {
             self.controls.replays.set(self.controls.replays.get() + 1);
         }
         let (mut results, mut transno) = (Vec::new(), Transno::ZERO);
-        let mut leaves = false;
+        let (mut leaves, mut waited) = (false, Duration::ZERO);
         for (index, op) in request.ops.iter().enumerate() {
             let mut reply = OpReply::Done {};
             match op {
@@ -273,7 +273,11 @@ impl Server {
                     (reply, transno) = (OpReply::Position { position }, at);
                     session.note_change(at);
                 }
-                Op::Hold {} => self.while_held().await,
+                Op::Hold {} => {
+                    let begun = self.env.now();
+                    self.while_held().await;
+                    waited += self.env.now().since(begun);
+                }
                 Op::Sync {} => {
                     self.controls.syncs.set(self.controls.syncs.get() + 1);
                     self.flush().await;
@@ -287,7 +291,8 @@ impl Server {
             results.push(Ok(reply));
         }
         let (slot, seq, last_committed) = (request.slot, request.seq, self.last_committed());
-        let reply = Reply { slot, seq, transno, last_committed, results };
+        let waited = waited.as_micros() as u32;
+        let reply = Reply { slot, seq, transno, last_committed, waited, results };
         session.answered(&reply, true);
         session.note_durable(last_committed);
         session.push(Message::Reply { reply });

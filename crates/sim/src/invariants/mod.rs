@@ -14,6 +14,7 @@ mod leases;
 mod once;
 mod ownership;
 mod recovery;
+mod slow;
 mod stable;
 pub(crate) mod views;
 mod zones;
@@ -141,6 +142,11 @@ impl Checkers {
             }
             Event::ClientLine(text) if text.starts_with("this client was evicted") => {
                 self.evicted_from(self.running().map(|(node, run)| (node, Some(run))));
+            }
+            Event::ClientLine(text) if text.contains(slow::DROPPED) => {
+                if let Some((node, _)) = self.running() {
+                    slow::dropped(&self.cluster, &node);
+                }
             }
             // The fleet reports what follows from these.
             Event::TookEffect { .. } | Event::ServerKilled | Event::ClientLine(_) => {}

@@ -190,6 +190,16 @@ fn add_session(out: &mut String, session: &Value) {
         ago(number(&session["oldest_unanswered_ms"])),
         session["kept"],
     );
+    *out += &format!(
+        "            best round trip {} us, estimated service time {} us; doubted after {} ms: {} times, \
+         {} of them in vain; {} reconnections\n",
+        session["best_round_trip_us"],
+        session["estimate_us"],
+        number(&session["time_us"]) / 1000,
+        session["timeouts"],
+        session["false_timeouts"],
+        session["reconnections"],
+    );
 }
 
 /// A time in milliseconds for people: "0.4 s", "12 s", "3 min", "5 h", "2 d".
