@@ -19,9 +19,9 @@
 //!   date. Pages that a served READ fills, and pages that a WRITE covers, are noted: they may have
 //!   come after an invalidation passed there. A WRITE into a part of a page never makes it up to
 //!   date, so it is not noted;
-//! - while an invalidation waits for a locked page, those requests on its range are served that
-//!   have been blocked for as long as that may take, and no others (except for READs of a page that
-//!   is being stored into). A READ of a page that was just dropped stays blocked until the end of
+//! - while an invalidation waits for a locked page, requests on its range are served that have been
+//!   blocked for as long as that may take. Of the others only READs of a page that is being stored
+//!   into are served. A READ of a page that was just dropped stays blocked until the end of
 //!   the invalidation is known. So the rounds of a drain end, however busy the file is, and however
 //!   slow its device;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only. So the

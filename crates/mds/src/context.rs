@@ -73,6 +73,15 @@ pub struct Effects {
     pub outcome: Option<Outcome>,
 }
 
+impl Effects {
+    /// Takes back all grants: a client whose request is replayed has reclaimed what it holds.
+    pub(crate) fn grant_nothing(&mut self) {
+        self.grants.clear();
+        self.wants.clear();
+        self.found.clear();
+    }
+}
+
 /// See the module.
 pub struct OpContext<'a> {
     /// The server.

@@ -583,10 +583,7 @@ impl Execution {
                         self.executed(index, outcome, transno);
                     }
                     if replay.is_some() {
-                        // The client has reclaimed what it holds: this answer grants nothing.
-                        effects.grants.clear();
-                        effects.wants.clear();
-                        effects.found.clear();
+                        effects.grant_nothing();
                     }
                     self.apply(effects, transno, &waited);
                     break Ok(value);

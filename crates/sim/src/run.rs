@@ -361,11 +361,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     };
     // Violations seen during the run came first: the others may follow from them.
     let violation = events.first_violation().or(violation);
-    let mut made = ended.made.take();
-    let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
-    made.insert(Fault::Space, refused as u64);
-    made.insert(Fault::Signal, ended.history.times_interrupted());
-    made.retain(|_, count| *count > 0);
+    let made = faults_made(&ended, &calls);
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
@@ -393,6 +389,16 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
             history: calls.iter().map(Call::line).collect(),
         }),
     }
+}
+
+/// How often each fault was made, those included that only the calls show.
+fn faults_made(ended: &Ended, calls: &[Call]) -> FaultCounts {
+    let mut made = ended.made.take();
+    let refused = calls.iter().filter(|call| call.outcome == Some(Outcome::NoRoom)).count();
+    made.insert(Fault::Space, refused as u64);
+    made.insert(Fault::Signal, ended.history.times_interrupted());
+    made.retain(|_, count| *count > 0);
+    made
 }
 
 fn stores(calls: &[Call]) -> (u64, u64) {

@@ -66,14 +66,7 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     };
     let opened = Mfs::open(&env, &disks, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
-    if let Some(damage) = mfs.label_damage() {
-        log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));
-    }
-    for (block, what) in mfs.damage() {
-        log::line(&format!(
-            "{path}: metadata block {block} is damaged ({what}); the server uses its copy"
-        ));
-    }
+    report_damage(&path, &mfs);
     let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
     if identity.name != cluster.name {
         let text = format!(
@@ -125,6 +118,18 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     served.map_err(|error| failed(error.to_string()))?;
     log::line("stopped; the checkpoint is complete");
     Ok(0)
+}
+
+/// Names in the log what was damaged when the metadata were opened.
+fn report_damage(path: &str, mfs: &Mfs) {
+    if let Some(damage) = mfs.label_damage() {
+        log::line(&format!("{path}: {damage}; `redbud fsck --repair` writes the label anew"));
+    }
+    for (block, what) in mfs.damage() {
+        log::line(&format!(
+            "{path}: metadata block {block} is damaged ({what}); the server uses its copy"
+        ));
+    }
 }
 
 /// Makes the server known on this host, and opens its control socket. Without either it works, and
