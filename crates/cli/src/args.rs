@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use types::units::parse_size;
 
+mod fence;
 mod journal;
+pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
 pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
 
 use crate::config::check_cache;
@@ -104,6 +106,8 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Make the running server read and verify all its metadata blocks
     Scrub(ScrubArgs),
+    /// Try out the fences of the cluster's file
+    Fence(FenceArgs),
     /// Check a file system whose server is stopped, and repair it with --repair
     Fsck(FsckArgs),
     /// Show where the log is, or move it to another device

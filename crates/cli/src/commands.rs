@@ -4,6 +4,7 @@ pub mod bench;
 pub mod df;
 pub mod documents;
 pub mod dump;
+pub mod fence;
 pub mod fsck;
 pub mod journal;
 pub mod layout;

@@ -16,6 +16,7 @@ mod commands;
 mod config;
 mod devices;
 mod exit;
+mod fence_agent;
 mod helper;
 mod lockfile;
 mod log;
@@ -67,6 +68,7 @@ fn run(command: Command) -> Ended {
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),
+        Command::Fence(args) => commands::fence::run(&args),
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),

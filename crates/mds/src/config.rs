@@ -7,6 +7,7 @@ use proto::message::{Peer, Versions};
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
+use crate::fence::Fence;
 use crate::observer::Observer;
 
 /// Default rate of a scrub in bytes a second, low enough not to disturb a disk's other users.
@@ -50,6 +51,8 @@ pub struct Config {
     /// Check the invariants of the server's state after every event, or less often while there are
     /// many leases; for tests and simulation.
     pub validate: bool,
+    /// Means to fence evicted clients, in the order in which they are tried.
+    pub fences: Vec<Rc<dyn Fence>>,
     /// Receives the log lines.
     pub log: Log,
     /// A test's observer, if there is one.
@@ -71,6 +74,7 @@ impl Config {
             versions: Mds::VERSIONS,
             features: Mds::FEATURES,
             validate: cfg!(debug_assertions),
+            fences: Vec::new(),
             log: Rc::new(|_| {}),
             observer: None,
         }

@@ -31,6 +31,7 @@ impl Mds {
     pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
         let server = Server::new(env.clone(), mfs, config);
         server.space.learn_zones().await?;
+        server.space.take_over().await?;
         server.recovery.load().await?;
         let listener = env.listen(&server.runtime.config.listen).await.map_err(|error| {
             let address = &server.runtime.config.listen;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::{DriverKind, Env};
+use mds::fence::Fence;
 use mds::{Config, Mds, PagPlace};
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
@@ -16,9 +17,10 @@ use types::units::human_size;
 
 use crate::address;
 use crate::args::MdsArgs;
-use crate::config::{Cluster, Zone};
+use crate::config::{Cluster, FenceConfig, Zone};
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
+use crate::fence_agent::Agent;
 use crate::{log, notify};
 
 /// Open files of the server beside its clients' connections: devices, listeners, the log.
@@ -84,6 +86,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         pags: places(&mfs, &path, cluster).await?,
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
+        fences: fences(&env, cluster),
         validate: false,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
@@ -112,6 +115,14 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
     server.run(stop).await.map_err(|error| failed(error.to_string()))?;
     log::line("stopped; the checkpoint is complete");
     Ok(0)
+}
+
+/// The means to fence evicted clients that the cluster's file names.
+fn fences(env: &Env, cluster: &Cluster) -> Vec<Rc<dyn Fence>> {
+    let agent = |config: &FenceConfig| -> Rc<dyn Fence> {
+        Rc::new(Agent::new(env.clone(), config.clone()))
+    };
+    cluster.fences.iter().map(agent).collect()
 }
 
 /// The data zones: their identities from the metadata, their paths from the cluster's file.

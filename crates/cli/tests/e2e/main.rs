@@ -18,6 +18,7 @@ mod commands;
 mod compare;
 mod damage;
 mod deadlock;
+mod fence;
 mod harness;
 mod inline;
 mod journal;

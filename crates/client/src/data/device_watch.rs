@@ -103,6 +103,7 @@ impl DataContext {
         let (opening, rpc) = (self.disks.opening.clone(), self.rpc.clone());
         self.env.spawn(async move {
             let mut found = look(&device, &opening).await;
+            rpc.require_epoch(opening.fencing_epoch());
             if found.is_ok() && device.lock_gap.get() {
                 // The server is asked whether the session goes on, now that the byte is locked.
                 let answer = rpc.commit(Vec::new(), true).await.pop();
