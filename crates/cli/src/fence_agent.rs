@@ -41,7 +41,7 @@ impl Agent {
         Agent { env, config }
     }
 
-    /// What the agent reads: the options, and whom it acts on.
+    /// What the agent reads: the options, the action and the host.
     fn input(&self, action: &str, host: &str) -> String {
         let mut text = format!("action={action}\nnodename={host}\n");
         for (name, value) in &self.config.options {

@@ -53,6 +53,8 @@ pub struct Config {
     pub validate: bool,
     /// Means to fence evicted clients, in the order in which they are tried.
     pub fences: Vec<Rc<dyn Fence>>,
+    /// The server's own host, which no fence may cut off; empty: unknown.
+    pub own_host: String,
     /// Receives the log lines.
     pub log: Log,
     /// A test's observer, if there is one.
@@ -75,6 +77,7 @@ impl Config {
             features: Mds::FEATURES,
             validate: cfg!(debug_assertions),
             fences: Vec::new(),
+            own_host: String::new(),
             log: Rc::new(|_| {}),
             observer: None,
         }

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a means says [`Answer::Yes`] to a cut only if nothing that the client sent before can reach a
 //!   device later. It says so to a check only if it asked, and the client is cut off;
-//! - whoever drops an action ends it: no process of it goes on.
+//! - an action that is dropped ends: no process of it goes on.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -17,6 +17,7 @@ use types::units::human_size;
 
 use crate::address;
 use crate::args::MdsArgs;
+use crate::commands::mount;
 use crate::config::{Cluster, FenceConfig, Zone};
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
@@ -87,6 +88,7 @@ async fn serve(env: Env, cluster: &Cluster) -> Ended {
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
         fences: fences(&env, cluster),
+        own_host: mount::host_name(),
         validate: false,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)

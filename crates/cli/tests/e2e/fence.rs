@@ -60,8 +60,18 @@ esac
 struct Killed(Child);
 
 impl Killed {
+    /// Waits until it has come so far.
+    fn wait_until(mut self, what: &str, ready: impl Fn() -> bool) -> Killed {
+        eventually(what, || {
+            let ended = self.0.try_wait().unwrap();
+            assert!(ended.is_none(), "{what}: the process has ended: {ended:?}");
+            ready()
+        });
+        self
+    }
+
     fn start(command: &mut Command) -> Killed {
-        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
         let program = quiet.get_program().to_owned();
         Killed(quiet.spawn().unwrap_or_else(|error| {
             panic!("{program:?}: {error}: apt-get install nbdkit libnbd-bin")
@@ -78,10 +88,8 @@ impl Drop for Killed {
 
 fn nbdkit(socket: &Path, rest: &[String]) -> Killed {
     let mut command = Command::new("nbdkit");
-    let kit =
-        Killed::start(command.args(["-f", "--exit-with-parent", "-U"]).arg(socket).args(rest));
-    eventually("nbdkit listens", || socket.exists());
-    kit
+    let kit = command.args(["-f", "--exit-with-parent", "-U"]).arg(socket).args(rest);
+    Killed::start(kit).wait_until("nbdkit listens", || socket.exists())
 }
 
 /// The paths of the hosts to one device.
@@ -130,10 +138,9 @@ impl Paths {
         let device = self.file(host, "dev").join("nbd");
         fs::create_dir(device.parent().unwrap()).unwrap();
         let mut fuse = Command::new("nbdfuse");
-        self.running.push(Killed::start(fuse.arg(&device).arg("--unix").arg(&socket)));
-        eventually("nbdfuse shows the device", || {
-            fs::metadata(&device).is_ok_and(|about| about.len() > 0)
-        });
+        let fuse = Killed::start(fuse.arg(&device).arg("--unix").arg(&socket));
+        let shown = || fs::metadata(&device).is_ok_and(|about| about.len() > 0);
+        self.running.push(fuse.wait_until("nbdfuse shows the device", shown));
         device
     }
 
@@ -169,10 +176,10 @@ impl Paths {
     }
 }
 
+/// The server's status, from itself: `redbud status` looks at the mounts of this host, too.
 fn server_status(cluster: &Cluster) -> Value {
-    let text = success(redbud().args(["status", "--json"]).arg(&cluster.source));
-    let mut status: Value = serde_json::from_str(&text).unwrap();
-    status["filesystems"][0]["server"].take()
+    let OpReply::Text { text } = ask(cluster, Op::Status {}) else { panic!("no text") };
+    serde_json::from_str(&text).unwrap()
 }
 
 /// The client at a host, as the server sees it.
@@ -183,13 +190,13 @@ fn client_at(cluster: &Cluster, host: &str) -> Option<Value> {
     clients.into_iter().find(at)
 }
 
-/// Has the server evict a client, as its administrator.
-fn evict(cluster: &Cluster, client: u64) {
+/// Asks the server as its administrator.
+fn ask(cluster: &Cluster, op: Op) -> OpReply {
     let address = cluster.source.split(":/").next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut decoder = Decoder::new();
-    let mut ask = |message: &Message| {
+    let mut send = |message: &Message| {
         let mut bytes = Vec::new();
         encode(message, &mut bytes);
         stream.write_all(&bytes).unwrap();
@@ -207,7 +214,7 @@ fn evict(cluster: &Cluster, client: u64) {
             }
         }
     };
-    let welcome = ask(&Message::Hello { hello: Hello::new::<Mds>(ADMINISTRATOR, "test", "test") });
+    let welcome = send(&Message::Hello { hello: Hello::new::<Mds>(ADMINISTRATOR, "test", "test") });
     assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
     let request = Request {
         slot: 0,
@@ -215,11 +222,11 @@ fn evict(cluster: &Cluster, client: u64) {
         principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
         sync: false,
         replay: None,
-        ops: vec![Op::Evict { client: ClientId(client) }],
+        ops: vec![op],
     };
-    let reply = ask(&Message::Request { request });
+    let reply = send(&Message::Request { request });
     let Message::Reply { reply } = reply else { panic!("{reply:?}") };
-    assert!(matches!(reply.results.first(), Some(Ok(OpReply::Done {}))), "{reply:?}");
+    reply.results.into_iter().next().expect("each operation has a result").unwrap()
 }
 
 /// Writes until that fails.
@@ -272,7 +279,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let spec = Spec { data: vec![96 << 20], lease: LEASE, ..Spec::default() };
     let mut cluster = Cluster::formatted(&spec);
     let mut paths = Paths::new(&cluster);
-    let (of_a, of_b) = (paths.add("hosta", "0.02"), paths.add("hostb", "0"));
+    let (of_a, of_b) = (paths.add("hosta", "20ms"), paths.add("hostb", "0"));
     let config = fs::read_to_string(&cluster.config).unwrap() + &paths.table("agent");
     fs::write(&cluster.config, config).unwrap();
     cluster.start_server();
@@ -285,7 +292,8 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     signal(cluster.client_pid(a), Signal::STOP);
     let client = client_at(&cluster, "hosta").expect("client A is known");
     let evicted = Instant::now();
-    evict(&cluster, client["id"].as_u64().unwrap());
+    let client = ClientId(client["id"].as_u64().unwrap());
+    ask(&cluster, Op::Evict { client });
     eventually("the quarantine ends", || client_at(&cluster, "hosta").is_none());
     fs::remove_file(cluster.path(b).join("big")).unwrap();
     let mine = cluster.path(b).join("mine");

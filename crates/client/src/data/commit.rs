@@ -77,7 +77,6 @@ impl DataContext {
     ) -> Result<Rc<DataContext>, String> {
         let log = |text: &str| rpc.log(text);
         let disks = Disks::open(&env, &config, client, fs, pags, log).await?;
-        rpc.require_epoch(disks.opening.fencing_epoch());
         let ctx = Rc::new(DataContext {
             env: env.clone(),
             rpc,

@@ -52,6 +52,7 @@ impl DataContext {
     /// One round of the watch. Returns the pause until the next one; `None`: until it is roused.
     fn watch_round(self: &Rc<Self>) -> Option<Duration> {
         let now = self.env.now();
+        self.rpc.require_epoch(self.disks.opening.fencing_epoch());
         let mut pause = None;
         for device in self.disks.devices() {
             device.silent.set(device.silence() >= SILENT);

@@ -85,15 +85,15 @@ mod tests {
     }
 
     /// Every course of answers: the last step, and how often each means was cut and checked.
-    fn courses(step: Step, told: &[(Step, Answer)], all: &mut Vec<(Step, Vec<(Step, Answer)>)>) {
+    fn courses(step: Step, course: &[(Step, Answer)], all: &mut Vec<(Step, Vec<(Step, Answer)>)>) {
         if matches!(step, Step::Proven(_) | Step::Failed) {
-            all.push((step, told.to_vec()));
+            all.push((step, course.to_vec()));
             return;
         }
         for answer in answers() {
-            let mut told = told.to_vec();
-            told.push((step, answer.clone()));
-            courses(next(MEANS, step, &answer), &told, all);
+            let mut course = course.to_vec();
+            course.push((step, answer.clone()));
+            courses(next(MEANS, step, &answer), &course, all);
         }
     }
 
@@ -103,18 +103,18 @@ mod tests {
         courses(first(MEANS), &[], &mut all);
         // Each means fails in 2 ways at its cut and in 2 at its check, or succeeds.
         assert_eq!(all.len(), 1 + 4 + 16 + 64);
-        for (end, told) in all {
+        for (end, course) in all {
             let confirmed = |at| {
                 let cut = (Step::Cut(at), Answer::Yes);
-                told.ends_with(&[cut, (Step::Check(at), Answer::Yes)])
+                course.ends_with(&[cut, (Step::Check(at), Answer::Yes)])
             };
             match end {
-                Step::Proven(at) => assert!(confirmed(at), "{told:?}"),
-                _ => assert!((0..MEANS).all(|at| !confirmed(at)), "{told:?}"),
+                Step::Proven(at) => assert!(confirmed(at), "{course:?}"),
+                _ => assert!((0..MEANS).all(|at| !confirmed(at)), "{course:?}"),
             }
-            assert!(told.len() <= 2 * MEANS, "{told:?}");
-            let cut = |at| told.iter().filter(|(step, _)| *step == Step::Cut(at)).count();
-            assert!((0..MEANS).all(|at| cut(at) <= 1), "{told:?}");
+            assert!(course.len() <= 2 * MEANS, "{course:?}");
+            let cut = |at| course.iter().filter(|(step, _)| *step == Step::Cut(at)).count();
+            assert!((0..MEANS).all(|at| cut(at) <= 1), "{course:?}");
         }
     }
 

@@ -7,7 +7,7 @@
 //! - one task at a time acts on a host. What it proves counts for the clients whose fencing it had
 //!   begun with, and for no client that was evicted later;
 //! - a host with another client that is connected is not cut off: it lives, and would lose more
-//!   than one mount.
+//!   than one mount. Nor is the server's own host.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +104,9 @@ impl Fencing {
         }
         let Some(&client) = due.first() else { return false };
         let state = match self.lives(host) {
+            _ if host == self.runtime.config.own_host => {
+                FenceState::Failed("it is the server's own host".into())
+            }
             Some(other) => FenceState::Failed(format!(
                 "its host {host} has client {other}, which is connected"
             )),

@@ -191,7 +191,7 @@ impl Evictions {
             self.space.flush_for(&clients).await;
             for &client in &clients {
                 self.quarantine.set_recorded(client);
-                self.begin_fence(client).await;
+                self.begin_fence(client);
             }
         }
         durable

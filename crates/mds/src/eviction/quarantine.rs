@@ -2,9 +2,8 @@
 //!
 //! Invariants:
 //! - until an evicted client's writes have certainly ended, the server freezes the files that it
-//!   could write and does not reuse their blocks or its pool. They have ended when its process on
-//!   this host has ended, or when no data device is stalled or was a moment ago, and it has been
-//!   fenced or lease and grace have passed. By then what it wrote late is stable, too;
+//!   could write and does not reuse their blocks or its pool. [`quarantine_ends`] says when they
+//!   have ended. By then what it wrote late is stable, too;
 //! - the server keeps a client's number until its quarantine has ended, so a restart goes on with
 //!   the quarantine.
 
@@ -137,7 +136,7 @@ impl Evictions {
             let description = info.map_or("", |info| &info.description);
             self.quarantine.add(client, local, files.contains(&ALL_FILES), description);
             self.quarantine.set_recorded(client);
-            self.begin_fence(client).await;
+            self.begin_fence(client);
         }
         Ok(())
     }
@@ -176,12 +175,11 @@ impl Evictions {
         }
     }
 
-    /// Begins to fence a client in quarantine, unless its process has ended.
-    pub async fn begin_fence(&self, client: ClientId) {
-        if self.quarantine.is_local(client) && self.space.is_lock_free(client).await {
-            return;
+    /// Begins to fence a client in quarantine. One on this host is watched by its lock instead.
+    pub fn begin_fence(&self, client: ClientId) {
+        if !self.quarantine.is_local(client) {
+            self.fencing.begin(client, &self.quarantine.description(client));
         }
-        self.fencing.begin(client, &self.quarantine.description(client));
     }
 
     async fn end_quarantine(&self, client: ClientId) -> Result<(), StoreError> {

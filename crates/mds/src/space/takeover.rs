@@ -4,7 +4,7 @@
 //! of which kernel, by which device node. A server that opened it there, too, holds the lock that
 //! the last one held, so that one has ended. Any other server *takes over*. It writes its own
 //! epoch, which is above all earlier ones, into the labels of the data devices as their *fencing
-//! epoch*. Whoever still obeys an earlier server learns from it to write no more:
+//! epoch*. An earlier server that lives, and its clients, learn from it to write no more:
 //!
 //! | who reads a label | its fencing epoch is above | then |
 //! |---|---|---|
@@ -26,8 +26,8 @@ use super::Space;
 use crate::error::ServeError;
 use crate::runtime::Runtime;
 
-/// The epoch of the first server of a new file system.
-const FIRST: Epoch = Epoch(2);
+/// The highest epoch of the first server of a new file system: `redbud mkfs` opens it twice.
+const FIRST: Epoch = Epoch(3);
 
 /// Compares where the last server had the metadata device open with where this one has it.
 fn is_takeover(served_at: Option<LockScope>, here: Option<LockScope>, epoch: Epoch) -> bool {

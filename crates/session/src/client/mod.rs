@@ -528,12 +528,15 @@ impl<P: Peer> Session<P> {
     /// and the client looks for the new server.
     pub fn require_epoch(&self, epoch: Epoch) {
         let mut state = self.state.borrow_mut();
-        state.epoch_min = state.epoch_min.max(epoch);
+        if state.epoch_min >= epoch {
+            return;
+        }
+        state.epoch_min = epoch;
         if state.epoch >= epoch || state.phase == Phase::Closed {
             return;
         }
         state.lease_ends = Instant(0);
-        if let Some(stream) = state.stream.take() {
+        if let Some(stream) = &state.stream {
             stream.shutdown();
         }
         let old = state.epoch;
