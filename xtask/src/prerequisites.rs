@@ -5,16 +5,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that the end-to-end tests run, with their Debian packages.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 19] = [
     ("cc", "gcc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("getfattr", "attr"),
     ("getfacl", "acl"),
+    ("hostname", "hostname"),
     ("ip", "iproute2"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mount", "mount"),
+    ("nbdfuse", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
     ("pg_ctlcluster", "postgresql"),
     ("python3", "python3"),
     ("rsync", "rsync"),

@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use types::units::parse_size;
 
+mod fence;
 mod journal;
 mod key;
 mod running;
 mod sim;
+pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
 pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
@@ -121,6 +123,8 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Make the running server read and verify all its metadata blocks
     Scrub(ScrubArgs),
+    /// Try out the fences of the cluster's file
+    Fence(FenceArgs),
     /// Check a file system whose server is stopped, and repair it with --repair
     Fsck(FsckArgs),
     /// Show where the log is, or move it to another device

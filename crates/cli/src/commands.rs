@@ -6,6 +6,7 @@ pub mod df;
 pub mod documents;
 pub mod dump;
 pub mod durable;
+pub mod fence;
 pub mod fsck;
 pub mod journal;
 pub mod key;

@@ -6,7 +6,7 @@
 //! - clients read only the keys in it ([`ClientView`]): the server sends them the paths of the data
 //!   zones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 use std::ops::Range;
@@ -44,6 +44,13 @@ const SCRUB_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Smallest buffer cache.
 pub const CACHE_MIN: u64 = 8 << 20;
+
+/// How long an action of a fence agent may take, by default.
+const DEFAULT_FENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bounds of that time.
+const FENCE_TIMEOUT_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(601);
+/// Most bytes of a fence agent's options: with a host's name they fit into a pipe.
+const FENCE_OPTIONS_MAX: usize = 4096;
 
 /// Checks the size of a cache.
 ///
@@ -95,6 +102,21 @@ pub struct Cluster {
     pub journal: Option<Zone>,
     /// The data zones. Those of one device follow each other, in the order of their places on it.
     pub data: Vec<(PagId, Zone)>,
+    /// Agents that fence evicted clients, in the order in which they are tried.
+    pub fences: Vec<FenceConfig>,
+}
+
+/// An agent that fences clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FenceConfig {
+    /// Pattern of the hosts that it fences.
+    pub host: String,
+    /// The program.
+    pub agent: PathBuf,
+    /// How long one action of it may take.
+    pub timeout: Duration,
+    /// Its options, at most [`FENCE_OPTIONS_MAX`] bytes; `{host}` in a value is the host's name.
+    pub options: BTreeMap<String, String>,
 }
 
 /// A device or file.
@@ -138,6 +160,8 @@ struct RawCluster {
     metadata: RawMetadata,
     #[serde(default)]
     data: Vec<RawData>,
+    #[serde(default)]
+    fence: Vec<RawFence>,
     /// For clients: see [`ClientView`].
     #[serde(default, rename = "client")]
     _client: RawClient,
@@ -181,6 +205,16 @@ struct RawData {
     size: Option<Spanned<String>>,
     id: Option<Spanned<u16>>,
     slices: Option<Spanned<u16>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFence {
+    host: Spanned<String>,
+    agent: Spanned<PathBuf>,
+    timeout: Option<Spanned<String>>,
+    #[serde(default)]
+    options: BTreeMap<String, Spanned<String>>,
 }
 
 /// Maximum size of a cluster's file.
@@ -253,6 +287,7 @@ impl Cluster {
             },
             journal: reader.journal(&raw.metadata)?,
             data: reader.zones(raw.data, &raw.metadata)?,
+            fences: reader.fences(raw.fence)?,
         };
         Ok(cluster)
     }
@@ -439,6 +474,45 @@ impl Reader<'_> {
         })
     }
 
+    fn fences(&self, raw: Vec<RawFence>) -> Result<Vec<FenceConfig>, ConfigError> {
+        raw.into_iter().map(|raw| self.fence(raw)).collect()
+    }
+
+    fn fence(&self, raw: RawFence) -> Result<FenceConfig, ConfigError> {
+        let timeout = match &raw.timeout {
+            None => DEFAULT_FENCE_TIMEOUT,
+            Some(value) => parse_duration(value.get_ref())
+                .ok()
+                .filter(|time| FENCE_TIMEOUT_RANGE.contains(time))
+                .ok_or_else(|| {
+                    self.at(value.span(), "key `fence.timeout`: write a time from 1s to 10m")
+                })?,
+        };
+        if raw.host.get_ref().is_empty() {
+            let text = "key `fence.host`: write a host's name; a `*` stands for any characters";
+            return Err(self.at(raw.host.span(), text));
+        }
+        let (mut options, mut bytes) = (BTreeMap::new(), 0);
+        for (name, value) in raw.options {
+            let reserved = ["action", "nodename"].contains(&name.as_str());
+            let (span, value) = (value.span(), value.into_inner());
+            bytes += name.len() + value.len() + 2;
+            if reserved || name.contains(['=', '\n']) || value.contains('\n') {
+                let text = format!(
+                    "key `fence.options`: `{name}` is set by Redbud, or it or its value has a line break: leave it out"
+                );
+                return Err(self.at(span, text));
+            }
+            if bytes > FENCE_OPTIONS_MAX {
+                let text = format!("key `fence.options`: more than {FENCE_OPTIONS_MAX} bytes");
+                return Err(self.at(span, text));
+            }
+            options.insert(name, value);
+        }
+        let agent = self.path(raw.agent.get_ref());
+        Ok(FenceConfig { host: raw.host.into_inner(), agent, timeout, options })
+    }
+
     fn journal(&self, raw: &RawMetadata) -> Result<Option<Zone>, ConfigError> {
         let Some(place) = &raw.journal else {
             let Some(size) = &raw.journal_size else { return Ok(None) };
@@ -593,6 +667,31 @@ size = \"16G\"
         for (keys, expected) in cases {
             let text = with(keys).unwrap_err().to_string();
             assert!(text.contains(expected), "{keys}: {text}");
+        }
+    }
+
+    #[test]
+    fn fence_is_an_agent_with_options() {
+        let with = |table: &str| parse(&format!("{GOOD}\n[[fence]]\n{table}"));
+        let table = "host = \"n*\"\nagent = \"/sbin/fence_x\"\noptions = { ip = \"{host}\" }";
+        let fence = FenceConfig {
+            host: "n*".into(),
+            agent: "/sbin/fence_x".into(),
+            timeout: Duration::from_secs(60),
+            options: BTreeMap::from([("ip".into(), "{host}".into())]),
+        };
+        assert_eq!(with(table).unwrap().fences, [fence]);
+        assert_eq!(parse(GOOD).unwrap().fences, []);
+        let cases = [
+            ("host = \"\"\nagent = \"a\"", "home.toml:20: key `fence.host`"),
+            ("host = \"n\"", "home.toml:19: missing field `agent`"),
+            ("host = \"n\"\nagent = \"a\"\ntimeout = \"0s\"", "22: key `fence.timeout`"),
+            ("host = \"n\"\nagent = \"a\"\noptions = { action = \"on\" }", "22: key `fence.opt"),
+            ("host = \"n\"\nagent = \"a\"\noptions = { a = \"1\\n2\" }", "22: key `fence.opt"),
+        ];
+        for (table, expected) in cases {
+            let text = with(table).unwrap_err().to_string();
+            assert!(text.contains(expected), "{table}: {text}");
         }
     }
 

@@ -17,6 +17,7 @@ mod config;
 mod control;
 mod devices;
 mod exit;
+mod fence_agent;
 mod helper;
 mod keys;
 mod lockfile;
@@ -72,6 +73,7 @@ fn run(command: Command) -> Ended {
         Command::Durable(args) => commands::durable::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),
+        Command::Fence(args) => commands::fence::run(&args),
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun};
 use types::{
-    Attr, BlockRange, ClientId, Duration, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment,
-    Timestamp, Uuid,
+    Attr, BlockRange, ClientId, Duration, Epoch, Fault, FileBlock, Ino, Instant, PagId, Rights,
+    Segment, Timestamp, Uuid,
 };
 
 use crate::api::{DeviceStatus, ReadData, Whence};
@@ -105,6 +105,8 @@ pub trait Rpc {
     fn lease_ends(&self) -> Instant;
     /// Waits until the lease is good again, or a new session exists (then `Evicted`).
     fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>>;
+    /// A server of this epoch has taken over: until it answers, the lease is not good.
+    fn require_epoch(&self, epoch: Epoch);
     /// The server's clock, estimated; never goes back.
     fn time(&self) -> Timestamp;
     /// One line for the log.

@@ -2,7 +2,7 @@
 
 use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
-use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
+use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
 use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
@@ -125,6 +125,12 @@ impl Rpc for DataRpc {
 
     fn lease_ends(&self) -> Instant {
         self.core().map_or(Instant(0), |core| core.rpc.lease_ends())
+    }
+
+    fn require_epoch(&self, epoch: Epoch) {
+        if let Ok(core) = self.core() {
+            core.rpc.require_epoch(epoch);
+        }
     }
 
     fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {

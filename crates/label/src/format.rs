@@ -17,11 +17,12 @@
 //! | 32 | 16 | device_uuid | this device |
 //! | 48 | 8 | sequence | raised by each change; of two whole copies the higher one counts |
 //! | 56 | 8 | blocks | 4 KiB blocks of the device, both copies of the label included |
-//! | 64 | 4 | fencing_epoch | writes of an older epoch are refused |
+//! | 64 | 4 | fencing_epoch | raised to the epoch of a server that takes over; clients of an older one stop writing |
 //! | 68 | 4 | reserved | zero |
 //! | 72 | 1 | name_len | bytes of the file system's name, 1..=63 |
 //! | 73 | 63 | name | UTF-8, zero-padded |
-//! | 136 | 120 | reserved | zero |
+//! | 136 | 32 | served_at | of the metadata's device: where the last server had it open (boot ID 16, device 8, inode 8, big-endian); else zero |
+//! | 168 | 88 | reserved | zero |
 //! | 256 | 3840 | slices | 60 records of 64 bytes; those from `count` on are zero |
 //!
 //! A record of a slice:
@@ -68,10 +69,12 @@ const EPOCH: usize = 64;
 const NAME_LEN: usize = 72;
 const NAME: usize = 73;
 const NAME_END: usize = NAME + FS_NAME_MAX;
+const SERVED_AT: usize = NAME_END;
+const SERVED_AT_END: usize = SERVED_AT + 32;
 const SLICES: usize = 256;
 const SLICE: usize = 64;
 /// Ranges of the block that must be zero.
-const RESERVED: [(usize, usize); 2] = [(68, 72), (NAME_END, SLICES)];
+const RESERVED: [(usize, usize); 2] = [(68, 72), (SERVED_AT_END, SLICES)];
 
 const _: () = assert!(SLICES + SLICES_MAX * SLICE == BLOCK);
 
@@ -167,8 +170,12 @@ pub struct Label {
     pub sequence: u64,
     /// Blocks of the device, both copies of the label included.
     pub blocks: u64,
-    /// Raised by each fencing of a client; older writers are refused.
+    /// Raised to the epoch of each server that takes over. Clients of a server of an earlier epoch
+    /// write no more.
     pub fencing_epoch: Epoch,
+    /// On the device with the metadata: where the last server had it open (`env::LockScope`). Zero:
+    /// unknown, or another device.
+    pub served_at: [u8; 32],
     /// Its slices, by their start.
     pub slices: Vec<Slice>,
 }
@@ -228,6 +235,7 @@ impl Label {
             sequence: 1,
             blocks,
             fencing_epoch: Epoch(0),
+            served_at: [0; 32],
             slices,
         }
     }
@@ -284,6 +292,7 @@ impl Label {
         put(&mut block, SEQUENCE, &self.sequence.to_le_bytes());
         put(&mut block, BLOCKS, &self.blocks.to_le_bytes());
         put(&mut block, EPOCH, &self.fencing_epoch.0.to_le_bytes());
+        put(&mut block, SERVED_AT, &self.served_at);
         block[NAME_LEN] = self.fs_name.len() as u8;
         put(&mut block, NAME, self.fs_name.as_bytes());
         for (slice, record) in self.slices.iter().zip(block[SLICES..].chunks_exact_mut(SLICE)) {
@@ -333,6 +342,7 @@ impl Label {
             sequence: u64_at(block, SEQUENCE),
             blocks: u64_at(block, BLOCKS),
             fencing_epoch: Epoch(u32_at(block, EPOCH)),
+            served_at: field(block, SERVED_AT),
             slices,
         };
         label.check()?;
@@ -500,7 +510,7 @@ mod tests {
 
     fn label(slices: Vec<Slice>) -> Label {
         let label = Label::new(Uuid([1; 16]), "home-1", Uuid([2; 16]), 4096, slices);
-        Label { fencing_epoch: Epoch(3), sequence: 5, ..label }
+        Label { fencing_epoch: Epoch(3), served_at: [4; 32], sequence: 5, ..label }
     }
 
     #[test]

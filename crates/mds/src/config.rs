@@ -8,6 +8,7 @@ use session::server::ServerKeys;
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
+use crate::fence::Fence;
 use crate::observer::Observer;
 
 /// Default rate of a scrub in bytes a second, low enough not to disturb a disk's other users.
@@ -53,6 +54,10 @@ pub struct Config {
     /// Check the invariants of the server's state after every event, or less often while there are
     /// many leases; for tests and simulation.
     pub validate: bool,
+    /// Means to fence evicted clients, in the order in which they are tried.
+    pub fences: Vec<Rc<dyn Fence>>,
+    /// The server's own host, which no fence may cut off; empty: unknown.
+    pub own_host: String,
     /// Receives the log lines.
     pub log: Log,
     /// A test's observer, if there is one.
@@ -75,6 +80,8 @@ impl Config {
             features: Mds::FEATURES,
             keys: None,
             validate: cfg!(debug_assertions),
+            fences: Vec::new(),
+            own_host: String::new(),
             log: Rc::new(|_| {}),
             observer: None,
         }

@@ -20,7 +20,7 @@
 //! | `orphans` | inodes without a name, and the reaper |
 //! | `space` | data zones and their devices, room for grants |
 //! | `uncommitted` | changes that are not durable yet |
-//! | `eviction` | the end of a session, and quarantines |
+//! | `eviction` | the end of a session, quarantines, and fencing by the means of `fence` |
 //! | `recovery` | greeting, grace, reclaim, replay |
 //! | `scrub` | scrubs of the metadata device |
 //! | `server` | all of them together |
@@ -34,6 +34,7 @@ mod context;
 mod dispatch;
 mod error;
 mod eviction;
+pub mod fence;
 mod holders;
 mod introspection;
 mod leases;

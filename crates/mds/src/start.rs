@@ -33,6 +33,7 @@ impl Mds {
         let server = Server::new(env.clone(), mfs, config);
         server.door.refresh().map_err(ServeError::Keys)?;
         server.space.learn_zones().await?;
+        server.space.take_over().await?;
         server.recovery.load().await?;
         let listener = env.listen(&server.runtime.config.listen).await.map_err(|error| {
             let address = &server.runtime.config.listen;

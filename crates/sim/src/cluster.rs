@@ -11,6 +11,7 @@ use env::sim::{
     DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
 };
 use env::{Disk, DiskOptions, Env};
+use mds::fence::Fence;
 use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use mfs::SlotFeatures;
 use mfs::fsck::FsckOptions;
@@ -23,6 +24,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
+use crate::fences::{SimFence, SwitchOff};
 use crate::invariant::Invariant;
 use crate::keys::Keys;
 use crate::zones::{self, Disks, Drawn, Sizes};
@@ -104,6 +106,8 @@ pub struct Cluster {
     failed_requests: Rc<RefCell<FailedRequests>>,
     /// The store of the running server.
     store: Rc<RefCell<Option<Mfs>>>,
+    /// A fence may switch clients' hosts off, by this.
+    switch_off: Rc<RefCell<Option<SwitchOff>>>,
     /// The introspection of the running server.
     ledger: Rc<RefCell<Option<Introspection>>>,
     /// The stream of the run, which gets what happens here.
@@ -262,7 +266,7 @@ impl Cluster {
         let disks = Rc::new(RefCell::new(disks));
         let restarted = Rc::new(Cell::new(None));
         let (kills, epoch, failing, failed, failed_requests) = Default::default();
-        let (store, ledger) = Default::default();
+        let (store, ledger, switch_off) = Default::default();
         let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
@@ -280,6 +284,7 @@ impl Cluster {
             failed,
             failed_requests,
             store,
+            switch_off,
             ledger,
             events,
         }
@@ -381,6 +386,7 @@ impl Cluster {
                 }
                 events.line(&format!("mds: {text}"));
             }),
+            fences: self.fences(&env),
             observer: Some(Rc::new(ServerObserver(self.events.clone()))),
             keys: self.keys.as_ref().map(Keys::of_server),
             validate: true,
@@ -400,6 +406,20 @@ impl Cluster {
                 cluster.restart_after_exit();
             }
         });
+    }
+
+    /// From the next start on the server fences evicted clients, by switching hosts off.
+    pub(crate) fn fence_by(&self, switch_off: SwitchOff) {
+        *self.switch_off.borrow_mut() = Some(switch_off);
+    }
+
+    fn fences(&self, env: &Env) -> Vec<Rc<dyn Fence>> {
+        if self.switch_off.borrow().is_none() {
+            return Vec::new();
+        }
+        let (world, env) = (self.world.clone(), env.clone());
+        let (zones, switch_off) = (self.zones().collect(), self.switch_off.clone());
+        vec![Rc::new(SimFence { world, env, zones, switch_off })]
     }
 
     /// Where the server finds the zones.

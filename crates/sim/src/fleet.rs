@@ -15,6 +15,7 @@ use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
 
 use crate::cluster::{Cluster, SERVER};
 use crate::events::{Event, Events, Eviction};
+use crate::fences;
 use crate::history::History;
 use crate::invariant::Invariant;
 use crate::kernel::Caches;
@@ -32,6 +33,8 @@ const REPLAYED: &str = "the metadata server restarted; everything it had lost wa
 const ABSENT: &str = " is absent: ";
 /// The refusal of a server without room for another client's reservation.
 const NO_ROOM: &str = "no room for another client";
+/// For how long a host is off that a fence has switched off.
+const FENCED: Duration = Duration::from_secs(1);
 
 /// The place of a client.
 struct Member {
@@ -384,6 +387,23 @@ impl Fleet {
         if let Some(mount) = &self.0.members.borrow()[slot].mount {
             mount.signal_next_lock_wait(after);
         }
+    }
+
+    /// Each client has a host of its own, which the server may switch off when it has evicted the
+    /// client. The host comes back soon.
+    pub fn allow_fences(&self) {
+        for host in (0..self.slots()).map(|slot| self.name(slot)) {
+            self.0.cluster.world.set_host(&host, &host);
+            self.0.cluster.world.set_host(&fences::beside(&host), &host);
+        }
+        let this = Rc::downgrade(&self.0);
+        self.0.cluster.fence_by(Box::new(move |host| {
+            let Some(fleet) = this.upgrade().map(Fleet) else { return };
+            let slot = (0..fleet.slots()).find(|slot| fleet.name(*slot) == host);
+            if let Some(slot) = slot {
+                fleet.kill(slot, FENCED);
+            }
+        }));
     }
 
     /// Kills the client's process; a new one mounts after `pause`.

@@ -15,6 +15,7 @@ mod device_errors;
 mod devices;
 pub mod events;
 pub mod faults;
+mod fences;
 mod fields;
 mod fleet;
 pub mod footprint;

@@ -106,6 +106,21 @@ impl Plan {
         self.faults.contains(&fault) && SimRng::new(self.seed ^ fault as u64).one_in(n)
     }
 
+    fn fleet(&self, cluster: &Cluster, history: &History, script: &Rc<Script>) -> Fleet {
+        let (clients, processes) = (self.clients, self.processes);
+        let each = self.operations_each();
+        let fleet = Fleet::new(cluster, history, script, clients, processes, each);
+        if self.has_fences() {
+            fleet.allow_fences();
+        }
+        fleet
+    }
+
+    /// May the server fence evicted clients? One run in four of those in which clients are killed.
+    fn has_fences(&self) -> bool {
+        self.faults.contains(&Fault::ClientKill) && SimRng::new(self.seed ^ FENCES).one_in(4)
+    }
+
     /// Is a device small enough to fill up? Half of the runs with `space` have such a one.
     fn is_short(&self) -> bool {
         self.has(Fault::Space, 2)
@@ -427,6 +442,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a text".to_owned())
 }
 
+/// Separates the random numbers of fences from others.
+const FENCES: u64 = 0x6665_6e63_6500_0000;
+
 /// Injected faults, reached fault steps, and corrupted devices.
 type Counts = (Rc<RefCell<FaultCounts>>, Rc<Cell<u32>>, Rc<Cell<DamageCounts>>);
 
@@ -447,14 +465,7 @@ async fn safety_and_healing(
         space::watch(&cluster, &history);
     }
     let script = Rc::new(plan.script());
-    let fleet = Fleet::new(
-        &cluster,
-        &history,
-        &script,
-        plan.clients,
-        plan.processes,
-        plan.operations_each(),
-    );
+    let fleet = plan.fleet(&cluster, &history, &script);
     let _watching = cluster.watch_devices();
     invariants::watch(&cluster, &fleet, plan.only_devices_fail());
     cluster.start_server();

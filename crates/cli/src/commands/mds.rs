@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::{DriverKind, Env};
+use mds::fence::Fence;
 use mds::{Config, Mds, PagPlace};
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
@@ -17,10 +18,12 @@ use types::units::human_size;
 
 use crate::address;
 use crate::args::MdsArgs;
-use crate::config::{Cluster, Zone};
+use crate::commands::mount;
+use crate::config::{Cluster, FenceConfig, Zone};
 use crate::control::of_mds;
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure};
+use crate::fence_agent::Agent;
 use crate::keys::{self, KeyOptions};
 use crate::registry::{self, Kind, Registered, Registration};
 use crate::source::Source;
@@ -83,6 +86,8 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
         keys: keys::of_server(cluster)?,
+        fences: fences(&env, cluster),
+        own_host: mount::host_name(),
         validate: false,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
@@ -158,6 +163,14 @@ fn register(env: &Env, server: &Mds, args: &MdsArgs) -> Option<Registered> {
         log::line(&format!("no control socket: {}: {error}", socket.display()));
     }
     registered.map_err(|failure| log::line(&failure.to_string())).ok()
+}
+
+/// The means to fence evicted clients that the cluster's file names.
+fn fences(env: &Env, cluster: &Cluster) -> Vec<Rc<dyn Fence>> {
+    let agent = |config: &FenceConfig| -> Rc<dyn Fence> {
+        Rc::new(Agent::new(env.clone(), config.clone()))
+    };
+    cluster.fences.iter().map(agent).collect()
 }
 
 /// The data zones: their identities from the metadata, their paths from the cluster's file.

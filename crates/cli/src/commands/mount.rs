@@ -148,9 +148,14 @@ fn entries(options: &MountOptions) -> UringEntries {
     UringEntries { first: options.entries.map_or(default.first, usize::from), ..default }
 }
 
+/// The name of this host; empty if it is unknown.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> client::ClientConfig {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
+    let host = host_name();
     client::ClientConfig {
         server: source.servers.clone(),
         fs_name: source.fs_name.clone(),

@@ -229,6 +229,18 @@ impl Cluster {
         [format!("cluster={}", self.config.display()), format!("key={}", secret.display())]
     }
 
+    /// Mounts once more, by a client on a host of this name that reaches data zone 0 at `device`.
+    pub fn mount_at_host(&mut self, name: &str, device: &Path) -> usize {
+        let index = self.mounts.len();
+        self.mounts.push(None);
+        let mut command = Command::new("unshare");
+        let become_host = "hostname \"$0\"; exec \"$@\"";
+        command.args(["--uts", "sh", "-ec", become_host, name]).arg(redbud().get_program());
+        command.stdin(Stdio::null());
+        self.mount_by(command, index, &[&format!("data0={}", device.display())]);
+        index
+    }
+
     fn mount_by<S: AsRef<str>>(&mut self, mut command: Command, index: usize, options: &[S]) {
         assert!(self.mounts[index].is_none(), "mount {index} stands");
         let path = self.dir.join(format!("mnt{index}"));

@@ -9,7 +9,7 @@ use env::{Disk, DiskOptions, Env};
 use label::{Contents, CopyError, Label, Why};
 use proto::mds::PagInfo;
 use types::limits::BLOCK_U64;
-use types::{ClientId, Duration, Uuid};
+use types::{ClientId, Duration, Epoch, Uuid};
 
 /// A device that does not answer a look within this time counts as absent at the mount. If it was
 /// absent already, it is opened anew.
@@ -75,18 +75,26 @@ pub(super) struct Opening {
     fs: Uuid,
     /// The number whose byte is locked.
     client: Rc<Cell<ClientId>>,
+    /// The highest fencing epoch of the labels read so far.
+    fencing_epoch: Rc<Cell<Epoch>>,
     read_only: bool,
 }
 
 impl Opening {
     /// For the client with this number.
     pub fn new(env: &Env, fs: Uuid, client: ClientId, read_only: bool) -> Opening {
-        Opening { env: env.clone(), fs, client: Rc::new(Cell::new(client)), read_only }
+        let (client, fencing_epoch) = (Rc::new(Cell::new(client)), Rc::default());
+        Opening { env: env.clone(), fs, client, fencing_epoch, read_only }
     }
 
     /// The client has a new number.
     pub fn set_client(&self, client: ClientId) {
         self.client.set(client);
+    }
+
+    /// Servers of earlier epochs have been replaced.
+    pub fn fencing_epoch(&self) -> Epoch {
+        self.fencing_epoch.get()
     }
 
     /// Opens the device at `path`, checks that it has the zones, and locks the client's byte.
@@ -127,7 +135,9 @@ impl Opening {
             Contents::Data => Problem::Other(text),
             _ => Problem::Metadata(text),
         };
-        Ok((starts.map_err(wrong)?, found.damage.map(|damage| damage.to_string())))
+        let starts = starts.map_err(wrong)?;
+        self.fencing_epoch.set(self.fencing_epoch.get().max(label.fencing_epoch));
+        Ok((starts, found.damage.map(|damage| damage.to_string())))
     }
 
     /// As [`Opening::open`], for at most [`LOOK_MAX`].

@@ -52,6 +52,7 @@ impl DataContext {
     /// One round of the watch. Returns the pause until the next one; `None`: until it is roused.
     fn watch_round(self: &Rc<Self>) -> Option<Duration> {
         let now = self.env.now();
+        self.rpc.require_epoch(self.disks.opening.fencing_epoch());
         let mut pause = None;
         for device in self.disks.devices() {
             device.silent.set(device.silence() >= SILENT);
@@ -103,6 +104,7 @@ impl DataContext {
         let (opening, rpc) = (self.disks.opening.clone(), self.rpc.clone());
         self.env.spawn(async move {
             let mut found = look(&device, &opening).await;
+            rpc.require_epoch(opening.fencing_epoch());
             if found.is_ok() && device.lock_gap.get() {
                 // The server is asked whether the session goes on, now that the byte is locked.
                 let answer = rpc.commit(Vec::new(), true).await.pop();

@@ -72,3 +72,59 @@ fn absent_device_proves_no_clients_death() {
         assert_eq!(b.read(handle, 0, 10).await, b"kept");
     });
 }
+
+/// FORMAT 1.1: a server that moves to another host raises the labels, and loses nobody.
+#[test]
+fn client_goes_on_with_a_server_that_has_taken_over() {
+    for seed in [903, 904] {
+        check(seed, |cluster| async move {
+            let a = cluster.mount("a").await;
+            let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+            a.write(opened.handle, 0, &[1; 300_000]).await;
+            cluster.world.set_host("mds", "elsewhere");
+            cluster.restart_server().await;
+            assert_eq!(count("mds: this server has taken over"), 1, "{:?}", logged());
+            // The client looks at the label, before or after the server has greeted it.
+            cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
+            a.write(opened.handle, 300_000, &[2; 300_000]).await;
+            let _ = a.client.fsync(opened.handle, false).await;
+            a.write(opened.handle, 600_000, &[3; 100_000]).await;
+            assert_eq!(a.client.fsync(opened.handle, false).await, Ok(()));
+            assert_eq!(a.read(opened.handle, 600_000, 4096).await, [3; 4096]);
+            cluster.restart_server().await;
+            assert_eq!(count("mds: this server has taken over"), 1, "it is the same host");
+            a.close(opened.handle).await;
+            assert_eq!(a.client.unmount().await, None);
+        });
+    }
+}
+
+/// FORMAT 1.1: who obeys a server that has been replaced writes no more.
+#[test]
+fn client_of_a_replaced_server_writes_nothing() {
+    check(905, |cluster| async move {
+        let a = cluster.mount("a").await;
+        let (_, opened) = a.create(Ino::ROOT, "f", RDWR).await;
+        a.write(opened.handle, 0, &[1; 300_000]).await;
+        assert_eq!(a.client.fsync(opened.handle, false).await, Ok(()));
+        // Another server raises the label, of which the old one learns nothing in time.
+        let options = env::DiskOptions { write: true, exclusive: false };
+        let disk = cluster.env.open_disk("data0", options).await.unwrap();
+        let found = label::read(&disk).await.unwrap();
+        let raise = |label: &mut label::Label| label.fencing_epoch = types::Epoch(1000);
+        label::update(&disk, &found, raise).await.unwrap();
+        // One request fails, so the client looks at the label.
+        cluster.data.fail(DiskAction::Write, 1, DiskFault::Io);
+        a.write(opened.handle, 0, &[2; 300_000]).await;
+        let _ = a.client.fsync(opened.handle, false).await;
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        assert_eq!(count("of epoch 1000 has taken over"), 1, "{:?}", logged());
+        let before = cluster.data.counts().writes;
+        let late = a.env.timeout(LEASE * 4, async {
+            let _ = a.try_write(opened.handle, 0, &[4; 300_000]).await;
+            a.client.fsync(opened.handle, false).await
+        });
+        assert_eq!(late.await, None, "it waits for the new server");
+        assert_eq!(cluster.data.counts().writes, before);
+    });
+}

@@ -8,6 +8,8 @@
 //! - a session that is over holds its leases and locks until its eviction is durable, and the
 //!   server executes nothing more of it.
 
+mod fence_plan;
+mod fencing;
 mod local;
 mod quarantine;
 
@@ -17,6 +19,8 @@ use mfs::{ALL_FILES, Cost, StoreError};
 use proto::mds::{Message, Push};
 use types::{Bug, ClientId, Ino, Rights, Transno, planted};
 
+pub use self::fencing::FenceState;
+use self::fencing::Fencing;
 use self::quarantine::Quarantine;
 use crate::leases::{Evictor, Leases};
 use crate::locks::Locks;
@@ -40,6 +44,7 @@ pub struct Evictions {
     orphans: Rc<Orphans>,
     space: Rc<Space>,
     quarantine: Quarantine,
+    fencing: Rc<Fencing>,
 }
 
 impl Evictions {
@@ -50,7 +55,8 @@ impl Evictions {
         (orphans, space): (Rc<Orphans>, Rc<Space>),
     ) -> Evictions {
         let quarantine = Quarantine::new(runtime.clone());
-        Evictions { runtime, sessions, leases, locks, orphans, space, quarantine }
+        let fencing = Fencing::new(runtime.clone(), sessions.clone());
+        Evictions { runtime, sessions, leases, locks, orphans, space, quarantine, fencing }
     }
 
     /// Do all files count as frozen?
@@ -66,6 +72,12 @@ impl Evictions {
     /// Is the client in quarantine?
     pub fn is_quarantined(&self, client: ClientId) -> bool {
         self.quarantine.contains(client)
+    }
+
+    /// A client in quarantine: its description of itself, and how far its fencing is (`None`: no
+    /// fence is configured for it).
+    pub fn quarantined_client(&self, client: ClientId) -> (String, Option<FenceState>) {
+        (self.quarantine.description(client), self.fencing.state(client))
     }
 
     /// Evicts a client, if it has a session.
@@ -96,7 +108,7 @@ impl Evictions {
                 "client {client} ({}) has not come back: it is being evicted",
                 info.description
             ));
-            self.quarantine.add(*client, self.watches(info), true);
+            self.quarantine.add(*client, self.watches(info), true, &info.description);
         }
         let writable: Vec<_> =
             absent.iter().map(|(client, _)| (*client, vec![ALL_FILES])).collect();
@@ -161,7 +173,7 @@ impl Evictions {
         if unknown {
             writable = vec![ALL_FILES];
         }
-        self.quarantine.add(client, session.is_local(), unknown);
+        self.quarantine.add(client, session.is_local(), unknown, description);
         Some((session, (client, writable)))
     }
 
@@ -177,7 +189,10 @@ impl Evictions {
         if durable && !writable.is_empty() {
             let clients: Vec<ClientId> = writable.iter().map(|(client, _)| *client).collect();
             self.space.flush_for(&clients).await;
-            clients.iter().for_each(|&client| self.quarantine.set_recorded(client));
+            for &client in &clients {
+                self.quarantine.set_recorded(client);
+                self.begin_fence(client);
+            }
         }
         durable
     }

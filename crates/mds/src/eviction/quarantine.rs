@@ -2,9 +2,8 @@
 //!
 //! Invariants:
 //! - until an evicted client's writes have certainly ended, the server freezes the files that it
-//!   could write and does not reuse their blocks or its pool. They have ended when its process on
-//!   this host has ended, or when lease and grace have passed and no data device is stalled or was
-//!   a moment ago. By then what it wrote late is stable, too;
+//!   could write and does not reuse their blocks or its pool. [`quarantine_ends`] says when they
+//!   have ended. By then what it wrote late is stable, too;
 //! - the server keeps a client's number until its quarantine has ended, so a restart goes on with
 //!   the quarantine.
 
@@ -15,6 +14,7 @@ use std::rc::Rc;
 use mfs::{ALL_FILES, Cost, StoreError, Txn};
 use types::{Bug, ClientId, Duration, Ino, Instant, planted};
 
+use super::fence_plan::{Known, quarantine_ends};
 use super::{Evictions, FREEZE};
 use crate::runtime::Runtime;
 use crate::sessions::ClientInfo;
@@ -26,6 +26,8 @@ struct QuarantinedClient {
     all_files: bool,
     /// The eviction is durable in the store.
     recorded: bool,
+    /// The client's description of itself.
+    description: String,
 }
 
 /// Clients in quarantine.
@@ -55,13 +57,20 @@ impl Quarantine {
         self.clients.borrow().contains_key(&client)
     }
 
+    /// The client's description of itself; empty if it is not in quarantine.
+    pub fn description(&self, client: ClientId) -> String {
+        let clients = self.clients.borrow();
+        clients.get(&client).map_or_else(String::new, |evicted| evicted.description.clone())
+    }
+
     /// The quarantine of a client begins; `all_files`: which files it could write is unknown.
-    pub fn add(&self, client: ClientId, local: bool, all_files: bool) {
+    pub fn add(&self, client: ClientId, local: bool, all_files: bool, description: &str) {
         if all_files && !self.is_all_frozen() {
             self.runtime.mfs.hold_freed(Ino::NONE);
         }
         let until = self.runtime.env.now() + quarantine_time(self.runtime.config.lease);
-        let evicted = QuarantinedClient { until, local, all_files, recorded: false };
+        let description = description.to_owned();
+        let evicted = QuarantinedClient { until, local, all_files, recorded: false, description };
         self.clients.borrow_mut().insert(client, evicted);
     }
 
@@ -70,6 +79,11 @@ impl Quarantine {
         if let Some(evicted) = self.clients.borrow_mut().get_mut(&client) {
             evicted.recorded = true;
         }
+    }
+
+    /// Would its lock on this host show that it has ended?
+    pub fn is_local(&self, client: ClientId) -> bool {
+        self.clients.borrow().get(&client).is_some_and(|evicted| evicted.local)
     }
 
     fn remove(&self, client: ClientId) {
@@ -117,9 +131,12 @@ impl Evictions {
         }
         for client in clients {
             let (files, _) = mfs.run(Cost::READ, |txn| txn.space().frozen(client)).await?;
-            let local = known.get(&client).is_some_and(|info| self.watches(info));
-            self.quarantine.add(client, local, files.contains(&ALL_FILES));
+            let info = known.get(&client);
+            let local = info.is_some_and(|info| self.watches(info));
+            let description = info.map_or("", |info| &info.description);
+            self.quarantine.add(client, local, files.contains(&ALL_FILES), description);
             self.quarantine.set_recorded(client);
+            self.begin_fence(client);
         }
         Ok(())
     }
@@ -128,9 +145,13 @@ impl Evictions {
     pub async fn end_quarantines(&self) {
         let (mut dead, mut past) = (Vec::new(), Vec::new());
         for (client, over, local) in self.quarantine.recorded() {
-            if local && self.space.is_lock_free(client).await {
+            let ended = local && self.space.is_lock_free(client).await;
+            let fenced = self.fencing.is_proven(client);
+            let settled = !self.space.may_write_late();
+            let known = Known { ended, fenced, over, settled };
+            if ended {
                 dead.push(client);
-            } else if over && !self.space.may_write_late() || planted(Bug::QuarantineSkipped) {
+            } else if quarantine_ends(known) || planted(Bug::QuarantineSkipped) {
                 past.push(client);
             }
         }
@@ -149,7 +170,15 @@ impl Evictions {
                 continue;
             }
             self.quarantine.remove(client);
+            self.fencing.forget(client);
             self.space.announce_return();
+        }
+    }
+
+    /// Begins to fence a client in quarantine. One on this host is watched by its lock instead.
+    pub fn begin_fence(&self, client: ClientId) {
+        if !self.quarantine.is_local(client) {
+            self.fencing.begin(client, &self.quarantine.description(client));
         }
     }
 

@@ -21,10 +21,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::{Disk, DiskOptions, LockScope};
+use mfs::StoreError;
 use types::limits::EVICTION_FLUSH;
-use types::{ClientId, Duration, Instant, PagId};
+use types::{ClientId, Duration, Epoch, Instant, PagId};
 
-use super::zones;
+use super::{takeover, zones};
 use crate::config::PagPlace;
 use crate::runtime::Runtime;
 
@@ -64,6 +65,8 @@ struct DataDevice {
     looked: Cell<Instant>,
     /// A flush failed: it is looked at soon.
     doubtful: Cell<bool>,
+    /// The fencing epoch in its label, as last read.
+    fencing_epoch: Cell<Epoch>,
     /// An eviction went on without waiting for its flush.
     suspect: Cell<bool>,
     /// When it answered after that.
@@ -85,16 +88,18 @@ pub struct DeviceStatus {
 pub struct DataDevices {
     runtime: Rc<Runtime>,
     all: RefCell<Vec<Rc<DataDevice>>>,
+    /// What the labels must have.
+    fencing_epoch: Cell<Epoch>,
 }
 
 impl DataDevices {
     /// No devices.
     pub fn new(runtime: Rc<Runtime>) -> DataDevices {
-        DataDevices { runtime, all: RefCell::default() }
+        DataDevices { runtime, all: RefCell::default(), fencing_epoch: Cell::default() }
     }
 
     /// A further device, as the first look found it.
-    pub fn add(&self, places: Vec<PagPlace>, found: Result<Disk, String>) {
+    pub fn add(&self, places: Vec<PagPlace>, found: Result<(Disk, Epoch), String>) {
         let now = self.runtime.env.now();
         let device = DataDevice {
             path: places[0].path.clone(),
@@ -105,14 +110,32 @@ impl DataDevices {
             looking: Cell::new(false),
             looked: Cell::new(now),
             doubtful: Cell::new(false),
+            fencing_epoch: Cell::default(),
             suspect: Cell::new(false),
             answered: Cell::new(None),
         };
         match found {
-            Ok(disk) => *device.disk.borrow_mut() = Some(disk),
+            Ok((disk, epoch)) => {
+                device.fencing_epoch.set(epoch);
+                *device.disk.borrow_mut() = Some(disk);
+            }
             Err(why) => device.set_absent(&self.runtime, why),
         }
         self.all.borrow_mut().push(Rc::new(device));
+    }
+
+    /// Why this server must not serve: a server of a later epoch has taken over.
+    pub fn superseded(&self) -> Option<String> {
+        self.all.borrow().iter().find_map(|device| device.superseded(&self.runtime))
+    }
+
+    /// The labels shall have this fencing epoch. Raises those that are behind.
+    pub async fn set_fencing_epoch(&self, epoch: Epoch) {
+        self.fencing_epoch.set(epoch);
+        let all = self.all.borrow().clone();
+        for device in all.iter().filter(|device| device.disk.borrow().is_some()) {
+            device.raise(&self.runtime, epoch).await;
+        }
     }
 
     /// The state of the device of a zone.
@@ -141,8 +164,16 @@ impl DataDevices {
             if due && !device.looking.replace(true) {
                 device.doubtful.set(false);
                 let (runtime, device) = (self.runtime.clone(), device.clone());
+                let epoch = self.fencing_epoch.get();
                 self.runtime.env.spawn(async move {
                     look(&runtime, &device).await;
+                    if device.disk.borrow().is_some() {
+                        device.raise(&runtime, epoch).await;
+                    }
+                    if let Some(text) = device.superseded(&runtime) {
+                        let error = StoreError::Poisoned(text.into());
+                        runtime.note_failure(&error, "looking at data devices");
+                    }
                     device.looked.set(runtime.env.now());
                     device.looking.set(false);
                 });
@@ -277,6 +308,33 @@ impl DataDevice {
         format!("{word} {}", numbers.join(", "))
     }
 
+    /// Why its label says that this server must not serve.
+    fn superseded(&self, runtime: &Runtime) -> Option<String> {
+        let (found, own) = (self.fencing_epoch.get(), runtime.identity.epoch);
+        (found > own).then(|| {
+            format!(
+                "{}: its label has fencing epoch {found}, this server has epoch {own}: another \
+                 server has taken over, or these metadata are an old copy",
+                self.path
+            )
+        })
+    }
+
+    /// Raises the fencing epoch in its label, if that is behind. The log says if that fails.
+    async fn raise(&self, runtime: &Runtime, epoch: Epoch) {
+        if self.fencing_epoch.get() >= epoch {
+            return;
+        }
+        match takeover::raise(runtime, &self.path, epoch).await {
+            Ok(()) => self.fencing_epoch.set(epoch),
+            Err(why) => runtime.log(&format!(
+                "{}: its label cannot get fencing epoch {epoch}: {why}; clients of an earlier \
+                 server are not stopped there",
+                self.path
+            )),
+        }
+    }
+
     /// It cannot be used any more. The log says so, once for each reason.
     fn set_absent(&self, runtime: &Runtime, why: String) {
         let (zones, path) = (self.zone_names(), &self.path);
@@ -298,7 +356,10 @@ async fn look(runtime: &Runtime, device: &DataDevice) {
     let open = device.disk.borrow().clone();
     let Some(disk) = open else {
         match zones::open(runtime, &device.places).await {
-            Ok((disk, _)) => found(runtime, device, disk).await,
+            Ok((disk, label)) => {
+                device.fencing_epoch.set(label.label.fencing_epoch);
+                found(runtime, device, disk).await;
+            }
             Err(problem) => device.set_absent(runtime, problem.to_string()),
         }
         return;
@@ -310,8 +371,9 @@ async fn look(runtime: &Runtime, device: &DataDevice) {
             found = zones::check_label(runtime, &disk, &device.places).await;
         }
     }
-    if let Err(problem) = found {
-        device.set_absent(runtime, problem.to_string());
+    match found {
+        Ok(label) => device.fencing_epoch.set(label.label.fencing_epoch),
+        Err(problem) => device.set_absent(runtime, problem.to_string()),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod devices;
 mod pool_reclaim;
+mod takeover;
 mod zones;
 
 use std::cell::RefCell;

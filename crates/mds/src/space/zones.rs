@@ -3,7 +3,7 @@
 use std::fmt;
 
 use env::{Disk, DiskOptions};
-use label::{CopyError, Damage, Why};
+use label::{CopyError, Found, Why};
 use mfs::Cost;
 use proto::mds::PagInfo;
 use types::{Duration, Uuid};
@@ -81,12 +81,12 @@ impl Space {
         };
         let path = &places[0].path;
         match self.runtime.env.timeout(LOOK_MAX, opened).await.unwrap_or_else(no_answer) {
-            Ok((disk, damage)) => {
-                if let Some(damage) = damage {
+            Ok((disk, found)) => {
+                if let Some(damage) = &found.damage {
                     let text = format!("{path}: {damage}; `redbud fsck --repair` writes it anew");
                     self.runtime.log(&text);
                 }
-                self.devices.add(places, Ok(disk));
+                self.devices.add(places, Ok((disk, found.label.fencing_epoch)));
             }
             Err(Problem::Missing(why)) => self.devices.add(places, Err(why)),
             Err(Problem::Other(text)) => {
@@ -98,22 +98,19 @@ impl Space {
 }
 
 /// Opens the device of these zones and checks its label.
-pub(super) async fn open(
-    runtime: &Runtime,
-    places: &[PagPlace],
-) -> Result<(Disk, Option<Damage>), Problem> {
+pub(super) async fn open(runtime: &Runtime, places: &[PagPlace]) -> Result<(Disk, Found), Problem> {
     let opened = runtime.env.open_disk(&places[0].path, DiskOptions::default()).await;
     let disk = opened.map_err(|error| Problem::Missing(error.to_string()))?;
-    let damage = check_label(runtime, &disk, places).await?;
-    Ok((disk, damage))
+    let found = check_label(runtime, &disk, places).await?;
+    Ok((disk, found))
 }
 
-/// Does the device have the expected zones? What is wrong with one copy of its label.
+/// Does the device have the expected zones? Its label.
 pub(super) async fn check_label(
     runtime: &Runtime,
     disk: &Disk,
     places: &[PagPlace],
-) -> Result<Option<Damage>, Problem> {
+) -> Result<Found, Problem> {
     let found = label::read(disk).await.map_err(|none| match &none.why {
         Why::Damaged(CopyError::Unreadable(_)) => Problem::Missing(none.to_string()),
         _ => Problem::Other(format!("not data zone {} of this file system: {none}", places[0].id)),
@@ -124,5 +121,5 @@ pub(super) async fn check_label(
             Problem::Other(format!("not data zone {id} of this file system: {text}"))
         })?;
     }
-    Ok(found.damage)
+    Ok(found)
 }

@@ -64,6 +64,9 @@ impl Status {
                 out.raw(&zone.to_string());
             }
             out.close(']');
+            if !client.fence.is_empty() {
+                out.text("fence", &client.fence);
+            }
             out.close('}');
         }
         out.close(']');

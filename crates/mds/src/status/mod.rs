@@ -6,6 +6,7 @@ use mfs::SlotFeatures;
 use mfs::scrub::Scrubbed;
 use session::server::{DoorCounts, Who};
 
+use crate::eviction::FenceState;
 use crate::ops::READ;
 use crate::server::Server;
 use crate::sessions::SessionState;
@@ -39,6 +40,9 @@ pub struct ClientStatus {
     pub local: bool,
     /// Data zones that it could not reach when it last asked for space.
     pub unreachable: Vec<u16>,
+    /// In quarantine: "none" if no fence is configured for it, "fencing", "fenced by …", or
+    /// "failed: …". Else empty.
+    pub fence: String,
 }
 
 /// A data zone.
@@ -220,15 +224,17 @@ async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
             requests: session.requests(),
             local: session.is_local(),
             unreachable: session.unreachable().iter().map(|pag| pag.0).collect(),
+            fence: String::new(),
         });
     }
     let quarantined = server.evictions.quarantined().into_iter();
     for client in quarantined.filter(|_| viewer.administers()) {
         let pool_blocks = server.space.pool_blocks(client).await;
+        let (description, fence) = server.evictions.quarantined_client(client);
         clients.push(ClientStatus {
             id: client.0,
             state: "quarantined",
-            description: String::new(),
+            description,
             node: String::new(),
             encrypted: false,
             address: String::new(),
@@ -239,9 +245,19 @@ async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
             requests: 0,
             local: false,
             unreachable: Vec::new(),
+            fence: fence_text(fence),
         });
     }
     clients
+}
+
+fn fence_text(state: Option<FenceState>) -> String {
+    match state {
+        None => "none".into(),
+        Some(FenceState::Due | FenceState::Begun) => "fencing".into(),
+        Some(FenceState::Proven(how)) => format!("fenced by {how}"),
+        Some(FenceState::Failed(why)) => format!("failed: {why}"),
+    }
 }
 
 fn scrub(server: &Server) -> ScrubStatus {

@@ -12,6 +12,7 @@ use mfs::mkfs::{FormatOptions, PagFormat};
 use mfs::open::OpenOptions;
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
+use redbud_mds::fence::Fence;
 use redbud_mds::{Config, Mds};
 use types::*;
 
@@ -28,6 +29,7 @@ pub struct Bed {
     error: Rc<Cell<bool>>,
     leases_max: Rc<Cell<usize>>,
     scrub_interval: Rc<Cell<Duration>>,
+    fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
 }
 
 /// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the
@@ -81,7 +83,8 @@ pub fn with_features<F: Future<Output = ()>>(
         drop(disk);
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
-        let bed = Bed { world: inner, env, log, meta, error, leases_max, scrub_interval };
+        let (fences, world) = (Rc::default(), inner);
+        let bed = Bed { world, env, log, meta, error, leases_max, scrub_interval, fences };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -99,7 +102,13 @@ async fn open_meta(env: &Env) -> env::Disk {
 impl Bed {
     /// Starts the server on its node.
     pub async fn start(&self) {
+        self.try_start().await.unwrap();
+    }
+
+    /// As [`Bed::start`]; `Err`: it refuses to start.
+    pub async fn try_start(&self) -> Result<(), String> {
         let env = self.world.node("mds");
+        let fences = self.fences.borrow().clone();
         let (log, error) = (self.log.clone(), self.error.clone());
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
@@ -115,11 +124,21 @@ impl Bed {
             let (id, uuid) = (PagId(0), Uuid([1; 16]));
             config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
-            let mds = Mds::start(env.clone(), mfs, config).await.unwrap();
-            send.send(());
+            config.fences = fences;
+            let mds = match Mds::start(env.clone(), mfs, config).await {
+                Ok(mds) => mds,
+                Err(error) => return send.send(Err(error.to_string())),
+            };
+            send.send(Ok(()));
             error.set(mds.run(std::future::pending()).await.is_err());
         });
-        started.await.unwrap();
+        started.await.unwrap()
+    }
+
+    /// Restarts the server with these fences.
+    pub async fn fence_by(&self, fences: Vec<Rc<dyn Fence>>) {
+        *self.fences.borrow_mut() = fences;
+        self.restart().await;
     }
 
     /// Sets the server's maximum number of leases from its next start on.

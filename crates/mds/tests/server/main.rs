@@ -5,6 +5,7 @@
 mod bed;
 mod chaos;
 mod coherence;
+mod fences;
 mod greeting;
 mod holders;
 mod inline;

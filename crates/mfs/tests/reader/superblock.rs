@@ -154,7 +154,7 @@ impl Label {
             }
             () => {}
         }
-        let reserved = [68..72, 73 + name_len..136, 136..256, 256 + 64 * count..BLOCK];
+        let reserved = [68..72, 73 + name_len..136, 168..256, 256 + 64 * count..BLOCK];
         if reserved.into_iter().any(|range| !is_zero(&label[range])) {
             return damaged(place, "reserved bytes are not zero");
         }

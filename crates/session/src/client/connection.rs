@@ -380,6 +380,10 @@ impl<P: Peer> Session<P> {
                             connection.stream.shutdown();
                             return None;
                         }
+                        if connection.welcome.epoch < self.state.borrow().epoch_min {
+                            connection.stream.shutdown();
+                            continue;
+                        }
                         self.welcomed(&connection);
                         return Some(connection);
                     }

@@ -163,6 +163,8 @@ struct SessionState<P: Peer> {
     losses: u64,
     client: ClientId,
     epoch: Epoch,
+    /// Servers of earlier epochs have been replaced: a session with one permits nothing.
+    epoch_min: Epoch,
     /// The server that the client met first, and goes on with.
     server: ServerId,
     fs: Uuid,
@@ -245,7 +247,7 @@ impl<P: Peer> SessionState<P> {
     /// The server has answered a request from `sent`. After the server has ended the session no
     /// lease is left.
     fn extend_lease(&mut self, sent: Instant) {
-        if !self.has_no_session() {
+        if !self.has_no_session() && self.epoch >= self.epoch_min {
             self.lease_ends = self.lease_ends.max(sent + self.lease);
         }
     }
@@ -576,6 +578,30 @@ impl<P: Peer> Session<P> {
         self.room.notify_all();
     }
 
+    /// A server of this epoch has taken over. A session with an earlier one permits nothing more,
+    /// and the client looks for the new server.
+    pub fn require_epoch(&self, epoch: Epoch) {
+        let mut state = self.state.borrow_mut();
+        if state.epoch_min >= epoch {
+            return;
+        }
+        state.epoch_min = epoch;
+        if state.epoch >= epoch || state.phase == Phase::Closed {
+            return;
+        }
+        state.lease_ends = Instant(0);
+        if let Some(stream) = &state.stream {
+            stream.shutdown();
+        }
+        let old = state.epoch;
+        drop(state);
+        self.log(&format!(
+            "a {} of epoch {epoch} has taken over from that of epoch {old}: nothing is written \
+             until it answers",
+            P::NAME
+        ));
+    }
+
     /// Until when caches may be used.
     pub fn lease_ends(&self) -> Instant {
         let ends = self.state.borrow().lease_ends;
@@ -728,6 +754,7 @@ impl<P: Peer> Session<P> {
                 losses: 0,
                 client: ClientId(0),
                 epoch: Epoch(0),
+                epoch_min: Epoch(0),
                 server: config.expected.server,
                 fs: config.expected.fs_uuid,
                 version: 0,

@@ -15,7 +15,7 @@ use std::task::Poll;
 
 use env::sync::first;
 use proto::message::Peer;
-use types::{Duration, Fault, Instant, ServerId, Timestamp};
+use types::{Duration, Epoch, Fault, Instant, ServerId, Timestamp};
 
 use super::{Session, SessionStatus, Shared, Timing};
 
@@ -147,6 +147,11 @@ impl<P: Peer> Sessions<P> {
     pub fn lease_ends(&self) -> Instant {
         let all = self.all.borrow();
         all.values().map(|session| session.lease_ends()).min().unwrap_or_default()
+    }
+
+    /// As [`Session::require_epoch`], of the first server.
+    pub fn require_epoch(&self, epoch: Epoch) {
+        self.home.require_epoch(epoch);
     }
 
     /// What is left of the lease.

@@ -20,8 +20,8 @@ use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    Attr, ClientId, Duration, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId, Rights,
-    Segment, SegmentState, Timestamp, Uuid,
+    Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId,
+    Rights, Segment, SegmentState, Timestamp, Uuid,
 };
 
 use super::segments::{SegmentMap, from_wire_segment};
@@ -292,6 +292,8 @@ impl Rpc for Server {
     fn lease_ends(&self) -> Instant {
         self.lease.get()
     }
+
+    fn require_epoch(&self, _epoch: Epoch) {}
 
     fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {

@@ -1,0 +1,272 @@
+//! Fences of evicted clients, and takeovers, with the fencing epoch of labels.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use env::{DiskOptions, Env};
+use proto::mds::*;
+use redbud_mds::fence::{Acting, Answer, Fence, FenceAction, FenceTarget};
+use types::*;
+
+use crate::bed::{Bed, Client, LEASE, data_device, run};
+
+const ROOT: Ino = Ino::ROOT;
+
+/// A means whose answers the test chooses. Each action takes a second.
+struct Scripted {
+    env: Env,
+    cut: Answer,
+    check: Answer,
+    acts: RefCell<Vec<(FenceAction, String)>>,
+}
+
+impl Fence for Scripted {
+    fn name(&self) -> String {
+        "scripted".into()
+    }
+
+    fn covers(&self, target: &FenceTarget) -> bool {
+        target.host.starts_with("host")
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn act<'a>(&'a self, action: FenceAction, target: &'a FenceTarget) -> Acting<'a> {
+        Box::pin(async move {
+            self.acts.borrow_mut().push((action, target.host.clone()));
+            let answer = if action == FenceAction::Cut { &self.cut } else { &self.check };
+            let takes = if *answer == Answer::Late { 3600 } else { 1 };
+            self.env.sleep(Duration::from_secs(takes)).await;
+            answer.clone()
+        })
+    }
+}
+
+fn scripted(bed: &Bed, cut: Answer, check: Answer) -> Rc<Scripted> {
+    let env = bed.world.node("mds");
+    Rc::new(Scripted { env, cut, check, acts: RefCell::default() })
+}
+
+fn no() -> Answer {
+    Answer::No("scripted".into())
+}
+
+/// A client that says that it runs on `host`.
+async fn client_on(bed: &Bed, node: &str, host: &str) -> Client {
+    let client = Client::new(bed.world.node(node));
+    let usual = Hello::new::<Mds>(0, "home", &format!("{host}, pid 1, /mnt"));
+    client.greet(Hello { nonce: client.nonce, ..usual }).await.unwrap().unwrap();
+    client
+}
+
+/// A file that `a` could write when it was evicted, which `b` looks at.
+struct Evicted {
+    a: Client,
+    b: Client,
+    ino: Ino,
+}
+
+async fn evict(bed: &Bed) -> Evicted {
+    let admin = Client::new(bed.world.node("admin"));
+    let (a, b) = (client_on(bed, "a", "hosta").await, client_on(bed, "b", "other").await);
+    admin.connect_as(ClientId(0), 1, 1).await.unwrap();
+    let want = Rights::DATA_X | Rights::DATA_S;
+    let ino = a.create(ROOT, "f", FileKind::Regular, want).await.unwrap().attr.ino;
+    assert!(admin.call(Op::Evict { client: a.id() }).await.is_ok());
+    let (_, layout) = b.acquire(ino, Rights::DATA_S).await.unwrap();
+    assert!(layout.unwrap().frozen);
+    Evicted { a, b, ino }
+}
+
+impl Evicted {
+    /// Is the file frozen after `time`?
+    async fn frozen_after(&self, bed: &Bed, time: Duration) -> bool {
+        let until = bed.env.now() + time;
+        while bed.env.now() < until {
+            bed.sleep((until.since(bed.env.now())).min(Duration::from_secs(1))).await;
+            self.b.call(Op::Renew {}).await.unwrap();
+        }
+        let layout = Op::Layout { ino: self.ino, from: FileBlock(0) };
+        let Ok(OpReply::Layout { slice }) = self.b.call(layout).await else { panic!() };
+        slice.frozen
+    }
+}
+
+/// PROTOCOLS 8.5.
+#[test]
+fn proven_fence_ends_the_quarantine_at_once() {
+    run(|bed| async move {
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence.clone()]).await;
+        let evicted = evict(&bed).await;
+        assert!(evicted.frozen_after(&bed, Duration::from_millis(1500)).await, "not checked yet");
+        assert!(!evicted.frozen_after(&bed, Duration::from_secs(1)).await, "{:?}", bed.log);
+        let host = || "hosta".to_owned();
+        let acts = [(FenceAction::Cut, host()), (FenceAction::Check, host())];
+        assert_eq!(*fence.acts.borrow(), acts);
+        assert!(bed.logged("has been fenced by scripted, in 2000 ms"));
+        let again = evicted.a.connect(evicted.a.id()).await;
+        assert_eq!(again.unwrap_err().fault, Fault::Evicted);
+    });
+}
+
+/// PROTOCOLS 8.5: what is not proven changes nothing.
+#[test]
+fn fence_that_fails_leaves_the_quarantine_as_long_as_without_one() {
+    let cases = [
+        (no(), Answer::Yes),
+        (Answer::Late, Answer::Yes),
+        (Answer::Yes, no()),
+        (Answer::Yes, Answer::Late),
+    ];
+    for (cut, check) in cases {
+        run(|bed| async move {
+            let fence = scripted(&bed, cut.clone(), check.clone());
+            bed.fence_by(vec![fence]).await;
+            let evicted = evict(&bed).await;
+            let almost = LEASE + LEASE / 2 - Duration::from_secs(1);
+            assert!(evicted.frozen_after(&bed, almost).await, "{cut:?} {check:?}");
+            assert!(bed.logged("has NOT been fenced (scripted, "), "{:?}", bed.log);
+            let OpReply::Text { text } = evicted.b.call(Op::Status {}).await.unwrap() else {
+                panic!()
+            };
+            assert!(text.contains(r#""fence":"failed: scripted, "#), "{text}");
+            assert!(!evicted.frozen_after(&bed, Duration::from_secs(2)).await);
+        });
+    }
+}
+
+#[test]
+fn second_means_is_tried_after_the_first_has_failed() {
+    run(|bed| async move {
+        let first = scripted(&bed, Answer::Yes, no());
+        let second = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![first.clone(), second.clone()]).await;
+        let evicted = evict(&bed).await;
+        assert!(!evicted.frozen_after(&bed, Duration::from_millis(4500)).await, "{:?}", bed.log);
+        assert_eq!((first.acts.borrow().len(), second.acts.borrow().len()), (2, 2));
+    });
+}
+
+/// A fence says nothing of what a device holds.
+#[test]
+fn fenced_client_stays_in_quarantine_while_a_device_is_stalled() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence]).await;
+        data.stall(true);
+        let evicted = evict(&bed).await;
+        assert!(evicted.frozen_after(&bed, LEASE * 3).await);
+        assert!(bed.logged("has been fenced"));
+        data.stall(false);
+        assert!(evicted.frozen_after(&bed, Duration::from_secs(4)).await);
+        assert!(!evicted.frozen_after(&bed, Duration::from_secs(3)).await);
+    });
+}
+
+#[test]
+fn host_with_another_client_that_lives_is_spared() {
+    run(|bed| async move {
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence.clone()]).await;
+        let other = client_on(&bed, "c", "hosta").await;
+        let evicted = evict(&bed).await;
+        assert!(evicted.frozen_after(&bed, Duration::from_secs(1)).await);
+        assert!(fence.acts.borrow().is_empty(), "the host was cut off");
+        assert!(bed.logged(&format!("hosta has client {}, which is connected", other.id())));
+    });
+}
+
+#[test]
+fn restarted_server_fences_clients_that_its_predecessor_evicted() {
+    run(|bed| async move {
+        let fence = scripted(&bed, no(), Answer::Yes);
+        bed.fence_by(vec![fence]).await;
+        let evicted = evict(&bed).await;
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence.clone()]).await;
+        evicted.b.connect(evicted.b.id()).await.unwrap();
+        evicted.b.call(Op::ReclaimDone {}).await.unwrap();
+        bed.sleep(Duration::from_secs(3)).await;
+        assert_eq!(fence.acts.borrow().len(), 2);
+        assert!(bed.logged(&format!("client {} at host hosta has been fenced", evicted.a.id())));
+    });
+}
+
+async fn fencing_epoch(bed: &Bed) -> Epoch {
+    let disk = bed.env.open_disk("data", DiskOptions::default()).await.unwrap();
+    label::read(&disk).await.unwrap().label.fencing_epoch
+}
+
+/// FORMAT 1.1.
+#[test]
+fn fencing_epoch_rises_when_a_server_starts_on_another_host_and_only_then() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        for _ in 0..2 {
+            bed.restart().await;
+            assert_eq!(fencing_epoch(&bed).await, Epoch(0));
+        }
+        bed.world.set_host("mds", "elsewhere");
+        bed.restart().await;
+        let epoch = fencing_epoch(&bed).await;
+        assert!(epoch > Epoch(3) && bed.logged(&format!("fencing epoch {epoch}")), "{epoch}");
+        bed.restart().await;
+        assert_eq!(fencing_epoch(&bed).await, epoch, "no takeover");
+        // A device that is away during a takeover gets it when it is back, also from the next
+        // server.
+        data.fail_from(env::sim::DiskAction::Read, 1, env::sim::DiskFault::Io);
+        bed.world.set_host("mds", "here");
+        bed.restart().await;
+        bed.restart().await;
+        data.heal();
+        assert_eq!(fencing_epoch(&bed).await, epoch);
+        bed.sleep(Duration::from_secs(3)).await;
+        assert_eq!(fencing_epoch(&bed).await, Epoch(epoch.0 + 2));
+    });
+}
+
+#[test]
+fn server_ends_when_a_label_shows_that_another_one_has_taken_over() {
+    run(|bed| async move {
+        data_device(&bed.world);
+        bed.restart().await;
+        let options = DiskOptions { write: true, exclusive: false };
+        let disk = bed.env.open_disk("data", options).await.unwrap();
+        let found = label::read(&disk).await.unwrap();
+        let raise = |label: &mut label::Label| label.fencing_epoch = Epoch(1000);
+        label::update(&disk, &found, raise).await.unwrap();
+        bed.sleep(Duration::from_secs(12)).await;
+        assert!(bed.ended_with_error() && bed.logged("another server has taken over"));
+        let refused = bed.try_start().await.unwrap_err();
+        assert!(refused.contains("its label has fencing epoch 1000"), "{refused}");
+    });
+}
+
+/// A means that crashes the server between the steps of a takeover.
+#[test]
+fn takeover_that_breaks_off_is_done_again_by_the_next_server() {
+    for writes in 1..=6 {
+        run(|bed| async move {
+            let data = data_device(&bed.world);
+            bed.restart().await;
+            bed.world.set_host("mds", "elsewhere");
+            bed.world.kill("mds");
+            // Each label has two copies; the third write and those after it succeed.
+            let failed = Rc::new(Cell::new(false));
+            data.fail_from(env::sim::DiskAction::Write, writes, env::sim::DiskFault::Io);
+            bed.start().await;
+            failed.set(bed.logged("its label cannot get fencing epoch"));
+            assert_eq!(failed.get(), writes <= 2, "write {writes}: {:?}", bed.log);
+            let before = fencing_epoch(&bed).await;
+            data.heal();
+            bed.restart().await;
+            bed.sleep(Duration::from_secs(1)).await;
+            let after = fencing_epoch(&bed).await;
+            assert!(after > Epoch(3) && after >= before, "{before} {after}");
+        });
+    }
+}
