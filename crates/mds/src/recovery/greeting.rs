@@ -170,7 +170,7 @@ impl Recovery {
             0 => longest,
             _ => asked.clamp(LEASE_MIN.min(longest), longest),
         };
-        let description = shortened(&hello.description);
+        let description = described(hello, who);
         let (nonce, who) = (hello.nonce, who.clone());
         let identity = SessionIdentity { client, nonce, description, lease, agreed, who };
         Session::new(identity, state, known, self.runtime.env.now())
@@ -184,7 +184,7 @@ impl Recovery {
             return Err(refusal(Fault::Overloaded, text));
         }
         let (hello, _, who) = greeting;
-        let (node, description) = (who.node().to_owned(), shortened(&hello.description));
+        let (node, description) = (who.node().to_owned(), described(hello, who));
         let info = ClientInfo { nonce: hello.nonce, seen_at: None, node, description }.encode();
         // Use the reserve: a client that cannot mount cannot remove anything. The store keeps
         // enough for the client's replies.
@@ -247,6 +247,17 @@ fn taken(client: ClientId) -> Refused {
 fn evicted(client: ClientId) -> Refused {
     let text = format!("client {client} was evicted: what it had not committed is lost");
     refusal(Fault::Evicted, text)
+}
+
+/// A client's description of itself. Its first part names the host, which a fence may cut off: of a
+/// node with a key that is the key's name, whatever the client says.
+fn described(hello: &Hello, who: &Who) -> String {
+    let said = shortened(&hello.description);
+    match (who.node(), said.find(',')) {
+        ("", _) => said,
+        (node, None) => node.to_owned(),
+        (node, Some(comma)) => format!("{node}{}", &said[comma..]),
+    }
 }
 
 fn shortened(text: &str) -> String {

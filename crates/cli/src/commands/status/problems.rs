@@ -109,6 +109,12 @@ fn of_client(finder: &mut Finder<'_>, server: &Value, client: &Value) {
         );
         finder.add("RB-CLIENT-SILENT", what, remedy);
     }
+    if let Some(why) = text(&client["fence"]).strip_prefix("failed: ") {
+        let what = format!("{name} was evicted, and no fence has cut its host off: {why}");
+        let remedy = "its blocks stay in quarantine until its time is over; try the agent with \
+                      `redbud fence test`";
+        finder.add("RB-FENCE-FAILED", what, remedy);
+    }
     let zones: Vec<String> = list(&client["unreachable"]).map(Value::to_string).collect();
     if !zones.is_empty() {
         let what = format!("{name} cannot use the zones {}", zones.join(", "));
