@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::harness::{Cluster, Spec, as_user, describe, eventually, in_namespace, redbud, success};
-use crate::namespaces::{Namespaces, network};
+use crate::namespaces::Namespaces;
 
 /// What the door of the cluster's server has counted as `name`.
 fn counted(cluster: &Cluster, name: &str) -> u64 {
@@ -46,7 +46,7 @@ fn briefly(script: &str, at: &Path) -> bool {
 #[test]
 fn revoked_host_is_cut_off_and_the_other_goes_on() {
     let namespaces = Namespaces::new();
-    let host = format!("{}.1", network());
+    let host = namespaces.host();
     let mut cluster = Cluster::start(&Spec { host, ..Spec::default() });
     let [one, other] = &namespaces.names;
     for name in [one, other] {
@@ -99,7 +99,7 @@ fn revoked_host_is_cut_off_and_the_other_goes_on() {
 #[test]
 fn only_an_administrator_scrubs_and_sees_the_others() {
     let namespaces = Namespaces::new();
-    let host = format!("{}.1", network());
+    let host = namespaces.host();
     let mut cluster = Cluster::start(&Spec { host, ..Spec::default() });
     for name in &namespaces.names {
         cluster.mount_in_namespace(name);
@@ -137,7 +137,7 @@ fn only_an_administrator_scrubs_and_sees_the_others() {
 fn root_of_a_squashed_host_is_nobody() {
     const USER: u32 = 1234;
     let namespaces = Namespaces::new();
-    let host = format!("{}.1", network());
+    let host = namespaces.host();
     let mut cluster = Cluster::start(&Spec { host, ..Spec::default() });
     let whole = cluster.mount();
     let [squashed, _] = &namespaces.names;

@@ -4,19 +4,24 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::harness::{Cluster, Spec, eventually, success};
 
 /// The first three bytes of all addresses, in the range that is kept for tests of networks.
-pub fn network() -> String {
+fn network() -> String {
     let id = std::process::id();
     format!("198.{}.{}", 18 + id / 256 % 2, id % 256)
 }
 
+/// Namespaces of this process so far: each pair has names and addresses of its own.
+static PAIRS: AtomicU32 = AtomicU32::new(0);
+
 /// Two namespaces, each joined to this one by a pair of virtual Ethernet devices.
 pub struct Namespaces {
     pub names: [String; 2],
+    number: u32,
 }
 
 fn ip(arguments: &str) {
@@ -26,9 +31,13 @@ fn ip(arguments: &str) {
 impl Namespaces {
     pub fn new() -> Namespaces {
         let (id, network) = (std::process::id(), network());
-        let namespaces = Namespaces { names: [format!("redbud{id}a"), format!("redbud{id}b")] };
+        let number = PAIRS.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 32, "no address is left");
+        let names = ["a", "b"].map(|end| format!("redbud{id}-{number}{end}"));
+        let namespaces = Namespaces { names, number };
         for (index, name) in namespaces.names.iter().enumerate() {
-            let (near, far) = (4 * index + 1, 4 * index + 2);
+            let first = 8 * number as usize + 4 * index;
+            let (near, far) = (first + 1, first + 2);
             let device = namespaces.device(index);
             ip(&format!("netns add {name}"));
             ip(&format!("link add {device} type veth peer name eth0 netns {name}"));
@@ -43,7 +52,12 @@ impl Namespaces {
     }
 
     fn device(&self, index: usize) -> String {
-        format!("rb{}{}", std::process::id(), ["a", "b"][index])
+        format!("rb{}{}{}", std::process::id(), ["a", "b"][index], self.number)
+    }
+
+    /// The address of this host that both namespaces reach.
+    pub fn host(&self) -> String {
+        format!("{}.{}", network(), 8 * self.number + 1)
     }
 }
 
@@ -65,7 +79,7 @@ fn append(root: &Path, line: &str) {
 fn host_that_is_cut_off_does_not_stop_the_other() {
     let namespaces = Namespaces::new();
     let lease = Duration::from_secs(10);
-    let host = format!("{}.1", network());
+    let host = namespaces.host();
     let mut cluster = Cluster::start(&Spec { lease, host, ..Spec::default() });
     for name in &namespaces.names {
         cluster.mount_in_namespace(name);
