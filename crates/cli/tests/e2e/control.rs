@@ -196,6 +196,7 @@ fn durable_is_false_before_and_true_after_fsync() {
         (output.status.code(), describe(&output))
     };
     assert!(code == Some(1) && said.contains("not lie in a Redbud mount"), "{said}");
+    drop(file);
     cluster.finish();
 }
 
