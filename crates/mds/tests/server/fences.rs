@@ -45,7 +45,7 @@ impl Fence for Scripted {
 }
 
 fn scripted(bed: &Bed, cut: Answer, check: Answer) -> Rc<Scripted> {
-    let env = bed.world.node("mds");
+    let env = bed.env.clone();
     Rc::new(Scripted { env, cut, check, acts: RefCell::default() })
 }
 
@@ -63,6 +63,7 @@ async fn client_on(bed: &Bed, node: &str, host: &str) -> Client {
 
 /// A file that `a` could write when it was evicted, which `b` looks at.
 struct Evicted {
+    admin: Client,
     a: Client,
     b: Client,
     ino: Ino,
@@ -77,7 +78,7 @@ async fn evict(bed: &Bed) -> Evicted {
     assert!(admin.call(Op::Evict { client: a.id() }).await.is_ok());
     let (_, layout) = b.acquire(ino, Rights::DATA_S).await.unwrap();
     assert!(layout.unwrap().frozen);
-    Evicted { a, b, ino }
+    Evicted { admin, a, b, ino }
 }
 
 impl Evicted {
@@ -129,7 +130,7 @@ fn fence_that_fails_leaves_the_quarantine_as_long_as_without_one() {
             let almost = LEASE + LEASE / 2 - Duration::from_secs(1);
             assert!(evicted.frozen_after(&bed, almost).await, "{cut:?} {check:?}");
             assert!(bed.logged("has NOT been fenced (scripted, "), "{:?}", bed.log);
-            let OpReply::Text { text } = evicted.b.call(Op::Status {}).await.unwrap() else {
+            let OpReply::Text { text } = evicted.admin.call(Op::Status {}).await.unwrap() else {
                 panic!()
             };
             assert!(text.contains(r#""fence":"failed: scripted, "#), "{text}");
