@@ -29,8 +29,8 @@ impl Control {
     }
 }
 
-/// Executes an operation of administrators for `who`, who may also be a client that asks for its own
-/// status.
+/// Executes an operation of administrators for `who`: an administrator, or a client that asks for
+/// its own status.
 ///
 /// # Errors
 /// As [`Control::execute`].

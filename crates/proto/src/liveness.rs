@@ -18,9 +18,9 @@
 //! | any | the connection ends | away | connects again at once |
 //!
 //! A probe's time is eight times the best round trip of the connection, a second at least, and half
-//! of the lease at most. Of a short lease it is a quarter at least. A quiet client renews its lease after a third of it. That is a request
-//! like others, so a server that is silent is noticed within the lease, also by a client that asks
-//! nothing.
+//! of the lease at most. Of a short lease it is a quarter at least. A quiet client renews its lease
+//! after a third of it. That is a request like others, so a server that is silent is noticed within
+//! the lease, also by a client that asks nothing.
 //!
 //! A server is *silent* for a client after a second without a connection on which requests are
 //! sent. It also is after a second in which nothing was received, if a probe was out for half of

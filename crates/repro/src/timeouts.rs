@@ -224,7 +224,7 @@ impl Bed {
             }
         }
         let half = self.plan.requests / 2;
-        let (mut told, load) = (0, &self.load);
+        let (mut reported, load) = (0, &self.load);
         while load.behind.get() < half || load.beside.get() < self.plan.requests - half {
             let stop = load.stops.get() + 1;
             let (least, most) = if stop % LONG == 0 { LONG_STOP_MS } else { STOP_MS };
@@ -244,8 +244,8 @@ impl Bed {
                 }
                 self.env.sleep(Duration::from_millis(2)).await;
             }
-            if load.behind.get() / 50_000 > told {
-                told = load.behind.get() / 50_000;
+            if load.behind.get() / 50_000 > reported {
+                reported = load.behind.get() / 50_000;
                 let counts = (load.behind.get(), load.beside.get());
                 (said.borrow_mut())(&format!("{} behind, {} beside", counts.0, counts.1));
             }
@@ -377,7 +377,7 @@ async fn work_beside(session: Rc<Session<Mds>>, ino: Ino, number: u64, load: Rc<
     let mut n = number;
     while !load.ended.get() {
         n += 1;
-        let durable = n % DURABLE == 0;
+        let durable = n.is_multiple_of(DURABLE);
         let op = match durable {
             true => Op::SetXattr {
                 ino,

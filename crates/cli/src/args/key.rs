@@ -37,7 +37,7 @@ pub enum KeyCommand {
     Show(KeyShowArgs),
     /// Let the server accept a public key
     Allow(KeyAllowArgs),
-    /// Let the server refuse a key or a node: ends its sessions, and what it had not committed is lost
+    /// Let the server refuse a key or a node, end its sessions, and lose what it had not committed
     Revoke(KeyRevokeArgs),
     /// List the keys that the server accepts or has revoked
     List(KeyListArgs),

@@ -1,7 +1,7 @@
 //! The mounted directory while the server is away.
 //!
 //! `df`, `mountpoint`, `umount` and `ls -l` of the parent directory query every mount of a host,
-//! whoever runs them. A single absent server must not block them all. So once the server has been
+//! for any user. A single absent server must not block them all. So once the server has been
 //! silent for a second, their queries about the mounted directory are answered with what was last
 //! known. The kernel caches none of these answers.
 

@@ -10,7 +10,7 @@ use crate::harness::{LEASE, WRONLY, check, logged};
 
 const LIMIT: usize = 16;
 
-/// PROTOCOLS 3.10, SEMANTICS 3.12.
+/// PROTOCOLS 3.11, SEMANTICS 3.12.
 #[test]
 fn full_list_delays_changes_but_no_recall_and_no_renewal_until_the_log_is_flushed() {
     for seed in [70, 71] {

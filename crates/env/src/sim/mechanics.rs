@@ -136,8 +136,8 @@ pub enum DiskModel {
 }
 
 impl DiskModel {
-    /// The longest time of a read or write of `len` bytes, at most a stripe, and that of a flush. The
-    /// disk is idle, and its first `size` bytes are used.
+    /// The longest time of a read or write of `len` bytes, at most a stripe, and that of a flush.
+    /// The disk is idle, and its first `size` bytes are used.
     pub fn longest(&self, size: u64, len: u64) -> (Duration, Duration) {
         match self {
             DiskModel::Hard(disk) => {

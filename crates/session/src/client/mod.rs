@@ -264,39 +264,6 @@ impl<P: Peer> Session<P> {
         self.events.get()?.upgrade()
     }
 
-    /// The client's number.
-    pub fn client(&self) -> ClientId {
-        self.state.borrow().client
-    }
-
-    /// The server's number.
-    pub fn server(&self) -> ServerId {
-        self.state.borrow().server
-    }
-
-    /// The file system, and what the server offers beside the session.
-    pub fn offer(&self) -> (Uuid, Option<P::Offer>) {
-        let state = self.state.borrow();
-        (state.fs, state.offer.clone())
-    }
-
-    /// The version and the abilities that were agreed with the server.
-    pub fn agreed(&self) -> (u32, u64) {
-        let state = self.state.borrow();
-        (state.version, state.features)
-    }
-
-    /// The version of the cluster map that the server has; 0: none.
-    pub fn map_version(&self) -> u64 {
-        self.state.borrow().map
-    }
-
-    /// Rises whenever a session is lost with changes that were answered but not known to be
-    /// durable.
-    pub fn losses(&self) -> u64 {
-        self.state.borrow().losses
-    }
-
     /// Writes one line to the log.
     pub fn log(&self, text: &str) {
         (self.config.log)(text);
@@ -307,8 +274,9 @@ impl<P: Peer> Session<P> {
     /// # Errors
     /// `Evicted`: the session was lost before the reply came, and the request may or may not have
     /// been executed; idempotent requests are repeated instead. `NotPermitted`: the server refuses
-    /// this client's key. `Unreachable`: the session is closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
-    /// request names an inode whose creation was lost.
+    /// this client's key. `Unreachable`: the session is closed. `Interrupted`: the operation was
+    /// given up before the request was sent. `Stale`: the request names an inode whose creation was
+    /// lost.
     pub async fn call(&self, call: Call<P>) -> Answer<P> {
         // A request without operations asks that what was done in this session becomes durable.
         if call.ops.is_empty() || !call.ops.iter().all(P::outlives_session) {

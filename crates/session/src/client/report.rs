@@ -1,4 +1,4 @@
-//! What a session holds and waits for, as a report: for people who ask a running client.
+//! What a session is, holds and waits for: for its user, and as a report for people.
 //!
 //! Invariants:
 //! - a report changes nothing and costs only when somebody asks.
@@ -6,7 +6,7 @@
 use proto::liveness::Timing;
 use proto::message::{Peer, Reply};
 use proto::slots::SlotClass;
-use types::{ClientId, Duration, Epoch, Instant, ServerId};
+use types::{ClientId, Duration, Epoch, Instant, ServerId, Uuid};
 
 use super::{Phase, Session};
 
@@ -80,6 +80,39 @@ pub enum Congestion {
 }
 
 impl<P: Peer> Session<P> {
+    /// The client's number.
+    pub fn client(&self) -> ClientId {
+        self.state.borrow().client
+    }
+
+    /// The server's number.
+    pub fn server(&self) -> ServerId {
+        self.state.borrow().server
+    }
+
+    /// The file system, and what the server offers beside the session.
+    pub fn offer(&self) -> (Uuid, Option<P::Offer>) {
+        let state = self.state.borrow();
+        (state.fs, state.offer.clone())
+    }
+
+    /// The version and the abilities that were agreed with the server.
+    pub fn agreed(&self) -> (u32, u64) {
+        let state = self.state.borrow();
+        (state.version, state.features)
+    }
+
+    /// The version of the cluster map that the server has; 0: none.
+    pub fn map_version(&self) -> u64 {
+        self.state.borrow().map
+    }
+
+    /// Rises whenever a session is lost with changes that were answered but not known to be
+    /// durable.
+    pub fn losses(&self) -> u64 {
+        self.state.borrow().losses
+    }
+
     /// What it is doing now.
     pub fn report(&self) -> SessionReport {
         let now = self.env.now();
