@@ -9,7 +9,7 @@
 //! | 3 | role: `client`, `administrator`, `server` or `target` |
 //! | others | `squash=root` or `squash=all`; `revoked` |
 //!
-//! A revoked line stays, so that the server can name whom it refuses.
+//! A revoked line stays, so that the server can name the node that it refuses.
 //!
 //! Invariants:
 //! - a key is in the list once;

@@ -1,7 +1,7 @@
 //! Permissions of callers from nodes whose rights are squashed.
 //!
 //! The kernels of other nodes have checked their callers, and the server believes them. A squashed
-//! node's kernel has checked another user than the one that counts here, so the server checks
+//! node's kernel has checked another user than the one that counts here. So the server checks
 //! changes of names and attributes itself, as POSIX says, with ACLs and supplementary groups.
 //! It does not check reading, nor content: what a client caches serves all its users, and content
 //! lies on devices that the host writes itself.

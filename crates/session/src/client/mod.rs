@@ -290,8 +290,9 @@ impl<P: Peer> Session<P> {
     /// # Errors
     /// `Evicted`: the session was lost before the reply came, and the request may or may not have
     /// been executed; idempotent requests are repeated instead. `NotPermitted`: the server refuses
-    /// this client's key. `Unreachable`: the session is closed. `Interrupted`: the operation was given up before the request was sent. `Stale`: the
-    /// request names an inode whose creation was lost.
+    /// this client's key. `Unreachable`: the session is closed. `Interrupted`: the operation was
+    /// given up before the request was sent. `Stale`: the request names an inode whose creation was
+    /// lost.
     pub async fn call(&self, call: Call<P>) -> Answer<P> {
         // A request without operations asks that what was done in this session becomes durable.
         if call.ops.is_empty() || !call.ops.iter().all(P::outlives_session) {
