@@ -30,7 +30,7 @@ const LIST_MAX: u64 = 64 << 20;
 /// Longest file of secret keys.
 const SECRETS_FILE_MAX: u64 = 64 << 10;
 
-/// The options of a mount about keys.
+/// What a mount's options say about keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KeyOptions {
     /// The cluster's file, if not the usual one.

@@ -90,8 +90,6 @@ pub struct OpContext<'a> {
     pub client: ClientId,
     /// The user on whose behalf it asks.
     pub principal: &'a Principal,
-    /// The rights of its node are squashed: the server checks the user's permissions.
-    pub squashed: bool,
     /// The time of the operation.
     pub now: Timestamp,
     /// Outcomes that were kept before the server restarted.

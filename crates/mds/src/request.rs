@@ -24,7 +24,7 @@ use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
-use crate::ops::{self, READ, commit, repeat, space};
+use crate::ops::{self, READ, commit, permission, repeat, space};
 use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
 use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
@@ -244,10 +244,11 @@ impl Execution {
         let before = self.transno;
         let result = match ops::cost(&op) {
             Some(cost) => {
-                let mut run =
-                    self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
+                // The server checks the callers of a squashed node itself.
+                let nth = (index, self.session.squash() != Squash::Off);
+                let mut run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
                 if self.waited_for_room(&run).await {
-                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
+                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
                 }
                 run
             }
@@ -390,7 +391,7 @@ impl Execution {
             Some(Outcome::Edits(done)) => *done as usize,
             Some(_) => {
                 return self
-                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op))
+                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, (index, false), op))
                     .await;
             }
             None => 0,
@@ -432,7 +433,7 @@ impl Execution {
             let kept = self.kept_outcome(index).is_some();
             let granted = self.attempt(Cost::SMALL, index, |cx, txn| {
                 if kept {
-                    return run_op(cx, txn, index, op);
+                    return run_op(cx, txn, (index, false), op);
                 }
                 space::grant(cx, txn, &wanted, most)
             });
@@ -543,7 +544,6 @@ impl Execution {
             let now = self.time(replayed);
             let mut effects = Effects::default();
             let mut record = OutcomeRecord::new();
-            let squashed = self.session.squash() != Squash::Off;
             let ran = self.server.runtime.mfs.run(cost, |txn| {
                 if self.session.is_over() {
                     return Err(Fault::Evicted.into());
@@ -552,7 +552,6 @@ impl Execution {
                     server: &self.server,
                     client: self.session.client,
                     principal: &self.request.principal,
-                    squashed,
                     now,
                     kept: &self.kept,
                     replayed,
@@ -738,10 +737,20 @@ impl Execution {
 }
 
 /// Executes an operation, or rebuilds the reply of one that was executed before a restart.
-fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
+fn run_op(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    (nth, squashed): (usize, bool),
+    op: &Op,
+) -> Result<OpReply, Stop> {
     let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
     match kept {
         Some((_, outcome)) => repeat::reply(op, outcome, cx, txn),
-        None => ops::execute(op, cx, txn),
+        None => {
+            if squashed {
+                permission::check(op, cx, txn)?;
+            }
+            ops::execute(op, cx, txn)
+        }
     }
 }

@@ -42,7 +42,7 @@ pub async fn run(server: Rc<Server>) {
     }
 }
 
-/// Cuts off clients that the list of allowed keys no longer has, if it has changed since `seen`.
+/// Cuts off the nodes that the list of allowed keys no longer has, if it changed since `seen`.
 async fn enforce_keys(server: &Server, seen: &mut u64) {
     match server.door.refresh() {
         Ok(changes) if changes == *seen => return,

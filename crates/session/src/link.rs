@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a clear link hands every byte on as it is, and costs nothing;
-//! - what is handed to an encrypted link leaves in this order, whoever writes next: what the socket
-//!   did not take waits in front of it;
+//! - what is handed to an encrypted link leaves in this order: what the socket did not take
+//!   waits in front of the next write;
 //! - a link keeps less than one message of what has come, beside one read.
 
 use std::cell::RefCell;

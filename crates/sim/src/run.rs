@@ -126,6 +126,10 @@ impl Plan {
         self.has(Fault::Space, 2)
     }
 
+    fn its_keys(&self) -> Option<Keys> {
+        self.keys.map(|mode| Keys::new(mode, self.seed))
+    }
+
     fn its_devices(&self) -> Drawn {
         let seed = self.devices.unwrap_or(self.seed);
         Drawn { seed, zones: self.zones, short: self.is_short(), clients: self.clients }
@@ -353,8 +357,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
-            cluster.lease = plan.lease;
-            cluster.keys = plan.keys.map(|mode| Keys::new(mode, plan.seed));
+            (cluster.lease, cluster.keys) = (plan.lease, plan.its_keys());
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
             verdict

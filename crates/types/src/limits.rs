@@ -75,7 +75,7 @@ pub const REPLAY_MAX: usize = 65_536;
 pub const REPLAY_BYTES_MAX: usize = 128 << 20;
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 32_000;
-/// Connections of one server whose handshake is in progress; of more the server closes the oldest.
+/// Connections of one server whose handshake is in progress; beyond it, it closes the oldest.
 pub const HALF_OPEN_MAX: usize = 8192;
 /// How long a handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

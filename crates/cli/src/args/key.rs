@@ -37,7 +37,8 @@ pub enum KeyCommand {
     Show(KeyShowArgs),
     /// Let the server accept a public key
     Allow(KeyAllowArgs),
-    /// Let the server refuse a key or a node, end its sessions, and lose what it had not committed
+    /// Let the server refuse a key or a node: its sessions end, and what it had not committed is
+    /// lost
     Revoke(KeyRevokeArgs),
     /// List the keys that the server accepts or has revoked
     List(KeyListArgs),

@@ -1,8 +1,8 @@
 //! The greeting: identifies the client and finds or begins its session.
 //!
 //! Invariants:
-//! - a client number is bound to one process of one client: neither another process nor another
-//!   node can take it over;
+//! - a client number is bound to one process of one node: no other process and no other node
+//!   can take it over;
 //! - a client number is durable before the client learns it.
 
 use std::rc::Rc;
@@ -202,11 +202,11 @@ impl Recovery {
         runtime.wait_durable(transno).await.map_err(|_| self.store_failed())?;
         let session = Rc::new(self.new_session(greeting, client, SessionState::Live, false));
         self.sessions.begin(session.clone());
-        let as_node = match who {
+        let as_who = match who {
             Who::Anybody => String::new(),
             who => format!(" as {who}"),
         };
-        runtime.log(&format!("client {client} ({}) has connected{as_node}", session.description));
+        runtime.log(&format!("client {client} ({}) has connected{as_who}", session.description));
         Ok((session, (mds::NEW, runtime.survived(hello.seen))))
     }
 

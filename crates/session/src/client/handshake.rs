@@ -24,7 +24,7 @@ pub struct ClientKeys {
     pub mode: Mode,
     /// The client's own key.
     pub secret: SecretKey,
-    /// The servers' public keys. A server may have any of them: while keys change there are two.
+    /// The servers' public keys. More than one: a server may have either, while keys are changed.
     pub servers: Vec<PublicKey>,
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn reach<P: Peer>(
             Err(Refusal::Problem(problem)) => return Err(wrong(explain(problem))),
             Err(Refusal::NoHandshake) => {
                 let text = format!(
-                    "it takes no keys (security = \"none\"), and this client is set to use \
+                    "it takes no keys (security = \"none\"), and this client asks for \
                      \"{}\"; write the same for both",
                     keys.mode
                 );

@@ -1,4 +1,4 @@
-//! Sessions with keys: who gets one, what the door counts, that encryption changes nothing else.
+//! Sessions with keys: who gets one, what the door counts, and that encryption changes nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -99,7 +99,7 @@ fn session_with_keys_survives_broken_connections_and_restarts() {
     }
 }
 
-/// A client's attempt, the words of its refusal, and what the door counts for it.
+/// A client's attempt, the words of the refusal, and what the door counts for it.
 type Attempt = (Option<(Mode, u8, u8)>, &'static str, fn(&DoorCounts) -> u64);
 
 #[test]
