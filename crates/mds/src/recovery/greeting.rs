@@ -122,7 +122,7 @@ impl Recovery {
         }
         if !who.may_mount() {
             let text = format!("{who} has no session with a metadata server");
-            return Err(refusal(Fault::NotPermitted, text));
+            return Err(refusal(Fault::AccessDenied, text));
         }
         let greeting = (&hello, agreed, who);
         if runtime.is_stopping() {

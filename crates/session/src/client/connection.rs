@@ -53,9 +53,9 @@ impl Failure {
         }
     }
 
-    /// Does the server refuse the client's key?
+    /// Does the server refuse the client's key? Only its door refuses with this fault.
     fn is_of_key(&self) -> bool {
-        matches!(self, Failure::Refused(refused) if refused.fault == Fault::NotPermitted)
+        matches!(self, Failure::Refused(refused) if refused.fault == Fault::AccessDenied)
     }
 
     /// Would the same hello be refused again?

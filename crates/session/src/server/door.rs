@@ -385,7 +385,7 @@ impl Door {
     /// Tells the peer why it is not let in, once its hello is there, and closes the connection.
     async fn refuse<P: Peer>(&self, link: &Link, text: &str) {
         self.report(&link.peer(), text);
-        let refused = refusal(Fault::NotPermitted, text);
+        let refused = refusal(Fault::AccessDenied, text);
         let mut bytes = Vec::new();
         encode::<P>(&Message::Refused { refused }, &mut bytes);
         let farewell = async {
