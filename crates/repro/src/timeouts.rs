@@ -224,7 +224,7 @@ impl Bed {
             }
         }
         let half = self.plan.requests / 2;
-        let (mut told, load) = (0, &self.load);
+        let (mut shown, load) = (0, &self.load);
         while load.behind.get() < half || load.beside.get() < self.plan.requests - half {
             let stop = load.stops.get() + 1;
             let (least, most) = if stop % LONG == 0 { LONG_STOP_MS } else { STOP_MS };
@@ -244,8 +244,8 @@ impl Bed {
                 }
                 self.env.sleep(Duration::from_millis(2)).await;
             }
-            if load.behind.get() / 50_000 > told {
-                told = load.behind.get() / 50_000;
+            if load.behind.get() / 50_000 > shown {
+                shown = load.behind.get() / 50_000;
                 let counts = (load.behind.get(), load.beside.get());
                 (said.borrow_mut())(&format!("{} behind, {} beside", counts.0, counts.1));
             }
