@@ -22,11 +22,13 @@
 //! entries have no meaning.
 
 mod entries;
+mod inspect;
 
 use types::MetaBlock;
 use types::limits::BLOCK;
 
 use entries::{ENTRIES, insert_entry, remove_entry};
+pub use inspect::{Descent, ExpectedNode, NodeContent};
 
 use crate::error::Stop;
 use crate::format::block::{Block, BlockType, get_u16, get_u64, put_u16, put_u64};
@@ -57,28 +59,6 @@ impl From<RootId> for RootLocation {
 
 /// An entry of a tree.
 pub type Entry<const K: usize, const V: usize> = ([u8; K], [u8; V]);
-
-/// A node to be inspected, and what its parent says about it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExpectedNode<const K: usize> {
-    /// Its block.
-    pub block: MetaBlock,
-    /// Its level; `None`: any.
-    pub level: Option<u8>,
-    /// Its keys are not below this; `None`: no bound.
-    pub low: Option<[u8; K]>,
-    /// They are below this.
-    pub high: Option<[u8; K]>,
-}
-
-/// The content of a node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NodeContent<const K: usize, const V: usize> {
-    /// Entries, in order.
-    Leaf(Vec<Entry<K, V>>),
-    /// The level above the leaves, and the children.
-    Inner(u8, Vec<ExpectedNode<K>>),
-}
 
 /// A path from the root to a leaf, from which a search for a nearby key starts. It is valid until a
 /// node of the tree is split, merged or freed.
@@ -125,17 +105,6 @@ impl<const K: usize> PathNode<K> {
     }
 }
 
-/// The nodes on the path to a key, and the content of the leaf at its end.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Descent<const K: usize, const V: usize> {
-    /// From the root to the leaf.
-    pub nodes: Vec<MetaBlock>,
-    /// Entries of the leaf, in order.
-    pub entries: Vec<Entry<K, V>>,
-    /// The least key that the next leaf may have; `None`: there is no next leaf.
-    pub next: Option<[u8; K]>,
-}
-
 /// A handle of a tree, by the location of its root; it holds no state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree<const K: usize, const V: usize> {
@@ -156,6 +125,11 @@ impl<const K: usize, const V: usize> Tree<K, V> {
     /// The tree whose root address is in the block of roots.
     pub const fn at(id: RootId) -> Tree<K, V> {
         Tree::new(RootLocation::RootsBlock(id))
+    }
+
+    /// Where its root is.
+    pub const fn location(&self) -> RootLocation {
+        self.location
     }
 
     fn root_word(&self) -> (MetaBlock, usize) {
@@ -460,103 +434,6 @@ impl<const K: usize, const V: usize> Tree<K, V> {
         }
         self.remove_from_leaf(txn, leaf, key, false)?;
         Ok(true)
-    }
-
-    /// Calls `each` with every node's address and level, the root first. Checks the order of keys
-    /// and the shape of the tree on the way. For tests and fsck.
-    ///
-    /// # Errors
-    /// `Stop::Miss`; `Stop::Corrupt` for a malformed node.
-    pub fn nodes(&self, txn: &Txn<'_>, mut each: impl FnMut(MetaBlock, u8)) -> Result<(), Stop> {
-        match self.root_node(txn)? {
-            Some(root) => self.check_node(txn, &root, &mut each),
-            None => Ok(()),
-        }
-    }
-
-    fn check_node(
-        &self,
-        txn: &Txn<'_>,
-        expected: &ExpectedNode<K>,
-        each: &mut impl FnMut(MetaBlock, u8),
-    ) -> Result<(), Stop> {
-        match self.inspect(txn, expected)? {
-            NodeContent::Leaf(_) => each(expected.block, 0),
-            NodeContent::Inner(level, children) => {
-                each(expected.block, level);
-                for child in &children {
-                    self.check_node(txn, child, each)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The root node, to be inspected; `None` for an empty tree.
-    ///
-    /// # Errors
-    /// `Stop::Miss`, `Stop::Corrupt`.
-    pub fn root_node(&self, txn: &Txn<'_>) -> Result<Option<ExpectedNode<K>>, Stop> {
-        let root = self.root(txn)?;
-        Ok(root.map(|block| ExpectedNode { block, level: None, low: None, high: None }))
-    }
-
-    /// Checks one node against what its parent says about it, and returns its content.
-    ///
-    /// # Errors
-    /// `Stop::Miss`; `Stop::Corrupt` for a malformed node or keys out of order.
-    pub fn inspect(
-        &self,
-        txn: &Txn<'_>,
-        expected: &ExpectedNode<K>,
-    ) -> Result<NodeContent<K, V>, Stop> {
-        let ExpectedNode { block, level, low, high } = *expected;
-        let node = self.node(txn, block, level)?;
-        let first = usize::from(node.level > 0);
-        for at in first..node.count {
-            let key = node.key(at);
-            let after = if at > first { Some(node.key(at - 1)) } else { None };
-            if after.is_some_and(|before| before >= key)
-                || low.is_some_and(|low| key < low)
-                || high.is_some_and(|high| key >= high)
-            {
-                return Err(Stop::Corrupt(block, "the keys of a tree node are out of order"));
-            }
-        }
-        if node.level == 0 {
-            let entries = (0..node.count).map(|at| (node.key(at), node.value(at)));
-            return Ok(NodeContent::Leaf(entries.collect()));
-        }
-        let children = (0..node.count).map(|at| ExpectedNode {
-            block: node.child(at),
-            level: Some(node.level - 1),
-            low: if at == 0 { low } else { Some(node.key(at)) },
-            high: if at + 1 < node.count { Some(node.key(at + 1)) } else { high },
-        });
-        Ok(NodeContent::Inner(node.level, children.collect()))
-    }
-
-    /// Checks the nodes from the root to the leaf where `key` belongs; `None` for an empty tree.
-    ///
-    /// # Errors
-    /// As [`Tree::inspect`].
-    pub fn descend(&self, txn: &Txn<'_>, key: &[u8; K]) -> Result<Option<Descent<K, V>>, Stop> {
-        let mut nodes = Vec::new();
-        let mut next = self.root_node(txn)?;
-        while let Some(node) = next {
-            nodes.push(node.block);
-            match self.inspect(txn, &node)? {
-                NodeContent::Leaf(entries) => {
-                    return Ok(Some(Descent { nodes, entries, next: node.high }));
-                }
-                NodeContent::Inner(_, children) => {
-                    let at =
-                        children.partition_point(|child| child.low.is_none_or(|low| low <= *key));
-                    next = children.get(at.saturating_sub(1)).copied();
-                }
-            }
-        }
-        Ok(None)
     }
 
     fn walk(

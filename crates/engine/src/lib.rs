@@ -1,5 +1,6 @@
 //! The storage engine: a logged store of checksummed blocks on one device, with transactions,
-//! B+trees, an allocator, and the table of clients. It knows no file.
+//! B+trees, an allocator, and the table of clients; and what checks, scrubs and repairs these. It
+//! knows no file.
 //!
 //! Invariants:
 //! - one operation is one transaction: it takes effect and survives as a whole
@@ -12,7 +13,7 @@ pub mod alloc;
 pub mod blobs;
 pub mod btree;
 pub mod cache;
-pub mod claims;
+pub mod check;
 pub mod clients;
 pub mod cost;
 #[cfg(test)]
@@ -21,8 +22,11 @@ pub mod device;
 pub mod error;
 pub mod format;
 pub mod log;
+pub mod repair;
+pub mod scrub;
 pub(crate) mod state;
 pub mod store;
+pub mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod txn;

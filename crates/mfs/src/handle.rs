@@ -1,6 +1,6 @@
 //! [`Mfs`], the handle of an open metadata file system; it is cheap to clone.
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::{Ref, RefMut};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -8,8 +8,8 @@ use types::Transno;
 
 use crate::names::NameIndexes;
 use crate::txn::Txn;
-use crate::volatile::VolatileState;
 use crate::volatile::searches::SearchCounts;
+use crate::volatile::{SharedState, VolatileState};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::store::Store;
@@ -23,7 +23,7 @@ pub struct Mfs {
 
 struct Inner {
     store: Store,
-    volatile: RefCell<VolatileState>,
+    volatile: SharedState,
 }
 
 impl Deref for Mfs {
@@ -54,7 +54,7 @@ impl Deref for Usage {
 impl Mfs {
     /// The file system in an open store.
     pub(crate) fn over(store: Store) -> Mfs {
-        Mfs { inner: Rc::new(Inner { store, volatile: RefCell::default() }) }
+        Mfs { inner: Rc::new(Inner { store, volatile: SharedState::default() }) }
     }
 
     /// An empty store of `blocks` blocks in memory, without a device: no call waits, everything
@@ -79,7 +79,7 @@ impl Mfs {
         cost: Cost,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Result<(T, Transno), Stop>, StoreError> {
-        let mut txn = Txn::new(self.begin(cost)?, self.volatile_state_mut());
+        let mut txn = self.transaction(self.begin(cost)?, self.volatile_state_mut());
         match body(&mut txn) {
             Ok(value) => Ok(Ok((value, txn.commit(self)?))),
             Err(stop) => {
@@ -93,7 +93,15 @@ impl Mfs {
     /// store has failed.
     pub(crate) fn try_look(&self) -> Option<Txn<'_>> {
         let volatile = self.inner.volatile.try_borrow_mut().ok()?;
-        Some(Txn::new(self.try_begin(Cost::READ)?, volatile))
+        Some(self.transaction(self.try_begin(Cost::READ)?, volatile))
+    }
+
+    fn transaction<'a>(
+        &'a self,
+        engine: engine::txn::Txn<'a>,
+        volatile: RefMut<'a, VolatileState>,
+    ) -> Txn<'a> {
+        Txn::new(engine, volatile, &self.inner.volatile)
     }
 
     /// How full log, cache and device are.

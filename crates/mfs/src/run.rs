@@ -7,6 +7,32 @@ use crate::txn::Txn;
 use crate::{layouts, names};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
+use engine::store::Store;
+use engine::store::transact::Transact;
+
+impl Transact for Mfs {
+    type Txn<'a> = Txn<'a>;
+
+    fn store(&self) -> &Store {
+        self
+    }
+
+    async fn run<T>(
+        &self,
+        cost: Cost,
+        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<(T, Transno), StoreError> {
+        Mfs::run(self, cost, body).await
+    }
+
+    fn attempt<T>(
+        &self,
+        cost: Cost,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        Mfs::attempt(self, cost, body)
+    }
+}
 
 impl Mfs {
     /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it

@@ -1,8 +1,8 @@
 //! Transactions of the metadata file system: those of the engine, with the volatile state.
 //!
 //! Invariants:
-//! - changes that depend on the transaction wait in [`Pending`] and in hooks until it has
-//!   succeeded, and then take effect with it, without an await in between;
+//! - changes that depend on the transaction wait in [`Pending`] and in the engine's hooks until it
+//!   has succeeded. Then they take effect with it in this order, without an await in between;
 //! - pure caches of committed state may be filled at any time.
 
 use std::cell::RefMut;
@@ -13,7 +13,7 @@ use types::{DirNo, Ino, MetaBlock, Transno};
 use crate::format::number::{is_system, orphan_dir, root_dir};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
-use crate::volatile::{Hook, Pending, VolatileState};
+use crate::volatile::{Pending, SharedState, VolatileState};
 use engine::error::{Stop, StoreError};
 use engine::format::block::{self, Block, BlockType};
 use engine::store::Store;
@@ -23,7 +23,8 @@ use engine::txn::wrong_type;
 pub struct Txn<'a> {
     engine: engine::txn::Txn<'a>,
     pub(crate) volatile: RefMut<'a, VolatileState>,
-    hooks: Vec<Hook>,
+    /// The same, for hooks, which run when this transaction has released it.
+    shared: &'a SharedState,
     pub(crate) pending: Pending,
 }
 
@@ -41,20 +42,24 @@ impl<'a> DerefMut for Txn<'a> {
     }
 }
 
+impl<'a> AsMut<engine::txn::Txn<'a>> for Txn<'a> {
+    fn as_mut(&mut self) -> &mut engine::txn::Txn<'a> {
+        &mut self.engine
+    }
+}
+
 impl<'a> Txn<'a> {
     pub(crate) fn new(
         engine: engine::txn::Txn<'a>,
-        mut volatile: RefMut<'a, VolatileState>,
+        volatile: RefMut<'a, VolatileState>,
+        shared: &'a SharedState,
     ) -> Txn<'a> {
-        let hooks = std::mem::take(&mut volatile.hooks);
-        Txn { engine, volatile, hooks, pending: Pending::default() }
+        Txn { engine, volatile, shared, pending: Pending::default() }
     }
 
     /// Ends the transaction without any effect.
-    pub(crate) fn abort(mut self) {
+    pub(crate) fn abort(self) {
         self.engine.abort();
-        self.hooks.clear();
-        self.volatile.hooks = self.hooks;
     }
 
     /// Applies the transaction to `store`, then to the volatile state. Returns `Transno::ZERO` if
@@ -63,23 +68,15 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// `ReadOnly`; then nothing has changed.
     pub(crate) fn commit(self, store: &Store) -> Result<Transno, StoreError> {
-        let Txn { engine, mut volatile, mut hooks, pending } = self;
-        let committed = store.commit(engine);
-        if let Ok(number) = committed {
-            volatile.apply(pending, number);
-            for hook in hooks.drain(..) {
-                hook(&mut volatile, number);
-            }
-        }
-        hooks.clear();
-        volatile.hooks = hooks;
-        committed
+        let Txn { engine, mut volatile, pending, .. } = self;
+        store.commit_with(engine, move |number| volatile.apply(pending, number))
     }
 
     /// Registers `hook`, which runs on the volatile state when this transaction has succeeded,
     /// with the transaction's number (`Transno::ZERO` if it changed no block).
     pub fn on_commit(&mut self, hook: impl FnOnce(&mut VolatileState, Transno) + 'static) {
-        self.hooks.push(Box::new(hook));
+        let shared = self.shared.clone();
+        self.engine.on_commit(move |number| hook(&mut shared.borrow_mut(), number));
     }
 
     /// The volatile state, as of the committed transactions.

@@ -411,3 +411,10 @@ wire_struct! {
         pub data: Option<DataAttr>,
     }
 }
+
+impl NewNode {
+    /// An inode that is neither a device nor a symbolic link.
+    pub fn plain(kind: FileKind, mode: u16, umask: u16) -> NewNode {
+        NewNode { kind, mode, umask, rdev: 0, symlink: Bytes::default() }
+    }
+}

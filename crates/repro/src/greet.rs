@@ -25,7 +25,6 @@ use proto::mds::{
     CLIENT, HeldLease, Hello, Message, NewNode, Op, OpReply, Principal, Push, RECOVERED, Replay,
     Reply, Request, Welcome,
 };
-use proto::wire::Bytes;
 use serde::Serialize;
 use types::limits::RESERVED_SLOTS;
 use types::{ClientId, Duration, FileKind, Ino, Rights, Transno};
@@ -217,13 +216,7 @@ impl Peer {
             made: None,
         };
         peer.greet(&env, &address).await?;
-        let node = NewNode {
-            kind: FileKind::Regular,
-            mode: 0o644,
-            umask: 0o022,
-            rdev: 0,
-            symlink: Bytes::default(),
-        };
+        let node = NewNode::plain(FileKind::Regular, 0o644, 0o022);
         let op = Op::Create { dir, name: name("file").expect("a valid name"), node, want: WANT };
         let (request, reply) = peer.ask(0, op, None).await?;
         match &reply.results[..] {

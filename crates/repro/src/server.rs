@@ -19,7 +19,6 @@ use proto::frame::{Decoder, Received, encode};
 use proto::mds::{
     CLIENT, Hello, Message, NewNode, Op, OpReply, Principal, Push, Reply, Request, Welcome,
 };
-use proto::wire::Bytes;
 use serde::Serialize;
 use types::{FileKind, Ino, Rights};
 
@@ -187,13 +186,7 @@ impl Client {
         if self.asked == self.files {
             return;
         }
-        let node = NewNode {
-            kind: FileKind::Regular,
-            mode: 0o644,
-            umask: 0o022,
-            rdev: 0,
-            symlink: Bytes::default(),
-        };
+        let node = NewNode::plain(FileKind::Regular, 0o644, 0o022);
         let op = Op::Create {
             dir: self.dir,
             name: name(&format!("file.{:08}", self.asked)).expect("a valid name"),

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use proto::mds::{NewNode, Op, OpReply, Reply};
-use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::setattr::ATTR_TTL_NONE;
@@ -104,7 +103,7 @@ impl Client {
             let op = Op::Create {
                 dir: place.dir,
                 name: place.name.clone(),
-                node: new_file(mode, umask),
+                node: NewNode::plain(FileKind::Regular, mode, umask),
                 want: WANT_NEW,
             };
             let reply = core.send_change(caller, op).await?;
@@ -186,7 +185,11 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         core.check_writable()?;
-        let op = Op::CreateTmpfile { dir, node: new_file(mode, umask), want: WANT_NEW };
+        let op = Op::CreateTmpfile {
+            dir,
+            node: NewNode::plain(FileKind::Regular, mode, umask),
+            want: WANT_NEW,
+        };
         let reply = core.send_change(caller, op).await?;
         let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
@@ -242,10 +245,6 @@ fn may_open(caller: &Caller, attr: &Attr, flags: OpenFlags) -> bool {
     let needed = if writes { 0o200 } else { 0 } | if reads { 0o400 } else { 0 };
     let owns = caller.uid == attr.uid && attr.mode & needed == needed;
     attr.kind == FileKind::Regular && caller.is_known() && owns
-}
-
-fn new_file(mode: u16, umask: u16) -> NewNode {
-    NewNode { kind: FileKind::Regular, mode, umask, rdev: 0, symlink: Bytes::default() }
 }
 
 impl Core {

@@ -148,12 +148,15 @@ pub(crate) async fn journal_in(
     }
 }
 
-/// The label of the metadata, if it is whole and names another journal than their superblock: a
-/// move of the log was interrupted before its end.
-pub async fn wrong_journal(device: &Device, superblock: &Superblock) -> Option<String> {
+/// How a whole label of the metadata differs from their superblock: in the shard, or in the journal
+/// after a move of the log that was interrupted before its end.
+pub async fn difference(device: &Device, superblock: &Superblock) -> Option<String> {
     let found = label::read(&device.disk).await.ok()?;
     let slice = found.label.slices.iter().find(|slice| slice.uuid == superblock.metadata)?;
-    let SliceKind::Metadata { journal, .. } = slice.kind else { return None };
+    let SliceKind::Metadata { shard, journal } = slice.kind else { return None };
+    if shard != superblock.shard.0 {
+        return Some(format!("it names shard {shard}, the superblock {}", superblock.shard.0));
+    }
     let named = superblock.journal.map(|journal| journal.uuid);
     let text =
         |uuid: Option<Uuid>| uuid.map_or("no journal".into(), |uuid| format!("journal {uuid}"));

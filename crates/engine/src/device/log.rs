@@ -197,10 +197,15 @@ impl LogDevice {
     }
 
     /// Writes both copies of the header with this generation, one after the other, if the log is
-    /// external. Afterwards the superblocks may take over the generation.
-    pub(crate) async fn write_header(&self, generation: u64) -> Result<(), StoreError> {
+    /// external; the log is durable up to `durable`. Afterwards the superblocks may take over the
+    /// generation.
+    pub(crate) async fn write_header(
+        &self,
+        generation: u64,
+        durable: Lsn,
+    ) -> Result<(), StoreError> {
         let Some(header) = self.header else { return Ok(()) };
-        write_headers(&self.device, &JournalHeader { generation, ..header }).await
+        write_headers(&self.device, &JournalHeader { generation, durable, ..header }).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use types::Uuid;
+use types::{Lsn, Uuid};
 
 use crate::format::journal::{JournalError, JournalHeader};
 use crate::format::superblock::Superblock;
@@ -70,6 +70,14 @@ pub enum Reason {
         /// Generation that the superblock knows.
         known: u64,
     },
+    /// Redo ends at `reached`, before `durable`: the metadata device is a copy from before, and its
+    /// log is overwritten, or the journal is damaged.
+    Overwritten {
+        /// End of what redo finds.
+        reached: Lsn,
+        /// Position up to which the journal was durable.
+        durable: Lsn,
+    },
     /// It has another size than the superblock says, or the device is too small for it.
     Size,
 }
@@ -132,6 +140,13 @@ impl fmt::Display for Mismatch {
                 "and this device has a newer copy of it (generation {found}, the metadata know \
                  {known}): the metadata device is an older copy; use the newest one, or restore both \
                  devices from one backup"
+            ),
+            Reason::Overwritten { reached, durable } => write!(
+                f,
+                "and was durable up to {}, but whole only up to {}: the metadata device is an older \
+                 copy, or the journal is damaged; use the newest metadata device, or restore both \
+                 devices from one backup",
+                durable.0, reached.0
             ),
             Reason::Size => f.write_str(
                 "and this device does not have the size of that journal: give it its former size back",
@@ -203,6 +218,22 @@ pub(crate) fn pair(
     }
 }
 
+/// Checks that redo, which ended at `reached`, found all that the journal had made durable.
+///
+/// # Errors
+/// `Overwritten`.
+pub(crate) fn check_reached(
+    superblock: &Superblock,
+    header: Option<&JournalHeader>,
+    reached: Lsn,
+) -> Result<(), Mismatch> {
+    let behind = |header: &&JournalHeader| reached < header.durable;
+    let Some(header) = header.filter(behind) else { return Ok(()) };
+    let reason = Reason::Overwritten { reached, durable: header.durable };
+    let journal = Some(header.journal);
+    Err(Mismatch { metadata: superblock.metadata, journal, reason })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +246,7 @@ mod tests {
             metadata: Uuid([3; 16]),
             generation: 7,
             blocks: 1024,
+            durable: Lsn(4096),
             retired: false,
         }
     }

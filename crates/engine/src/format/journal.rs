@@ -8,7 +8,10 @@
 //!   flush. Only then does it write that generation to the superblocks, before each new tail and
 //!   at each opening;
 //! - so the newest whole copy has the generation of any whole superblock, or the next one. A lower
-//!   one is an older copy of the journal; a higher one shows an older copy of the metadata.
+//!   one is an older copy of the journal; a higher one shows an older copy of the metadata;
+//! - the log was durable up to `durable` when the header was written, and the store reuses nothing
+//!   of it before both superblocks have the next tail. So redo reaches `durable`, or the metadata
+//!   are an older copy whose log is partly overwritten.
 //!
 //! | offset | size | field      | meaning                                              |
 //! |-------:|-----:|------------|------------------------------------------------------|
@@ -20,11 +23,12 @@
 //! |     48 |   16 | metadata   | the metadata slice whose log it is                   |
 //! |     64 |    8 | generation | raised by each write of the header                   |
 //! |     72 |    8 | blocks     | blocks of the log, which begins in block 3           |
-//! |     80 |    1 | state      | 1 in use; 2 retired: the log has moved elsewhere     |
-//! |     81 | 4015 | reserved   | zero                                                 |
+//! |     80 |    8 | durable    | position up to which the log was durable             |
+//! |     88 |    1 | state      | 1 in use; 2 retired: the log has moved elsewhere     |
+//! |     89 | 4007 | reserved   | zero                                                 |
 
 use types::limits::BLOCK;
-use types::{MetaBlock, Uuid, crc32c};
+use types::{Lsn, MetaBlock, Uuid, crc32c};
 
 use crate::format::block::{get_u32, get_u64, put_u32, put_u64};
 
@@ -35,7 +39,7 @@ pub const LOG_FIRST: MetaBlock = MetaBlock(3);
 
 const MAGIC: [u8; 8] = *b"REDBUDJ1";
 const VERSION: u32 = 1;
-const STATE: usize = 80;
+const STATE: usize = 88;
 const END: usize = STATE + 1;
 
 /// The content of one copy of the header.
@@ -51,6 +55,8 @@ pub struct JournalHeader {
     pub generation: u64,
     /// Blocks of the log.
     pub blocks: u64,
+    /// The log was durable up to here when the header was written.
+    pub durable: Lsn,
     /// The log has moved elsewhere.
     pub retired: bool,
 }
@@ -77,6 +83,7 @@ impl JournalHeader {
         block[48..64].copy_from_slice(&self.metadata.0);
         put_u64(block, 64, self.generation);
         put_u64(block, 72, self.blocks);
+        put_u64(block, 80, self.durable.0);
         block[STATE] = if self.retired { 2 } else { 1 };
         let crc = crc32c(&block[4..]);
         put_u32(block, 0, crc);
@@ -115,6 +122,7 @@ impl JournalHeader {
             metadata: uuid(48),
             generation: get_u64(block, 64),
             blocks: get_u64(block, 72),
+            durable: Lsn(get_u64(block, 80)),
             retired,
         })
     }
@@ -131,6 +139,7 @@ mod tests {
             metadata: Uuid([3; 16]),
             generation: 7,
             blocks: 1024,
+            durable: Lsn(4096),
             retired: false,
         }
     }

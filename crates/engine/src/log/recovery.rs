@@ -43,7 +43,9 @@ use types::{Epoch, Lsn, MetaBlock, Uuid};
 
 use crate::cache::Cache;
 use crate::device::Device;
+use crate::device::copies::refused;
 use crate::device::log::LogDevice;
+use crate::device::pairing::check_reached;
 use crate::error::StoreError;
 use crate::format::block::{self, lsn_of};
 use crate::format::roots::{ROOTS, ROOTS_BLOCK};
@@ -128,7 +130,8 @@ pub(crate) struct Redone {
 /// damaged at home from the log before the tail where possible, and reports all of them.
 ///
 /// # Errors
-/// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says.
+/// `Io`; `DamagedLog`; `Corrupt` for a block at home that is older than the log says; `Refused` if
+/// the journal was durable beyond the log's end.
 pub(crate) async fn redo(
     device: &Device,
     log: &LogDevice,
@@ -149,7 +152,10 @@ pub(crate) async fn redo(
         };
         match decide(found, beyond) {
             RedoStep::End => break,
-            RedoStep::Refuse(what) => return Err(StoreError::DamagedLog { lsn: end.lsn.0, what }),
+            RedoStep::Refuse(what) => {
+                refuse_overwritten(device, log, superblock, end.lsn)?;
+                return Err(StoreError::DamagedLog { lsn: end.lsn.0, what });
+            }
             RedoStep::Redo => {}
         }
         epoch = Epoch(block::get_u32(&group, 20));
@@ -162,6 +168,7 @@ pub(crate) async fn redo(
             newest.pop_front();
         }
     }
+    refuse_overwritten(device, log, superblock, end.lsn)?;
     let mut at_home = redo.at_home;
     let roots = at_home.get(&ROOTS_BLOCK).copied();
     if superblock.roots != [0; ROOTS as usize] {
@@ -175,6 +182,17 @@ pub(crate) async fn redo(
         None => Vec::new(),
     };
     Ok(Redone { end, newest, damage, roots })
+}
+
+/// Refuses metadata whose log was durable beyond `reached`, where redo ended.
+fn refuse_overwritten(
+    device: &Device,
+    log: &LogDevice,
+    superblock: &Superblock,
+    reached: Lsn,
+) -> Result<(), StoreError> {
+    let checked = check_reached(superblock, log.header(), reached);
+    checked.map_err(|mismatch| refused(device, &mismatch.to_string()))
 }
 
 /// Rewrites the newest copy of the superblock and the newest groups of a log that was redone,

@@ -169,12 +169,13 @@ impl Inner {
     async fn move_tail(&self, background: &Background, tail: Lsn) -> Result<(), StoreError> {
         let Background { device, log: window, .. } = background;
         if window.header().is_some() {
-            let generation = {
-                let state = self.state.borrow();
-                (state.log.tails != [tail; 2]).then_some(state.superblock.log_generation + 1)
+            let header = {
+                let State { log, superblock, .. } = &*self.state.borrow();
+                let generation = superblock.log_generation + 1;
+                (log.tails != [tail; 2]).then_some((generation, log.durable))
             };
-            let Some(generation) = generation else { return Ok(()) };
-            window.write_header(generation).await?;
+            let Some((generation, durable)) = header else { return Ok(()) };
+            window.write_header(generation, durable).await?;
             self.state.borrow_mut().superblock.log_generation = generation;
         }
         for _ in 0..2 {

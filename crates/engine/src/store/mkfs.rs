@@ -168,6 +168,7 @@ pub(crate) fn plan_journal(
         metadata: superblock.metadata,
         generation: superblock.log_generation,
         blocks,
+        durable: superblock.tail,
         retired: false,
     };
     superblock.set_journal(Some(journal_of(&header)));
@@ -236,7 +237,7 @@ pub async fn write_label(device: &Device, superblock: &Superblock) -> Result<(),
 }
 
 /// Writes both copies of the label anew: from a whole copy if there is one, else from the
-/// superblock. Its slice of metadata names the journal of the superblock.
+/// superblock. Its slice of metadata names the shard and the journal of the superblock.
 ///
 /// # Errors
 /// `Io`.
@@ -247,9 +248,9 @@ pub async fn repair_label(device: &Device, superblock: &Superblock) -> Result<()
             let written = label::update(&device.disk, &found, |label| {
                 let own = |slice: &&mut Slice| slice.uuid == superblock.metadata;
                 if let Some(slice) = label.slices.iter_mut().find(own)
-                    && let SliceKind::Metadata { journal, .. } = &mut slice.kind
+                    && let SliceKind::Metadata { shard, journal } = &mut slice.kind
                 {
-                    *journal = named;
+                    (*shard, *journal) = (superblock.shard.0, named);
                 }
             })
             .await;

@@ -13,6 +13,7 @@ pub mod mkfs;
 pub mod open;
 pub mod relocate;
 pub mod reservation;
+pub mod transact;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -151,13 +152,28 @@ impl Store {
         let mut attempts = self.attempts(cost);
         loop {
             attempts.admit().await?;
-            let mut txn = self.begin(cost)?;
-            match body(&mut txn) {
-                Ok(value) => return Ok((value, self.commit(txn)?)),
-                Err(stop) => {
-                    txn.abort();
-                    attempts.resolve(stop).await?;
-                }
+            match self.attempt(cost, &mut body)? {
+                Ok(done) => return Ok(done),
+                Err(stop) => attempts.resolve(stop).await?,
+            }
+        }
+    }
+
+    /// Runs `body` once, until it needs a block that is not cached.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub fn attempt<T>(
+        &self,
+        cost: Cost,
+        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut txn = self.begin(cost)?;
+        match body(&mut txn) {
+            Ok(value) => Ok(Ok((value, self.commit(txn)?))),
+            Err(stop) => {
+                txn.abort();
+                Ok(Err(stop))
             }
         }
     }
@@ -187,14 +203,33 @@ impl Store {
         Some(Txn::new(state, cost))
     }
 
-    /// Applies a transaction; returns its number, `Transno::ZERO` if it changed nothing.
+    /// Applies a transaction and runs its hooks; returns its number, `Transno::ZERO` if it changed
+    /// nothing.
     ///
     /// # Errors
     /// `ReadOnly`; then nothing has changed.
     pub fn commit(&self, txn: Txn<'_>) -> Result<Transno, StoreError> {
-        let Applied { number, idle, state } = txn.apply()?;
-        if number != Transno::ZERO {
-            self.inner.transaction_logged(state, idle);
+        self.commit_with(txn, |_| {})
+    }
+
+    /// As [`Store::commit`]; calls `first` before the hooks run.
+    ///
+    /// # Errors
+    /// `ReadOnly`; then nothing has changed, and `first` is not called.
+    pub fn commit_with(
+        &self,
+        txn: Txn<'_>,
+        first: impl FnOnce(Transno),
+    ) -> Result<Transno, StoreError> {
+        let Applied { number, idle, state, mut hooks } = txn.apply()?;
+        match number {
+            Transno::ZERO => drop(state),
+            _ => self.inner.transaction_logged(state, idle),
+        }
+        first(number);
+        if !hooks.is_empty() {
+            hooks.drain(..).for_each(|hook| hook(number));
+            self.inner.state.borrow_mut().scratch.hooks = hooks;
         }
         Ok(number)
     }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use env::sync::Notify;
 use env::{Disk, Env};
 use types::limits::BLOCK;
-use types::{Bug, Duration, Epoch, MetaBlock, planted};
+use types::{Bug, Duration, Epoch, Lsn, MetaBlock, planted};
 
 pub use roots::{LOST_WRITE, TOO_NEW};
 
@@ -297,7 +297,7 @@ async fn checkpoint_redone(
     }
     device.flush().await?;
     if window.header().is_some() {
-        raise_generation(device, window, superblock, newest).await?;
+        raise_generation(device, window, superblock, newest, end.lsn).await?;
     }
     let epoch = Epoch(superblock.epoch.0 + 1);
     superblock.begin_epoch(epoch, end.lsn);
@@ -320,6 +320,7 @@ async fn raise_generation(
     window: &LogDevice,
     superblock: &mut Superblock,
     newest: usize,
+    end: Lsn,
 ) -> Result<(), StoreError> {
     let other = read_copies(device).await.swap_remove(1 - newest).ok();
     let known = (superblock.journal, superblock.log_generation);
@@ -329,7 +330,7 @@ async fn raise_generation(
         device.flush().await?;
     }
     superblock.log_generation += 1;
-    window.write_header(superblock.log_generation).await
+    window.write_header(superblock.log_generation, end).await
 }
 
 /// Writes one batch of redone blocks home; returns whether the sweep has ended.

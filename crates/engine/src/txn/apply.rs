@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::format::block::{self, Block, HEADER};
 use crate::state::State;
 use crate::txn::Txn;
-use crate::txn::overlay::{Layer, Scratch};
+use crate::txn::overlay::{Hook, Layer, Scratch};
 
 /// What is left of a transaction that took effect.
 pub(crate) struct Applied<'a> {
@@ -23,6 +23,8 @@ pub(crate) struct Applied<'a> {
     /// The running group was empty before.
     pub(crate) idle: bool,
     pub(crate) state: RefMut<'a, State>,
+    /// What waited for its success.
+    pub(crate) hooks: Vec<Hook>,
 }
 
 impl<'a> Txn<'a> {
@@ -47,8 +49,12 @@ impl<'a> Txn<'a> {
             self.state.space.apply(&self.space_change);
             self.install(number);
         }
+        let hooks = match self.hooks.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.hooks),
+        };
         self.give_back();
-        Ok(Applied { number, idle, state: self.state })
+        Ok(Applied { number, idle, state: self.state, hooks })
     }
 
     /// Adds the record to the running group and marks the layers that changed; `None` if none did.
@@ -120,7 +126,9 @@ impl<'a> Txn<'a> {
         index.clear();
         let mut space_change = std::mem::take(&mut self.space_change);
         space_change.clear();
-        self.state.scratch = Scratch { layers, index, space_change };
+        let mut hooks = std::mem::take(&mut self.hooks);
+        hooks.clear();
+        self.state.scratch = Scratch { layers, index, space_change, hooks };
     }
 }
 

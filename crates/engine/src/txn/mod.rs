@@ -4,6 +4,7 @@
 //! - the body of a transaction sees committed state and its own changes;
 //! - a transaction changes copies of blocks (the overlay) until it succeeds, so an abort needs no
 //!   undo;
+//! - what else depends on its success waits in hooks, which run when it has taken effect;
 //! - a body never waits; a block that is not cached ends it with `Stop::Miss`, and it runs again.
 
 mod alloc;
@@ -21,7 +22,7 @@ use crate::error::Stop;
 use crate::format::block::{self, Block, BlockType};
 use crate::format::features::{Feature, Features};
 use crate::state::State;
-use crate::txn::overlay::{Layer, Scratch};
+use crate::txn::overlay::{Hook, Layer, Scratch};
 
 /// A running transaction.
 pub struct Txn<'a> {
@@ -30,12 +31,13 @@ pub struct Txn<'a> {
     pub(crate) layers: Vec<Layer>,
     pub(crate) index: HashMap<u64, u32>,
     pub(crate) space_change: SpaceChange,
+    pub(crate) hooks: Vec<Hook>,
 }
 
 impl<'a> Txn<'a> {
     pub(crate) fn new(mut state: RefMut<'a, State>, cost: Cost) -> Txn<'a> {
-        let Scratch { layers, index, space_change } = std::mem::take(&mut state.scratch);
-        Txn { state, cost, layers, index, space_change }
+        let Scratch { layers, index, space_change, hooks } = std::mem::take(&mut state.scratch);
+        Txn { state, cost, layers, index, space_change, hooks }
     }
 
     /// The content of `block` as this transaction sees it.
@@ -114,6 +116,12 @@ impl<'a> Txn<'a> {
         layer.fresh = true;
         block::initialise(&mut layer.data, block, kind, tag);
         Ok(&mut layer.data)
+    }
+
+    /// Registers `hook`, which runs when this transaction has succeeded, with its number
+    /// (`Transno::ZERO` if it changed no block). It must not call the store.
+    pub fn on_commit(&mut self, hook: impl FnOnce(Transno) + 'static) {
+        self.hooks.push(Box::new(hook));
     }
 
     /// Checks that blocks `[first, first + count)` are cached.
@@ -224,7 +232,10 @@ pub fn wrong_type(wanted: BlockType) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use types::Fault;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use types::{Fault, Transno};
 
     use crate::cost::Cost;
     use crate::error::Stop;
@@ -253,6 +264,39 @@ mod tests {
             Ok(txn.meta_space().1)
         }));
         assert_eq!(free.unwrap().1, types::Transno::ZERO);
+    }
+
+    #[test]
+    fn hooks_run_only_when_their_transaction_succeeds() {
+        let store = Store::volatile(1000);
+        let ran = Rc::new(Cell::new(0));
+        let hook = |adds: i32, expected: fn(Transno) -> bool| {
+            let ran = ran.clone();
+            move |number| {
+                assert!(expected(number), "{number:?}");
+                ran.set(ran.get() + adds);
+            }
+        };
+        let failed = now(store.run(Cost::SMALL, |txn| {
+            txn.on_commit(hook(1, |_| true));
+            let block = txn.alloc_meta(1, None)?;
+            txn.init(block, BlockType::Table)?;
+            Err::<(), _>(Stop::Fault(Fault::Exists))
+        }));
+        assert_eq!(failed.map(|_| ()).unwrap_err().fault(), Fault::Exists);
+        let unchanged = now(store.run(Cost::SMALL, |txn| {
+            txn.on_commit(hook(10, |number| number == Transno::ZERO));
+            Ok(())
+        }));
+        assert_eq!((ran.get(), unchanged.unwrap().1), (10, Transno::ZERO));
+        let changed = now(store.run(Cost::SMALL, |txn| {
+            txn.on_commit(hook(100, |number| number > Transno::ZERO));
+            txn.on_commit(hook(1000, |number| number > Transno::ZERO));
+            let block = txn.alloc_meta(1, None)?;
+            txn.init(block, BlockType::Table).map(drop)
+        }));
+        assert!(changed.unwrap().1 > Transno::ZERO);
+        assert_eq!(ran.get(), 1110);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The overlay: copies of the blocks that a running transaction changes.
 
-use types::{HashMap, MetaBlock};
+use types::{HashMap, MetaBlock, Transno};
 
 use crate::alloc::metaspace::SpaceChange;
 use crate::format::block::Block;
@@ -15,10 +15,14 @@ pub(crate) struct Layer {
     pub(crate) changed: bool,
 }
 
+/// Runs when its transaction has succeeded, with the transaction's number.
+pub(crate) type Hook = Box<dyn FnOnce(Transno)>;
+
 /// Memory that one transaction leaves to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) layers: Vec<Layer>,
     pub(crate) index: HashMap<u64, u32>,
     pub(crate) space_change: SpaceChange,
+    pub(crate) hooks: Vec<Hook>,
 }

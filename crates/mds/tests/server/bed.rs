@@ -12,7 +12,6 @@ use mfs::mkfs::{FormatOptions, PagFormat};
 use mfs::open::OpenOptions;
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
-use proto::wire::Bytes;
 use redbud_mds::{Config, Mds};
 use types::*;
 
@@ -220,7 +219,7 @@ pub fn no_change() -> SetAttr {
 }
 
 pub fn node(kind: FileKind, mode: u16) -> NewNode {
-    NewNode { kind, mode, umask: 0o022, rdev: 0, symlink: Bytes::default() }
+    NewNode::plain(kind, mode, 0o022)
 }
 
 impl Client {

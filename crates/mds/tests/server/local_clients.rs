@@ -6,14 +6,21 @@ use crate::bed::*;
 
 const ROOT: Ino = Ino::ROOT;
 
+/// Locks the client's byte of the data device, which proves that it lives, until the disk is
+/// dropped.
+async fn lock_own_byte(client: &Client) -> env::Disk {
+    let disk = client.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
+    let disk = disk.await.unwrap();
+    disk.lock_byte(client.id().0).await.unwrap();
+    disk
+}
+
 /// PROTOCOLS 8.2.
 #[test]
 fn dead_local_client_delays_nobody() {
     run(|bed| async move {
         let a = bed.client("a").await;
-        let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(a.id().0).await.unwrap();
+        let disk = lock_own_byte(&a).await;
         let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
         a.space(100).await.unwrap();
         a.sync().await;
@@ -28,9 +35,7 @@ fn dead_local_client_delays_nobody() {
         let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
         assert!(!layout.unwrap().frozen, "no write of it can be in flight");
 
-        let disk = b.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(b.id().0).await.unwrap();
+        let disk = lock_own_byte(&b).await;
         bed.sleep(Duration::from_secs(3)).await;
         drop((b, disk));
         bed.world.kill("b");
@@ -47,9 +52,7 @@ fn dead_local_client_delays_nobody() {
 fn server_on_another_host_takes_no_free_lock_for_a_dead_client() {
     run(|bed| async move {
         let a = bed.client("a").await;
-        let disk = a.env.open_disk("data", env::DiskOptions { write: true, exclusive: false });
-        let disk = disk.await.unwrap();
-        disk.lock_byte(a.id().0).await.unwrap();
+        let disk = lock_own_byte(&a).await;
         let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
         a.space(100).await.unwrap();
         a.sync().await;

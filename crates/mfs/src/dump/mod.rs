@@ -45,7 +45,6 @@ use crate::space::PagState;
 use crate::trees::SEGMENTS;
 use crate::txn::Txn;
 use crate::zones::{ZoneDevice, ZoneLabels};
-use engine::btree::NodeContent;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::features::Feature;
@@ -451,20 +450,11 @@ fn layout_without(
     }
     out.retain(wanted);
     let (first, end) = (segment_key(ino, from.0), segment_key(ino, u64::MAX));
-    let mut stack: Vec<_> = SEGMENTS.root_node(txn)?.into_iter().collect();
-    while let Some(node) = stack.pop().filter(|_| out.len() < max) {
-        let before = node.high.is_some_and(|high| high <= first);
-        let behind = node.low.is_some_and(|low| low > end);
-        if before || behind || without.contains(&node.block) {
-            continue;
-        }
-        match SEGMENTS.inspect(txn, &node)? {
-            NodeContent::Inner(_, children) => stack.extend(children.into_iter().rev()),
-            NodeContent::Leaf(entries) => {
-                let mine = entries.iter().filter(|(key, _)| (first..=end).contains(key));
-                out.extend(mine.filter_map(|(key, value)| Some(decode_item(key, value)?.1)));
-            }
-        }
+    if out.len() < max {
+        SEGMENTS.range_without(txn, (&first, &end), without, |key, value| {
+            out.extend(decode_item(key, value).map(|(_, segment)| segment));
+            out.len() < max
+        })?;
     }
     out.truncate(max);
     Ok(out)

@@ -33,6 +33,7 @@ use types::{Attr, FileKind, Ino, PagId, Segment, Timestamp, Uuid};
 use crate::format::segment::{SEGMENT, decode_segment, encode_segment};
 use crate::format::xattr::{BLOB_MAX, Xattr};
 use engine::format::block::{get_u32, get_u64};
+use engine::stream::{RecordError, RecordReader, RecordWriter};
 
 /// The version of the stream.
 pub const STREAM_VERSION: u32 = 1;
@@ -42,7 +43,6 @@ pub const RECORD_MAX: usize = BLOB_MAX + SYMLINK_MAX + 4096;
 pub const SEGMENTS_MAX: usize = 1000;
 
 const MAGIC: &[u8; 10] = b"REDBUDDMP1";
-const PREFIX: usize = 9;
 /// Nanoseconds of a second.
 const NANOS: u32 = 1_000_000_000;
 const _: () = assert!(SEGMENTS_MAX * SEGMENT + 12 < RECORD_MAX && XATTR_TOTAL_MAX < RECORD_MAX);
@@ -359,24 +359,13 @@ impl<'a> Body<'a> {
     }
 }
 
-fn checksum(number: u64, kind: u8, body: &[u8]) -> u32 {
-    let mut all = Vec::with_capacity(body.len() + PREFIX);
-    all.extend_from_slice(&number.to_le_bytes());
-    all.push(kind);
-    all.extend_from_slice(body);
-    types::crc32c(&all)
-}
-
 /// Writes records.
-pub struct Writer<'a> {
-    out: &'a mut dyn Write,
-    number: u64,
-}
+pub struct Writer<'a>(RecordWriter<'a>);
 
 impl<'a> Writer<'a> {
     /// Writes to `out`, which should be buffered.
     pub fn new(out: &'a mut dyn Write) -> Writer<'a> {
-        Writer { out, number: 0 }
+        Writer(RecordWriter::new(out))
     }
 
     /// Writes the next record.
@@ -384,21 +373,14 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// `Io`.
     pub fn put(&mut self, record: &Record) -> Result<(), StreamError> {
-        let (kind, body) = (record.kind(), record.encode());
-        let mut prefix = [0; PREFIX];
-        prefix[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        prefix[4] = kind;
-        prefix[5..].copy_from_slice(&checksum(self.number, kind, &body).to_le_bytes());
-        self.number += 1;
-        let written = self.out.write_all(&prefix).and_then(|()| self.out.write_all(&body));
+        let written = self.0.put(record.kind(), &record.encode());
         written.map_err(|error| StreamError::Io(format!("writing the dump: {error}")))
     }
 }
 
 /// Reads records.
 pub struct Reader<'a> {
-    input: &'a mut dyn Read,
-    number: u64,
+    records: RecordReader<'a>,
     /// Records of content may come.
     content: bool,
 }
@@ -406,19 +388,19 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads from `input`, which should be buffered.
     pub fn new(input: &'a mut dyn Read) -> Reader<'a> {
-        Reader { input, number: 0, content: false }
+        Reader { records: RecordReader::new(input), content: false }
     }
 
     /// Number of the next record.
     pub fn number(&self) -> u64 {
-        self.number
+        self.records.number()
     }
 
-    fn fill(&mut self, buf: &mut [u8]) -> Result<(), StreamError> {
-        self.input.read_exact(buf).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => StreamError::Truncated(self.number),
-            _ => StreamError::Io(format!("reading the dump: {error}")),
-        })
+    fn unread(&self, error: RecordError) -> StreamError {
+        match error {
+            RecordError::Truncated => StreamError::Truncated(self.number()),
+            RecordError::Io(error) => StreamError::Io(format!("reading the dump: {error}")),
+        }
     }
 
     /// Checks that nothing follows the last record.
@@ -426,11 +408,9 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// `Damaged` if something does; `Io`.
     pub fn end(&mut self) -> Result<(), StreamError> {
-        let mut byte = [0];
-        match self.input.read(&mut byte) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(StreamError::Damaged(self.number, "bytes behind the end")),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.end(),
+        match self.records.is_at_end() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StreamError::Damaged(self.number(), "bytes behind the end")),
             Err(error) => Err(StreamError::Io(format!("reading the dump: {error}"))),
         }
     }
@@ -440,30 +420,28 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// It cannot be read, or is none.
     pub fn take(&mut self) -> Result<Record, StreamError> {
-        let number = self.number;
+        let number = self.number();
         let damaged = |what| StreamError::Damaged(number, what);
-        let mut prefix = [0; PREFIX];
-        self.fill(&mut prefix)?;
-        let (len, kind) = (get_u32(&prefix, 0) as usize, prefix[4]);
+        let prefix = self.records.prefix().map_err(|error| self.unread(error))?;
+        let (len, kind) = (prefix.len, prefix.kind);
         if number == 0 && (kind != 1 || len < MAGIC.len() + 4 || len > RECORD_MAX) {
             return Err(StreamError::Foreign);
         }
         if len > RECORD_MAX {
             return Err(damaged("impossible length"));
         }
-        let mut body = vec![0; len];
-        self.fill(&mut body)?;
+        let body = self.records.body(&prefix).map_err(|error| self.unread(error))?;
         if number == 0 && !body.starts_with(MAGIC) {
             return Err(StreamError::Foreign);
         }
-        if checksum(number, kind, &body) != get_u32(&prefix, 5) {
+        if !self.records.is_whole(&prefix, &body) {
             return Err(damaged("wrong checksum"));
         }
         // The version decides whether the remainder can be understood.
         if number == 0 && get_u32(&body, MAGIC.len()) != STREAM_VERSION {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }
-        self.number += 1;
+        self.records.advance();
         let record = Record::decode(kind, &body).ok_or(damaged("it makes no sense"))?;
         match record {
             Record::Head { content, .. } if number == 0 => self.content = content,

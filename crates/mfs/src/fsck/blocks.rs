@@ -1,103 +1,109 @@
-//! Claims metadata blocks for what owns them; and reads of blocks and trees.
+//! Fixes for what the engine's half of the check finds, and its reads of blocks and trees for this
+//! half.
 
-use types::{Fault, MetaBlock};
+use types::MetaBlock;
 
 use super::plan::{Fix, TreeName};
-use super::{Check, ProblemKind, Subject};
+use super::{Check, Problem, ProblemKind, Subject};
 use crate::txn::Txn;
-use engine::alloc::metaspace::BITS;
-use engine::btree::{NodeContent, Tree};
-use engine::claims::{ClaimFault, Mismatch};
+use engine::alloc::metaspace::bitmap_blocks;
+use engine::btree::Tree;
+use engine::check::{self, Checker, Claims, Finding, Mismatch, readable};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
+use engine::format::blob::BlobOwner;
+use engine::store::Store;
+
+impl Checker for Check {
+    fn store(&self) -> &Store {
+        &self.mfs
+    }
+
+    fn claims(&mut self) -> &mut Claims {
+        &mut self.blocks
+    }
+
+    fn note(&mut self, finding: Finding) {
+        if let Some(Problem { kind, subject, detail }) = Problem::of(&finding) {
+            self.found(kind, subject, detail);
+        }
+        self.plan_for(finding);
+    }
+}
 
 impl Check {
-    /// Runs a body that only reads; damage becomes a finding and `None`.
+    /// Plans the fix for what the engine has found.
+    fn plan_for(&mut self, finding: Finding) {
+        match finding {
+            Finding::Damaged(block, _) | Finding::WrongBlob(_, block, _) => {
+                self.plan.add(Fix::FromLog(block));
+            }
+            Finding::Shared(taken, _) => self.shared.extend(taken),
+            Finding::BrokenTree(tree) => self.rebuild(TreeName::at(tree)),
+            Finding::LostNode { tree, low, high } => {
+                let name = TreeName::at(tree);
+                if name == Some(TreeName::Segments) {
+                    self.gaps.node(low.as_deref(), high.as_deref());
+                }
+                self.rebuild(name);
+            }
+            Finding::LostBitmap(index) => self.plan.add(Fix::LostBitmap(index)),
+            Finding::UnissuedClient(client) => {
+                self.plan.add(Fix::NextClient(client.count() + 1));
+            }
+            Finding::LostDescription(client) => {
+                self.note_missing_blob(BlobOwner::client(client), None, Fix::DropInfo(client));
+            }
+            Finding::StrayReply(key) | Finding::LostReply(key) => {
+                self.plan.add(Fix::DropReply(key));
+            }
+            Finding::LostReplies(block) => self.plan.add(Fix::EmptyReplies(block)),
+            Finding::BadSetting(key) => self.plan.add(Fix::DropSetting(key.to_be_bytes())),
+            // Repair writes label and journal anew; it can do nothing about the others, or another
+            // finding has the fix.
+            Finding::DamagedLabel(_)
+            | Finding::DamagedJournal(_)
+            | Finding::Unreadable
+            | Finding::Outside(..)
+            | Finding::ForeignClient(..)
+            | Finding::BadDescription(_)
+            | Finding::BadReplies(_) => {}
+        }
+    }
+
+    fn rebuild(&mut self, name: Option<TreeName>) {
+        if let Some(name) = name {
+            self.plan.add(Fix::Rebuild(name));
+        }
+    }
+
+    /// As [`check::read`], with a body of the file system.
     pub(super) async fn read<T>(
         &mut self,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Option<T>, StoreError> {
-        match self.mfs.run(Cost::READ, body).await {
-            Ok((value, _)) => Ok(Some(value)),
-            Err(StoreError::Corrupt { block, what }) => {
-                self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
-                self.plan.add(Fix::FromLog(block));
-                Ok(None)
-            }
-            Err(StoreError::Fault(Fault::Corrupt)) => {
-                self.found(ProblemKind::DamagedBlock, Subject::Whole, "unreadable");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        let result = self.mfs.run(Cost::READ, body).await;
+        readable(self, result)
     }
 
-    /// Reads blocks together; damage of one is found when it is used.
-    pub(super) async fn prefetch(&mut self, first: MetaBlock, n: u32) -> Result<(), StoreError> {
-        match self.mfs.run(Cost::READ, |txn| txn.require_cached(first, n)).await {
-            Err(StoreError::Corrupt { .. }) => Ok(()),
-            other => other.map(|_| ()),
-        }
-    }
-
-    /// Claims `len` blocks from `first` on; `false` if they are outside the device or claimed
-    /// already.
+    /// As [`check::claim`].
     pub(super) fn claim(&mut self, first: MetaBlock, len: u64, what: &str) -> bool {
-        match self.blocks.claim(first, len) {
-            Ok(()) => true,
-            Err(ClaimFault::Outside) => {
-                self.found(ProblemKind::OutsideMetaBlock, Subject::Block(first), what);
-                false
-            }
-            Err(ClaimFault::Shared(taken)) => {
-                let one = taken.first().copied().unwrap_or(first);
-                self.found(ProblemKind::SharedMetaBlock, Subject::Block(one), what);
-                self.shared.extend(taken);
-                false
-            }
-        }
+        check::claim(self, first, len, what)
     }
 
-    /// Visits every entry of a tree, and checks and claims its nodes.
+    /// As [`check::walk`].
     pub(super) async fn walk<const K: usize, const V: usize>(
         &mut self,
-        (tree, name, what): (Tree<K, V>, TreeName, &str),
-        mut each: impl FnMut(&mut Check, &[u8; K], &[u8; V]),
+        (tree, what): (Tree<K, V>, &str),
+        each: impl FnMut(&mut Check, &[u8; K], &[u8; V]),
     ) -> Result<(), StoreError> {
-        let mut stack = Vec::new();
-        stack.extend(self.read(|txn| tree.root_node(txn)).await?.flatten());
-        while let Some(node) = stack.pop() {
-            if !self.claim(node.block, 1, what) {
-                self.plan.add(Fix::Rebuild(name));
-                continue;
-            }
-            match self.read(|txn| tree.inspect(txn, &node)).await? {
-                None => {
-                    if name == TreeName::Segments {
-                        let (low, high) = (node.low.as_ref(), node.high.as_ref());
-                        self.gaps.node(low.map(|key| &key[..]), high.map(|key| &key[..]));
-                    }
-                    self.plan.add(Fix::Rebuild(name));
-                }
-                Some(NodeContent::Inner(_, children)) => stack.extend(children.into_iter().rev()),
-                Some(NodeContent::Leaf(entries)) => {
-                    entries.iter().for_each(|(key, value)| each(self, key, value));
-                }
-            }
-        }
-        Ok(())
+        check::walk(self, tree, what, each).await
     }
 
     /// Compares the bitmap with what is in use.
     pub(super) async fn bitmap(&mut self) -> Result<(), StoreError> {
-        let blocks = self.blocks.blocks;
-        for (index, from) in (0..).zip((0..blocks).step_by(BITS as usize)) {
-            let to = blocks.min(from + BITS);
-            let Some(bits) = self.allocated(from, to).await? else {
-                self.plan.add(Fix::LostBitmap(index));
-                continue;
-            };
-            for mismatch in self.blocks.mismatches(from, &bits) {
+        for index in 0..bitmap_blocks(self.blocks.blocks) {
+            for mismatch in check::mismatches(self, index).await? {
                 match mismatch {
                     Mismatch::Lost(first, end) => self.lost_blocks(first, end).await?,
                     Mismatch::MarkedFree(first, end) => self.used_run(first, end - first),
@@ -106,16 +112,6 @@ impl Check {
         }
         self.report.counts.meta_blocks = self.blocks.count();
         Ok(())
-    }
-
-    /// Which of the blocks `from..to`, all of one bitmap block, are allocated.
-    pub(super) async fn allocated(
-        &mut self,
-        from: u64,
-        to: u64,
-    ) -> Result<Option<Vec<bool>>, StoreError> {
-        self.read(|txn| (from..to).map(|block| txn.meta_allocated(MetaBlock(block))).collect())
-            .await
     }
 
     /// Blocks `from..to` are allocated without an owner: plans to free them, unless they are
@@ -146,10 +142,5 @@ impl Check {
         let first = MetaBlock(first);
         self.found(ProblemKind::FreeMetaBlock, Subject::Block(first), format!("{len} blocks"));
         self.plan.add(Fix::MarkUsed(first, len));
-    }
-
-    /// Has this check claimed the block so far?
-    pub(super) fn is_claimed(&self, block: u64) -> bool {
-        self.blocks.get(block)
     }
 }

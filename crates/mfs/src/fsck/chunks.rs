@@ -5,7 +5,8 @@ use std::fmt;
 
 use types::{DirNo, MetaBlock};
 
-use super::plan::{Fix, TreeName};
+use super::finding::foreign;
+use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
 use crate::format::chunk::{CHUNK_VALUE, ContentRun, DESCRIPTOR, Descriptor, decode_key};
 use crate::format::number::home_of;
@@ -32,7 +33,7 @@ impl Check {
         let issued = self.read(|txn| txn.names().chunk_numbers()).await?.unwrap_or(all);
         let mut raw = Raw::default();
         let mut met = issued;
-        self.walk((CHUNKS, TreeName::Chunks, "directory table"), |check, key, value| {
+        self.walk((CHUNKS, "directory table"), |check, key, value| {
             let Some((number, index)) = decode_key(key) else {
                 check.found(ProblemKind::BadChunk, Subject::Whole, "a key makes no sense");
                 check.plan.add(Fix::DropChunkKey(*key));
@@ -76,8 +77,7 @@ impl Check {
 
     /// Reports a number that another shard issued.
     pub(super) fn foreign(&mut self, subject: Subject, shard: ShardId, place: impl fmt::Display) {
-        let detail = format!("of shard {shard}, {place}; this is shard {}", self.shard);
-        self.found(ProblemKind::ForeignNumber, subject, detail);
+        self.found(ProblemKind::ForeignNumber, subject, foreign(shard, place, self.shard));
     }
 
     /// Did this shard issue the number? Reports it if not.
@@ -140,7 +140,7 @@ impl Check {
     }
 
     pub(super) async fn load_lists(&mut self) -> Result<(), StoreError> {
-        self.walk((MOVED, TreeName::Moved, "moved inodes"), |check, key, value| {
+        self.walk((MOVED, "moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
                 check.own_number(ino, "in the list of moved inodes");
@@ -149,7 +149,7 @@ impl Check {
             }
         })
         .await?;
-        self.walk((ORPHANS, TreeName::Orphans, "orphans"), |check, key, _| {
+        self.walk((ORPHANS, "orphans"), |check, key, _| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
                 check.own_number(ino, "in the list of orphans");

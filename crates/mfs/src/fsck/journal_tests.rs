@@ -2,6 +2,7 @@
 
 use env::sim::{SimDisk, SimWorld};
 use env::{DiskOptions, Env};
+use label::{Label, SliceKind};
 use types::limits::BLOCK;
 use types::{Lsn, MetaBlock, Uuid};
 
@@ -120,6 +121,25 @@ fn label_that_names_another_journal_than_the_superblock_is_written_anew() {
     let moved = Pair { home: pair.home, log: new };
     let subject = Subject::Block(MetaBlock(0));
     moved.assert_repaired(ProblemKind::DamagedLabel, subject, "the old journal");
+}
+
+#[test]
+fn label_that_names_another_shard_than_the_superblock_is_written_anew() {
+    let pair = Pair::formatted();
+    let world = SimWorld::new(2);
+    world.attach("meta", &pair.home);
+    world.run(|env| async move {
+        let disk = env.open_disk("meta", WRITE).await.unwrap();
+        let found = label::read(&disk).await.unwrap();
+        let change = |label: &mut Label| {
+            if let SliceKind::Metadata { shard, .. } = &mut label.slices[0].kind {
+                *shard = 7;
+            }
+        };
+        label::update(&disk, &found, change).await.unwrap();
+    });
+    let subject = Subject::Block(MetaBlock(0));
+    pair.assert_repaired(ProblemKind::DamagedLabel, subject, "another shard");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::format::chunk::MAP_CHUNK;
 use crate::format::lmap::{self, NameMapEntry, bucket_of};
 use crate::format::number::is_orphan_dir;
 use crate::names::Chunk;
+use engine::check::prefetch;
 use engine::error::StoreError;
 use engine::format::block::BlockType;
 
@@ -88,7 +89,8 @@ impl Check {
             for run in chunk.runs.iter().filter_map(|run| run.part(0, used)) {
                 for block in (run.first..run.end()).filter(|_| run.is_present()) {
                     if (block - run.first).is_multiple_of(BATCH) {
-                        self.prefetch(run.home(block), BATCH.min(run.end() - block)).await?;
+                        let count = BATCH.min(run.end() - block);
+                        prefetch(&self.mfs, run.home(block), count).await?;
                     }
                     self.bucket(of.ino, run.home(block), (bucket, buckets), &mut found).await?;
                     bucket += 1;

@@ -29,6 +29,7 @@ mod clients;
 #[cfg(test)]
 pub(crate) mod device_tests;
 mod digest;
+mod finding;
 mod fix;
 #[cfg(test)]
 mod foreign_tests;
@@ -75,7 +76,7 @@ pub use repair::{Repaired, repair};
 use crate::handle::Mfs;
 use crate::open::OpenOptions;
 use crate::zones::{ZoneDevice, ZoneLabels};
-use engine::claims::Claims;
+use engine::check::{Claims, Finding, journal_damage, label_damage};
 use engine::device::label::{self, LabelCondition};
 use engine::device::log::{Devices, Disks};
 use engine::error::StoreError;
@@ -216,11 +217,11 @@ pub async fn fsck(
     let (label, journal) = (label_damage(&mfs).await, journal_damage(&mfs).await);
     mfs.close().await?;
     report.map(|mut report| {
-        if let Some(what) = journal {
-            report.add(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
-        }
-        if let Some(what) = label {
-            report.add(ProblemKind::DamagedLabel, Subject::Block(types::MetaBlock(0)), what);
+        let journal = journal.map(Finding::DamagedJournal);
+        for finding in journal.into_iter().chain(label.map(Finding::DamagedLabel)) {
+            if let Some(Problem { kind, subject, detail }) = Problem::of(&finding) {
+                report.add(kind, subject, detail);
+            }
         }
         for finding in damaged {
             let Problem { kind, subject, detail } = finding.problem("");
@@ -228,23 +229,6 @@ pub async fn fsck(
         }
         report
     })
-}
-
-/// What is wrong with the label of the metadata, if anything.
-async fn label_damage(mfs: &Mfs) -> Option<String> {
-    match (mfs.label_damage(), mfs.device()) {
-        (None, Some(device)) => label::wrong_journal(&device, &mfs.superblock()).await,
-        (damage, _) => damage,
-    }
-}
-
-/// What was wrong with the header of the journal when the store was opened, or is with its label.
-async fn journal_damage(mfs: &Mfs) -> Option<String> {
-    let log = mfs.log_device()?;
-    match log.is_header_damaged() {
-        true => Some("a copy of its header".into()),
-        false => log.label_damage().await,
-    }
 }
 
 /// Opens the store, also on a device that lost only its label.

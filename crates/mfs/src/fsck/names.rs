@@ -30,6 +30,7 @@ use crate::format::xattr::decode_xattrs;
 use crate::names::{Chunk, Position};
 use crate::trees::{INODES, SEGMENTS};
 use crate::txn::Txn;
+use engine::check::prefetch;
 use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobKind;
 use engine::format::block::{BlockType, type_of};
@@ -326,7 +327,7 @@ impl Check {
             if self.is_simple(&unit, &digest).await? {
                 self.absorb(&unit, digest, names).await?;
             } else {
-                self.prefetch(unit.home, unit.len).await?;
+                prefetch(&self.mfs, unit.home, unit.len).await?;
                 for n in 0..unit.len {
                     self.content_block(&unit, n, names).await?;
                 }
@@ -377,7 +378,7 @@ impl Check {
                 Some((at, slot)) => self.slot(unit.dir, at, slot, names).await?,
                 None => {
                     if !std::mem::replace(&mut prefetched, true) {
-                        self.prefetch(unit.home, unit.len).await?;
+                        prefetch(&self.mfs, unit.home, unit.len).await?;
                     }
                     self.content_block(unit, block, names).await?;
                 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use types::MetaBlock;
 
-use super::plan::{Fix, Stage, TreeName};
+use super::plan::{Fix, Stage};
 use super::{Check, ProblemKind, Subject};
 use crate::format::namespace::{NAMESPACE_KEY, NamespaceEntry, decode_start};
 use crate::trees::NAMESPACE;
@@ -20,7 +20,7 @@ impl Check {
     pub(super) async fn namespace(&mut self) -> Result<(), StoreError> {
         let met = std::mem::take(&mut self.tree.directories);
         let mut entries = BTreeMap::new();
-        self.walk((NAMESPACE, TreeName::Namespace, "namespace index"), |_, key, value| {
+        self.walk((NAMESPACE, "namespace index"), |_, key, value| {
             entries.insert(*key, decode_start(value));
         })
         .await?;

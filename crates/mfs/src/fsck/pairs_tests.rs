@@ -692,7 +692,7 @@ fn lost_bitmap_is_remembered_until_a_repair_ends_well() {
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         let check = whole_check(&mfs, OPTIONS).await.unwrap();
         let mut kept = RepairState::new(&mfs).await.unwrap();
-        kept.salvaged.list(&mfs).await.unwrap();
+        kept.engine.salvaged.list(&mfs).await.unwrap();
         let mut fixer = Fixer::new(&mfs, check, kept);
         assert!(fixer.apply(&Fix::LostBitmap(0)).await.unwrap().is_some());
         mfs.close().await.unwrap();

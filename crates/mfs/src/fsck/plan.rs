@@ -20,7 +20,9 @@ use crate::format::slot::Slot;
 use crate::format::space::{FROZEN_KEY, RUN_KEY};
 use crate::mkfs::PagFormat;
 use crate::names::{Chunk, ChunkNumbers};
+use crate::trees;
 use crate::txn::Txn;
+use engine::btree::RootLocation;
 use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner};
 use engine::format::features::Feature;
@@ -82,6 +84,30 @@ pub(super) enum TreeName {
     Replies,
     Settings,
     Namespace,
+}
+
+impl TreeName {
+    const ALL: [(RootLocation, TreeName); 14] = [
+        (trees::CHUNKS.location(), TreeName::Chunks),
+        (trees::MOVED.location(), TreeName::Moved),
+        (trees::ORPHANS.location(), TreeName::Orphans),
+        (trees::SEGMENTS.location(), TreeName::Segments),
+        (trees::PAGS.location(), TreeName::Pags),
+        (trees::FREE.location(), TreeName::Free),
+        (trees::POOLS.location(), TreeName::Pools),
+        (trees::FREED.location(), TreeName::Freed),
+        (trees::QUARANTINES.location(), TreeName::Quarantines),
+        (trees::FROZEN.location(), TreeName::Frozen),
+        (trees::CLIENTS.location(), TreeName::Clients),
+        (trees::REPLIES.location(), TreeName::Replies),
+        (trees::SETTINGS.location(), TreeName::Settings),
+        (trees::NAMESPACE.location(), TreeName::Namespace),
+    ];
+
+    /// The tree with this root.
+    pub(super) fn at(root: RootLocation) -> Option<TreeName> {
+        TreeName::ALL.into_iter().find(|(at, _)| *at == root).map(|(_, name)| name)
+    }
 }
 
 /// A slot, by its block's address: places cannot be trusted while slots are repaired.

@@ -12,15 +12,16 @@
 //! - repair ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
 use env::Env;
-use types::{Bug, Ino, MetaBlock, planted};
+use types::{Bug, Ino, planted};
 
 use super::fix::maps::make_map;
 use super::fix::{Fixer, RepairState};
 use super::lost::{Losses, Lost};
 use super::plan::{Fix, Plan, Stage, Stages};
-use super::{Check, FsckOptions, Problem, ProblemKind, Report, Subject, labels, whole_check};
+use super::{Check, FsckOptions, Problem, Report, labels, whole_check};
 use crate::handle::Mfs;
 use crate::open::OpenOptions;
+use engine::check::{Finding, journal_damage, label_damage};
 use engine::device::copies::write_copies;
 use engine::device::log::Disks;
 use engine::error::StoreError;
@@ -179,16 +180,16 @@ impl RepairState {
             Fix::FromLog(block) => Some(*block),
             _ => None,
         });
-        self.salvaged.seek(mfs, damaged.chain(doubtful.iter().copied())).await?;
+        self.engine.salvaged.seek(mfs, damaged.chain(doubtful.iter().copied())).await?;
         let there: Vec<_> =
-            doubtful.into_iter().filter(|&block| self.salvaged.has(block)).collect();
+            doubtful.into_iter().filter(|&block| self.engine.salvaged.has(block)).collect();
         if !there.is_empty() {
             let fixes = stages.entry(Stage::Blocks).or_default();
             fixes.extend(there.into_iter().map(Fix::FromLog));
         }
         let first = stages.get(&Stage::Space).into_iter().flatten();
         if first.into_iter().any(|fix| matches!(fix, Fix::LostBitmap(_))) {
-            self.salvaged.list(mfs).await?;
+            self.engine.salvaged.list(mfs).await?;
         }
         Ok(stages)
     }
@@ -212,15 +213,14 @@ pub async fn repair(
             return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
         }
     };
-    let label = super::label_damage(&mfs).await;
+    let label = label_damage(&mfs).await;
     let features = mfs.superblock().features;
     let mut out = repair_open(&mfs, options).await?;
     labels::repair(env, &mfs, options, &mut out).await;
-    if let (Some(log), Some(detail)) = (mfs.log_device(), super::journal_damage(&mfs).await) {
+    if let (Some(log), Some(detail)) = (mfs.log_device(), journal_damage(&mfs).await) {
         // The opening has written both copies of the header anew.
         log.repair_label(&mfs.superblock()).await?;
-        let (kind, subject) = (ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)));
-        out.found.push(Problem { kind, subject, detail });
+        out.found.extend(Problem::of(&Finding::DamagedJournal(detail)));
         out.note("header and label of the journal were written anew".into());
     }
     let device = mfs.device();
@@ -231,9 +231,7 @@ pub async fn repair(
     }
     if let (Some(device), Some(detail)) = (device, label) {
         repair_label(&device, &superblock).await?;
-        let subject = Subject::Block(MetaBlock(0));
-        let kind = ProblemKind::DamagedLabel;
-        out.found.push(Problem { kind, subject, detail });
+        out.found.extend(Problem::of(&Finding::DamagedLabel(detail)));
         out.note("the label was written anew".into());
     }
     Ok(out)
@@ -275,7 +273,7 @@ async fn rounds(
         }
         if stages.is_empty() || out.rounds == ROUNDS_MAX {
             if report.is_clean() {
-                RepairState::finish(mfs).await?;
+                engine::repair::RepairState::finish(mfs).await?;
             }
             out.left = report;
             return Ok(());

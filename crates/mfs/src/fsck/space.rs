@@ -112,7 +112,7 @@ impl Check {
     async fn spaces(&mut self) -> Result<(), StoreError> {
         self.owners().await?;
         let mut pags = Zones::new();
-        self.walk((PAGS, TreeName::Pags, "data zones"), |_, key, value| {
+        self.walk((PAGS, "data zones"), |_, key, value| {
             pags.insert(PagId(u16::from_be_bytes(*key)), PagRecord::decode(value));
         })
         .await?;
@@ -181,7 +181,7 @@ impl Check {
 
     async fn segments(&mut self) -> Result<(), StoreError> {
         let mut stray = None;
-        self.walk((SEGMENTS, TreeName::Segments, "tree of segments"), |check, key, value| {
+        self.walk((SEGMENTS, "tree of segments"), |check, key, value| {
             if key.iter().all(|&byte| byte == 0) {
                 return;
             }
@@ -257,7 +257,7 @@ impl Check {
 
     async fn owners(&mut self) -> Result<(), StoreError> {
         let mut last: Option<(PagId, u64, u64)> = None;
-        self.walk((FREE, TreeName::Free, "free space"), |check, key, value| {
+        self.walk((FREE, "free space"), |check, key, value| {
             let (pag, start) = decode_run_key(key);
             let len = u64::from_le_bytes(*value);
             if let Some((_, before, _)) = last.filter(|&(of, _, end)| (of, end) == (pag, start.0)) {
@@ -269,7 +269,7 @@ impl Check {
             check.piece(piece.ok_or((pag, Owner::Free)));
         })
         .await?;
-        self.walk((POOLS, TreeName::Pools, "pools"), |check, key, value| {
+        self.walk((POOLS, "pools"), |check, key, value| {
             let (client, pag, start) = decode_pool_key(key);
             if client.0 == 0 {
                 return;
@@ -280,7 +280,7 @@ impl Check {
             check.piece(piece.ok_or((pag, owner)));
         })
         .await?;
-        self.walk((FREED, TreeName::Freed, "freed space"), |check, key, value| {
+        self.walk((FREED, "freed space"), |check, key, value| {
             let (pag, start) = decode_run_key(key);
             let freed = FreedRun::decode(value);
             if start.0 != 0 || freed.len != 0 {

@@ -81,7 +81,7 @@ impl Scrub<'_> {
                 let now = txn.names().load(&spot)?;
                 Ok(now.state() == SlotState::Inode && now.blobs().contains(&blob))
             };
-            self.blob(blob, subject, &named).await?;
+            self.blob(blob, &named).await?;
         }
         let used = |txn: &mut Txn<'_>, block: MetaBlock| {
             let Some(spot) = txn.names().spot(place)? else { return Ok(false) };

@@ -1,14 +1,6 @@
 //! Online scrub: reads the whole metadata device and checks it while it is in use.
 //!
-//! Invariants:
-//! - operations wait for a scrub only at the disk and for the executor. The scrub reads directory
-//!   content and nodes at a bounded rate and past the cache, and other blocks that a decision needs
-//!   through it;
-//! - every finding was true at one moment: one transaction that reads everything it depends on
-//!   decides a suspicion. A block counts as damaged only if nothing touched it while it was read,
-//!   and if it is still in use;
-//! - a damaged block of which cache or log have the newest version is rewritten through the log,
-//!   with exactly that version.
+//! Invariants: those of the engine's half ([`engine::scrub`]), which checks what knows no file.
 //!
 //! Checked: the checksum, address and type of every block in use, at home and not only in the
 //! cache; the shape of every tree; chunks against their directories, neighbours and the bitmap;
@@ -18,16 +10,15 @@
 //! counts, fragmentation counts, duplicate names in a directory, name maps against names. `redbud
 //! fsck` does that, offline ([`mod@crate::fsck`]).
 
-mod blocks;
 mod inodes;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Deref;
 
-use types::limits::BLOCK_U64;
-use types::{ClientId, DirNo, Duration, Fault, FileKind, Ino, MetaBlock, PagId};
+use types::{DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use crate::format::chunk::decode_key;
 use crate::format::namespace;
@@ -35,44 +26,22 @@ use crate::format::number::{SlotPlace, is_system};
 use crate::format::segment::decode_item;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::PagRecord;
+use crate::format::xattr::BLOB_MAX;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
 use crate::trees::{
-    CHUNKS, CLIENTS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS, QUARANTINES,
-    REPLIES, SEGMENTS, SETTINGS,
+    CHUNKS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS, QUARANTINES, SEGMENTS,
 };
 use crate::txn::Txn;
-use engine::alloc::metaspace::bitmap_blocks;
-use engine::btree::Tree;
-use engine::cost::Cost;
-use engine::device::Device;
-use engine::device::label;
 use engine::error::{Stop, StoreError};
-use engine::format::blob::BlobOwner;
 use engine::format::block::BlockType;
-use engine::format::reply::{decode_setting, is_sound};
-use engine::format::roots::ROOTS_BLOCK;
-use engine::format::superblock::{SuperError, Superblock};
-use engine::store::home::Rewrite;
+pub use engine::scrub::ScrubOptions;
+use engine::scrub::{Finding, Progress};
 
 /// Findings that are kept; further ones are only counted.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Content blocks read together.
 const BATCH: u32 = 64;
-/// Transactions after which the scrub yields to other tasks, even if none of them had to read.
-const YIELD_AFTER: u32 = 32;
-/// How often the scrub reads something again that changes during the read.
-const TRIES: usize = 8;
-
-/// How to scrub.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ScrubOptions {
-    /// Bytes read per second at most; 0: as many as the device gives.
-    pub rate: u64,
-    /// Rewrite blocks that the device cannot read, too. If it cannot write them either, that ends
-    /// the store.
-    pub unreadable: bool,
-}
 
 /// Progress and findings of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -117,33 +86,49 @@ impl Mfs {
         report: &RefCell<Scrubbed>,
     ) -> Result<(), StoreError> {
         *report.borrow_mut() = Scrubbed::default();
-        // A store in memory has nothing that could be damaged.
-        let Some(device) = self.device() else { return Ok(()) };
-        let scrub = Scrub {
-            mfs: self,
-            device,
-            options,
-            report,
-            pags: BTreeMap::new(),
-            unrepairable: RefCell::default(),
-            transactions: Cell::new(0),
-        };
-        scrub.run().await
+        let engine = engine::scrub::Scrub::new(self, options, BLOB_MAX, Reporter(report));
+        let Some(engine) = engine else { return Ok(()) };
+        Scrub { engine, report, pags: BTreeMap::new() }.run().await
     }
 }
 
-/// A running scrub.
+/// Takes what the engine's half of the scrub reports.
+struct Reporter<'a>(&'a RefCell<Scrubbed>);
+
+impl Progress for Reporter<'_> {
+    fn sound(&self) {
+        self.0.borrow_mut().blocks += 1;
+    }
+
+    fn newer(&self) {
+        self.0.borrow_mut().newer += 1;
+    }
+
+    fn rewritten(&self, block: MetaBlock) {
+        self.0.borrow_mut().rewritten.push(block);
+    }
+
+    fn found(&self, finding: Finding) {
+        if let Some(problem) = Problem::of(&finding) {
+            self.0.borrow_mut().add(problem);
+        }
+    }
+}
+
+/// A running scrub: that of the engine, with what only the file system knows.
 struct Scrub<'a> {
-    mfs: &'a Mfs,
-    device: Device,
-    options: ScrubOptions,
+    engine: engine::scrub::Scrub<'a, Mfs, Reporter<'a>>,
     report: &'a RefCell<Scrubbed>,
     /// Sizes of the data zones in blocks, which never change; empty if they cannot be read.
     pags: BTreeMap<PagId, u64>,
-    /// Damaged blocks of which neither cache nor log has the newest version.
-    unrepairable: RefCell<BTreeSet<MetaBlock>>,
-    /// Transactions so far.
-    transactions: Cell<u32>,
+}
+
+impl<'a> Deref for Scrub<'a> {
+    type Target = engine::scrub::Scrub<'a, Mfs, Reporter<'a>>;
+
+    fn deref(&self) -> &engine::scrub::Scrub<'a, Mfs, Reporter<'a>> {
+        &self.engine
+    }
 }
 
 impl Scrub<'_> {
@@ -169,187 +154,6 @@ impl Scrub<'_> {
 
     fn found(&self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
         self.report.borrow_mut().add(Problem { kind, subject, detail: detail.into() });
-    }
-
-    /// Sleeps for as long as `blocks` blocks take at the requested rate.
-    async fn throttle(&self, blocks: u64) {
-        if let Some(nanos) = (blocks * BLOCK_U64 * 1_000_000_000).checked_div(self.options.rate) {
-            self.device.env.sleep(Duration::from_nanos(nanos)).await;
-        }
-    }
-
-    /// Runs a body that only reads. A damaged block that it meets is rewritten, or becomes a
-    /// finding and `None`.
-    async fn query<T>(
-        &self,
-        mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
-    ) -> Result<Option<T>, StoreError> {
-        self.transactions.set(self.transactions.get().wrapping_add(1));
-        if self.transactions.get().is_multiple_of(YIELD_AFTER) {
-            self.device.env.yield_now().await;
-        }
-        for _ in 0..TRIES {
-            match self.mfs.run(Cost::READ, &mut body).await {
-                Ok((value, _)) => return Ok(Some(value)),
-                Err(StoreError::Corrupt { block, what }) => {
-                    // If it is cached, the cached version is the newest, and nothing better is
-                    // known.
-                    let rewritten = self.is_uncached(block)
-                        && self.rewrite(block).await? != Rewrite::Impossible;
-                    if !rewritten {
-                        self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
-                        return Ok(None);
-                    }
-                }
-                Err(StoreError::Io { .. }) => {
-                    if !self.rewrite_unreadable(&mut body).await? {
-                        return Ok(None);
-                    }
-                }
-                Err(StoreError::Fault(Fault::Corrupt)) => {
-                    self.found(ProblemKind::DamagedBlock, Subject::Whole, "unreadable");
-                    return Ok(None);
-                }
-                Err(StoreError::Fault(_)) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Checks the blocks with fixed addresses.
-    async fn fixed_blocks(&self) -> Result<(), StoreError> {
-        let checked = label::check(&self.device.env, &self.device.disk).await;
-        if let Some(what) = checked.ok().and_then(|(_, label)| label.damage()) {
-            self.found(ProblemKind::DamagedLabel, Subject::Block(MetaBlock(0)), what);
-        }
-        let superblock = self.mfs.superblock();
-        for copy in 0..2 {
-            self.copy_of(&superblock, copy).await?;
-        }
-        self.journal().await;
-        let always = |_: &mut Txn<'_>, _| Ok(true);
-        self.read(ROOTS_BLOCK, 1, BlockType::Roots, &always).await?;
-        let (first, count) = (superblock.bitmap_first.0, bitmap_blocks(superblock.blocks));
-        for at in (0..count).step_by(BATCH as usize) {
-            let len = (count - at).min(BATCH.into()) as usize;
-            self.read(MetaBlock(first + at), len, BlockType::Bitmap, &always).await?;
-        }
-        Ok(())
-    }
-
-    /// Checks header and label of a journal; the header may be written at any time.
-    async fn journal(&self) {
-        let Some(log) = self.mfs.log_device() else { return };
-        let mut header = None;
-        for _ in 0..TRIES {
-            self.throttle(1).await;
-            header = log.header_damage().await;
-            if header.is_none() {
-                break;
-            }
-        }
-        let header = header.map(|what| format!("a copy of its header: {what}"));
-        let label = log.label_damage().await;
-        if let Some(what) = header.or(label) {
-            self.found(ProblemKind::DamagedJournal, Subject::Log(types::Lsn(0)), what);
-        }
-    }
-
-    /// Checks a copy of the superblock; it may be rewritten at any time, even during the read.
-    async fn copy_of(&self, superblock: &Superblock, copy: usize) -> Result<(), StoreError> {
-        let place = Superblock::place(copy, superblock.blocks);
-        let mut last = String::new();
-        for _ in 0..TRIES {
-            self.throttle(1).await;
-            match self.device.read(place, 1).await {
-                Ok(bytes) => match Superblock::decode(&bytes, copy, superblock.blocks) {
-                    Ok(_) => {
-                        self.report.borrow_mut().blocks += 1;
-                        return Ok(());
-                    }
-                    Err(SuperError::Damaged(what)) => last = what.to_owned(),
-                    Err(_) => last = "not the superblock of this release".to_owned(),
-                },
-                Err(error) => last = error.to_string(),
-            }
-        }
-        self.found(ProblemKind::DamagedBlock, Subject::Block(place), last);
-        Ok(())
-    }
-
-    /// Visits every node and every entry of a tree, leaf by leaf: each leaf and the path to it as
-    /// of one moment.
-    async fn tree<const K: usize, const V: usize>(
-        &self,
-        tree: Tree<K, V>,
-        mut each: impl FnMut(&[u8; K], &[u8; V]),
-    ) -> Result<(), StoreError> {
-        let mut key = [0; K];
-        let mut before = Vec::new();
-        while let Some(Some(descent)) = self.query(|txn| tree.descend(txn, &key)).await? {
-            let still = |txn: &mut Txn<'_>, block| {
-                let descent = tree.descend(txn, &key)?;
-                Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
-            };
-            for &node in descent.nodes.iter().filter(|node| !before.contains(*node)) {
-                self.read(node, 1, BlockType::Tree, &still).await?;
-            }
-            descent.entries.iter().filter(|(at, _)| *at >= key).for_each(|(at, v)| each(at, v));
-            before = descent.nodes;
-            match descent.next {
-                Some(next) => key = next,
-                None => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks clients, their kept replies, and settings.
-    async fn clients(&self) -> Result<(), StoreError> {
-        let mut blobs = Vec::new();
-        self.tree(CLIENTS, |key, value| {
-            let blob = u64::from_le_bytes(*value);
-            blobs.extend((blob != 0).then_some((*key, MetaBlock(blob))));
-        })
-        .await?;
-        for (key, first) in blobs {
-            let named = |txn: &mut Txn<'_>| {
-                Ok(CLIENTS.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == first.0))
-            };
-            let client = ClientId(u64::from_be_bytes(key));
-            let blob = (first, BlobOwner::client(client));
-            self.blob(blob, Subject::Client(client), &named).await?;
-        }
-        let mut replies = Vec::new();
-        self.tree(REPLIES, |key, value| {
-            replies.push((*key, MetaBlock(u64::from_le_bytes(*value))));
-        })
-        .await?;
-        for (key, block) in replies {
-            let named = |txn: &mut Txn<'_>, block: MetaBlock| {
-                Ok(REPLIES.get(txn, &key)?.is_some_and(|v| u64::from_le_bytes(v) == block.0))
-            };
-            self.read(block, 1, BlockType::Reply, &named).await?;
-            let sound = self
-                .query(|txn| {
-                    if !named(txn, block)? {
-                        return Ok(true);
-                    }
-                    Ok(is_sound(&key, txn.read_as(block, BlockType::Reply)?))
-                })
-                .await?;
-            if sound == Some(false) {
-                self.found(ProblemKind::BadRecord, Subject::Block(block), "kept reply");
-            }
-        }
-        self.tree(SETTINGS, |key, value| {
-            if decode_setting(value).is_none() {
-                let subject = Subject::Setting(u32::from_be_bytes(*key));
-                self.found(ProblemKind::BadRecord, subject, "");
-            }
-        })
-        .await
     }
 
     /// Checks segments that do not lie in slots.
@@ -451,14 +255,7 @@ impl Scrub<'_> {
         let mut key = [0; _];
         let mut before = Vec::new();
         let mut last = None;
-        while let Some(Some(descent)) = self.query(|txn| CHUNKS.descend(txn, &key)).await? {
-            let still = |txn: &mut Txn<'_>, block| {
-                let descent = CHUNKS.descend(txn, &key)?;
-                Ok(descent.is_some_and(|descent| descent.nodes.contains(&block)))
-            };
-            for &node in descent.nodes.iter().filter(|node| !before.contains(*node)) {
-                self.read(node, 1, BlockType::Tree, &still).await?;
-            }
+        while let Some(descent) = self.descend(CHUNKS, key, &before).await? {
             before = descent.nodes;
             for (at, _) in descent.entries.iter().filter(|(at, _)| *at >= key) {
                 match decode_key(at) {

@@ -15,6 +15,9 @@ pub(crate) mod regions;
 pub mod searches;
 pub(crate) mod space;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use types::Transno;
 
 use crate::names::{NameIndexes, PendingNames, Replays};
@@ -41,12 +44,10 @@ pub struct VolatileState {
     pub(crate) limits: MapLimits,
     /// How layout blocks are used.
     pub(crate) layouts: LayoutLimits,
-    /// Memory that one transaction leaves to the next.
-    pub(crate) hooks: Vec<Hook>,
 }
 
-/// Runs when a transaction has succeeded, with its number.
-pub(crate) type Hook = Box<dyn FnOnce(&mut VolatileState, Transno)>;
+/// The volatile state, as its file system and the hooks of a transaction share it.
+pub(crate) type SharedState = Rc<RefCell<VolatileState>>;
 
 /// Changes of the running transaction to the volatile state.
 #[derive(Default)]

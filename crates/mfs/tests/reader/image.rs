@@ -39,8 +39,12 @@ impl Image {
         let redone = match journal {
             Some(journal) if superblock.is_external() => {
                 let journal = File::open(journal)?;
-                check_journal(&journal, &superblock)?;
-                redo(&journal, &superblock)?
+                let durable = check_journal(&journal, &superblock)?;
+                let redone = redo(&journal, &superblock)?;
+                if redone.end < durable {
+                    return Err(Error::Refused("the log ends too early".into()));
+                }
+                redone
             }
             None if !superblock.is_external() => redo(&file, &superblock)?,
             _ => return Err(Error::Refused("the log is elsewhere".to_owned())),

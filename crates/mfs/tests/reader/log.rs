@@ -24,8 +24,9 @@ pub struct Redone {
     pub end: u64,
 }
 
-/// Checks that a file is the journal of this superblock (4.2).
-pub fn check_journal(file: &File, superblock: &Superblock) -> Result<(), Error> {
+/// Checks that a file is the journal of this superblock (4.2). Returns the position up to which it
+/// was durable.
+pub fn check_journal(file: &File, superblock: &Superblock) -> Result<u64, Error> {
     let copies = [1, 2].map(|block| raw(file, block).ok().and_then(|data| header(&data)));
     let newest = copies.into_iter().flatten().max_by_key(|header| header.generation);
     let refused = |why: &str| Err(Error::Refused(why.to_owned()));
@@ -40,7 +41,7 @@ pub fn check_journal(file: &File, superblock: &Superblock) -> Result<(), Error> 
         () if header.generation < known => refused("an older copy of the journal"),
         () if header.generation > known + 1 => refused("an older copy of the metadata"),
         () if header.blocks * BLOCK as u64 != superblock.log_bytes => refused("another size"),
-        () => Ok(()),
+        () => Ok(header.durable),
     }
 }
 
@@ -51,6 +52,7 @@ struct Header {
     metadata: [u8; 16],
     generation: u64,
     blocks: u64,
+    durable: u64,
     retired: bool,
 }
 
@@ -60,15 +62,16 @@ fn header(data: &Block) -> Option<Header> {
     let is_one = &data[8..16] == b"REDBUDJ1"
         && crc32c::crc32c(&data[4..]) == u32_at(data, 0)
         && u32_at(data, 4) == 1
-        && matches!(data[80], 1 | 2)
-        && is_zero(&data[81..]);
+        && matches!(data[88], 1 | 2)
+        && is_zero(&data[89..]);
     is_one.then(|| Header {
         uuid: uuid(16),
         journal: uuid(32),
         metadata: uuid(48),
         generation: u64_at(data, 64),
         blocks: u64_at(data, 72),
-        retired: data[80] == 2,
+        durable: u64_at(data, 80),
+        retired: data[88] == 2,
     })
 }
 

@@ -167,8 +167,8 @@ fn reader_redoes_an_external_log_and_refuses_what_is_not_its_journal() {
         matches!(Image::open_with(&path, journal), Err(Error::Refused(_)))
     };
     assert!(refused(None) && refused(Some(&path)));
-    // UUIDs of file system, journal and metadata, generation, and state.
-    for at in [16, 32, 48, 64, 80] {
+    // UUIDs of file system, journal and metadata, generation, what was durable, and state.
+    for at in [16, 32, 48, 64, 85, 88] {
         let other = log.fork();
         for block in [1, 2] {
             let mut header = other.peek(block * 4096, 4096);

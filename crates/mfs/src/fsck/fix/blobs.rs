@@ -9,8 +9,7 @@ use crate::format::xattr::BLOB_MAX;
 use crate::fsck::plan::{Fix, SlotAt, slot_at};
 use crate::trees::CLIENTS;
 use crate::txn::Txn;
-use engine::cost::Cost;
-use engine::error::{Stop, StoreError};
+use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner};
 
 impl Fixer {
@@ -22,26 +21,6 @@ impl Fixer {
             }
             _ => Ok(None),
         }
-    }
-
-    /// The bytes of a blob as far as its blocks can be read.
-    pub(super) async fn beginning(
-        &mut self,
-        first: MetaBlock,
-        whose: BlobOwner,
-    ) -> Result<Vec<u8>, StoreError> {
-        let (mut out, mut at, mut index) = (Vec::new(), first, 0);
-        while at.0 != 0 && at.0 < self.mfs.superblock().blocks && out.len() < BLOB_MAX {
-            match self.mfs.run(Cost::READ, |txn| txn.blob_piece(at, whose, index)).await {
-                Ok((piece, _)) => {
-                    out.extend_from_slice(&piece.bytes);
-                    (at, index) = (piece.next, index + 1);
-                }
-                Err(StoreError::Corrupt { .. } | StoreError::Fault(_)) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(out)
     }
 }
 

@@ -95,7 +95,7 @@ impl Fixer {
     /// A change by content that was found; where a part of the bitmap is lost, removed names may
     /// come back.
     fn found(&self, line: String) -> Change {
-        Change::with_losses(line, self.state.bitmap_lost.then_some(Loss::Past))
+        Change::with_losses(line, self.state.engine.bitmap_lost.then_some(Loss::Past))
     }
 
     /// The first chunk whose descriptor has `ino` as its owner.

@@ -5,7 +5,6 @@
 //! - `None` means that nothing changed;
 //! - a fix returns what it lost of the users' data ([`Change`]).
 
-mod bitmap;
 mod blobs;
 mod chunks;
 mod data;
@@ -23,16 +22,16 @@ use super::Check;
 use super::gaps::Gaps;
 use super::lost::Loss;
 use super::plan::Fix;
+use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::handle::Mfs;
-use crate::trees::{ANNEXES, BITMAP_LOST, INODES, NEXT_CHUNK, NEXT_CLIENT, UNFINISHED};
+use crate::trees::{ANNEXES, INODES, NEXT_CHUNK, NEXT_CLIENT};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
-use engine::format::block::{Block, HEADER, lsn_of};
+use engine::format::block::{self, Block, BlockType};
 use engine::format::features::Feature;
-
-/// Metadata blocks that one step frees.
-const FREE_STEP: u64 = 8192;
+use engine::format::roots::RootId;
+use engine::repair;
 
 /// What a fix did.
 #[derive(Debug)]
@@ -70,93 +69,18 @@ type Done = Result<Option<Change>, StoreError>;
 /// Content blocks that no chunk of the table has, by the inodes in them.
 type Evidence = BTreeMap<DirNo, Blocks>;
 
-/// Blocks as the log has them.
-type Versions = BTreeMap<MetaBlock, Box<Block>>;
-
-/// Versions of damaged blocks from the log. Repair searches the log before its own writes overwrite
-/// what that still holds. So it keeps what it found from round to round, until it is restored.
-#[derive(Default)]
-pub(super) struct Salvaged {
-    searched: BTreeSet<MetaBlock>,
-    found: Versions,
-    /// The blocks of which the log has any change; only listed if a part of the bitmap is lost.
-    changed: Option<BTreeSet<MetaBlock>>,
-}
-
-impl Salvaged {
-    /// Searches the log in one pass for those of the blocks that were not searched before.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub(super) async fn seek(
-        &mut self,
-        mfs: &Mfs,
-        blocks: impl Iterator<Item = MetaBlock>,
-    ) -> Result<(), StoreError> {
-        let wanted: BTreeSet<_> = blocks.filter(|block| !self.searched.contains(block)).collect();
-        if !wanted.is_empty() {
-            self.found.extend(mfs.salvage(&wanted).await?);
-            self.searched.extend(wanted);
-        }
-        Ok(())
-    }
-
-    /// Was a version of this block found in the log?
-    pub(super) fn has(&self, block: MetaBlock) -> bool {
-        self.found.contains_key(&block)
-    }
-
-    /// Lists the blocks of which the log has changes, unless that was done before.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub(super) async fn list(&mut self, mfs: &Mfs) -> Result<(), StoreError> {
-        if self.changed.is_none() {
-            self.changed = Some(mfs.changed().await?);
-        }
-        Ok(())
-    }
-}
-
 /// State that the rounds of a repair hand on.
 pub(super) struct RepairState {
-    pub(super) salvaged: Salvaged,
-    /// A part of the bitmap was lost, now or before an interrupted repair: free blocks there look
-    /// like allocated ones without an owner.
-    pub(super) bitmap_lost: bool,
-    /// Where the log ended before the repair wrote anything.
-    began: Lsn,
-    /// Blocks restored from the log, with the LSN of their last change.
-    returned: BTreeMap<MetaBlock, Lsn>,
+    /// That of the engine's half.
+    pub(super) engine: repair::RepairState,
     /// Where segments were lost; later rounds count how many each file lost.
     gaps: Gaps,
 }
 
 impl RepairState {
     pub(super) async fn new(mfs: &Mfs) -> Result<RepairState, StoreError> {
-        let began = mfs.log_end();
-        let bitmap_lost = match mfs.run(Cost::READ, |txn| txn.root(UNFINISHED)).await {
-            Ok((word, _)) => word & BITMAP_LOST != 0,
-            Err(StoreError::Corrupt { .. }) => false,
-            Err(error) => return Err(error),
-        };
-        Ok(RepairState {
-            salvaged: Salvaged::default(),
-            returned: BTreeMap::new(),
-            gaps: Gaps::default(),
-            bitmap_lost,
-            began,
-        })
-    }
-
-    /// Everything is sound: the next repair starts without this one's marks.
-    pub(super) async fn finish(mfs: &Mfs) -> Result<(), StoreError> {
-        mfs.run(Cost::DELETE, |txn| match txn.root(UNFINISHED)? {
-            0 => Ok(()),
-            _ => txn.set_root(UNFINISHED, 0),
-        })
-        .await?;
-        Ok(())
+        let engine = repair::RepairState::new(mfs).await?;
+        Ok(RepairState { engine, gaps: Gaps::default() })
     }
 }
 
@@ -210,10 +134,9 @@ impl Fixer {
                 Ok(self.raise(ANNEXES, numbers.annexes, "annex").await?.or(done))
             }
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
-            Fix::LostBitmap(index) => self.lost_bitmap(*index).await,
-            Fix::MarkUsed(first, len) => self.mark_used(*first, *len).await,
-            Fix::FromLog(block) => self.restore_from_log(*block).await,
-            Fix::FreeMeta(first, len) => self.free_meta(*first, *len).await,
+            Fix::LostBitmap(_) | Fix::MarkUsed(..) | Fix::FromLog(_) | Fix::FreeMeta(..) => {
+                self.fix_block(fix).await
+            }
             Fix::Inodes(count) => {
                 self.change_with_report(|txn| {
                     let counted = txn.root(INODES)?;
@@ -274,9 +197,9 @@ impl Fixer {
     /// Runs a transaction; returns whether it changed anything.
     async fn change(
         &self,
-        mut body: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
+        body: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
     ) -> Result<bool, StoreError> {
-        Ok(self.mfs.run(Cost::DELETE, |txn| body(txn)).await?.1 != Transno::ZERO)
+        repair::change(&self.mfs, body).await
     }
 
     /// As [`Fixer::change`]; the body returns its report.
@@ -296,47 +219,37 @@ impl Fixer {
         Some(format!("the superblock names the feature {name}"))
     }
 
-    async fn raise(&self, root: engine::format::roots::RootId, next: u64, what: &str) -> Done {
-        let body = |txn: &mut Txn<'_>| {
-            if txn.root(root)? < next { txn.set_root(root, next) } else { Ok(()) }
-        };
-        let done = self.change(body).await?;
+    async fn raise(&self, root: RootId, next: u64, what: &str) -> Done {
+        let done = repair::raise(&self.mfs, root, next).await?;
         Ok(done.then(|| format!("the number of the next {what} was raised to {next}").into()))
     }
 
-    async fn mark_used(&self, first: MetaBlock, len: u64) -> Done {
-        self.change_with_report(|txn| {
-            txn.mark_used(first, len)?;
-            Ok(format!("{len} metadata blocks from {first} on are marked as allocated"))
-        })
-        .await
+    /// Metadata blocks as such, whatever they hold.
+    async fn fix_block(&mut self, fix: &Fix) -> Done {
+        let (mfs, state) = (&self.mfs, &mut self.state.engine);
+        let line = match *fix {
+            Fix::LostBitmap(index) => {
+                state.lost_bitmap(&mut self.check, mfs, index, is_empty_content).await?
+            }
+            Fix::FromLog(block) => state.restore_from_log(mfs, block).await?,
+            Fix::MarkUsed(first, len) => {
+                let line =
+                    || format!("{len} metadata blocks from {first} on are marked as allocated");
+                repair::mark_used(mfs, first, len).await?.then(line)
+            }
+            Fix::FreeMeta(first, len) => {
+                repair::free(mfs, first, len).await?;
+                Some(format!("{len} metadata blocks from {first} on became free"))
+            }
+            _ => None,
+        };
+        Ok(line.map(Change::from))
     }
+}
 
-    async fn free_meta(&self, first: MetaBlock, len: u64) -> Done {
-        let (mut at, end) = (first.0, first.0 + len);
-        while at < end {
-            let n = (end - at).min(FREE_STEP);
-            self.change(|txn| txn.free_meta(MetaBlock(at), n as u32)).await?;
-            at += n;
-        }
-        Ok(Some(format!("{len} metadata blocks from {first} on became free").into()))
-    }
-
-    async fn restore_from_log(&mut self, block: MetaBlock) -> Done {
-        let Some(data) = self.state.salvaged.found.remove(&block) else { return Ok(None) };
-        let same = self.mfs.run(Cost::READ, |txn| Ok(txn.read(block)?[HEADER..] == data[HEADER..]));
-        if let Ok((true, _)) = same.await {
-            return Ok(None);
-        }
-        let Some(kind) = engine::format::block::type_of(&data) else { return Ok(None) };
-        let done = self
-            .change(|txn| {
-                txn.init(block, kind)?[HEADER..].copy_from_slice(&data[HEADER..]);
-                Ok(())
-            })
-            .await?;
-        self.state.returned.insert(block, lsn_of(&data));
-        let line = || format!("metadata block {block} ({}) came back from the log", kind.text());
-        Ok(done.then(|| line().into()))
-    }
+/// Is this a block of directory content without any inode or name?
+fn is_empty_content(data: &Block) -> bool {
+    let empty = |slot: Slot| slot.check().is_ok() && slot.state() == SlotState::Empty;
+    block::type_of(data).is_some_and(BlockType::is_content)
+        && (0..SLOTS_PER_BLOCK).all(|n| empty(Slot::load(data, n)))
 }

@@ -6,8 +6,8 @@ use super::{Change, Done, Fixer};
 use crate::format::namespace::{NamespaceEntry, encode_start};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
-use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES, REPLIES, SETTINGS};
-use engine::format::block::BlockType;
+use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES};
+use engine::repair;
 
 /// Clients' numbers from here on are never issued.
 const CLIENT_END: u64 = 1 << 48;
@@ -17,22 +17,21 @@ impl Fixer {
         match fix {
             Fix::AddClient(client) => self.add_client(*client).await,
             Fix::DropInfo(client) => {
-                let key = client.0.to_be_bytes();
-                let done = self.change(|txn| CLIENTS.insert(txn, &key, &[0; 8]).map(drop)).await?;
+                let done = repair::drop_description(&self.mfs, *client).await?;
                 let line = format!("the description of client {client} was removed");
                 Ok(done.then(|| Change::with_losses(line, [Loss::Client(*client)])))
             }
             Fix::DropReply(key) => {
-                let done = self.change(|txn| REPLIES.remove(txn, key).map(drop)).await?;
+                let done = repair::drop_replies(&self.mfs, key).await?;
                 Ok(done.then(|| Change::with_losses("kept replies were removed", [Loss::Replies])))
             }
             Fix::EmptyReplies(block) => {
-                let done = self.change(|txn| txn.init(*block, BlockType::Reply).map(drop)).await?;
+                let done = repair::empty_replies(&self.mfs, *block).await?;
                 let line = format!("the replies of block {block} were removed");
                 Ok(done.then(|| Change::with_losses(line, [Loss::Replies])))
             }
             Fix::DropSetting(key) => {
-                let done = self.change(|txn| SETTINGS.remove(txn, key).map(drop)).await?;
+                let done = repair::drop_setting(&self.mfs, key).await?;
                 let key = u32::from_be_bytes(*key);
                 let line = format!("setting {key} was removed");
                 Ok(done.then(|| Change::with_losses(line, [Loss::Setting(key)])))

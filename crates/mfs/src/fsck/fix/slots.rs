@@ -6,7 +6,7 @@ use super::{Change, Done, Fixer};
 use crate::format::layout;
 use crate::format::number::{SlotPlace, home_of, is_orphan_dir, reuse_of};
 use crate::format::slot::{RETIRED, Slot, SlotState};
-use crate::format::xattr::{Xattr, XattrPrefix, decode_xattr_prefix};
+use crate::format::xattr::{BLOB_MAX, Xattr, XattrPrefix, decode_xattr_prefix};
 use crate::fsck::lost::{KnownName, Loss};
 use crate::fsck::plan::{Fix, SlotAt, slot_at};
 use crate::names::NewInode;
@@ -17,6 +17,7 @@ use engine::error::{Stop, StoreError};
 use engine::format::blob::BlobKind;
 use engine::format::block::BlockType;
 use engine::format::features::Feature;
+use engine::repair::beginning_of_blob;
 use types::limits::{BLOCK_U64, CONTENT_MAX};
 
 /// Names of the directory for unreachable inodes; the second is used if the first is no directory.
@@ -267,7 +268,7 @@ impl Fixer {
         let bytes = match slot.xattr_blob() {
             Some(first) => {
                 let whose = slot.blob_owner(BlobKind::Xattrs);
-                self.beginning(MetaBlock(first), whose).await?
+                beginning_of_blob(&self.mfs, MetaBlock(first), whose, BLOB_MAX).await?
             }
             None => Vec::new(),
         };

@@ -13,23 +13,39 @@
 use types::limits::BLOCK;
 use types::{MetaBlock, Uuid};
 
-use super::{Done, Fixer};
-use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
-use crate::trees::{BITMAP_LOST, UNFINISHED};
-use engine::alloc::metaspace::{BITS, change_bits};
-use engine::btree::entries_of;
-use engine::device::RUN_MAX;
-use engine::error::StoreError;
-use engine::format::block::{self, Block, BlockType, get_u32, get_u64, tag_of, type_of};
+use super::{RepairState, change};
+use crate::alloc::metaspace::{BITS, change_bits};
+use crate::btree::entries_of;
+use crate::check::Checker;
+use crate::device::RUN_MAX;
+use crate::error::StoreError;
+use crate::format::block::{self, Block, BlockType, get_u32, get_u64, tag_of, type_of};
+use crate::format::roots::{BITMAP_LOST, UNFINISHED};
+use crate::store::transact::Transact;
 
-impl Fixer {
-    pub(super) async fn lost_bitmap(&mut self, index: u64) -> Done {
-        let block = MetaBlock(self.mfs.superblock().bitmap_first.0 + index);
-        let mut line = self.restore_from_log(block).await?;
+/// Is a block of the layer's own type as good as free?
+type IsEmpty = fn(&Block) -> bool;
+
+impl RepairState {
+    /// Makes the bitmap block of this index usable; returns what was done. `is_empty` looks at
+    /// blocks of types that the layer above has.
+    ///
+    /// # Errors
+    /// As [`Store::run`](crate::store::Store::run).
+    pub async fn lost_bitmap<L: Transact>(
+        &mut self,
+        check: &mut impl Checker,
+        layer: &L,
+        index: u64,
+        is_empty: IsEmpty,
+    ) -> Result<Option<String>, StoreError> {
+        let block = MetaBlock(layer.store().superblock().bitmap_first.0 + index);
+        let mut line = self.restore_from_log(layer, block).await?;
         if line.is_none() {
-            self.state.bitmap_lost = true;
-            let free = self.empty_blocks(index * BITS).await?;
-            self.change(|txn| {
+            self.bitmap_lost = true;
+            let free = self.empty_blocks(check, index * BITS, is_empty).await?;
+            change(layer, |txn| {
+                let txn = txn.as_mut();
                 let data = txn.init(block, BlockType::Bitmap)?;
                 change_bits(data, 0, BITS, true);
                 for at in &free {
@@ -40,55 +56,63 @@ impl Fixer {
             })
             .await?;
             let few = free.len();
-            let anew =
-                format!("bitmap block {block} is made anew, with {few} free blocks at first");
-            line = Some(anew.into());
+            line =
+                Some(format!("bitmap block {block} is made anew, with {few} free blocks at first"));
         }
-        self.mfs.learn_bitmap(index as usize).await?;
+        layer.store().learn_bitmap(index as usize).await?;
         Ok(line)
     }
 
     /// The blocks that hold nothing, of the bitmap block that begins with block `from`.
-    async fn empty_blocks(&self, from: u64) -> Result<Vec<MetaBlock>, StoreError> {
-        let to = self.mfs.superblock().blocks.min(from + BITS);
+    async fn empty_blocks(
+        &self,
+        check: &mut impl Checker,
+        from: u64,
+        is_empty: IsEmpty,
+    ) -> Result<Vec<MetaBlock>, StoreError> {
+        let to = check.claims().blocks.min(from + BITS);
         let mut out = Vec::new();
         for first in (from..to).step_by(RUN_MAX) {
-            self.find_empty_blocks(first, to.min(first + RUN_MAX as u64), &mut out).await?;
+            let range = (first, to.min(first + RUN_MAX as u64));
+            self.find_empty_blocks(check, range, is_empty, &mut out).await?;
         }
         Ok(out)
     }
 
     async fn find_empty_blocks(
         &self,
-        from: u64,
-        to: u64,
+        check: &mut impl Checker,
+        (from, to): (u64, u64),
+        is_empty: IsEmpty,
         out: &mut Vec<MetaBlock>,
     ) -> Result<(), StoreError> {
-        let changed = self.state.salvaged.changed.as_ref();
+        let changed = self.salvaged.changed.as_ref();
+        let claims = check.claims();
         let unknown = |at: &u64| {
             let logged = changed.is_none_or(|changed| changed.contains(&MetaBlock(*at)));
-            !logged && !self.check.is_claimed(*at)
+            !logged && !claims.get(*at)
         };
         let sought: Vec<u64> = (from..to).filter(unknown).collect();
         let (Some(&first), Some(&last)) = (sought.first(), sought.last()) else { return Ok(()) };
         let count = (last + 1 - first) as usize;
+        let store = check.store();
         // Where one of them cannot be read, all of this run count as allocated.
-        let read = match self.mfs.device() {
+        let read = match store.device() {
             Some(device) => match device.read(MetaBlock(first), count).await {
                 Ok(read) => Some(read),
                 Err(_) => return Ok(()),
             },
             None => None,
         };
-        let uuid = self.mfs.superblock().uuid;
+        let uuid = store.superblock().uuid;
         for at in sought {
             let at_home =
                 read.as_ref().and_then(|read| read.chunks_exact(BLOCK).nth((at - first) as usize));
-            let nothing = self.mfs.with_cached(MetaBlock(at), |cached| match (cached, at_home) {
-                (Some(data), _) => is_empty_block(data, MetaBlock(at), None),
+            let nothing = store.with_cached(MetaBlock(at), |cached| match (cached, at_home) {
+                (Some(data), _) => holds_nothing(data, MetaBlock(at), None, is_empty),
                 (None, Some(data)) => data
                     .try_into()
-                    .is_ok_and(|data| is_empty_block(data, MetaBlock(at), Some(uuid))),
+                    .is_ok_and(|data| holds_nothing(data, MetaBlock(at), Some(uuid), is_empty)),
                 // A store in memory has what was written in its cache.
                 (None, None) => true,
             });
@@ -102,7 +126,7 @@ impl Fixer {
 
 /// May a block that nothing leads to be allocated again? A block at home counts only if it
 /// verifies.
-fn is_empty_block(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
+fn holds_nothing(data: &Block, at: MetaBlock, at_home: Option<Uuid>, is_empty: IsEmpty) -> bool {
     if let Some(uuid) = at_home {
         let tag = tag_of(uuid);
         if get_u64(data, 8) != at.0 && get_u32(data, 28) != tag {
@@ -112,10 +136,9 @@ fn is_empty_block(data: &Block, at: MetaBlock, at_home: Option<Uuid>) -> bool {
             return false;
         }
     }
-    let empty = |slot: Slot| slot.check().is_ok() && slot.state() == SlotState::Empty;
     match type_of(data) {
         Some(BlockType::Tree) => entries_of(data) == 0,
-        Some(kind) if kind.is_content() => (0..SLOTS_PER_BLOCK).all(|n| empty(Slot::load(data, n))),
-        _ => false,
+        Some(_) => is_empty(data),
+        None => false,
     }
 }

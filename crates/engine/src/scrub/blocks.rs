@@ -3,29 +3,33 @@
 use types::MetaBlock;
 use types::limits::BLOCK;
 
-use super::{BlockType, ProblemKind, Scrub, Stop, StoreError, Subject, TRIES, Txn};
-use crate::format::xattr::BLOB_MAX;
-use engine::cost::Cost;
-use engine::format::blob::BlobOwner;
-use engine::format::block::{self, Block, lsn_of, type_of};
-use engine::store::home::{CacheState, Rewrite};
+use super::{Finding, Progress, Scrub, TRIES};
+use crate::cost::Cost;
+use crate::error::{Stop, StoreError};
+use crate::format::blob::BlobOwner;
+use crate::format::block::{self, Block, BlockType, lsn_of, type_of};
+use crate::store::home::{CacheState, Rewrite};
+use crate::store::transact::Transact;
 
 /// Detail of findings about blocks that the device fails to read.
 const UNREADABLE: &str = "cannot be read";
 
 /// Is a block still what it was read as?
-type Still<'a> = &'a dyn Fn(&mut Txn<'_>, MetaBlock) -> Result<bool, Stop>;
+pub type Still<'a, L> = &'a dyn Fn(&mut <L as Transact>::Txn<'_>, MetaBlock) -> Result<bool, Stop>;
 
-impl Scrub<'_> {
+impl<L: Transact, P: Progress> Scrub<'_, L, P> {
     /// Reads `count` blocks of type `kind` from `first` on at home. Returns those that are sound
     /// and of which the cache has nothing newer. Rewrites or reports damaged ones that are in use
     /// `still`.
-    pub(super) async fn read(
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub async fn read(
         &self,
         first: MetaBlock,
         count: usize,
         kind: BlockType,
-        still: Still<'_>,
+        still: Still<'_, L>,
     ) -> Result<Vec<Option<Box<Block>>>, StoreError> {
         self.throttle(count as u64).await;
         let inside =
@@ -35,41 +39,39 @@ impl Scrub<'_> {
         for at in 0..count {
             let block = MetaBlock(first.0 + at as u64);
             let bytes = read.as_ref().map(|read| &read[at * BLOCK..(at + 1) * BLOCK]);
-            let cached = self.mfs.cache_state(block);
+            let cached = self.store().cache_state(block);
             let whole = bytes.filter(|bytes| self.fault(block, kind, bytes, cached).is_none());
             out.push(whole.filter(|_| cached != CacheState::Newer).map(|bytes| {
                 let mut image = Box::new([0; BLOCK]);
                 image.copy_from_slice(bytes);
                 image
             }));
-            let mut report = self.report.borrow_mut();
             match cached {
-                CacheState::Newer => report.newer += 1,
-                _ if whole.is_some() => report.blocks += 1,
-                _ => {
-                    drop(report);
-                    self.examine(block, kind, still).await?;
-                }
+                CacheState::Newer => self.progress.newer(),
+                _ if whole.is_some() => self.progress.sound(),
+                _ => self.examine(block, kind, still).await?,
             }
         }
         Ok(out)
     }
 
-    /// Checks the blocks of the blob that begins at `first`, if it is still `named`; a blob of
-    /// another owner is a finding about `subject`.
-    pub(super) async fn blob(
+    /// Checks the blocks of the blob that begins at `first`, if it is still `named`.
+    ///
+    /// # Errors
+    /// `Poisoned`, `ReadOnly`.
+    pub async fn blob(
         &self,
         (first, whose): (MetaBlock, BlobOwner),
-        subject: Subject,
-        named: &dyn Fn(&mut Txn<'_>) -> Result<bool, Stop>,
+        named: &dyn Fn(&mut L::Txn<'_>) -> Result<bool, Stop>,
     ) -> Result<(), StoreError> {
         let read = self
             .query(|txn| {
                 if !named(txn)? {
                     return Ok(None);
                 }
+                let txn = txn.as_mut();
                 let blocks = txn.blob_blocks(first, whose).and_then(|blocks| {
-                    txn.read_blob(first, BLOB_MAX, whose)?;
+                    txn.read_blob(first, self.blob_max, whose)?;
                     Ok(blocks)
                 });
                 match blocks {
@@ -81,14 +83,13 @@ impl Scrub<'_> {
         let blocks = match read {
             Some(Some(Ok(blocks))) => blocks,
             Some(Some(Err((block, mismatch)))) => {
-                let detail = format!("metadata block {block}: {mismatch}");
-                self.found(ProblemKind::WrongBlob, subject, detail);
+                self.progress.found(Finding::WrongBlob(whose, block, mismatch));
                 return Ok(());
             }
             _ => return Ok(()),
         };
-        let still = |txn: &mut Txn<'_>, block| {
-            Ok(named(txn)? && txn.blob_blocks(first, whose)?.contains(&block))
+        let still = |txn: &mut L::Txn<'_>, block| {
+            Ok(named(txn)? && txn.as_mut().blob_blocks(first, whose)?.contains(&block))
         };
         for block in blocks {
             self.read(block, 1, BlockType::Blob, &still).await?;
@@ -98,7 +99,7 @@ impl Scrub<'_> {
 
     /// Is the block not cached?
     pub(super) fn is_uncached(&self, block: MetaBlock) -> bool {
-        self.mfs.cache_state(block) == CacheState::NotCached
+        self.store().cache_state(block) == CacheState::NotCached
     }
 
     /// The fault of a block's bytes, given its state in the cache.
@@ -110,7 +111,7 @@ impl Scrub<'_> {
         cached: CacheState,
     ) -> Option<&'static str> {
         let bytes: &Block = bytes.try_into().expect("one block");
-        match block::verify(bytes, block, self.mfs.tag()) {
+        match block::verify(bytes, block, self.store().tag()) {
             Err(what) => Some(what),
             Ok(found) if found != kind && !(found.is_content() && kind.is_content()) => {
                 Some("of another type than what leads to it")
@@ -129,10 +130,10 @@ impl Scrub<'_> {
         &self,
         block: MetaBlock,
         kind: BlockType,
-        still: Still<'_>,
+        still: Still<'_, L>,
     ) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let before = self.mfs.cache_state(block);
+            let before = self.store().cache_state(block);
             if before == CacheState::Newer {
                 return Ok(());
             }
@@ -140,15 +141,15 @@ impl Scrub<'_> {
                 Ok(bytes) => self.fault(block, kind, &bytes, before),
                 Err(_) => Some(UNREADABLE),
             };
-            if self.mfs.cache_state(block) != before {
+            if self.store().cache_state(block) != before {
                 continue;
             }
             let Some(what) = what else {
-                self.report.borrow_mut().blocks += 1;
+                self.progress.sound();
                 return Ok(());
             };
             // If damage prevents the answer, the block counts as in use.
-            let used = match self.mfs.run(Cost::READ, |txn| still(txn, block)).await {
+            let used = match self.layer.run(Cost::READ, |txn| still(txn, block)).await {
                 Ok((used, _)) => used,
                 Err(StoreError::Corrupt { .. } | StoreError::Fault(_) | StoreError::Io { .. }) => {
                     true
@@ -158,7 +159,7 @@ impl Scrub<'_> {
             if !used {
                 return Ok(());
             }
-            if self.mfs.cache_state(block) == CacheState::Newer {
+            if self.store().cache_state(block) == CacheState::Newer {
                 return Ok(());
             }
             let writable = what != UNREADABLE || self.options.unreadable;
@@ -166,7 +167,7 @@ impl Scrub<'_> {
                 || self.is_other(block, kind)
                 || self.rewrite(block).await? == Rewrite::Impossible
             {
-                self.found(ProblemKind::DamagedBlock, Subject::Block(block), what);
+                self.progress.found(Finding::Damaged(block, what.into()));
             }
             return Ok(());
         }
@@ -175,7 +176,7 @@ impl Scrub<'_> {
 
     /// Is the block cached, and of another type than what leads to it expects?
     fn is_other(&self, block: MetaBlock, kind: BlockType) -> bool {
-        let cached = self.mfs.with_cached(block, |data| data.and_then(type_of));
+        let cached = self.store().with_cached(block, |data| data.and_then(type_of));
         cached.is_some_and(|cached| cached != kind && !(cached.is_content() && kind.is_content()))
     }
 
@@ -184,9 +185,9 @@ impl Scrub<'_> {
         if self.unrepairable.borrow().contains(&block) {
             return Ok(Rewrite::Impossible);
         }
-        let done = self.mfs.rewrite_home(block).await?;
+        let done = self.store().rewrite_home(block).await?;
         match done {
-            Rewrite::Done => self.report.borrow_mut().rewritten.push(block),
+            Rewrite::Done => self.progress.rewritten(block),
             Rewrite::Impossible => {
                 self.unrepairable.borrow_mut().insert(block);
             }
@@ -199,9 +200,9 @@ impl Scrub<'_> {
     /// findings. Returns whether the body may be tried again.
     pub(super) async fn rewrite_unreadable<T>(
         &self,
-        body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
+        body: &mut impl FnMut(&mut L::Txn<'_>) -> Result<T, Stop>,
     ) -> Result<bool, StoreError> {
-        let (first, count) = match self.mfs.attempt(Cost::READ, body)? {
+        let (first, count) = match self.layer.attempt(Cost::READ, body)? {
             Err(
                 Stop::Miss(first, count)
                 | Stop::Scan(first, count)
@@ -214,7 +215,7 @@ impl Scrub<'_> {
             let read = self.device.read(block, 1).await;
             let writable = self.options.unreadable;
             if read.is_err() && (!writable || self.rewrite(block).await? == Rewrite::Impossible) {
-                self.found(ProblemKind::DamagedBlock, Subject::Block(block), UNREADABLE);
+                self.progress.found(Finding::Damaged(block, UNREADABLE.into()));
                 again = false;
             }
         }
