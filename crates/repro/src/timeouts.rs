@@ -475,13 +475,7 @@ async fn open(env: &Env, address: &str, answers: Rc<dyn Answers>) -> Res<Rc<Sess
 
 /// Makes a file in the root.
 async fn make(session: &Session<Mds>, file: &str, want: Rights) -> Res<Ino> {
-    let node = NewNode {
-        kind: FileKind::Regular,
-        mode: 0o644,
-        umask: 0o022,
-        rdev: 0,
-        symlink: Bytes::default(),
-    };
+    let node = NewNode::plain(FileKind::Regular, 0o644, 0o022);
     let name = name(file).map_err(|_| BenchError(format!("{file} is no name")))?;
     let op = Op::Create { dir: Ino::ROOT, name, node, want };
     match session.call(Call::one(root(), op)).await {

@@ -202,8 +202,8 @@ impl Comparison {
         let [max, lcf, each] = [Estimator::Max, Estimator::Lcf, Estimator::LcfEach].map(timeouts);
         let clean = self.by(Estimator::Static).first.unwrap_or(f64::INFINITY);
         format!(
-            "\n{}\nmargin {:.1}: Static is clean for {clean:.0} s (paper {CLEAN:.0}: {}); LCF below \
-             MAX: {} (at {} of {servers} servers); LCF of each request below LCF: {} (at {}); \
+            "\n{}\nmargin {:.1}: Static is clean for {clean:.0} s (paper {CLEAN:.0}: {}); LCF \
+             below MAX: {} (at {} of {servers} servers); LCF of each request below LCF: {} (at {}); \
              before {EARLY:.0} s LCF has {} % of its timeouts (paper: some)\n",
             columns.text(),
             self.margin,
