@@ -17,8 +17,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use types::ClientId;
 
+use crate::harness::signal;
 use crate::harness::{Cluster, PATIENCE, Spec, describe, eventually, pattern, redbud, shell};
-use crate::harness::{signal, success};
 
 /// A quarantine without a fence lasts for a lease and a half.
 const LEASE: Duration = Duration::from_secs(120);
@@ -243,15 +243,6 @@ fn write_until_error(path: &Path) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Where a file lies on its device, in bytes.
-fn layout(path: &Path) -> Vec<(u64, u64)> {
-    let text = success(redbud().args(["layout", "--json"]).arg(path));
-    let report: Value = serde_json::from_str(&text).unwrap();
-    let segments = report["files"][0]["segments"].as_array().unwrap().clone();
-    let place = |segment: &Value| Some((segment["address"].as_u64()?, segment["length"].as_u64()?));
-    segments.iter().filter_map(place).collect()
-}
-
 /// Cuts host B off and gives it back, by an agent that does it and by one that does not.
 fn try_fences(cluster: &Cluster, paths: &Paths, device: &Path) {
     let test = |config: &Path| {
@@ -296,6 +287,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     ask(&cluster, Op::Evict { client });
     eventually("the quarantine ends", || client_at(&cluster, "hosta").is_none());
     fs::remove_file(cluster.path(b).join("big")).unwrap();
+    let before_b = paths.log("hostb").lines().count();
     let mine = cluster.path(b).join("mine");
     let content = pattern(2, 56 << 20);
     let mut file = File::create(&mine).unwrap();
@@ -315,7 +307,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let results = paths.results("hosta", at);
     assert!(results.iter().all(|result| result.starts_with("-1")), "{results:?}");
     let late = paths.ranges("hosta", at);
-    let used = layout(&mine);
+    let used = paths.ranges("hostb", before_b);
     let meet = |one: &(u64, u64), two: &(u64, u64)| one.0 < two.0 + two.1 && two.0 < one.0 + one.1;
     let before = paths.ranges("hosta", 0);
     let reused = before.iter().filter(|one| used.iter().any(|two| meet(one, two))).count();
