@@ -1,7 +1,8 @@
 //! A stream after its handshake, clear or encrypted: what frames are written to and read from.
 //!
 //! Invariants:
-//! - a clear link hands every byte on as it is, and costs nothing;
+//! - a link without a handshake hands every byte on as it is, and costs nothing; of `greeting` its
+//!   bytes are copied once;
 //! - what is handed to an encrypted link leaves in this order: what the socket did not take
 //!   waits in front of the next write;
 //! - a link keeps less than one message of what has come, beside one read.
