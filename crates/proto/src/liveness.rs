@@ -14,11 +14,13 @@
 //! | asked once | the probe's time is over | asked twice | sends it again |
 //! | asked twice | anything is received | trusted | |
 //! | asked twice | the probe's time is over | away | drops the connection, and connects again |
-//! | asked | the client itself was stopped for half of the probe's time | the same | gives the probe its time again |
+//! | asked | the client itself was stopped for half of the probe's time | the same | gives the probe its time again, twice at most |
+//! | asked | bytes left that had waited for room in the socket | the same | gives the probe its time again: it is behind them |
 //! | any | the connection ends | away | connects again at once |
 //!
 //! A probe's time is eight times the best round trip of the connection, a second at least, and half
-//! of the lease at most. Of a short lease it is a quarter at least. A quiet client renews its lease
+//! of the lease at most. Of a short lease it is a quarter at least. Until a request was answered on
+//! the connection, it is an eighth of the lease at most. A quiet client renews its lease
 //! after a third of it. That is a request like others, so a server that is silent is noticed within
 //! the lease, also by a client that asks nothing.
 //!
@@ -42,6 +44,8 @@ const TIME_MIN: Duration = Duration::from_millis(250);
 const PROBE_MIN: Duration = Duration::from_secs(1);
 /// Best round trips in a probe's time.
 const ROUND_TRIPS: u32 = 8;
+/// How often a doubt outlasts a stop of the client.
+const STOPS_MAX: u32 = 2;
 /// Probes without an answer that end a connection.
 const PROBES: u32 = 2;
 /// How long nothing was received when the server counts as silent.
@@ -110,6 +114,8 @@ enum State {
         ends: Instant,
         /// The client has read what had come while it was stopped.
         settled: bool,
+        /// How often the client was stopped meanwhile.
+        stops: u32,
     },
 }
 
@@ -122,6 +128,8 @@ pub struct Liveness {
     /// The last estimate, and when it was made.
     estimated: Option<(Instant, Option<Duration>)>,
     best_round_trip: Option<Duration>,
+    /// A request was answered on this connection.
+    measured: bool,
     heard: Instant,
     silent_since: Option<Instant>,
     /// Requests whose time was over since something was received.
@@ -138,6 +146,7 @@ impl Liveness {
             lease,
             estimated: None,
             best_round_trip: None,
+            measured: false,
             heard: now,
             silent_since: None,
             unproven: 0,
@@ -150,7 +159,7 @@ impl Liveness {
         (self.state, self.lease, self.heard) = (State::Trusted, lease, now);
         // Another path may be slower, and a restarted server lets clients wait for its welcome:
         // this is only where the minimum begins.
-        self.best_round_trip = Some(round_trip);
+        (self.best_round_trip, self.measured) = (Some(round_trip), false);
     }
 
     /// Requests are sent on the connection from here on.
@@ -191,6 +200,7 @@ impl Liveness {
     pub fn answered(&mut self, sent: Instant, now: Instant) {
         let took = now.since(sent);
         self.best_round_trip = Some(self.best_round_trip.map_or(took, |best| best.min(took)));
+        self.measured = true;
     }
 
     /// The same; the server has executed it, and waited so long for other clients.
@@ -227,7 +237,8 @@ impl Liveness {
     fn probe_time(&self) -> Duration {
         let round_trips = self.best_round_trip.unwrap_or_default() * ROUND_TRIPS;
         let least = PROBE_MIN.min(self.lease / 4);
-        round_trips.clamp(least, least.max(self.lease / 2))
+        let most = if self.measured { self.lease / 2 } else { self.lease / 8 };
+        round_trips.clamp(least, least.max(most))
     }
 
     /// The time of a request may be over: gives it more, and says what to do.
@@ -267,7 +278,8 @@ impl Liveness {
 
     fn probe(&mut self, probes: u32, now: Instant) -> Action {
         self.counts.probes += 1;
-        self.state = State::Asked { probes, ends: now + self.probe_time(), settled: false };
+        self.state =
+            State::Asked { probes, ends: now + self.probe_time(), settled: false, stops: 0 };
         Action::Probe
     }
 
@@ -279,21 +291,30 @@ impl Liveness {
         }
     }
 
+    /// Bytes have left that had waited for room in the socket. So the other host takes them, and a
+    /// probe that was sent since then waits behind them.
+    pub fn moved(&mut self, now: Instant) {
+        let fresh = now + self.probe_time();
+        if let State::Asked { ends, .. } = &mut self.state {
+            *ends = fresh.max(*ends);
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Instant) -> Option<Action> {
-        let State::Asked { probes, ends, settled } = self.state else { return None };
+        let State::Asked { probes, ends, settled, stops } = self.state else { return None };
         if now < ends {
             return None;
         }
         let late = now.since(ends);
-        if late >= self.probe_time() / 2 {
+        if late >= self.probe_time() / 2 && stops < STOPS_MAX {
             // The client was stopped: perhaps before the probe left.
             let ends = now + self.probe_time();
-            self.state = State::Asked { probes, ends, settled: false };
+            self.state = State::Asked { probes, ends, settled: false, stops: stops + 1 };
             return None;
         }
         if late >= SETTLE / 4 && !settled {
-            self.state = State::Asked { probes, ends: now + SETTLE, settled: true };
+            self.state = State::Asked { probes, ends: now + SETTLE, settled: true, stops };
             return None;
         }
         if probes < PROBES {
@@ -431,6 +452,44 @@ mod tests {
         let mut timer = liveness.timer(at(1000));
         assert_eq!(liveness.over(&mut timer, at(1250)), Some(Action::Probe));
         assert_eq!(liveness.due(), Some(at(1250 + 8 * 500)));
+    }
+
+    #[test]
+    fn probe_behind_a_large_request_has_its_time_when_that_has_left() {
+        let mut liveness = connected();
+        let mut timer = liveness.timer(at(0));
+        assert_eq!(liveness.over(&mut timer, at(250)), Some(Action::Probe));
+        for n in 1..50 {
+            liveness.moved(at(250 + n * 900));
+            assert_eq!(liveness.tick(at(250 + n * 900 + 899)), None);
+        }
+        let left = 250 + 49 * 900;
+        assert_eq!(liveness.tick(at(left + 1000)), Some(Action::Probe));
+        assert_eq!(liveness.tick(at(left + 2000)), Some(Action::Reconnect));
+    }
+
+    #[test]
+    fn client_that_is_always_late_still_leaves_a_dead_server() {
+        let mut liveness = connected();
+        let mut timer = liveness.timer(at(0));
+        assert_eq!(liveness.over(&mut timer, at(250)), Some(Action::Probe));
+        let mut now = 250;
+        for _ in 0..20 {
+            now += 1600;
+            if liveness.tick(at(now)) == Some(Action::Reconnect) {
+                return;
+            }
+        }
+        panic!("the server is dead for {now} ms");
+    }
+
+    #[test]
+    fn slow_welcome_does_not_make_probes_slow() {
+        let mut liveness = Liveness::new(LEASE, at(0));
+        liveness.connected(LEASE, millis(9000), at(0));
+        let mut timer = liveness.timer(at(0));
+        assert_eq!(liveness.over(&mut timer, at(250)), Some(Action::Probe));
+        assert_eq!(liveness.due(), Some(at(250) + LEASE / 8));
     }
 
     #[test]

@@ -3,17 +3,24 @@
 //! Invariants:
 //! - requests that are made during a turn of an executor are sent at its end in one piece, written
 //!   by that executor: no other is woken for them;
-//! - one executor writes at a time; requests that are made meanwhile are sent after that.
+//! - one executor writes at a time; requests that are made meanwhile are sent after that;
+//! - while a large request leaves slowly, the server is not taken for dead.
 
+use std::io;
 use std::rc::Rc;
 
 use env::Env;
 use env::sync::Notify;
 use proto::message::Peer;
+use types::Duration;
 
 use super::Session;
 use crate::Link;
 
+/// A longer buffer is written in pieces of this size, so that its progress shows.
+const PIECE: usize = 128 << 10;
+/// A piece that took longer had to wait for room in the socket.
+const AT_ONCE: Duration = Duration::from_millis(20);
 /// Capacity up to which an emptied buffer is kept for the next requests.
 const SPARE_MAX: usize = 1 << 20;
 
@@ -61,7 +68,10 @@ impl<P: Peer> Session<P> {
                 woken.await;
                 continue;
             };
-            let (result, bytes) = stream.write_all(bytes).await;
+            let (result, bytes) = match bytes.len() > PIECE {
+                true => self.write_in_pieces(&stream, bytes).await,
+                false => stream.write_all(bytes).await,
+            };
             if bytes.capacity() <= SPARE_MAX {
                 spare = bytes;
             }
@@ -76,5 +86,29 @@ impl<P: Peer> Session<P> {
                 return;
             }
         }
+    }
+
+    /// Writes a long buffer; returns it emptied.
+    async fn write_in_pieces(
+        &self,
+        stream: &Link,
+        mut bytes: Vec<u8>,
+    ) -> (io::Result<()>, Vec<u8>) {
+        let mut piece = Vec::with_capacity(PIECE);
+        for next in bytes.chunks(PIECE) {
+            piece.extend_from_slice(next);
+            let begun = self.env.now();
+            let result;
+            (result, piece) = stream.write_all(piece).await;
+            if result.is_err() {
+                return (result, Vec::new());
+            }
+            let now = self.env.now();
+            if now.since(begun) > AT_ONCE {
+                self.state.borrow_mut().liveness.moved(now);
+            }
+        }
+        bytes.clear();
+        (Ok(()), bytes)
     }
 }
