@@ -148,6 +148,10 @@ impl Execution {
     /// Looks up whether the request was executed before the server restarted. True: it is a replay
     /// whose changes have all survived.
     async fn look_up_kept(&mut self, fresh: bool) -> Result<bool, Fault> {
+        let replays = self.request.replay.is_some();
+        if replays && self.session.state() != SessionState::Recovering {
+            return Err(Fault::Protocol);
+        }
         // A renewal is a probe: it waits for nothing, so not for the store either.
         let is_probe = self.request.ops.iter().all(|op| matches!(op, Op::Renew {}));
         if !fresh || !self.session.known || is_probe {
@@ -160,7 +164,6 @@ impl Execution {
         if let Some((_, bytes)) = found.filter(|(seq, _)| *seq == self.request.seq) {
             self.kept = kept_results::decode(&bytes).map_err(|_| Fault::Corrupt)?;
         }
-        let replays = self.request.replay.is_some();
         let sending = if replays { Sending::Replayed } else { Sending::Sent };
         let kept = KeptResults::of(self.request.seq, kept, || self.is_replay_done());
         match replay::decide(sending, kept) {

@@ -9,10 +9,10 @@
 //! Invariants:
 //! - the checks change nothing, and come before anything that an operation does;
 //! - what a client does by itself (commits, returns) has no caller and is not checked;
-//! - a replay is not checked: it was when it was first executed.
+//! - a replay is checked as any request: only the client says that it was executed before.
 
 use mfs::{Stop, Txn};
-use proto::mds::{Op, SetAttr};
+use proto::mds::{Op, OpReply, SetAttr};
 use types::{Attr, Fault, Ino, Name};
 
 use super::acl::{self, Acl};
@@ -29,11 +29,8 @@ const S_ISVTX: u16 = 0o1000;
 /// # Errors
 /// `AccessDenied`, `NotPermitted`; `Stale` and others as the operation itself.
 pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), Stop> {
-    if cx.replay {
-        return Ok(());
-    }
     match op {
-        Op::Create { dir, .. } | Op::CreateTmpfile { dir, .. } => change(cx, txn, *dir).map(drop),
+        Op::Create { dir, .. } | Op::CreateTmpfile { dir, .. } => create(cx, txn, *dir),
         Op::Link { ino, dir, .. } => {
             // As with fs.protected_hardlinks: others' files get no name that they do not want.
             let attr = cx.attr(txn, *ino)?;
@@ -59,6 +56,19 @@ fn change(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino) -> Result<Attr, S
     let attr = cx.dir(txn, dir)?;
     permits(cx, txn, &attr, WRITE | ENTER)?;
     Ok(attr)
+}
+
+/// May the caller create an inode in a directory? A replay says what group the inode had.
+fn create(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino) -> Result<(), Stop> {
+    let dir = change(cx, txn, dir)?;
+    match cx.replayed {
+        Some(OpReply::Created { leased, .. })
+            if leased.attr.gid != dir.gid && !is_in(cx, leased.attr.gid) =>
+        {
+            Err(Fault::NotPermitted.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// May the caller take a name away, if it is there?
