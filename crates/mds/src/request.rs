@@ -247,11 +247,10 @@ impl Execution {
         let before = self.transno;
         let result = match ops::cost(&op) {
             Some(cost) => {
-                // The server checks the callers of a squashed node itself.
-                let nth = (index, self.session.squash() != Squash::Off);
-                let mut run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
+                let mut run =
+                    self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 if self.waited_for_room(&run).await {
-                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
+                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
             }
@@ -394,7 +393,7 @@ impl Execution {
             Some(Outcome::Edits(done)) => *done as usize,
             Some(_) => {
                 return self
-                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, (index, false), op))
+                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op))
                     .await;
             }
             None => 0,
@@ -436,7 +435,7 @@ impl Execution {
             let kept = self.kept_outcome(index).is_some();
             let granted = self.attempt(Cost::SMALL, index, |cx, txn| {
                 if kept {
-                    return run_op(cx, txn, (index, false), op);
+                    return run_op(cx, txn, index, op);
                 }
                 space::grant(cx, txn, &wanted, most)
             });
@@ -559,6 +558,7 @@ impl Execution {
                     kept: &self.kept,
                     replayed,
                     replay: replay.is_some(),
+                    squashed: self.session.squash() != Squash::Off,
                     waited: &waited,
                     effects: Effects::default(),
                 };
@@ -740,17 +740,13 @@ impl Execution {
 }
 
 /// Executes an operation, or rebuilds the reply of one that was executed before a restart.
-fn run_op(
-    cx: &mut OpContext<'_>,
-    txn: &mut Txn<'_>,
-    (nth, squashed): (usize, bool),
-    op: &Op,
-) -> Result<OpReply, Stop> {
+fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
     let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
     match kept {
         Some((_, outcome)) => repeat::reply(op, outcome, cx, txn),
         None => {
-            if squashed {
+            // The server checks the callers of a squashed node itself.
+            if cx.squashed {
                 permission::check(op, cx, txn)?;
             }
             ops::execute(op, cx, txn)

@@ -8,7 +8,7 @@ use proto::mds::*;
 use session::server::{KeyRing, ServerKeys};
 use types::*;
 
-use crate::bed::{Answer, Bed, Client, no_change, run};
+use crate::bed::{Answer, Bed, Client, name, no_change, node, run};
 
 const ROOT: Ino = Ino::ROOT;
 const NOBODY: u32 = 65_534;
@@ -82,5 +82,72 @@ fn replay_of_a_squashed_node_is_checked() {
         assert_eq!(squashed.connect(squashed.id()).await.unwrap().state, RECOVERED);
         let refused = as_user(&squashed, 0, steal(), answer()).await;
         assert_eq!(refused.unwrap_err(), Fault::NotPermitted);
+    });
+}
+
+/// SEMANTICS 6.4.
+#[test]
+fn squashed_node_makes_no_devices_and_no_set_gid_files_of_other_groups() {
+    run(|bed| async move {
+        let (plain, squashed) = clients(&bed).await;
+        let create = |dir, text: &str, node| Op::Create {
+            dir,
+            name: name(text),
+            node,
+            want: Rights::empty(),
+        };
+        for kind in [FileKind::CharDevice, FileKind::BlockDevice] {
+            let device = || NewNode { rdev: 0x801, ..node(kind, 0o666) };
+            let refused = as_user(&squashed, 0, create(ROOT, "device", device()), None).await;
+            assert_eq!(refused.unwrap_err(), Fault::NotPermitted);
+            as_user(&plain, 0, create(ROOT, &format!("{kind:?}"), device()), None).await.unwrap();
+        }
+        let whiteout = create(ROOT, "whiteout", node(FileKind::CharDevice, 0));
+        as_user(&squashed, 0, whiteout, None).await.unwrap();
+        // A directory that passes on a group that the caller is not in.
+        let made = as_user(&plain, 0, create(ROOT, "d", node(FileKind::Directory, 0o755)), None);
+        let Ok(OpReply::Created { leased, .. }) = made.await else { panic!() };
+        let (dir, mode) = (leased.attr.ino, Some(0o2777));
+        let set = SetAttr { mode, gid: Some(7), ..no_change() };
+        as_user(&plain, 0, Op::SetAttr { ino: dir, set }, None).await.unwrap();
+        let file = create(dir, "f", node(FileKind::Regular, 0o2755));
+        let Ok(OpReply::Created { leased, .. }) = as_user(&squashed, 0, file, None).await else {
+            panic!()
+        };
+        assert_eq!((leased.attr.gid, leased.attr.mode), (7, 0o755));
+        let ino = leased.attr.ino;
+        let set = SetAttr { mode: Some(0o2755), judged_by: NOBODY, ..no_change() };
+        let changed = as_user(&squashed, 0, Op::SetAttr { ino, set }, None).await;
+        let Ok(OpReply::Attr { leased }) = changed else { panic!("{changed:?}") };
+        assert_eq!(leased.attr.mode, 0o755);
+        // In its own group it may.
+        let own = create(ROOT, "own", node(FileKind::Regular, 0o2755));
+        let Ok(OpReply::Created { leased, .. }) = as_user(&squashed, 0, own, None).await else {
+            panic!()
+        };
+        assert_eq!((leased.attr.gid, leased.attr.mode), (NOBODY, 0o2755));
+    });
+}
+
+#[test]
+fn squashed_node_sets_the_times_of_others_files_to_now_only() {
+    run(|bed| async move {
+        let (plain, squashed) = clients(&bed).await;
+        let file = Op::Create {
+            dir: ROOT,
+            name: name("f"),
+            node: NewNode::plain(FileKind::Regular, 0o666, 0),
+            want: Rights::empty(),
+        };
+        let Ok(OpReply::Created { leased, .. }) = as_user(&plain, 1000, file, None).await else {
+            panic!()
+        };
+        let ino = leased.attr.ino;
+        let at = Some(SetTime::At { time: Timestamp { seconds: 5, nanos: 0 } });
+        let chosen = SetAttr { mtime: at, judged_by: 1000, ..no_change() };
+        let refused = as_user(&squashed, 0, Op::SetAttr { ino, set: chosen }, None).await;
+        assert_eq!(refused.unwrap_err(), Fault::NotPermitted);
+        let now = SetAttr { mtime: Some(SetTime::Now {}), judged_by: 1000, ..no_change() };
+        as_user(&squashed, 0, Op::SetAttr { ino, set: now }, None).await.unwrap();
     });
 }
