@@ -236,15 +236,15 @@ impl Allowed {
         self.entries().any(may)
     }
 
-    /// `text` with `entry` as a line at its end. A line with the same key that is revoked goes.
+    /// `text` with `entry` as a line at its end. A line with the same key goes, whatever it says.
     ///
     /// # Errors
-    /// `text` is no list, or would be none: the key is there already, or the node has another role.
+    /// `text` is no list, or would be none: another key of the node has another role or squash.
     pub fn with(text: &str, entry: &Entry) -> Result<String, AllowedError> {
         Allowed::parse(text)?;
         let is_old = |line: &&str| {
             let old = words(line).and_then(|words| Entry::read(words).ok());
-            old.is_some_and(|old| old.revoked && old.key == entry.key)
+            old.is_some_and(|old| old.key == entry.key)
         };
         let mut new = String::new();
         for line in text.lines().filter(|line| !is_old(line)) {
@@ -357,12 +357,20 @@ mod tests {
     }
 
     #[test]
+    fn allowing_a_key_again_replaces_its_name_role_and_squash() {
+        let text = Allowed::with("# hosts\n", &entry(1, "a", Role::Client)).unwrap();
+        let again = Entry { squash: Squash::Root, ..entry(1, "b", Role::Administrator) };
+        let text = Allowed::with(&text, &again).unwrap();
+        assert_eq!(text, format!("# hosts\n{} b administrator squash=root\n", key(1)));
+        let text = Allowed::with(&text, &entry(2, "b", Role::Client)).unwrap_err();
+        assert!(text.text.contains("another role"), "{text}");
+    }
+
+    #[test]
     fn keys_are_allowed_and_revoked_and_comments_stay() {
         let text = Allowed::with("# hosts\n", &entry(1, "a", Role::Client)).unwrap();
         let text = Allowed::with(&text, &entry(2, "a", Role::Client)).unwrap();
         let text = text.replace("client\n", "client # rack\n");
-        let again = Allowed::with(&text, &entry(2, "a", Role::Client)).unwrap_err();
-        assert!(again.text.contains("twice"), "{again}");
         let (text, count) = Allowed::without(&text, |entry| entry.key == key(1)).unwrap();
         assert_eq!(count, 1);
         let expected =
