@@ -188,6 +188,8 @@ impl std::error::Error for AllowedError {}
 pub struct Allowed {
     entries: Vec<Rc<Entry>>,
     by_key: BTreeMap<PublicKey, usize>,
+    /// The nodes with keys that are not revoked, and the rights of each.
+    by_node: BTreeMap<String, (Role, Squash)>,
 }
 
 impl Allowed {
@@ -197,7 +199,6 @@ impl Allowed {
     /// The first line that is wrong.
     pub fn parse(text: &str) -> Result<Allowed, AllowedError> {
         let mut allowed = Allowed::default();
-        let mut of_node: BTreeMap<String, (Role, Squash)> = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let wrong = |text: String| AllowedError { line: index + 1, text };
             let Some(words) = words(line) else { continue };
@@ -209,6 +210,7 @@ impl Allowed {
                 return Err(wrong(format!("the key of `{}` is in the list twice", entry.name)));
             }
             let rights = (entry.role, entry.squash);
+            let of_node = &mut allowed.by_node;
             if !entry.revoked && *of_node.entry(entry.name.clone()).or_insert(rights) != rights {
                 return Err(wrong(format!(
                     "another key of `{}` has another role or squash: a node has one",
@@ -232,8 +234,7 @@ impl Allowed {
 
     /// Has a node a key that is not revoked, and mounts?
     pub fn may_mount(&self, name: &str) -> bool {
-        let may = |entry: &Entry| entry.name == name && !entry.revoked && entry.role.may_mount();
-        self.entries().any(may)
+        self.by_node.get(name).is_some_and(|(role, _)| role.may_mount())
     }
 
     /// `text` with `entry` as a line at its end. A line with the same key goes, whatever it says.
