@@ -309,3 +309,24 @@ fn recorded_sessions_and_garbage_are_refused_and_named_at_a_bounded_rate() {
         assert!(log.iter().any(|line| line.contains("more connections were refused")), "{log:?}");
     });
 }
+
+#[test]
+fn refusal_by_one_address_ends_no_session_that_another_one_lets_in() {
+    run(8, |bed| async move {
+        let (controls, _server, _) = start(&bed, Mode::Encrypted, &[entry(1, "alpha")]);
+        let other = Controls::new("b", 0);
+        *other.keys.borrow_mut() = Some(Ring::new(&[]).keys(Mode::Encrypted));
+        let addresses = vec![other.address(), controls.address()];
+        let config = Config { addresses, ..client(&bed, &controls, Mode::Encrypted, 1, 200) };
+        let session = bed.try_open(config).await.unwrap();
+        add(&session, 0).await.unwrap();
+        other.start(&bed.world);
+        bed.world.cut("client", "a");
+        for number in 1..10 {
+            add(&session, number).await.unwrap();
+        }
+        session.sync().await.unwrap();
+        assert_eq!(controls.numbers(), (0..10).collect::<Vec<_>>());
+        assert!(bed.has_logged(&["not in the server's list"]), "{:?}", bed.log.borrow());
+    });
+}
