@@ -188,6 +188,8 @@ impl std::error::Error for AllowedError {}
 pub struct Allowed {
     entries: Vec<Rc<Entry>>,
     by_key: BTreeMap<PublicKey, usize>,
+    /// The nodes with keys that are not revoked, and the rights of each.
+    by_node: BTreeMap<String, (Role, Squash)>,
 }
 
 impl Allowed {
@@ -197,7 +199,6 @@ impl Allowed {
     /// The first line that is wrong.
     pub fn parse(text: &str) -> Result<Allowed, AllowedError> {
         let mut allowed = Allowed::default();
-        let mut of_node: BTreeMap<String, (Role, Squash)> = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let wrong = |text: String| AllowedError { line: index + 1, text };
             let Some(words) = words(line) else { continue };
@@ -209,6 +210,7 @@ impl Allowed {
                 return Err(wrong(format!("the key of `{}` is in the list twice", entry.name)));
             }
             let rights = (entry.role, entry.squash);
+            let of_node = &mut allowed.by_node;
             if !entry.revoked && *of_node.entry(entry.name.clone()).or_insert(rights) != rights {
                 return Err(wrong(format!(
                     "another key of `{}` has another role or squash: a node has one",
@@ -232,19 +234,18 @@ impl Allowed {
 
     /// Has a node a key that is not revoked, and mounts?
     pub fn may_mount(&self, name: &str) -> bool {
-        let may = |entry: &Entry| entry.name == name && !entry.revoked && entry.role.may_mount();
-        self.entries().any(may)
+        self.by_node.get(name).is_some_and(|(role, _)| role.may_mount())
     }
 
-    /// `text` with `entry` as a line at its end. A line with the same key that is revoked goes.
+    /// `text` with `entry` as a line at its end. A line with the same key goes, whatever it says.
     ///
     /// # Errors
-    /// `text` is no list, or would be none: the key is there already, or the node has another role.
+    /// `text` is no list, or would be none: another key of the node has another role or squash.
     pub fn with(text: &str, entry: &Entry) -> Result<String, AllowedError> {
         Allowed::parse(text)?;
         let is_old = |line: &&str| {
             let old = words(line).and_then(|words| Entry::read(words).ok());
-            old.is_some_and(|old| old.revoked && old.key == entry.key)
+            old.is_some_and(|old| old.key == entry.key)
         };
         let mut new = String::new();
         for line in text.lines().filter(|line| !is_old(line)) {
@@ -357,12 +358,20 @@ mod tests {
     }
 
     #[test]
+    fn allowing_a_key_again_replaces_its_name_role_and_squash() {
+        let text = Allowed::with("# hosts\n", &entry(1, "a", Role::Client)).unwrap();
+        let again = Entry { squash: Squash::Root, ..entry(1, "b", Role::Administrator) };
+        let text = Allowed::with(&text, &again).unwrap();
+        assert_eq!(text, format!("# hosts\n{} b administrator squash=root\n", key(1)));
+        let text = Allowed::with(&text, &entry(2, "b", Role::Client)).unwrap_err();
+        assert!(text.text.contains("another role"), "{text}");
+    }
+
+    #[test]
     fn keys_are_allowed_and_revoked_and_comments_stay() {
         let text = Allowed::with("# hosts\n", &entry(1, "a", Role::Client)).unwrap();
         let text = Allowed::with(&text, &entry(2, "a", Role::Client)).unwrap();
         let text = text.replace("client\n", "client # rack\n");
-        let again = Allowed::with(&text, &entry(2, "a", Role::Client)).unwrap_err();
-        assert!(again.text.contains("twice"), "{again}");
         let (text, count) = Allowed::without(&text, |entry| entry.key == key(1)).unwrap();
         assert_eq!(count, 1);
         let expected =

@@ -7,7 +7,7 @@
 //! - changed files are read again without a restart: the server looks at each of its rounds and at
 //!   each handshake, a client at each connection.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use channel::{Allowed, Mode, PublicKey, SecretKey, SecretKeys};
 use serde::{Deserialize, Serialize};
 use session::client::{ClientKeys, ReadClientKeys};
-use session::server::{KeyRing, ServerKeys};
+use session::server::{KeyFiles, ServerKeys};
 
 use crate::config::{ClientView, Cluster};
 use crate::exit::Failure;
@@ -83,13 +83,20 @@ pub fn of_server(cluster: &Cluster) -> Result<Option<ServerKeys>, Failure> {
     }
     let (key, allowed) = (cluster.key.clone(), cluster.allowed.clone());
     let last: RefCell<Option<[Stamp; 2]>> = RefCell::default();
+    let had_list = Cell::new(false);
     let read = move || {
         let stamps = [stamp(&key), stamp(&allowed)];
         if last.borrow_mut().replace(stamps) == Some(stamps) {
             return None;
         }
-        let secrets = read_secrets(&key);
-        Some(secrets.and_then(|secrets| Ok(KeyRing { secrets, allowed: read_allowed(&allowed)? })))
+        let list = match read_list(&allowed) {
+            Ok(None) if had_list.get() => {
+                Err(format!("{}: the list of allowed keys is missing", allowed.display()))
+            }
+            read => read.and_then(|text| parse_list(&allowed, &text.unwrap_or_default())),
+        };
+        had_list.set(had_list.get() || list.is_ok() && stamps[1].is_some());
+        Some(KeyFiles { secrets: read_secrets(&key), allowed: list })
     };
     Ok(Some(ServerKeys { least, read: Rc::new(read) }))
 }
@@ -134,15 +141,18 @@ pub fn read_secrets(path: &Path) -> Result<SecretKeys, String> {
 
 /// Reads a list of allowed keys; a missing one allows none.
 pub fn read_allowed(path: &Path) -> Result<Allowed, String> {
-    let text = read_list(path)?;
-    Allowed::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    parse_list(path, &read_list(path)?.unwrap_or_default())
 }
 
-/// The text of a list; empty if it is missing.
-pub fn read_list(path: &Path) -> Result<String, String> {
-    match path.exists() {
-        true => read_text(path, LIST_MAX),
-        false => Ok(String::new()),
+fn parse_list(path: &Path, text: &str) -> Result<Allowed, String> {
+    Allowed::parse(text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The text of a list; `None`: it is missing.
+pub fn read_list(path: &Path) -> Result<Option<String>, String> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        _ => read_text(path, LIST_MAX).map(Some),
     }
 }
 
@@ -169,14 +179,24 @@ pub fn make(path: &Path, add: bool) -> Result<PublicKey, String> {
     Ok(key.public())
 }
 
-/// Replaces a file as a whole, also if the host fails meanwhile.
+/// Replaces a file as a whole, also if the host fails meanwhile. It keeps its owner and its mode;
+/// `mode`: that of a new one.
 pub fn replace(path: &Path, text: &str, mode: u32) -> Result<(), String> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}", std::process::id()));
     let new = path.with_file_name(name);
     let wrong = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let old = std::fs::metadata(path).ok();
     let mut options = std::fs::OpenOptions::new();
-    let written = options.write(true).create_new(true).mode(mode).open(&new).and_then(|mut out| {
+    options.write(true).create_new(true).mode(if old.is_some() { 0o600 } else { mode });
+    let written = options.open(&new).and_then(|mut out| {
+        if let Some(old) = &old {
+            let now = out.metadata()?;
+            if (now.uid(), now.gid()) != (old.uid(), old.gid()) {
+                std::os::unix::fs::fchown(&out, Some(old.uid()), Some(old.gid()))?;
+            }
+            out.set_permissions(old.permissions())?;
+        }
         out.write_all(text.as_bytes())?;
         out.sync_all()
     });
@@ -203,5 +223,39 @@ pub fn parse_security(text: &str) -> Result<Option<Mode>, String> {
             "`{text}`: write \"encrypted\", \"greeting\" (keys are proved, frames are clear) or \
              \"none\" (no keys: who reaches the server has everything)"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("redbud-keys-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn replaced_file_keeps_its_mode() {
+        let dir = dir("mode");
+        let file = dir.join("list");
+        replace(&file, "a", 0o644).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640))
+            .unwrap();
+        replace(&file, "b", 0o644).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "b");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn missing_list_is_told_from_one_that_cannot_be_read() {
+        let dir = dir("missing");
+        assert_eq!(read_list(&dir.join("none")), Ok(None));
+        let link = dir.join("link");
+        std::os::unix::fs::symlink(dir.join("none"), &link).unwrap();
+        assert!(read_list(&link).is_err(), "what it should be is gone");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

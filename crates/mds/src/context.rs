@@ -98,6 +98,8 @@ pub struct OpContext<'a> {
     pub replayed: Option<&'a OpReply>,
     /// It is a replay, and waits for nobody: clients that conflicted then have given way then.
     pub replay: bool,
+    /// It comes from a node whose callers are squashed, and which is not believed to check them.
+    pub squashed: bool,
     /// What the request has waited for.
     pub waited: &'a Waited,
     /// What the operation decides.

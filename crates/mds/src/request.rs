@@ -148,6 +148,10 @@ impl Execution {
     /// Looks up whether the request was executed before the server restarted. True: it is a replay
     /// whose changes have all survived.
     async fn look_up_kept(&mut self, fresh: bool) -> Result<bool, Fault> {
+        let replays = self.request.replay.is_some();
+        if replays && self.session.state() != SessionState::Recovering {
+            return Err(Fault::Protocol);
+        }
         // A renewal is a probe: it waits for nothing, so not for the store either.
         let is_probe = self.request.ops.iter().all(|op| matches!(op, Op::Renew {}));
         if !fresh || !self.session.known || is_probe {
@@ -160,7 +164,6 @@ impl Execution {
         if let Some((_, bytes)) = found.filter(|(seq, _)| *seq == self.request.seq) {
             self.kept = kept_results::decode(&bytes).map_err(|_| Fault::Corrupt)?;
         }
-        let replays = self.request.replay.is_some();
         let sending = if replays { Sending::Replayed } else { Sending::Sent };
         let kept = KeptResults::of(self.request.seq, kept, || self.is_replay_done());
         match replay::decide(sending, kept) {
@@ -244,11 +247,10 @@ impl Execution {
         let before = self.transno;
         let result = match ops::cost(&op) {
             Some(cost) => {
-                // The server checks the callers of a squashed node itself.
-                let nth = (index, self.session.squash() != Squash::Off);
-                let mut run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
+                let mut run =
+                    self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 if self.waited_for_room(&run).await {
-                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, nth, &op)).await;
+                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
             }
@@ -391,7 +393,7 @@ impl Execution {
             Some(Outcome::Edits(done)) => *done as usize,
             Some(_) => {
                 return self
-                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, (index, false), op))
+                    .attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op))
                     .await;
             }
             None => 0,
@@ -433,7 +435,7 @@ impl Execution {
             let kept = self.kept_outcome(index).is_some();
             let granted = self.attempt(Cost::SMALL, index, |cx, txn| {
                 if kept {
-                    return run_op(cx, txn, (index, false), op);
+                    return run_op(cx, txn, index, op);
                 }
                 space::grant(cx, txn, &wanted, most)
             });
@@ -556,6 +558,7 @@ impl Execution {
                     kept: &self.kept,
                     replayed,
                     replay: replay.is_some(),
+                    squashed: self.session.squash() != Squash::Off,
                     waited: &waited,
                     effects: Effects::default(),
                 };
@@ -737,17 +740,13 @@ impl Execution {
 }
 
 /// Executes an operation, or rebuilds the reply of one that was executed before a restart.
-fn run_op(
-    cx: &mut OpContext<'_>,
-    txn: &mut Txn<'_>,
-    (nth, squashed): (usize, bool),
-    op: &Op,
-) -> Result<OpReply, Stop> {
+fn run_op(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, nth: usize, op: &Op) -> Result<OpReply, Stop> {
     let kept = cx.kept.iter().find(|(at, _)| usize::from(*at) == nth);
     match kept {
         Some((_, outcome)) => repeat::reply(op, outcome, cx, txn),
         None => {
-            if squashed {
+            // The server checks the callers of a squashed node itself.
+            if cx.squashed {
                 permission::check(op, cx, txn)?;
             }
             ops::execute(op, cx, txn)

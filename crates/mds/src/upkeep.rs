@@ -42,12 +42,20 @@ pub async fn run(server: Rc<Server>) {
     }
 }
 
-/// Cuts off the nodes that the list of allowed keys no longer has, if it changed since `seen`.
+/// Cuts off the nodes whose keys the list revokes, if it changed since `seen`. Clients whose keys are
+/// not in it any more stay: a list that is lost, or half written, must not end the sessions of all.
 async fn enforce_keys(server: &Server, seen: &mut u64) {
     match server.door.refresh() {
         Ok(changes) if changes == *seen => return,
         Ok(changes) => *seen = changes,
         Err(text) => return server.runtime.log(&text),
+    }
+    let absent = server.sessions.all().iter().filter(|it| !server.door.lists(&it.who())).count();
+    if absent > 0 {
+        server.runtime.log(&format!(
+            "the keys of {absent} clients are no longer in the list of allowed keys: they stay \
+             until their connections end; `redbud key revoke` cuts them off"
+        ));
     }
     // A node with another key, or with other rights than before, comes again.
     server.sessions.close_if(|connection| !server.door.admits(connection.who()));

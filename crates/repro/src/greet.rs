@@ -29,7 +29,7 @@ use proto::mds::{
 use serde::Serialize;
 use session::Link;
 use session::client::{ClientKeys, secure};
-use session::server::{KeyRing, ServerKeys};
+use session::server::{KeyFiles, ServerKeys};
 use types::limits::RESERVED_SLOTS;
 use types::{ClientId, Duration, FileKind, Ino, Rights, Transno};
 
@@ -470,8 +470,8 @@ fn server_keys() -> ServerKeys {
         let [server, client] = secrets();
         let (key, name, role) = (client.public(), "client".to_owned(), Role::Client);
         let line = Entry { key, name, role, squash: Squash::Off, revoked: false }.to_string();
-        let allowed = Allowed::parse(&line).map_err(|error| error.to_string())?;
-        Ok(KeyRing { secrets: SecretKeys::only(server), allowed })
+        let allowed = Allowed::parse(&line).map_err(|error| error.to_string());
+        KeyFiles { secrets: Ok(SecretKeys::only(server)), allowed }
     };
     let read = move || (!read.replace(true)).then(ring);
     ServerKeys { least: Mode::Encrypted, read: Rc::new(read) }

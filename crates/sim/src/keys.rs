@@ -10,7 +10,7 @@ use std::rc::Rc;
 use channel::{Allowed, Entry, Mode, PublicKey, Role, SecretKey, SecretKeys, Squash};
 use env::sim::SimRng;
 use session::client::{ClientKeys, ReadClientKeys};
-use session::server::{KeyRing, ServerKeys};
+use session::server::{KeyFiles, ServerKeys};
 
 /// Separates the keys' random numbers from others.
 const KEYS: u64 = 0x6b65_7973_0000_0000;
@@ -61,9 +61,8 @@ impl Keys {
         let read = move || {
             let changed = std::mem::take(&mut shared.nodes.borrow_mut().1);
             changed.then(|| {
-                let secrets = SecretKeys::only(shared.server.clone());
-                let allowed = allowed(&shared.nodes.borrow().0)?;
-                Ok(KeyRing { secrets, allowed })
+                let secrets = Ok(SecretKeys::only(shared.server.clone()));
+                KeyFiles { secrets, allowed: allowed(&shared.nodes.borrow().0) }
             })
         };
         ServerKeys { least: self.0.mode, read: Rc::new(read) }

@@ -83,7 +83,7 @@ fn edit<T>(
             Err(LockError::Io(error)) => return Err(wrong(error.to_string())),
         }
     };
-    let old = keys::read_list(list).map_err(failed)?;
+    let old = keys::read_list(list).map_err(failed)?.unwrap_or_default();
     let (new, value) = change(&old).map_err(|error| wrong(error.to_string()))?;
     keys::replace(list, &new, 0o644).map_err(failed)?;
     drop(held);

@@ -5,6 +5,7 @@ use proto::mds::{OpReply, SetAttr, SetTime};
 use types::{Attr, Bug, Fault, FileKind, Ino, Rights, Timestamp, planted};
 
 use super::acl::{self, Acl};
+use super::permission;
 use crate::context::OpContext;
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
@@ -34,6 +35,9 @@ pub fn set_attr(
     attr.uid = set.uid.unwrap_or(attr.uid);
     let gid = set.gid.filter(|_| set.uid.is_none() || !planted(Bug::GroupKept));
     attr.gid = gid.unwrap_or(attr.gid);
+    if set.mode.is_some() {
+        attr.mode = permission::mode_of(cx, attr.mode, attr.gid);
+    }
     let time = |set: &Option<SetTime>, old: Timestamp| match set {
         None => old,
         Some(SetTime::Now {}) => cx.now,

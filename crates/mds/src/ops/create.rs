@@ -6,6 +6,7 @@ use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
 use super::acl::{self, Acl};
+use super::permission;
 use crate::context::OpContext;
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
@@ -185,10 +186,15 @@ impl Inherited {
     }
 
     fn inode<'a>(&self, cx: &OpContext<'_>, node: &'a NewNode) -> NewInode<'a> {
+        // A new directory has it from its parent, whoever makes it.
+        let mode = match node.kind {
+            FileKind::Directory => self.mode,
+            _ => permission::mode_of(cx, self.mode, self.gid),
+        };
         let device = matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice);
         NewInode {
             kind: node.kind,
-            mode: self.mode,
+            mode,
             uid: cx.principal.uid,
             gid: self.gid,
             rdev: if device { node.rdev } else { 0 },

@@ -9,11 +9,11 @@
 //! Invariants:
 //! - the checks change nothing, and come before anything that an operation does;
 //! - what a client does by itself (commits, returns) has no caller and is not checked;
-//! - a replay is not checked: it was when it was first executed.
+//! - a replay is checked as any request: only the client says that it was executed before.
 
 use mfs::{Stop, Txn};
-use proto::mds::{Op, SetAttr};
-use types::{Attr, Fault, Ino, Name};
+use proto::mds::{NewNode, Op, OpReply, SetAttr, SetTime};
+use types::{Attr, Fault, FileKind, Ino, Name};
 
 use super::acl::{self, Acl};
 use crate::context::OpContext;
@@ -23,17 +23,17 @@ const WRITE: u16 = 2;
 const ENTER: u16 = 1;
 /// Only the owners of a file and of its directory remove or rename it (the sticky bit).
 const S_ISVTX: u16 = 0o1000;
+const S_ISGID: u16 = 0o2000;
 
 /// May the caller do `op`?
 ///
 /// # Errors
 /// `AccessDenied`, `NotPermitted`; `Stale` and others as the operation itself.
 pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), Stop> {
-    if cx.replay {
-        return Ok(());
-    }
     match op {
-        Op::Create { dir, .. } | Op::CreateTmpfile { dir, .. } => change(cx, txn, *dir).map(drop),
+        Op::Create { dir, node, .. } | Op::CreateTmpfile { dir, node, .. } => {
+            create(cx, txn, *dir, node)
+        }
         Op::Link { ino, dir, .. } => {
             // As with fs.protected_hardlinks: others' files get no name that they do not want.
             let attr = cx.attr(txn, *ino)?;
@@ -61,6 +61,28 @@ fn change(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino) -> Result<Attr, S
     Ok(attr)
 }
 
+/// May the caller create an inode in a directory? A replay says what group the inode had.
+fn create(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino, node: &NewNode) -> Result<(), Stop> {
+    let dir = change(cx, txn, dir)?;
+    let is_device = match node.kind {
+        FileKind::BlockDevice => true,
+        // Any user makes whiteouts.
+        FileKind::CharDevice => node.rdev != 0,
+        _ => false,
+    };
+    if is_device {
+        return Err(Fault::NotPermitted.into());
+    }
+    match cx.replayed {
+        Some(OpReply::Created { leased, .. })
+            if leased.attr.gid != dir.gid && !is_in(cx, leased.attr.gid) =>
+        {
+            Err(Fault::NotPermitted.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// May the caller take a name away, if it is there?
 fn remove(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino, name: &Name) -> Result<(), Stop> {
     let dir_attr = change(cx, txn, dir)?;
@@ -86,10 +108,12 @@ fn set_attr(
     }
     let explicit = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let times = set.atime.is_some() || set.mtime.is_some();
+    let both = [&set.atime, &set.mtime];
+    let chosen = both.iter().any(|time| matches!(time, Some(SetTime::At { .. })));
     match explicit || times {
         true if attr.uid == cx.principal.uid => Ok(()),
         // Who may write may set the times to now.
-        true if !explicit => permits(cx, txn, &attr, WRITE),
+        true if !explicit && !chosen => permits(cx, txn, &attr, WRITE),
         true => Err(Fault::NotPermitted.into()),
         false => Ok(()),
     }
@@ -115,6 +139,15 @@ fn owner(cx: &OpContext<'_>, attr: &Attr) -> Result<(), Stop> {
 
 fn is_in(cx: &OpContext<'_>, group: u32) -> bool {
     cx.principal.gid == group || cx.principal.groups.contains(&group)
+}
+
+/// The mode of an inode of `group` that the caller sets `mode` of: without set-gid, if the caller is
+/// of a squashed node and not in the group.
+pub fn mode_of(cx: &OpContext<'_>, mode: u16, group: u32) -> u16 {
+    match cx.squashed && !is_in(cx, group) {
+        true => mode & !S_ISGID,
+        false => mode,
+    }
 }
 
 /// Do mode and ACL of an inode give the caller these bits?

@@ -8,6 +8,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::acl::{self, Acl};
 use super::attr::{need_attributes, store_attr};
+use super::permission;
 use crate::context::OpContext;
 use crate::uncommitted::MetaItem;
 
@@ -93,6 +94,9 @@ pub fn set(
     cx.ready()?;
     let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
     let keep = if is_acl { set_acl(&mut attr, name, change)? } else { true };
+    if name == acl::ACCESS {
+        attr.mode = permission::mode_of(cx, attr.mode, attr.gid);
+    }
     if keep {
         check_total(txn, &attr, name, change.value.len())?;
         txn.names().set_xattr(ino, name, change.value)?;

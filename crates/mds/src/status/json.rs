@@ -80,6 +80,7 @@ impl Status {
     fn add_door(&self, out: &mut Json) {
         let door = &self.door;
         out.text("security", &self.security);
+        out.text("keys_problem", &self.keys_problem);
         out.key("door");
         out.open('{');
         for (name, count) in [

@@ -144,6 +144,8 @@ pub struct Status {
     /// What clients have to prove: "encrypted", "greeting" (frames are clear behind the handshake,
     /// so an active attacker may change them) or "none".
     pub security: String,
+    /// Why the files of keys are not in force as they are; empty: they are.
+    pub keys_problem: String,
     /// What has happened at the door.
     pub door: DoorCounts,
     /// Clients: all for an administrator, else those of the asking node.
@@ -190,6 +192,7 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         index_searches: usage.index.searches,
         index_nodes: usage.index.nodes,
         security: server.door.least().map_or_else(|| "none".into(), |mode| mode.to_string()),
+        keys_problem: server.door.problem().unwrap_or_default(),
         door: server.door.counts(),
         clients,
         pags,

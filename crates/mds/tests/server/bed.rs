@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 
+use channel::{Initiator, Mode, PublicKey, SecretKey};
 use env::sim::SimWorld;
 use env::sync::{Notify, OneSender, oneshot};
 use env::{DiskOptions, Env, Stream};
@@ -14,6 +15,7 @@ use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
 use redbud_mds::fence::Fence;
 use redbud_mds::{Config, Mds};
+use session::server::ServerKeys;
 use types::*;
 
 pub const ADDRESS: &str = "mds:1";
@@ -30,6 +32,7 @@ pub struct Bed {
     leases_max: Rc<Cell<usize>>,
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
+    keys: Rc<RefCell<Option<ServerKeys>>>,
 }
 
 /// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the
@@ -83,8 +86,8 @@ pub fn with_features<F: Future<Output = ()>>(
         drop(disk);
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
-        let (fences, world) = (Rc::default(), inner);
-        let bed = Bed { world, env, log, meta, error, leases_max, scrub_interval, fences };
+        let (fences, keys, world) = (Rc::default(), Rc::default(), inner);
+        let bed = Bed { world, env, log, meta, error, leases_max, scrub_interval, fences, keys };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -108,7 +111,7 @@ impl Bed {
     /// As [`Bed::start`]; `Err`: it refuses to start.
     pub async fn try_start(&self) -> Result<(), String> {
         let env = self.world.node("mds");
-        let fences = self.fences.borrow().clone();
+        let (fences, keys) = (self.fences.borrow().clone(), self.keys.borrow().clone());
         let (log, error) = (self.log.clone(), self.error.clone());
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
@@ -125,6 +128,7 @@ impl Bed {
             config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
             config.fences = fences;
+            config.keys = keys;
             let mds = match Mds::start(env.clone(), mfs, config).await {
                 Ok(mds) => mds,
                 Err(error) => return send.send(Err(error.to_string())),
@@ -138,6 +142,12 @@ impl Bed {
     /// Restarts the server with these fences.
     pub async fn fence_by(&self, fences: Vec<Rc<dyn Fence>>) {
         *self.fences.borrow_mut() = fences;
+        self.restart().await;
+    }
+
+    /// Restarts the server with these keys.
+    pub async fn ask_for(&self, keys: ServerKeys) {
+        *self.keys.borrow_mut() = Some(keys);
         self.restart().await;
     }
 
@@ -211,6 +221,8 @@ struct ClientState {
     /// The client reads nothing from its connection any more.
     reads_nothing: Cell<bool>,
     connections: Cell<u64>,
+    /// Its key, and the server's.
+    keys: RefCell<Option<(SecretKey, PublicKey)>>,
 }
 
 #[derive(Clone)]
@@ -251,6 +263,27 @@ impl Client {
 
     pub fn id(&self) -> ClientId {
         self.state.id.get()
+    }
+
+    /// The client proves its key, the first of these, to a server with the other one.
+    pub fn prove(&self, own: SecretKey, server: PublicKey) {
+        *self.state.keys.borrow_mut() = Some((own, server));
+    }
+
+    async fn shake_hands(&self, stream: &Stream) -> Option<()> {
+        let Some((own, server)) = self.state.keys.borrow().clone() else { return Some(()) };
+        let (mut out, mut last, mut answer) = (Vec::new(), Vec::new(), Vec::new());
+        let random = self.env.random_bytes();
+        let mut begun = Initiator::begin(Mode::Greeting, (&own, &server), random, &mut out).ok()?;
+        stream.write_all(out).await.0.ok()?;
+        loop {
+            let (read, more) = stream.read(answer, 100).await;
+            answer = more;
+            read.ok().filter(|read| *read > 0)?;
+            if begun.receive(&mut answer, &mut last).ok()?.is_some() {
+                return stream.write_all(last).await.0.ok();
+            }
+        }
     }
 
     /// The client does not answer recalls by itself any more.
@@ -317,6 +350,7 @@ impl Client {
     /// As [`Client::try_connect`], with this hello.
     pub async fn greet(&self, hello: Hello) -> Option<Result<Welcome, Refused>> {
         let stream = self.env.connect(ADDRESS).await.ok()?;
+        self.shake_hands(&stream).await?;
         let mut bytes = Vec::new();
         encode(&Message::Hello { hello }, &mut bytes);
         stream.write_all(bytes).await.0.ok()?;

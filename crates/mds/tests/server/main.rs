@@ -15,3 +15,4 @@ mod recovery;
 mod restarts;
 mod scrub;
 mod space;
+mod squash;

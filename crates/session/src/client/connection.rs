@@ -369,6 +369,7 @@ impl<P: Peer> Session<P> {
         let mut pause = PAUSE;
         let mut logged = false;
         loop {
+            let mut key_refused = false;
             for address in &self.config.addresses {
                 if self.is_closed() {
                     return None;
@@ -395,12 +396,14 @@ impl<P: Peer> Session<P> {
                         if !std::mem::replace(&mut logged, true) {
                             self.log(&failure.text());
                         }
-                        if failure.is_of_key() {
-                            self.refused();
-                        }
+                        key_refused |= failure.is_of_key();
                     }
                     Err(_) => {}
                 }
+            }
+            // One address may lead to a server whose list is old: another one let nobody in either.
+            if key_refused {
+                self.refused();
             }
             // Clients that lost the server at one moment must not all reconnect at one moment.
             let half = pause / 2;

@@ -13,7 +13,10 @@
 //! - strangers cost little: a connection holds a socket and less than two handshake messages, for
 //!   [`HANDSHAKE_TIMEOUT`] at most. Of more than [`HALF_OPEN_MAX`] the oldest is closed;
 //! - every refusal is counted, and named in the log at a bounded rate;
-//! - the list is read again when it has changed. One that is wrong changes nothing.
+//! - the list is read again when it has changed. One that is wrong changes nothing, and neither the
+//!   list nor the server's own keys depend on whether the others can be read;
+//! - a connection that is there loses its rights by what the list says of its key, never because the
+//!   key is no longer in it: a list may be lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -97,6 +100,20 @@ impl fmt::Display for Who {
     }
 }
 
+/// What a server's files of keys hold, each if it can be read.
+pub struct KeyFiles {
+    /// Its own keys.
+    pub secrets: Result<SecretKeys, String>,
+    /// Those of others.
+    pub allowed: Result<Allowed, String>,
+}
+
+impl From<KeyRing> for KeyFiles {
+    fn from(ring: KeyRing) -> KeyFiles {
+        KeyFiles { secrets: Ok(ring.secrets), allowed: Ok(ring.allowed) }
+    }
+}
+
 /// The server's keys, and the keys that it allows.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
@@ -112,7 +129,7 @@ pub struct ServerKeys {
     /// The least that a client has to ask for.
     pub least: Mode,
     /// Reads the keys; `None`: they have not changed since the last call. Called often.
-    pub read: Rc<dyn Fn() -> Option<Result<KeyRing, String>>>,
+    pub read: Rc<dyn Fn() -> Option<KeyFiles>>,
 }
 
 /// What has happened at the door since the server's start, and what happens now.
@@ -154,6 +171,8 @@ pub struct Door {
     ring: RefCell<Option<Rc<KeyRing>>>,
     /// How often the keys have changed.
     changes: Cell<u64>,
+    /// Why files of keys are not in force as they are.
+    problem: RefCell<Option<String>>,
     /// Connections whose handshake is in progress, by their number: the oldest first.
     half_open: RefCell<BTreeMap<u64, Stream>>,
     last_number: Cell<u64>,
@@ -201,6 +220,7 @@ impl Door {
             keys,
             ring: RefCell::default(),
             changes: Cell::new(0),
+            problem: RefCell::default(),
             half_open: RefCell::default(),
             last_number: Cell::new(0),
             counts: Cell::default(),
@@ -221,28 +241,58 @@ impl Door {
 
     /// Reads the keys again if they have changed. Yields how often they have.
     ///
+    /// A file that cannot be read changes nothing, and is named in the log.
+    ///
     /// # Errors
-    /// They cannot be read; those of before stay in force.
+    /// They cannot be read, and were not before.
     pub fn refresh(&self) -> Result<u64, String> {
         self.end_window();
-        if let Some(ring) = self.keys.as_ref().and_then(|keys| (keys.read)()) {
-            *self.ring.borrow_mut() = Some(Rc::new(ring?));
-            self.changes.set(self.changes.get() + 1);
+        let Some(files) = self.keys.as_ref().and_then(|keys| (keys.read)()) else {
+            return Ok(self.changes.get());
+        };
+        let (old, mut problems) = (self.ring.borrow().clone(), Vec::new());
+        let secrets = files.secrets.map_err(|text| problems.push(text)).ok();
+        let allowed = files.allowed.map_err(|text| problems.push(text)).ok();
+        let problem = (!problems.is_empty()).then(|| problems.join("; "));
+        let secrets = secrets.or_else(|| old.as_ref().map(|old| old.secrets.clone()));
+        let allowed = allowed.or_else(|| old.as_ref().map(|old| old.allowed.clone()));
+        let (Some(secrets), Some(allowed)) = (secrets, allowed) else {
+            return Err(problem.unwrap_or_default());
+        };
+        if let Some(text) = &problem {
+            (self.log)(&format!("{text}; what was read of it before stays in force"));
         }
+        *self.problem.borrow_mut() = problem;
+        *self.ring.borrow_mut() = Some(Rc::new(KeyRing { secrets, allowed }));
+        self.changes.set(self.changes.get() + 1);
         Ok(self.changes.get())
     }
 
-    /// Is `who` still let in, as what it came?
+    /// Why files of keys are not in force as they are; `None`: they are.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.borrow().clone()
+    }
+
+    /// Does the list say nothing else of `who` than when it came?
     pub fn admits(&self, who: &Who) -> bool {
         let Who::Node(entry) = who else { return true };
         let ring = self.ring.borrow();
-        ring.as_ref().and_then(|ring| ring.allowed.find(&entry.key)) == Some(entry)
+        let now = ring.as_ref().and_then(|ring| ring.allowed.find(&entry.key));
+        now.is_none_or(|now| now == entry)
     }
 
-    /// May `who` mount by any of its keys?
+    /// May `who` mount by any of its keys, or is its key not in the list?
     pub fn admits_node(&self, who: &Who) -> bool {
         let Who::Node(entry) = who else { return true };
-        self.ring.borrow().as_ref().is_some_and(|ring| ring.allowed.may_mount(&entry.name))
+        let may = |ring: &Rc<KeyRing>| ring.allowed.may_mount(&entry.name);
+        !self.lists(who) || self.ring.borrow().as_ref().is_some_and(may)
+    }
+
+    /// Is the key of `who` in the list, revoked or not? Who has none is as if it were.
+    pub fn lists(&self, who: &Who) -> bool {
+        let Who::Node(entry) = who else { return true };
+        let ring = self.ring.borrow();
+        ring.as_ref().is_some_and(|ring| ring.allowed.find(&entry.key).is_some())
     }
 
     /// Closes the connections whose handshake is in progress.

@@ -10,7 +10,7 @@ mod session;
 mod table;
 
 pub use connection::{Connection, receive};
-pub use door::{Door, DoorCounts, KeyRing, ServerKeys, Who};
+pub use door::{Door, DoorCounts, KeyFiles, KeyRing, ServerKeys, Who};
 pub use greeting::{Agreed, Identity, check, refusal};
 pub use serve::{Service, serve};
 pub use session::{Admission, SLOTS_ALL, Session, SessionIdentity, SessionState};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use channel::{Allowed, Entry, Initiator, Mode, Role, SecretKey, SecretKeys, Squash};
 use env::Stream;
 use redbud_session::client::{ClientKeys, Config};
-use redbud_session::server::{DoorCounts, KeyRing, ServerKeys};
+use redbud_session::server::{DoorCounts, KeyFiles, KeyRing, ServerKeys};
 use types::Duration;
 use types::limits::{HALF_OPEN_MAX, HANDSHAKE_TIMEOUT};
 
@@ -47,7 +47,7 @@ impl Ring {
         let state = self.0.clone();
         let read = move || {
             let mut state = state.borrow_mut();
-            std::mem::take(&mut state.0).then(|| Ok(state.1.clone()))
+            std::mem::take(&mut state.0).then(|| state.1.clone().into())
         };
         ServerKeys { least, read: Rc::new(read) }
     }
@@ -152,12 +152,67 @@ fn changed_list_is_read_at_the_next_handshake_and_a_wrong_one_changes_nothing() 
         let who = server.sessions.all()[0].who();
         assert!(server.door.admits(&who) && server.door.admits_node(&who));
         // Another key of the node takes this one's place.
-        ring.allow(&[entry(3, "alpha")]);
+        let revoked = || Entry { revoked: true, ..entry(1, "alpha") };
+        ring.allow(&[entry(3, "alpha"), revoked()]);
         server.door.refresh().unwrap();
         assert!(!server.door.admits(&who) && server.door.admits_node(&who));
-        ring.allow(&[]);
+        ring.allow(&[revoked()]);
         server.door.refresh().unwrap();
         assert!(!server.door.admits_node(&who));
+    });
+}
+
+#[test]
+fn list_without_a_key_ends_no_session_and_lets_nobody_in() {
+    run(4, |bed| async move {
+        let (controls, server, ring) = start(&bed, Mode::Encrypted, &[entry(1, "alpha")]);
+        let config = || client(&bed, &controls, Mode::Encrypted, 1, 200);
+        let session = bed.try_open(config()).await.unwrap();
+        add(&session, 1).await.unwrap();
+        let who = server.sessions.all()[0].who();
+        for left in [vec![], vec![entry(3, "alpha")], vec![entry(3, "beta")]] {
+            ring.allow(&left);
+            server.door.refresh().unwrap();
+            assert!(server.door.admits(&who) && server.door.admits_node(&who), "{left:?}");
+            assert!(!server.door.lists(&who));
+            assert!(bed.try_open(config()).await.is_err());
+        }
+    });
+}
+
+#[test]
+fn list_is_in_force_whatever_becomes_of_the_servers_own_keys() {
+    run(4, |bed| async move {
+        let (controls, files) = (Controls::new("a", 0), Rc::new(RefCell::new(None)));
+        let ring = |entry: Entry| KeyRing {
+            secrets: SecretKeys::only(key(200)),
+            allowed: Allowed::parse(&entry.to_string()).unwrap(),
+        };
+        *files.borrow_mut() = Some(KeyFiles::from(ring(entry(1, "alpha"))));
+        let read = files.clone();
+        let read = Rc::new(move || read.borrow_mut().take());
+        *controls.keys.borrow_mut() = Some(ServerKeys { least: Mode::Encrypted, read });
+        let server = controls.start(&bed.world);
+        let config = || client(&bed, &controls, Mode::Encrypted, 1, 200);
+        let session = bed.try_open(config()).await.unwrap();
+        add(&session, 1).await.unwrap();
+        let who = server.sessions.all()[0].who();
+        let revoked = ring(Entry { revoked: true, ..entry(1, "alpha") });
+        let unreadable = Err("no such key".to_owned());
+        let now = KeyFiles { secrets: unreadable, ..KeyFiles::from(revoked) };
+        *files.borrow_mut() = Some(now);
+        server.door.refresh().unwrap();
+        assert!(!server.door.admits_node(&who));
+        assert_eq!(server.door.problem().as_deref(), Some("no such key"));
+        // The other way round, the list of before stays in force.
+        let now = KeyFiles { allowed: Err("no list".into()), ..ring(entry(1, "alpha")).into() };
+        *files.borrow_mut() = Some(now);
+        server.door.refresh().unwrap();
+        assert!(!server.door.admits_node(&who));
+        assert_eq!(server.door.problem().as_deref(), Some("no list"));
+        *files.borrow_mut() = Some(ring(entry(1, "alpha")).into());
+        server.door.refresh().unwrap();
+        assert!(server.door.admits_node(&who) && server.door.problem().is_none());
     });
 }
 
@@ -252,5 +307,26 @@ fn recorded_sessions_and_garbage_are_refused_and_named_at_a_bounded_rate() {
         server.door.refresh().unwrap();
         let log = controls.log.borrow();
         assert!(log.iter().any(|line| line.contains("more connections were refused")), "{log:?}");
+    });
+}
+
+#[test]
+fn refusal_by_one_address_ends_no_session_that_another_one_lets_in() {
+    run(8, |bed| async move {
+        let (controls, _server, _) = start(&bed, Mode::Encrypted, &[entry(1, "alpha")]);
+        let other = Controls::new("b", 0);
+        *other.keys.borrow_mut() = Some(Ring::new(&[]).keys(Mode::Encrypted));
+        let addresses = vec![other.address(), controls.address()];
+        let config = Config { addresses, ..client(&bed, &controls, Mode::Encrypted, 1, 200) };
+        let session = bed.try_open(config).await.unwrap();
+        add(&session, 0).await.unwrap();
+        other.start(&bed.world);
+        bed.world.cut("client", "a");
+        for number in 1..10 {
+            add(&session, number).await.unwrap();
+        }
+        session.sync().await.unwrap();
+        assert_eq!(controls.numbers(), (0..10).collect::<Vec<_>>());
+        assert!(bed.has_logged(&["not in the server's list"]), "{:?}", bed.log.borrow());
     });
 }
