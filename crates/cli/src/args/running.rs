@@ -69,7 +69,8 @@ pub struct ClientEvictArgs {
 #[command(after_help = "\
 Of what this host's mount has changed; what other clients have not made durable only they know.
 Stores into mappings count once the kernel has written them back. Exit status: 0 all is
-durable, 3 something is not. The attribute redbud.durable says the same (getfattr -n).")]
+durable, 3 something is not, or is lost. The attribute redbud.durable says the same
+(getfattr -n).")]
 pub struct DurableArgs {
     /// Files and directories in a mount
     #[arg(required = true, value_name = "PATH")]

@@ -187,7 +187,7 @@ fn durable_is_false_before_and_true_after_fsync() {
     let mut value = [0; 1000];
     for name in ["redbud.durable", "user.redbud.durable"] {
         let len = rustix::fs::getxattr(&path, name, &mut value[..]).unwrap();
-        assert!(value[..len].starts_with(b"{\"durable\":true"));
+        assert!(value[..len].starts_with(b"{\"durable\":true,\"lost\":false"));
     }
     let len = rustix::fs::listxattr(&path, &mut value[..]).unwrap();
     assert!(!String::from_utf8_lossy(&value[..len]).contains("redbud"));
