@@ -92,7 +92,7 @@ fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
         one.kind == Kind::Mds && serves
     };
     let here = registry::running().into_iter().map(|(_, one)| one).find(is_asked)?;
-    let answer = control::ask(&here.socket?, question);
+    let answer = control::ask_server(&here.socket?, question);
     match answer {
         // It starts or ends just now.
         Err(failure) if failure.code == Status::Unreachable as u8 => None,
