@@ -86,7 +86,7 @@ pub struct DurableArgs {
 For a process: what its threads wait for in the mounts of this host. For a path: what requests
 on it wait for, and what others hold there; for a mount point: all that wait. Each wait has what
 it is for, who holds it, since when, and until when at most. Exit status: 0 something waits, 1
-nothing does.")]
+nothing does, 3 nothing is known to, but a mount could not be asked.")]
 pub struct WhyArgs {
     /// A process, by its number, or a path in a mount
     #[arg(value_name = "PID|PATH")]
