@@ -74,6 +74,10 @@ fn failure(server: &str, error: ToolError) -> Failure {
             Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", at(&text))
         }
         ToolError::Late(text) => Failure::new(Status::Timeout, "RB-MDS-UNREACHABLE", at(&text)),
+        ToolError::KeyRefused(text) => {
+            let text = at(&format!("refused: {text}"));
+            Failure::new(Status::NotPermitted, "RB-KEY-REFUSED", text)
+        }
         ToolError::Refused(text) => {
             Failure::failed("RB-MDS-REFUSED", at(&format!("refused: {text}")))
         }

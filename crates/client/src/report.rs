@@ -166,6 +166,7 @@ fn add_session(out: &mut Json, report: &SessionReport) {
     out.list("addresses", &report.addresses, |out, address| out.string(address));
     out.text("address", &report.address);
     out.text("phase", report.phase);
+    out.flag("refused", report.refused);
     out.number("client", report.client.0);
     out.number("epoch", u64::from(report.epoch.0));
     out.number("down_ms", millis(report.down));

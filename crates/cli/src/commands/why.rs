@@ -239,6 +239,7 @@ mod tests {
             path: path.into(),
             source: "127.0.0.1:1:/a".into(),
             device: "0:1".into(),
+            user: 0,
         };
         let all = [mounted("/mnt/a"), mounted("/mnt/b")];
         let unasked = not_reached(&all, &["/mnt/a".into()]);

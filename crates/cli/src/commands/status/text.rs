@@ -25,6 +25,9 @@ pub(super) fn describe(report: &Report) -> String {
     if report.problems.is_empty() {
         out += "no problem is known\n";
     }
+    if report.partial {
+        out += "partial: clients of other users' mounts were not asked\n";
+    }
     report.filesystems.iter().for_each(|file_system| add_file_system(&mut out, file_system));
     report.mounts.iter().for_each(|mount| add_mount(&mut out, mount));
     out
@@ -126,6 +129,7 @@ fn add_zones(out: &mut String, server: &Value) {
 fn add_mount(out: &mut String, mount: &Mount) {
     let process = match mount.pid {
         Some(pid) => format!("process {pid}"),
+        None if mount.foreign => "whose client is another user's and was not asked".to_owned(),
         None => "no process".to_owned(),
     };
     *out += &format!("\nmount {} of {}, {process}\n", mount.mount, mount.source);
