@@ -18,7 +18,8 @@ use crate::{admin, output, target};
 #[derive(Serialize)]
 struct Report {
     version: u32,
-    /// Clients of mounts are left out that this user cannot ask.
+    /// Something is left out: clients of mounts that this user cannot ask, or other nodes' clients,
+    /// which the server shows only to administrators.
     partial: bool,
     /// Empty: nothing is wrong.
     problems: Vec<Problem>,
@@ -74,14 +75,20 @@ pub fn run(args: &StatusArgs) -> Ended {
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
     let mut report = Report {
         version: 1,
-        partial: mounts.iter().any(|mount| mount.foreign),
+        partial: false,
         problems: Vec::new(),
         filesystems: asked.into_iter().map(file_system).collect(),
         mounts,
     };
+    report.partial = is_partial(&report);
     report.problems = problems::find(&report);
     output::print_report(args.output, &report, text::describe)?;
     Ok(worst.unwrap_or(0))
+}
+
+fn is_partial(report: &Report) -> bool {
+    let of_server = |file_system: &FileSystem| file_system.server["partial"] == true;
+    report.filesystems.iter().any(of_server) || report.mounts.iter().any(|mount| mount.foreign)
 }
 
 fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem {

@@ -146,6 +146,8 @@ pub struct Status {
     pub security: String,
     /// What has happened at the door.
     pub door: DoorCounts,
+    /// Does the asking node see its own clients only?
+    pub partial: bool,
     /// Clients: all for an administrator, else those of the asking node.
     pub clients: Vec<ClientStatus>,
     /// Data zones.
@@ -191,6 +193,7 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         index_nodes: usage.index.nodes,
         security: server.door.least().map_or_else(|| "none".into(), |mode| mode.to_string()),
         door: server.door.counts(),
+        partial: !viewer.administers(),
         clients,
         pags,
         scrub: scrub(server),
