@@ -74,6 +74,10 @@ fn failure(server: &str, error: ToolError) -> Failure {
             Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", at(&text))
         }
         ToolError::Late(text) => Failure::new(Status::Timeout, "RB-MDS-UNREACHABLE", at(&text)),
+        ToolError::KeyRefused(text) => {
+            let text = at(&format!("refused: {text}"));
+            Failure::new(Status::NotPermitted, "RB-KEY-REFUSED", text)
+        }
         ToolError::Refused(text) => {
             Failure::failed("RB-MDS-REFUSED", at(&format!("refused: {text}")))
         }
@@ -92,7 +96,7 @@ fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
         one.kind == Kind::Mds && serves
     };
     let here = registry::running().into_iter().map(|(_, one)| one).find(is_asked)?;
-    let answer = control::ask(&here.socket?, question);
+    let answer = control::ask_server(&here.socket?, question);
     match answer {
         // It starts or ends just now.
         Err(failure) if failure.code == Status::Unreachable as u8 => None,

@@ -14,7 +14,7 @@ pub mod of_mds;
 pub mod of_mount;
 mod serve;
 
-pub use ask::{ask, ask_mount, mounts_of};
+pub use ask::{ask, ask_mount, ask_server, mounts_of};
 pub use serve::{Answer, Handler, listen};
 
 use serde::{Deserialize, Serialize};

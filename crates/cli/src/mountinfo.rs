@@ -16,6 +16,8 @@ pub struct Mounted {
     pub source: String,
     /// Device number, "major:minor".
     pub device: String,
+    /// The user whose process made it.
+    pub user: u32,
 }
 
 /// All of Redbud's mounts, in the order of mounting.
@@ -43,7 +45,11 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     if *kind != FS_TYPE.as_bytes() {
         return None;
     }
+    let options = fields.get(dash + 3).map(|options| String::from_utf8_lossy(options));
+    let user = options.iter().flat_map(|options| options.split(','));
+    let user = user.filter_map(|option| option.strip_prefix("user_id=")?.parse().ok()).next();
     Some(Mounted {
+        user: user.unwrap_or_default(),
         path: OsString::from_vec(unescape(fields.get(4)?)).into(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
         device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
@@ -79,13 +85,14 @@ mod tests {
 
     #[test]
     fn only_redbud_mounts_are_listed_and_escapes_are_decoded() {
-        let ours = b"98 30 0:52 / /mnt/a\\040b rw,relatime shared:1 - fuse.redbud 127.0.0.1:10821:/home rw";
+        let ours = b"98 30 0:52 / /mnt/a\\040b rw,relatime shared:1 - fuse.redbud 127.0.0.1:10821:/home rw,user_id=7,group_id=8";
         let mount = parse_line(ours).unwrap();
         assert_eq!(mount.path, Path::new("/mnt/a b"));
         assert_eq!(
             (mount.source.as_str(), mount.device.as_str()),
             ("127.0.0.1:10821:/home", "0:52")
         );
+        assert_eq!(mount.user, 7);
         assert_eq!(parse_line(b"30 1 254:0 / / rw - ext4 /dev/vda rw"), None);
         assert_eq!(parse_line(b"nonsense - "), None);
     }

@@ -71,6 +71,8 @@ pub struct Unsaved {
     pub attributes: bool,
     /// A device that has written blocks in place has not been flushed since.
     pub unflushed: bool,
+    /// Content that was accepted is lost, and no handle, rename or truncation has heard of it.
+    pub lost: bool,
     /// Since when; `None` if there is nothing.
     pub since: Option<Instant>,
 }

@@ -46,10 +46,12 @@ impl Client {
         let core = &self.core;
         let owed = core.not_durable(ino);
         let content = owed.content;
-        let durable = owed.since.is_none() && owed.changes == 0 && !content.committing;
+        let owes = owed.since.is_some() || owed.changes > 0 || content.committing;
+        let durable = !owes && !content.lost;
         let mut out = Json::default();
         out.open('{');
         out.flag("durable", durable);
+        out.flag("lost", content.lost);
         out.number("dirty_bytes", content.dirty_bytes);
         out.number("in_flight_bytes", content.in_flight_bytes);
         out.number("edits", content.edits as u64);
@@ -113,8 +115,10 @@ impl Core {
     }
 
     fn not_durable(&self, ino: Ino) -> NotDurable {
-        let data_lease = self.inodes.get(ino).and_then(|inode| inode.data_lease());
-        let content = data_lease.map(|data| data.file.unsaved()).unwrap_or_default();
+        let inode = self.inodes.get(ino);
+        let data_lease = inode.as_ref().and_then(|inode| inode.data_lease());
+        let mut content = data_lease.map(|data| data.file.unsaved()).unwrap_or_default();
+        content.lost |= inode.is_some_and(|inode| inode.is_lost());
         let (mut changes, mut since) = (0, content.since);
         for session in self.rpc.all() {
             session.each_unconfirmed(|unconfirmed| {
@@ -162,6 +166,7 @@ fn add_session(out: &mut Json, report: &SessionReport) {
     out.list("addresses", &report.addresses, |out, address| out.string(address));
     out.text("address", &report.address);
     out.text("phase", report.phase);
+    out.flag("refused", report.refused);
     out.number("client", report.client.0);
     out.number("epoch", u64::from(report.epoch.0));
     out.number("down_ms", millis(report.down));

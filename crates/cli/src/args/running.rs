@@ -69,7 +69,8 @@ pub struct ClientEvictArgs {
 #[command(after_help = "\
 Of what this host's mount has changed; what other clients have not made durable only they know.
 Stores into mappings count once the kernel has written them back. Exit status: 0 all is
-durable, 3 something is not. The attribute redbud.durable says the same (getfattr -n).")]
+durable, 3 something is not, or is lost. The attribute redbud.durable says the same
+(getfattr -n).")]
 pub struct DurableArgs {
     /// Files and directories in a mount
     #[arg(required = true, value_name = "PATH")]
@@ -85,7 +86,7 @@ pub struct DurableArgs {
 For a process: what its threads wait for in the mounts of this host. For a path: what requests
 on it wait for, and what others hold there; for a mount point: all that wait. Each wait has what
 it is for, who holds it, since when, and until when at most. Exit status: 0 something waits, 1
-nothing does.")]
+nothing does, 3 nothing is known to, but a mount could not be asked.")]
 pub struct WhyArgs {
     /// A process, by its number, or a path in a mount
     #[arg(value_name = "PID|PATH")]

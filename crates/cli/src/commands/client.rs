@@ -95,7 +95,7 @@ fn print_all(args: &ClientListArgs) -> Ended {
 
 /// The table of clients.
 pub fn table<'a>(clients: impl IntoIterator<Item = &'a Value>) -> Columns {
-    let head = ["id", "state", "heard", "leases", "locks", "pool", "from", "client"];
+    let head = ["id", "state", "heard", "leases", "locks", "pool", "encrypted", "from", "client"];
     let mut table = Columns::new(&head);
     for client in clients {
         table.row(vec![
@@ -105,6 +105,7 @@ pub fn table<'a>(clients: impl IntoIterator<Item = &'a Value>) -> Columns {
             client["leases"].to_string(),
             client["locks"].to_string(),
             human_size(number(&client["pool_blocks"]) * BLOCK_U64),
+            if client["encrypted"] == true { "yes" } else { "no" }.to_owned(),
             text(&client["address"]).to_owned(),
             text(&client["description"]).to_owned(),
         ]);

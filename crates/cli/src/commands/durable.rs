@@ -78,5 +78,31 @@ fn describe(file: &File) -> String {
         count("changes", "changes at the server, not in its flushed log"),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("not durable: {}; the oldest {}", parts.join(", "), ago(number(&owed["age_ms"])))
+    let lost = match owed["lost"] == true {
+        true => "lost: written content is gone, and no program has heard of it: write it again",
+        false => "",
+    };
+    if parts.is_empty() && !lost.is_empty() {
+        return lost.into();
+    }
+    let age = ago(number(&owed["age_ms"]));
+    let owes = format!("not durable: {}; the oldest {age}", parts.join(", "));
+    if lost.is_empty() { owes } else { format!("{lost}; {owes}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{File, describe};
+
+    #[test]
+    fn lost_content_is_named_first() {
+        let text = |owed| describe(&File { path: "f".into(), owed });
+        assert_eq!(text(json!({"durable": true, "lost": false})), "durable");
+        let lost = text(json!({"durable": false, "lost": true}));
+        assert!(lost.starts_with("lost: ") && !lost.contains("not durable"), "{lost}");
+        let both = text(json!({"durable": false, "lost": true, "changes": 2}));
+        assert!(both.starts_with("lost: ") && both.contains("not durable: 2 changes"), "{both}");
+    }
 }

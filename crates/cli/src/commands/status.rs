@@ -18,6 +18,9 @@ use crate::{admin, output, target};
 #[derive(Serialize)]
 struct Report {
     version: u32,
+    /// Something is left out: clients of mounts that this user cannot ask, or other nodes' clients,
+    /// which the server shows only to administrators.
+    partial: bool,
     /// Empty: nothing is wrong.
     problems: Vec<Problem>,
     filesystems: Vec<FileSystem>,
@@ -31,6 +34,8 @@ struct FileSystem {
     server: Value,
     /// Why it did not answer.
     error: Option<String>,
+    /// The stable code of that.
+    code: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -44,6 +49,8 @@ struct Mount {
     client: Value,
     /// Why it did not answer.
     error: Option<String>,
+    /// Is its client another user's, so that this one cannot ask it?
+    foreign: bool,
 }
 
 /// Prints the status; fails if a server did not answer.
@@ -68,21 +75,31 @@ pub fn run(args: &StatusArgs) -> Ended {
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
     let mut report = Report {
         version: 1,
+        partial: false,
         problems: Vec::new(),
         filesystems: asked.into_iter().map(file_system).collect(),
         mounts,
     };
+    report.partial = is_partial(&report);
     report.problems = problems::find(&report);
     output::print_report(args.output, &report, text::describe)?;
     Ok(worst.unwrap_or(0))
 }
 
+fn is_partial(report: &Report) -> bool {
+    let of_server = |file_system: &FileSystem| file_system.server["partial"] == true;
+    report.filesystems.iter().any(of_server) || report.mounts.iter().any(|mount| mount.foreign)
+}
+
 fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem {
-    let (server, error) = match answer {
-        Ok(server) => (server, None),
-        Err(failure) => (Value::Null, Some(failure.to_string())),
-    };
-    FileSystem { source: source.to_string(), server, error }
+    let source = source.to_string();
+    match answer {
+        Ok(server) => FileSystem { source, server, error: None, code: None },
+        Err(failure) => {
+            let (error, code) = (Some(failure.to_string()), Some(failure.name));
+            FileSystem { source, server: Value::Null, error, code }
+        }
+    }
 }
 
 fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {
@@ -101,5 +118,6 @@ fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {
         log: registered.and_then(|one| one.log.as_ref()).map(|log| log.display().to_string()),
         client,
         error,
+        foreign: registered.is_none() && mount.user != rustix::process::geteuid().as_raw(),
     }
 }

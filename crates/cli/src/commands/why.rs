@@ -13,8 +13,9 @@ use crate::args::WhyArgs;
 use crate::commands::status::problems::{list, number, text};
 use crate::commands::status::text::ago;
 use crate::control::{self, Ask};
-use crate::exit::{Ended, Failure};
-use crate::{mountinfo, output};
+use crate::exit::{Ended, Failure, Status};
+use crate::mountinfo::Mounted;
+use crate::{mountinfo, output, target};
 
 /// How long a path may take to be found: the mount may be what it waits for.
 const LOOK: Duration = Duration::from_secs(2);
@@ -23,6 +24,15 @@ const LOOK: Duration = Duration::from_secs(2);
 struct Report {
     version: u32,
     mounts: Vec<Said>,
+    /// Mounts that were to be asked and did not answer.
+    unasked: Vec<Unasked>,
+}
+
+/// A mount that did not answer, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Unasked {
+    mount: String,
+    error: String,
 }
 
 /// What one mount says.
@@ -33,37 +43,62 @@ struct Said {
     answer: Value,
 }
 
-/// Prints what is waited for. Fails if nothing waits.
+/// Prints what is waited for. Fails if nothing waits, or if a mount could not be asked.
 pub fn run(args: &WhyArgs) -> Ended {
-    let mounts = match args.subject.parse::<u32>() {
+    let report = match args.subject.parse::<u32>() {
         Ok(pid) if Path::new("/proc").join(pid.to_string()).exists() => of_process(pid)?,
-        _ => vec![of_path(Path::new(&args.subject))?],
+        _ => {
+            let mounts = vec![of_path(Path::new(&args.subject))?];
+            Report { version: 1, mounts, unasked: Vec::new() }
+        }
     };
-    let waits = mounts.iter().any(|said| list(&said.answer["waiting"]).next().is_some());
-    let report = Report { version: 1, mounts };
     output::print_report(args.output, &report, |report| describe(report, &args.subject))?;
-    Ok(u8::from(!waits))
+    Ok(code(&report))
+}
+
+fn code(report: &Report) -> u8 {
+    let waits = |said: &Said| list(&said.answer["waiting"]).next().is_some();
+    match report.mounts.iter().any(waits) {
+        true => 0,
+        false if report.unasked.is_empty() => 1,
+        false => Status::Partial as u8,
+    }
 }
 
 /// Asks all mounts of this host for the threads of a process.
-fn of_process(pid: u32) -> Result<Vec<Said>, Failure> {
+fn of_process(pid: u32) -> Result<Report, Failure> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks =
         tasks.map_err(|error| Failure::failed("RB-WHY", format!("process {pid}: {error}")))?;
     let threads = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
     let threads: Vec<u32> = threads.collect();
-    let mut said = Vec::new();
-    let mut refused = None;
-    for (mount, socket) in control::mounts_of(|_| true) {
+    let asked = control::mounts_of(|_| true);
+    let reached: Vec<PathBuf> = asked.iter().map(|(mount, _)| mount.mount.clone()).collect();
+    let mut report = Report {
+        version: 1,
+        mounts: Vec::new(),
+        unasked: not_reached(&target::mounts()?, &reached),
+    };
+    for (mount, socket) in asked {
+        let mount = mount.mount.display().to_string();
         match control::ask(&socket, Ask::Why { threads: threads.clone(), ino: None }) {
-            Ok(answer) => said.push(Said { mount: mount.mount.display().to_string(), answer }),
-            Err(failure) => refused = Some(failure),
+            Ok(answer) => report.mounts.push(Said { mount, answer }),
+            Err(failure) => report.unasked.push(Unasked { mount, error: failure.to_string() }),
         }
     }
-    match refused {
-        Some(failure) if said.is_empty() => Err(failure),
-        _ => Ok(said),
-    }
+    Ok(report)
+}
+
+/// The mounts of the system whose clients have no control socket that this user finds.
+fn not_reached(all: &[Mounted], reached: &[PathBuf]) -> Vec<Unasked> {
+    let missing = all.iter().filter(|mount| !reached.contains(&mount.path));
+    let unasked = missing.map(|mount| Unasked {
+        mount: mount.path.display().to_string(),
+        error: "no client of this user's has a control socket for it: ask as root, or as the user \
+                that mounted it"
+            .into(),
+    });
+    unasked.collect()
 }
 
 /// Asks the mount that a path lies in: for its inode, or for everything if it is the mount point or
@@ -114,7 +149,15 @@ fn describe(report: &Report, subject: &str) -> String {
         }
     }
     if out.is_empty() {
-        out = format!("{subject}: nothing waits in a mount of this host\n");
+        out = match report.unasked.is_empty() {
+            true => format!("{subject}: nothing waits in a mount of this host\n"),
+            false => {
+                format!("{subject}: nothing is known to wait, but not every mount was asked\n")
+            }
+        };
+    }
+    for Unasked { mount, error } in &report.unasked {
+        out += &format!("not asked: {mount}: {error}\n");
     }
     out
 }
@@ -182,4 +225,34 @@ fn holder(holder: &Value) -> String {
 fn command(thread: u64) -> String {
     let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
     if name.is_empty() { name } else { format!(" ({})", name.trim()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mounts_that_were_not_asked_are_named_and_are_not_nothing() {
+        let mounted = |path: &str| Mounted {
+            path: path.into(),
+            source: "127.0.0.1:1:/a".into(),
+            device: "0:1".into(),
+            user: 0,
+        };
+        let all = [mounted("/mnt/a"), mounted("/mnt/b")];
+        let unasked = not_reached(&all, &["/mnt/a".into()]);
+        assert_eq!(unasked.len(), 1);
+        let said = Said { mount: "/mnt/a".into(), answer: json!({"waiting": []}) };
+        let mut report = Report { version: 1, mounts: vec![said], unasked };
+        let text = describe(&report, "7");
+        assert!(text.contains("not asked: /mnt/b") && !text.contains("nothing waits"), "{text}");
+        assert_eq!(code(&report), Status::Partial as u8);
+        report.unasked.clear();
+        assert!(describe(&report, "7").contains("nothing waits"));
+        assert_eq!(code(&report), 1);
+        report.mounts[0].answer = json!({"waiting": [{}]});
+        assert_eq!(code(&report), 0);
+    }
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -26,15 +27,41 @@ const ANSWER_MAX: u64 = 64 << 20;
 /// refused, and says why.
 pub fn ask(path: &Path, ask: Ask) -> Result<Value, Failure> {
     let patience = if ask == Ask::Status { PATIENCE } else { LONG_PATIENCE };
+    ask_within(path, ask, patience)
+}
+
+/// Asks the metadata server behind the socket `path`: its status can be long.
+///
+/// # Errors
+/// See [`ask`].
+pub fn ask_server(path: &Path, ask: Ask) -> Result<Value, Failure> {
+    ask_within(path, ask, LONG_PATIENCE)
+}
+
+/// One time limit for all of it: nobody accepts the connection of a stopped process whose queue is
+/// full, and connecting has no time limit of its own.
+fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Value, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    let whole = path.to_owned();
+    // If it waits for longer, the command ends without it.
+    std::thread::spawn(move || sender.send(converse(&whole, ask, patience)));
+    receiver.recv_timeout(patience).unwrap_or_else(|_| Err(late(path, patience)))
+}
+
+fn late(path: &Path, patience: Duration) -> Failure {
+    let text =
+        format!("{}: no answer within {} s: is it stopped?", path.display(), patience.as_secs());
+    Failure::new(Status::Timeout, "RB-CONTROL", text)
+}
+
+fn converse(path: &Path, ask: Ask, patience: Duration) -> Result<Value, Failure> {
     let broken = |error: std::io::Error| {
         use std::io::ErrorKind::{TimedOut, WouldBlock};
-        let late = matches!(error.kind(), TimedOut | WouldBlock);
-        let status = if late { Status::Timeout } else { Status::Unreachable };
-        let text = match late {
-            true => format!("no answer within {} s: is it stopped?", patience.as_secs()),
-            false => error.to_string(),
-        };
-        Failure::new(status, "RB-CONTROL", format!("{}: {text}", path.display()))
+        if matches!(error.kind(), TimedOut | WouldBlock) {
+            return late(path, patience);
+        }
+        let text = format!("{}: {error}", path.display());
+        Failure::new(Status::Unreachable, "RB-CONTROL", text)
     };
     let refused =
         |text: &str| Failure::failed("RB-CONTROL-REFUSED", format!("{}: {text}", path.display()));
@@ -93,5 +120,36 @@ pub fn ask_mount(mount: &Path, question: Ask) -> Result<Value, Failure> {
             );
             Err(Failure::new(Status::Unreachable, "RB-CONTROL", text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn one_time_limit_holds_for_the_whole_exchange() {
+        let path = std::env::temp_dir().join(format!("redbud-ask-{}.sock", std::process::id()));
+        drop(std::fs::remove_file(&path));
+        let listener = UnixListener::bind(&path).unwrap();
+        // It always says something, and never ends.
+        let slow = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for _ in 0..100 {
+                if stream.write_all(b" ").is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let begun = Instant::now();
+        let failure = ask_within(&path, Ask::Status, Duration::from_millis(300)).unwrap_err();
+        assert_eq!(failure.code, Status::Timeout as u8, "{failure}");
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        drop(std::fs::remove_file(&path));
+        slow.join().unwrap();
     }
 }

@@ -144,7 +144,8 @@ fn why_names_the_process_that_holds_a_lock_under_another_mount() {
     drop(holder.stdin.take());
     wait_held(&mut waiter);
     let none = redbud().args(["why", &pid]).output().unwrap();
-    assert_eq!(none.status.code(), Some(1), "{}", describe(&none));
+    // 3: a mount of another test is stopped or ends just now.
+    assert!(matches!(none.status.code(), Some(1 | 3)), "{}", describe(&none));
     drop(waiter.stdin.take());
     assert!(wait_child(&mut holder).success() && wait_child(&mut waiter).success());
     cluster.finish();
@@ -187,7 +188,7 @@ fn durable_is_false_before_and_true_after_fsync() {
     let mut value = [0; 1000];
     for name in ["redbud.durable", "user.redbud.durable"] {
         let len = rustix::fs::getxattr(&path, name, &mut value[..]).unwrap();
-        assert!(value[..len].starts_with(b"{\"durable\":true"));
+        assert!(value[..len].starts_with(b"{\"durable\":true,\"lost\":false"));
     }
     let len = rustix::fs::listxattr(&path, &mut value[..]).unwrap();
     assert!(!String::from_utf8_lossy(&value[..len]).contains("redbud"));

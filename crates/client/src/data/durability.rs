@@ -29,6 +29,7 @@ impl FileState {
             committing: self.committing,
             attributes: size || self.mtime.is_some() || self.ctime.is_some(),
             unflushed: unflushed.is_some(),
+            lost: false,
             since: since.into_iter().chain(unflushed).min(),
         }
     }
@@ -37,7 +38,7 @@ impl FileState {
 impl File {
     /// See [`crate::boundary::FileContent::unsaved`].
     pub(super) fn unsaved(&self) -> Unsaved {
-        self.state.borrow().unsaved()
+        Unsaved { lost: self.has_unreported_loss(), ..self.state.borrow().unsaved() }
     }
 }
 

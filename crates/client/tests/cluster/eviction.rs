@@ -25,11 +25,16 @@ fn evicted_client_reports_its_lost_data_once_and_works_on() {
         cluster.world.heal();
         cluster.env.sleep(LEASE).await;
         assert_eq!(a.client.status().evictions, 1);
+        let lost = "{\"durable\":false,\"lost\":true";
+        let said = a.client.durable_json(entry.attr.ino);
+        assert!(said.starts_with(lost), "until a program hears of it: {said}");
         let reports = [
             a.client.fsync(opened.handle, false).await,
             a.client.fsync(opened.handle, false).await,
         ];
         assert_eq!(reports, [Err(Fault::Io), Ok(())], "once");
+        let said = a.client.durable_json(entry.attr.ino);
+        assert!(said.starts_with("{\"durable\":true"), "{said}");
         let named = format!("inode {} ", entry.attr.ino);
         let lines = logged().iter().filter(|line| line.contains(&named)).count();
         assert_eq!(lines, 1, "the file is named, once: {:?}", logged());

@@ -39,6 +39,7 @@ impl Status {
         out.number("index_searches", self.index_searches);
         out.number("index_nodes", self.index_nodes);
         self.add_door(&mut out);
+        out.flag("partial", self.partial);
         out.key("clients");
         out.open('[');
         for client in &self.clients {

@@ -148,6 +148,8 @@ pub struct Status {
     pub keys_problem: String,
     /// What has happened at the door.
     pub door: DoorCounts,
+    /// Does the asking node see its own clients only?
+    pub partial: bool,
     /// Clients: all for an administrator, else those of the asking node.
     pub clients: Vec<ClientStatus>,
     /// Data zones.
@@ -194,6 +196,7 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         security: server.door.least().map_or_else(|| "none".into(), |mode| mode.to_string()),
         keys_problem: server.door.problem().unwrap_or_default(),
         door: server.door.counts(),
+        partial: !viewer.administers(),
         clients,
         pags,
         scrub: scrub(server),

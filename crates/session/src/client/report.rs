@@ -21,6 +21,8 @@ pub struct SessionReport {
     pub address: String,
     /// "up", "recovering", "down" or "closed".
     pub phase: &'static str,
+    /// Does the server refuse the client's key? Requests fail until it does so no longer.
+    pub refused: bool,
     /// For how long there has been no connection; zero if there is one.
     pub down: Duration,
     /// For how long the server has owed an answer that it gives at once; zero if it owes none.
@@ -129,6 +131,7 @@ impl<P: Peer> Session<P> {
                 Phase::Up => "up",
                 Phase::Closed => "closed",
             },
+            refused: state.refused,
             down: age(state.disconnected_at),
             silent: age(state.liveness.silent_since()),
             last_heard: now.since(state.liveness.last_heard()),

@@ -20,6 +20,8 @@ pub enum ToolError {
     Late(String),
     /// It refuses the tool, or is not the server that it should be.
     Refused(String),
+    /// It refuses the tool's key.
+    KeyRefused(String),
     /// It refuses the request.
     Fault(Fault),
 }
@@ -40,6 +42,9 @@ pub async fn ask<P: Peer>(
     let greeted = greet::<P>(env, (address, keys), hello, patience).await;
     let mut connection = greeted.map_err(|failure| match failure {
         Failure::Unreachable(text) => ToolError::Unreachable(text),
+        Failure::Refused(refused) if refused.fault == Fault::NotPermitted => {
+            ToolError::KeyRefused(refused.text)
+        }
         Failure::Refused(refused) => ToolError::Refused(refused.text),
         Failure::Wrong(text) => ToolError::Refused(text),
     })?;

@@ -52,9 +52,8 @@ impl Finder<'_> {
 fn of_file_system(found: &mut Vec<Problem>, file_system: &FileSystem) {
     let mut finder = Finder { found, place: &file_system.source };
     if let Some(error) = &file_system.error {
-        let remedy = "start the server, or look at its host and the network to it; programs wait \
-                      until it is back, and lose nothing";
-        return finder.add("RB-MDS-UNREACHABLE", error.clone(), remedy);
+        let (code, remedy) = of_silence(file_system.code);
+        return finder.add(code, error.clone(), remedy);
     }
     let server = &file_system.server;
     if server["state"] == "grace" {
@@ -68,6 +67,36 @@ fn of_file_system(found: &mut Vec<Problem>, file_system: &FileSystem) {
     of_store(&mut finder, server);
     list(&server["clients"]).for_each(|client| of_client(&mut finder, server, client));
     list(&server["pags"]).for_each(|zone| of_zone(&mut finder, zone));
+}
+
+/// Why a server gave no status, and what to do.
+fn of_silence(code: Option<&'static str>) -> (&'static str, &'static str) {
+    let remedy = match code {
+        Some("RB-KEY-REFUSED") => {
+            "the server runs and does not accept this host's key: see `redbud key` and the list of \
+             keys on the server's host; programs on a mount with this key get errors"
+        }
+        Some("RB-MDS-REFUSED") => {
+            "the server runs and refuses to answer: ask as root, on its host, or with the keys of \
+             an administrator"
+        }
+        Some("RB-CONTROL-REFUSED") => "the server runs on this host: ask as root or as its user",
+        Some("RB-CONTROL") => {
+            "the server's process on this host does not answer: see whether it is stopped, and its \
+             log; programs wait until it goes on"
+        }
+        _ => {
+            "start the server, or look at its host and the network to it; programs wait until it \
+             is back, and lose nothing"
+        }
+    };
+    let known = ["RB-KEY-REFUSED", "RB-MDS-REFUSED"].into_iter().find(|known| code == Some(*known));
+    let code = match code {
+        Some("RB-CONTROL-REFUSED") => "RB-MDS-REFUSED",
+        Some("RB-CONTROL") => "RB-MDS-MUTE",
+        _ => known.unwrap_or("RB-MDS-UNREACHABLE"),
+    };
+    (code, remedy)
 }
 
 fn of_store(finder: &mut Finder<'_>, server: &Value) {
@@ -154,12 +183,13 @@ fn of_zone(finder: &mut Finder<'_>, zone: &Value) {
 
 fn of_mount(found: &mut Vec<Problem>, mount: &Mount) {
     let mut finder = Finder { found, place: &mount.mount };
+    if mount.foreign {
+        // Nothing is known of it; `partial` says so.
+        return;
+    }
     let Some(pid) = mount.pid else {
         let what = "no client process of this user stands behind the mount".to_owned();
-        let remedy = format!(
-            "if it died: redbud umount {0}, and mount again; else ask as the user that mounted it",
-            mount.mount
-        );
+        let remedy = format!("redbud umount {}, and mount again", mount.mount);
         return finder.add("RB-MOUNT-DEAD", what, remedy);
     };
     if let Some(error) = &mount.error {
@@ -186,6 +216,13 @@ fn of_mount(found: &mut Vec<Problem>, mount: &Mount) {
 fn of_session(finder: &mut Finder<'_>, session: &Value) {
     let server = text(&session["address"]);
     let server = if server.is_empty() { text(&session["addresses"][0]) } else { server };
+    if session["refused"] == true {
+        let what =
+            format!("the metadata server {server} refuses this client's key: programs get EPERM");
+        let remedy = "see the list of keys on the server's host: `redbud key allow`; nothing is to \
+                      be mounted again";
+        return finder.add("RB-KEY-REFUSED", what, remedy);
+    }
     match text(&session["phase"]) {
         "down" => {
             let what = format!(
@@ -247,4 +284,50 @@ pub fn number(value: &Value) -> u64 {
 /// A text; empty if it is none.
 pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn mount(client: Value) -> Mount {
+        Mount {
+            mount: "/mnt".into(),
+            source: "127.0.0.1:1:/a".into(),
+            pid: Some(1),
+            log: None,
+            client,
+            error: None,
+            foreign: false,
+        }
+    }
+
+    fn codes(mount: &Mount) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        of_mount(&mut found, mount);
+        found.iter().map(|problem| problem.code).collect()
+    }
+
+    #[test]
+    fn refusals_have_codes_of_their_own() {
+        let down = |refused| json!({"sessions": [{"phase": "down", "refused": refused}]});
+        assert_eq!(codes(&mount(down(false))), ["RB-SESSION-DOWN"]);
+        assert_eq!(codes(&mount(down(true))), ["RB-KEY-REFUSED"]);
+        let gone = |foreign| Mount { pid: None, foreign, ..mount(Value::Null) };
+        assert_eq!(codes(&gone(false)), ["RB-MOUNT-DEAD"]);
+        assert!(codes(&gone(true)).is_empty(), "nobody knows");
+        for (code, shown) in [
+            ("RB-KEY-REFUSED", "RB-KEY-REFUSED"),
+            ("RB-MDS-REFUSED", "RB-MDS-REFUSED"),
+            ("RB-CONTROL-REFUSED", "RB-MDS-REFUSED"),
+            ("RB-CONTROL", "RB-MDS-MUTE"),
+            ("RB-MDS-UNREACHABLE", "RB-MDS-UNREACHABLE"),
+        ] {
+            let (found, remedy) = of_silence(Some(code));
+            assert_eq!(found, shown);
+            assert_eq!(remedy.contains("lose nothing"), shown == "RB-MDS-UNREACHABLE", "{code}");
+        }
+    }
 }

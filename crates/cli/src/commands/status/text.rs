@@ -25,6 +25,9 @@ pub(super) fn describe(report: &Report) -> String {
     if report.problems.is_empty() {
         out += "no problem is known\n";
     }
+    if report.partial {
+        out += "partial: not everything that may be wrong is visible to this user or node\n";
+    }
     report.filesystems.iter().for_each(|file_system| add_file_system(&mut out, file_system));
     report.mounts.iter().for_each(|mount| add_mount(&mut out, mount));
     out
@@ -70,8 +73,35 @@ fn add_file_system(out: &mut String, file_system: &FileSystem) {
         text(&server["last_committed"]),
     );
     *out += &format!("  scrub     {}\n", scrub(&server["scrub"]));
+    add_security(out, server);
     add_clients(out, server);
     add_zones(out, server);
+}
+
+/// Adds what sessions have to prove, what that does not stop, and who was refused.
+fn add_security(out: &mut String, server: &Value) {
+    let security = text(&server["security"]);
+    let warning = match security {
+        "none" => ": nothing is protected; who reaches the port can do everything",
+        "greeting" => {
+            ": keys are proved, frames are clear: an active attacker can read and change them"
+        }
+        _ => "",
+    };
+    *out += &format!("  security  {security}{warning}\n");
+    let door = server["door"].as_object().into_iter().flatten();
+    let refused = door.filter(|(name, count)| {
+        !["by_key", "local", "half_open"].contains(&name.as_str()) && number(count) > 0
+    });
+    let refused: Vec<String> =
+        refused.map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();
+    let refused = if refused.is_empty() { "none".to_owned() } else { refused.join(", ") };
+    let door = &server["door"];
+    *out += &format!(
+        "  door      {} let in by key, {} local; refused: {refused}\n",
+        number(&door["by_key"]),
+        number(&door["local"]),
+    );
 }
 
 fn scrub(scrub: &Value) -> String {
@@ -101,7 +131,11 @@ fn add_clients(out: &mut String, server: &Value) {
     let mut clients: Vec<&Value> = list(&server["clients"]).collect();
     clients.sort_by_key(|client| std::cmp::Reverse(number(&client["silent_ms"])));
     let table = client::table(clients.iter().copied());
-    add_table(out, &format!("clients   {}", clients.len()), &table, clients.len());
+    let partial = match server["partial"] == true {
+        true => " of this node; those of others are shown to administrators only",
+        false => "",
+    };
+    add_table(out, &format!("clients   {}{partial}", clients.len()), &table, clients.len());
 }
 
 fn add_zones(out: &mut String, server: &Value) {
@@ -126,6 +160,7 @@ fn add_zones(out: &mut String, server: &Value) {
 fn add_mount(out: &mut String, mount: &Mount) {
     let process = match mount.pid {
         Some(pid) => format!("process {pid}"),
+        None if mount.foreign => "whose client is another user's and was not asked".to_owned(),
         None => "no process".to_owned(),
     };
     *out += &format!("\nmount {} of {}, {process}\n", mount.mount, mount.source);
@@ -216,7 +251,9 @@ pub fn ago(millis: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ago;
+    use serde_json::json;
+
+    use super::{add_security, ago};
 
     #[test]
     fn times_have_units() {
@@ -231,5 +268,21 @@ mod tests {
         ] {
             assert_eq!(ago(millis), text);
         }
+    }
+
+    #[test]
+    fn weak_security_and_refusals_are_named() {
+        let said = |security: &str, unknown: u64| {
+            let door = json!({"by_key": 3, "local": 1, "unknown_key": unknown});
+            let mut out = String::new();
+            add_security(&mut out, &json!({"security": security, "door": door}));
+            out
+        };
+        assert!(said("none", 0).contains("nothing is protected"));
+        assert!(said("greeting", 0).contains("active attacker"));
+        let text = said("encrypted", 2);
+        assert!(text.contains("security  encrypted\n"), "{text}");
+        assert!(text.contains("3 let in by key, 1 local; refused: 2 unknown key\n"), "{text}");
+        assert!(said("encrypted", 0).contains("refused: none"));
     }
 }
