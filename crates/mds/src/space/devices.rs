@@ -129,6 +129,11 @@ impl DataDevices {
         self.all.borrow().iter().find_map(|device| device.superseded(&self.runtime))
     }
 
+    /// The highest fencing epoch in their labels, as last read.
+    pub fn fencing_epoch(&self) -> Epoch {
+        self.all.borrow().iter().map(|device| device.fencing_epoch.get()).max().unwrap_or_default()
+    }
+
     /// The labels shall have this fencing epoch. Raises those that are behind.
     pub async fn set_fencing_epoch(&self, epoch: Epoch) {
         self.fencing_epoch.set(epoch);

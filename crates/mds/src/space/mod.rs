@@ -16,10 +16,11 @@ use env::LockScope;
 use env::sync::Notify;
 use mfs::Cost;
 use proto::mds::PagInfo;
-use types::{ClientId, PagId};
+use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
 pub use self::devices::DeviceStatus;
+pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
 use crate::sessions::{ClientInfo, Sessions};
@@ -75,6 +76,16 @@ impl Space {
     /// Begins the looks at devices that are due.
     pub fn look_at_devices(&self) {
         self.devices.look();
+    }
+
+    /// Why this server must not serve: a server of a later epoch has taken over.
+    pub fn superseded(&self) -> Option<String> {
+        self.devices.superseded()
+    }
+
+    /// The highest fencing epoch in the labels of the data devices, as last read.
+    pub fn fencing_epoch(&self) -> Epoch {
+        self.devices.fencing_epoch()
     }
 
     /// May a device complete, at any moment, what evicted clients had submitted?

@@ -13,7 +13,7 @@ use mfs::open::OpenOptions;
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
 use redbud_mds::fence::Fence;
-use redbud_mds::{Config, Mds};
+use redbud_mds::{Config, Mds, ServeError};
 use types::*;
 
 pub const ADDRESS: &str = "mds:1";
@@ -100,6 +100,11 @@ async fn open_meta(env: &Env) -> env::Disk {
 }
 
 impl Bed {
+    /// The metadata device.
+    pub async fn open_meta(&self) -> env::Disk {
+        open_meta(&self.env).await
+    }
+
     /// Starts the server on its node.
     pub async fn start(&self) {
         self.try_start().await.unwrap();
@@ -107,6 +112,11 @@ impl Bed {
 
     /// As [`Bed::start`]; `Err`: it refuses to start.
     pub async fn try_start(&self) -> Result<(), String> {
+        self.try_start_from(false).await
+    }
+
+    /// As [`Bed::try_start`]; `older_copy`: also if a label has a higher epoch than the metadata.
+    pub async fn try_start_from(&self, older_copy: bool) -> Result<(), String> {
         let env = self.world.node("mds");
         let fences = self.fences.borrow().clone();
         let (log, error) = (self.log.clone(), self.error.clone());
@@ -114,8 +124,14 @@ impl Bed {
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
-            let options =
-                OpenOptions { cache_bytes: 16 << 20, read_only: false, ..OpenOptions::default() };
+            let checked = redbud_mds::check_epoch(&env, &disk, &["data".into()]).await;
+            let epoch_above = match checked {
+                Err(ServeError::Superseded { fencing, .. }) if older_copy => fencing,
+                Err(error) => return send.send(Err(error.to_string())),
+                Ok(_) => Epoch(0),
+            };
+            let options = OpenOptions { epoch_above, ..OpenOptions::default() };
+            let options = OpenOptions { cache_bytes: 16 << 20, read_only: false, ..options };
             let mfs = mfs::Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", ADDRESS);
             config.lease = LEASE;

@@ -238,12 +238,22 @@ fn server_ends_when_a_label_shows_that_another_one_has_taken_over() {
         let options = DiskOptions { write: true, exclusive: false };
         let disk = bed.env.open_disk("data", options).await.unwrap();
         let found = label::read(&disk).await.unwrap();
-        let raise = |label: &mut label::Label| label.fencing_epoch = Epoch(1000);
+        let raise = |label: &mut label::Label| label.fencing_epoch = Epoch(20);
         label::update(&disk, &found, raise).await.unwrap();
         bed.sleep(Duration::from_secs(12)).await;
         assert!(bed.ended_with_error() && bed.logged("another server has taken over"));
-        let refused = bed.try_start().await.unwrap_err();
-        assert!(refused.contains("its label has fencing epoch 1000"), "{refused}");
+        let stored = mfs::Mfs::stored_epoch(&bed.env, &bed.open_meta().await).await.unwrap();
+        // However often it is started again.
+        for _ in 0..30 {
+            let refused = bed.try_start().await.unwrap_err();
+            assert!(refused.contains("has fencing epoch 20"), "{refused}");
+        }
+        let again = mfs::Mfs::stored_epoch(&bed.env, &bed.open_meta().await).await.unwrap();
+        assert_eq!(again, stored, "a start that was refused has written");
+        bed.try_start_from(true).await.unwrap();
+        let (_, above) = mfs::Mfs::stored_epoch(&bed.env, &bed.open_meta().await).await.unwrap();
+        assert_eq!(above, Epoch(21));
+        bed.restart().await;
     });
 }
 
