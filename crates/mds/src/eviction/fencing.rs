@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use types::ClientId;
+use types::{ClientId, Duration, Instant};
 
 use super::fence_plan::{self, Step};
 use crate::fence::{Answer, Fence, FenceAction, FenceTarget, host_of};
@@ -38,6 +38,8 @@ pub struct Fencing {
     runtime: Rc<Runtime>,
     sessions: Rc<Sessions>,
     clients: RefCell<BTreeMap<ClientId, (FenceTarget, FenceState)>>,
+    /// Since when it is proven.
+    proven: RefCell<BTreeMap<ClientId, Instant>>,
     /// Hosts with a task.
     busy: RefCell<BTreeSet<String>>,
 }
@@ -45,8 +47,8 @@ pub struct Fencing {
 impl Fencing {
     /// Nobody is fenced.
     pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>) -> Rc<Fencing> {
-        let (clients, busy) = (RefCell::default(), RefCell::default());
-        Rc::new(Fencing { runtime, sessions, clients, busy })
+        let (clients, proven, busy) = Default::default();
+        Rc::new(Fencing { runtime, sessions, clients, proven, busy })
     }
 
     /// How far a client's fencing is; `None`: no means is configured for it.
@@ -54,14 +56,16 @@ impl Fencing {
         self.clients.borrow().get(&client).map(|(_, state)| state.clone())
     }
 
-    /// Is it proven that the client is cut off?
-    pub fn is_proven(&self, client: ClientId) -> bool {
-        matches!(self.clients.borrow().get(&client), Some((_, FenceState::Proven(_))))
+    /// For how long it has been proven that the client is cut off; `None`: it is not.
+    pub fn proven_for(&self, client: ClientId) -> Option<Duration> {
+        let proven = self.proven.borrow().get(&client).copied();
+        proven.map(|at| self.runtime.env.now().since(at))
     }
 
     /// The client's quarantine has ended.
     pub fn forget(&self, client: ClientId) {
         self.clients.borrow_mut().remove(&client);
+        self.proven.borrow_mut().remove(&client);
     }
 
     /// Begins to fence a client whose eviction is durable, if a means is configured for it.
@@ -116,6 +120,9 @@ impl Fencing {
             self.announce(client, host, &state);
             if let Some((_, known)) = self.clients.borrow_mut().get_mut(&client) {
                 *known = state.clone();
+                if matches!(state, FenceState::Proven(_)) {
+                    self.proven.borrow_mut().insert(client, self.runtime.env.now());
+                }
             }
         }
         true

@@ -19,7 +19,7 @@ use proto::mds::PagInfo;
 use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
-pub use self::devices::DeviceStatus;
+pub use self::devices::{DeviceStatus, SETTLING};
 pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
@@ -91,6 +91,11 @@ impl Space {
     /// May a device complete, at any moment, what evicted clients had submitted?
     pub fn may_write_late(&self) -> bool {
         self.devices.may_write_late()
+    }
+
+    /// Is the device of every zone open on this host?
+    pub fn are_all_open(&self) -> bool {
+        self.zones.borrow().iter().all(|zone| self.devices.is_open(zone.id))
     }
 
     /// Flushes all devices, so that a power cut does not lose what `clients` wrote in place.

@@ -27,6 +27,7 @@ pub struct Bed {
     pub log: Rc<RefCell<Vec<String>>>,
     meta: env::sim::SimDisk,
     error: Rc<Cell<bool>>,
+    lease: Rc<Cell<Duration>>,
     leases_max: Rc<Cell<usize>>,
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
@@ -84,7 +85,8 @@ pub fn with_features<F: Future<Output = ()>>(
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
         let (fences, world) = (Rc::default(), inner);
-        let bed = Bed { world, env, log, meta, error, leases_max, scrub_interval, fences };
+        let lease = Rc::new(Cell::new(LEASE));
+        let bed = Bed { world, env, log, meta, error, lease, leases_max, scrub_interval, fences };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -120,6 +122,7 @@ impl Bed {
         let env = self.world.node("mds");
         let fences = self.fences.borrow().clone();
         let (log, error) = (self.log.clone(), self.error.clone());
+        let lease = self.lease.get();
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
         env.clone().spawn(async move {
@@ -134,7 +137,7 @@ impl Bed {
             let options = OpenOptions { cache_bytes: 16 << 20, read_only: false, ..options };
             let mfs = mfs::Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", ADDRESS);
-            config.lease = LEASE;
+            config.lease = lease;
             config.leases_max = leases_max;
             config.scrub_interval = scrub_interval;
             let (id, uuid) = (PagId(0), Uuid([1; 16]));
@@ -155,6 +158,11 @@ impl Bed {
     pub async fn fence_by(&self, fences: Vec<Rc<dyn Fence>>) {
         *self.fences.borrow_mut() = fences;
         self.restart().await;
+    }
+
+    /// Sets the server's lease from its next start on.
+    pub fn lease_for(&self, lease: Duration) {
+        self.lease.set(lease);
     }
 
     /// Sets the server's maximum number of leases from its next start on.

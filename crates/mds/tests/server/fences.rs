@@ -11,6 +11,8 @@ use types::*;
 use crate::bed::{Bed, Client, LEASE, data_device, run};
 
 const ROOT: Ino = Ino::ROOT;
+/// A lease that no quarantine of these tests outlasts.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A means whose answers the test chooses. Each action takes a second.
 struct Scripted {
@@ -97,12 +99,14 @@ impl Evicted {
 
 /// PROTOCOLS 8.5.
 #[test]
-fn proven_fence_ends_the_quarantine_at_once() {
+fn proven_fence_ends_the_quarantine_after_the_settling_time() {
     run(|bed| async move {
+        bed.lease_for(LONG);
         let fence = scripted(&bed, Answer::Yes, Answer::Yes);
         bed.fence_by(vec![fence.clone()]).await;
         let evicted = evict(&bed).await;
         assert!(evicted.frozen_after(&bed, Duration::from_millis(1500)).await, "not checked yet");
+        assert!(evicted.frozen_after(&bed, Duration::from_secs(5)).await, "a write may be queued");
         assert!(!evicted.frozen_after(&bed, Duration::from_secs(1)).await, "{:?}", bed.log);
         let host = || "hosta".to_owned();
         let acts = [(FenceAction::Cut, host()), (FenceAction::Check, host())];
@@ -142,12 +146,30 @@ fn fence_that_fails_leaves_the_quarantine_as_long_as_without_one() {
 #[test]
 fn second_means_is_tried_after_the_first_has_failed() {
     run(|bed| async move {
+        bed.lease_for(LONG);
         let first = scripted(&bed, Answer::Yes, no());
         let second = scripted(&bed, Answer::Yes, Answer::Yes);
         bed.fence_by(vec![first.clone(), second.clone()]).await;
         let evicted = evict(&bed).await;
-        assert!(!evicted.frozen_after(&bed, Duration::from_millis(4500)).await, "{:?}", bed.log);
+        assert!(!evicted.frozen_after(&bed, Duration::from_millis(9500)).await, "{:?}", bed.log);
         assert_eq!((first.acts.borrow().len(), second.acts.borrow().len()), (2, 2));
+    });
+}
+
+/// The server does not know what a device holds that is absent on its host.
+#[test]
+fn proven_fence_ends_no_quarantine_while_a_device_is_absent() {
+    run(|bed| async move {
+        bed.lease_for(LONG);
+        let data = data_device(&bed.world);
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence]).await;
+        data.fail_from(env::sim::DiskAction::Read, 1, env::sim::DiskFault::Io);
+        bed.sleep(Duration::from_secs(12)).await;
+        let evicted = evict(&bed).await;
+        assert!(evicted.frozen_after(&bed, Duration::from_secs(12)).await);
+        data.heal();
+        assert!(!evicted.frozen_after(&bed, Duration::from_secs(9)).await);
     });
 }
 
