@@ -6,10 +6,11 @@
 //!   means that cut it off has confirmed that ([`fence_plan`]);
 //! - one task at a time acts on a host. What it proves counts for the clients whose fencing it had
 //!   begun with, and for no client that was evicted later;
+//! - nobody is cut off before grace has ended: until then it is unknown which other clients live;
 //! - a host with another client that is connected is not cut off: it lives, and would lose more
 //!   than one mount. Nor is the server's own host.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -40,6 +41,8 @@ pub struct Fencing {
     clients: RefCell<BTreeMap<ClientId, (FenceTarget, FenceState)>>,
     /// Since when it is proven.
     proven: RefCell<BTreeMap<ClientId, Instant>>,
+    /// Grace is over: it is known which other clients live.
+    may_begin: Cell<bool>,
     /// Hosts with a task.
     busy: RefCell<BTreeSet<String>>,
 }
@@ -47,8 +50,8 @@ pub struct Fencing {
 impl Fencing {
     /// Nobody is fenced.
     pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>) -> Rc<Fencing> {
-        let (clients, proven, busy) = Default::default();
-        Rc::new(Fencing { runtime, sessions, clients, proven, busy })
+        let (clients, proven, may_begin, busy) = Default::default();
+        Rc::new(Fencing { runtime, sessions, clients, proven, may_begin, busy })
     }
 
     /// How far a client's fencing is; `None`: no means is configured for it.
@@ -83,6 +86,23 @@ impl Fencing {
             return;
         }
         self.clients.borrow_mut().insert(client, (target, FenceState::Due));
+        if self.may_begin.get() {
+            self.begin_host(host);
+        }
+    }
+
+    /// Grace is over: begins what is due.
+    pub fn begin_due(self: &Rc<Fencing>) {
+        self.may_begin.set(true);
+        let clients = self.clients.borrow();
+        let hosts: BTreeSet<_> = clients.values().map(|(target, _)| target.host.clone()).collect();
+        drop(clients);
+        for host in hosts {
+            self.begin_host(host);
+        }
+    }
+
+    fn begin_host(self: &Rc<Fencing>, host: String) {
         if self.busy.borrow_mut().insert(host.clone()) {
             let this = self.clone();
             self.runtime.env.spawn(async move {

@@ -176,6 +176,11 @@ impl Evictions {
         }
     }
 
+    /// Grace is over: begins the fences that are due.
+    pub fn begin_due_fences(&self) {
+        self.fencing.begin_due();
+    }
+
     /// Begins to fence a client in quarantine. One on this host is watched by its lock instead.
     pub fn begin_fence(&self, client: ClientId) {
         if !self.quarantine.is_local(client) {

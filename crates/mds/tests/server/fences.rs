@@ -219,6 +219,24 @@ fn restarted_server_fences_clients_that_its_predecessor_evicted() {
     });
 }
 
+/// Until they are back, the server does not know that other clients of that host live.
+#[test]
+fn restarted_server_spares_a_host_whose_other_client_comes_back() {
+    run(|bed| async move {
+        let other = client_on(&bed, "c", "hosta").await;
+        let evicted = evict(&bed).await;
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence.clone()]).await;
+        bed.sleep(Duration::from_secs(1)).await;
+        for client in [&evicted.b, &other] {
+            client.connect(client.id()).await.unwrap();
+            client.call(Op::ReclaimDone {}).await.unwrap();
+        }
+        bed.sleep(Duration::from_secs(3)).await;
+        assert!(fence.acts.borrow().is_empty(), "the host was cut off");
+    });
+}
+
 async fn fencing_epoch(bed: &Bed) -> Epoch {
     let disk = bed.env.open_disk("data", DiskOptions::default()).await.unwrap();
     label::read(&disk).await.unwrap().label.fencing_epoch
