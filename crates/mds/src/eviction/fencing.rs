@@ -7,8 +7,9 @@
 //! - one task at a time acts on a host. What it proves counts for the clients whose fencing it had
 //!   begun with, and for no client that was evicted later;
 //! - nobody is cut off before grace has ended: until then it is unknown which other clients live;
-//! - a host with another client that is connected is not cut off: it lives, and would lose more
-//!   than one mount. Nor is the server's own host.
+//! - a host with another client that is not silent is not cut off: it lives, and would lose more
+//!   than one mount. That is asked before each step, and no client of the host comes in meanwhile.
+//!   Nor is the server's own host.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,14 +128,10 @@ impl Fencing {
             }
         }
         let Some(&client) = due.first() else { return false };
-        let state = match self.lives(host) {
-            _ if host == self.runtime.config.own_host => {
-                FenceState::Failed("it is the server's own host".into())
-            }
-            Some(other) => FenceState::Failed(format!(
-                "its host {host} has client {other}, which is connected"
-            )),
-            None => self.fence(&FenceTarget { client, host: host.to_owned() }).await,
+        let state = if host == self.runtime.config.own_host {
+            FenceState::Failed("it is the server's own host".into())
+        } else {
+            self.fence(&FenceTarget { client, host: host.to_owned() }).await
         };
         for client in due {
             self.announce(client, host, &state);
@@ -148,12 +145,17 @@ impl Fencing {
         true
     }
 
-    /// A client of this host that is connected.
+    /// Is something being done at this host? Then none of its clients is let in: it would be cut
+    /// off, or wake while the others are.
+    pub fn acts_on(&self, host: &str) -> bool {
+        self.busy.borrow().contains(host)
+    }
+
+    /// A client of this host that lives, connected or not.
     fn lives(&self, host: &str) -> Option<ClientId> {
         let all = self.sessions.all();
         let lives = |session: &&Rc<crate::sessions::Session>| {
             !session.is_over()
-                && session.is_connected()
                 && !self.sessions.is_silent(session)
                 && host_of(&session.description) == Some(host)
         };
@@ -175,6 +177,10 @@ impl Fencing {
                 }
                 Step::Failed => return FenceState::Failed(reasons.join("; ")),
             };
+            if let Some(other) = self.lives(&target.host) {
+                reasons.push(format!("its host {} has client {other}, which lives", target.host));
+                return FenceState::Failed(reasons.join("; "));
+            }
             let (fence, doing) = (&means[at], doing(action));
             let host = &target.host;
             self.runtime.log(&format!("fence {}: {doing} host {host}", fence.name()));

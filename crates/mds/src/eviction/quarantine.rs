@@ -176,6 +176,11 @@ impl Evictions {
         }
     }
 
+    /// Is this host being fenced?
+    pub fn is_being_fenced(&self, host: &str) -> bool {
+        self.fencing.acts_on(host)
+    }
+
     /// Grace is over: begins the fences that are due.
     pub fn begin_due_fences(&self) {
         self.fencing.begin_due();

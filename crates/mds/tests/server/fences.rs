@@ -199,7 +199,7 @@ fn host_with_another_client_that_lives_is_spared() {
         let evicted = evict(&bed).await;
         assert!(evicted.frozen_after(&bed, Duration::from_secs(1)).await);
         assert!(fence.acts.borrow().is_empty(), "the host was cut off");
-        assert!(bed.logged(&format!("hosta has client {}, which is connected", other.id())));
+        assert!(bed.logged(&format!("hosta has client {}, which lives", other.id())));
     });
 }
 
@@ -216,6 +216,31 @@ fn restarted_server_fences_clients_that_its_predecessor_evicted() {
         bed.sleep(Duration::from_secs(3)).await;
         assert_eq!(fence.acts.borrow().len(), 2);
         assert!(bed.logged(&format!("client {} at host hosta has been fenced", evicted.a.id())));
+    });
+}
+
+/// A client that is let in would be cut off with its host, and one that wakes shows that the host
+/// lives.
+#[test]
+fn host_that_is_being_fenced_is_let_in_later_and_spared_when_a_client_wakes() {
+    run(|bed| async move {
+        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
+        bed.fence_by(vec![fence.clone()]).await;
+        let asleep = client_on(&bed, "c", "hosta").await;
+        bed.sleep(LEASE + Duration::from_secs(1)).await;
+        let evicted = evict(&bed).await;
+        bed.sleep(Duration::from_millis(500)).await;
+        let late = Client::new(bed.world.node("d"));
+        let usual = Hello::new::<Mds>(0, "home", "hosta, pid 2, /mnt");
+        let hello = || Hello { nonce: late.nonce, ..usual.clone() };
+        let refused = late.greet(hello()).await.unwrap().unwrap_err();
+        assert_eq!(refused.fault, Fault::Busy);
+        asleep.call(Op::Renew {}).await.unwrap();
+        bed.sleep(Duration::from_secs(2)).await;
+        assert_eq!(fence.acts.borrow().len(), 1, "{:?}", bed.log);
+        assert!(bed.logged(&format!("hosta has client {}, which lives", asleep.id())));
+        late.greet(hello()).await.unwrap().unwrap();
+        assert!(evicted.frozen_after(&bed, Duration::from_secs(1)).await);
     });
 }
 
