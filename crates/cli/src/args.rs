@@ -274,7 +274,8 @@ pub struct MkfsArgs {
 #[command(after_help = "\
 Runs in the foreground. On SIGTERM or SIGINT it writes a checkpoint and ends. It sends
 READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. If it is killed in
-another way, nothing is lost that was acknowledged as durable: start it again.")]
+another way, nothing is lost that was acknowledged as durable: start it again. Exit status 7:
+another server has taken over, or the metadata are an older copy; do not start it by itself.")]
 pub struct MdsArgs {
     /// The cluster's file
     pub config: PathBuf,
@@ -288,6 +289,10 @@ pub struct MdsArgs {
     /// below $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Serve metadata that are older than what a server has put into the labels of the data
+    /// devices, after they were restored from a backup. Only when no other server can be alive
+    #[arg(long)]
+    pub older_copy: bool,
     /// Stop when standard input ends (for a parent process that runs the server)
     #[arg(long, hide = true)]
     pub until_eof: bool,

@@ -17,6 +17,8 @@ pub enum Status {
     NotPermitted = 5,
     /// The time limit passed.
     Timeout = 6,
+    /// Another metadata server has taken over, or the metadata are an older copy.
+    Superseded = 7,
 }
 
 /// Exit statuses of `mount`, as mount(8) has them.

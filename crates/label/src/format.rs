@@ -582,7 +582,7 @@ mod tests {
             (COUNT, &[3], LabelError::Field("kind")),
             (COUNT, &[61], LabelError::Field("count")),
             (68, &[1], LabelError::Field("reserved")),
-            (NAME_END, &[1], LabelError::Field("reserved")),
+            (SERVED_AT_END, &[1], LabelError::Field("reserved")),
             (BLOCK - 1, &[1], LabelError::Field("slices")),
             (BLOCKS, &[0, 0], LabelError::Field("blocks")),
             (BLOCKS, &[0xff, 0xf], LabelError::Field("slice blocks")),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use mfs::StoreError;
+use types::Epoch;
 
 /// Why the server ended.
 #[derive(Clone, Debug)]
@@ -13,6 +14,13 @@ pub enum ServeError {
     Listen(String),
     /// A data device is not what the configuration says.
     Device(String),
+    /// Another server has taken over, or the metadata are an older copy.
+    Superseded {
+        /// The highest fencing epoch that was found.
+        fencing: Epoch,
+        /// Where.
+        text: String,
+    },
     /// The metadata store failed.
     Store(StoreError),
 }
@@ -23,6 +31,7 @@ impl fmt::Display for ServeError {
             ServeError::Keys(text) | ServeError::Listen(text) | ServeError::Device(text) => {
                 f.write_str(text)
             }
+            ServeError::Superseded { text, .. } => f.write_str(text),
             ServeError::Store(error) => write!(f, "{error}"),
         }
     }

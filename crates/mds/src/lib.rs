@@ -59,5 +59,6 @@ pub use config::{Config, Log, PagPlace, SCRUB_RATE};
 pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};
 pub use observer::{CommittedBlocks, Executed, Observer};
+pub use space::check_epoch;
 pub use start::{Mds, serve};
 pub use status::Status;

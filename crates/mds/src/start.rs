@@ -86,6 +86,9 @@ impl Mds {
         env.spawn(accept(server.clone(), self.listener.clone()));
         first(stop, failed).await;
         server.begin_stop();
+        if let Some(text) = server.space.superseded() {
+            return Err(ServeError::Superseded { fencing: server.space.fencing_epoch(), text });
+        }
         match server.runtime.failure() {
             Some(error) => Err(error.into()),
             None => Ok(server.runtime.mfs.close().await?),

@@ -1,7 +1,7 @@
 //! Opens the metadata file system.
 
 use env::Env;
-use types::Duration;
+use types::{Duration, Epoch, Uuid};
 
 use crate::handle::Mfs;
 use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
@@ -37,6 +37,8 @@ pub struct OpenOptions {
     /// Does the checkpoint also write clean blocks where that saves a request of a rotating disk? A
     /// benchmark of the layouts of other file systems switches this off, as they do not have it.
     pub bridge: bool,
+    /// The epoch of this opening is above this one, and above that on the device.
+    pub epoch_above: Epoch,
     /// Limits for layout blocks; tests use small ones.
     pub layouts: LayoutLimits,
 }
@@ -61,6 +63,7 @@ impl Default for OpenOptions {
             maps: MapLimits::USUAL,
             placement: DirPlacement::Together,
             bridge: engine.bridge,
+            epoch_above: engine.epoch_above,
             layouts: LayoutLimits::USUAL,
         }
     }
@@ -76,6 +79,7 @@ impl OpenOptions {
             repair: self.repair,
             refused: if self.loading { &[] } else { UNFINISHED },
             bridge: self.bridge,
+            epoch_above: self.epoch_above,
         }
     }
 }
@@ -93,6 +97,18 @@ impl Mfs {
     ) -> Result<Mfs, StoreError> {
         let store = Store::open(env, disks, options.engine()).await?;
         Ok(Mfs::with_options(store, options))
+    }
+
+    /// The UUID of the file system on `disks`, and the epoch of its last opening for writing.
+    /// Writes nothing.
+    ///
+    /// # Errors
+    /// As [`Mfs::open`].
+    pub async fn stored_epoch(
+        env: &Env,
+        disks: impl Into<Disks>,
+    ) -> Result<(Uuid, Epoch), StoreError> {
+        Store::stored_epoch(env, disks).await
     }
 
     /// Opens the file system on a device whose label the caller has checked.

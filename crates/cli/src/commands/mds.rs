@@ -9,12 +9,13 @@ use std::task::Poll;
 
 use env::{DriverKind, Env};
 use mds::fence::Fence;
-use mds::{Config, Mds, PagPlace};
+use mds::{Config, Mds, PagPlace, ServeError};
+use mfs::journal::Disks;
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
-use types::PagId;
 use types::limits::{BLOCK_U64, SESSIONS_MAX};
 use types::units::human_size;
+use types::{Epoch, PagId};
 
 use crate::address;
 use crate::args::MdsArgs;
@@ -22,7 +23,7 @@ use crate::commands::mount;
 use crate::config::{Cluster, FenceConfig, Zone};
 use crate::control::of_mds;
 use crate::devices::{open_metadata, with_path};
-use crate::exit::{Ended, Failure};
+use crate::exit::{Ended, Failure, Status};
 use crate::fence_agent::Agent;
 use crate::keys::{self, KeyOptions};
 use crate::registry::{self, Kind, Registered, Registration};
@@ -57,11 +58,46 @@ fn store_failed(path: &str, error: &StoreError) -> Failure {
     failed(with_path(path, error))
 }
 
+/// Why a server ended. One that is superseded must not be started again by itself.
+fn ended(error: &ServeError) -> Failure {
+    match error {
+        ServeError::Superseded { text, .. } => {
+            Failure::new(Status::Superseded, "RB-MDS-SUPERSEDED", text.clone())
+        }
+        _ => failed(error.to_string()),
+    }
+}
+
+/// The epoch that this server's must be above. Refuses an older copy of the metadata, unless the
+/// administrator wants it.
+async fn epoch_above(
+    env: &Env,
+    disks: &Disks,
+    cluster: &Cluster,
+    args: &MdsArgs,
+) -> Result<Epoch, Failure> {
+    let path = |(_, zone): &(PagId, Zone)| zone.path.display().to_string();
+    let paths: Vec<String> = cluster.data.iter().map(path).collect();
+    match mds::check_epoch(env, disks, &paths).await {
+        Ok(_) => Ok(Epoch(0)),
+        Err(ServeError::Superseded { fencing, text }) if args.older_copy => {
+            log::line(&format!("{text}; --older-copy: serving them nevertheless"));
+            Ok(fencing)
+        }
+        Err(error @ ServeError::Superseded { .. }) => Err(ended(&error)),
+        Err(ServeError::Store(error)) => {
+            Err(store_failed(&cluster.metadata.path.display().to_string(), &error))
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
 async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     let path = cluster.metadata.path.display().to_string();
     let disks =
         open_metadata(&env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
     let options = OpenOptions {
+        epoch_above: epoch_above(&env, &disks, cluster, args).await?,
         cache_bytes: cluster.cache as usize,
         read_only: false,
         layouts: LayoutLimits { ahead: cluster.layout_ahead, ..LayoutLimits::USUAL },
@@ -92,8 +128,7 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };
-    let server =
-        Mds::start(env.clone(), mfs, config).await.map_err(|error| failed(error.to_string()))?;
+    let server = Mds::start(env.clone(), mfs, config).await.map_err(|error| ended(&error))?;
     if cluster.security.is_none() {
         log::line("security = \"none\": who reaches the server can read and change everything");
     }
@@ -120,7 +155,7 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     let served = server.run(stop).await;
     // A server that cannot remove its registration leaves one that counts as stale.
     drop(registered.map(|registered| registered.end(None)));
-    served.map_err(|error| failed(error.to_string()))?;
+    served.map_err(|error| ended(&error))?;
     log::line("stopped; the checkpoint is complete");
     Ok(0)
 }

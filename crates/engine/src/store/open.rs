@@ -15,7 +15,7 @@ use std::rc::Rc;
 use env::sync::Notify;
 use env::{Disk, Env};
 use types::limits::BLOCK;
-use types::{Bug, Duration, Epoch, Lsn, MetaBlock, planted};
+use types::{Bug, Duration, Epoch, Lsn, MetaBlock, Uuid, planted};
 
 pub use roots::{LOST_WRITE, TOO_NEW};
 
@@ -63,6 +63,8 @@ pub struct OpenOptions {
     /// Does the checkpoint also write clean blocks where that saves a request of a rotating disk? A
     /// benchmark of the layouts of other file systems switches this off, as they do not have it.
     pub bridge: bool,
+    /// The epoch of this opening is above this one, and above that on the device.
+    pub epoch_above: Epoch,
 }
 
 impl Default for OpenOptions {
@@ -77,6 +79,7 @@ impl Default for OpenOptions {
             repair: false,
             refused: &[],
             bridge: true,
+            epoch_above: Epoch(0),
         }
     }
 }
@@ -94,6 +97,20 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let (devices, condition) = label::check(env, disks).await?;
         Store::open_unlabelled(devices, options, condition).await
+    }
+
+    /// The UUID and the epoch of the last opening for writing, as they are on `disks`. Writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn stored_epoch(
+        env: &Env,
+        disks: impl Into<Disks>,
+    ) -> Result<(Uuid, Epoch), StoreError> {
+        let (devices, _) = label::check(env, disks).await?;
+        let (superblock, _) = find_superblock(&devices.home).await?;
+        Ok((superblock.uuid, superblock.epoch))
     }
 
     /// Opens the store on a device whose label the caller has checked, or has not yet written.
@@ -120,6 +137,7 @@ impl Store {
             Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
         } else {
             recovery::rewrite_newest(&device, &window, &superblock, newest, &redone).await?;
+            superblock.epoch = superblock.epoch.max(options.epoch_above);
             checkpoint_redone(&device, &window, &mut superblock, newest, &mut cache, end).await?
         };
         let mut state = State::new(superblock, log, cache);

@@ -16,12 +16,13 @@
 //! | process of this host | fence | its time | devices | ends |
 //! |---|---|---|---|---|
 //! | has ended | – | – | – | yes: no request of it is in flight |
-//! | – | proven | – | settled | yes: no write can arrive any more |
+//! | – | proven for 5 s | – | settled, all open here | yes: no write can arrive any more |
 //! | – | – | over | settled | yes: a lease and a half have passed |
 //! | – | – | – | – | no |
 //!
-//! A device is settled if it owes no flush and did not owe one a moment ago: what it was given
-//! before the client was cut off is carried out.
+//! A device is settled if it owes no flush and did not owe one a moment ago. In the 5 s since the
+//! proof it carries out what it was given before the client was cut off; then it is flushed. Of a
+//! device that is absent on the server's host nothing is known.
 
 use crate::fence::Answer;
 
@@ -61,8 +62,10 @@ pub fn next(means: usize, step: Step, answer: &Answer) -> Step {
 pub struct Known {
     /// Its process ran on this host and has ended.
     pub ended: bool,
-    /// A fence has proven that it is cut off.
+    /// A fence has proven that it is cut off, and the settling time has passed since.
     pub fenced: bool,
+    /// All data devices are open on this host.
+    pub all_open: bool,
     /// A lease and a half have passed since its eviction.
     pub over: bool,
     /// No data device owes a flush or did a moment ago.
@@ -71,7 +74,7 @@ pub struct Known {
 
 /// Does the quarantine end?
 pub fn quarantine_ends(known: Known) -> bool {
-    known.ended || known.settled && (known.fenced || known.over)
+    known.ended || known.settled && (known.fenced && known.all_open || known.over)
 }
 
 #[cfg(test)]
@@ -131,15 +134,17 @@ mod tests {
     #[test]
     fn quarantine_ends_by_death_fence_or_time_and_waits_for_stalled_devices() {
         let mut ends = Vec::new();
-        for bits in 0..16u8 {
+        for bits in 0..32u8 {
             let bit = |at: u8| bits & (1 << at) != 0;
-            let known = Known { ended: bit(3), fenced: bit(2), over: bit(1), settled: bit(0) };
+            let (ended, all_open) = (bit(4), bit(3));
+            let (fenced, over, settled) = (bit(2), bit(1), bit(0));
+            let known = Known { ended, fenced, all_open, over, settled };
             if quarantine_ends(known) {
                 ends.push(bits);
             }
         }
-        let not_ended = [0b0011, 0b0101, 0b0111];
-        let all: Vec<u8> = not_ended.into_iter().chain(8..16).collect();
+        let not_ended = [0b00011, 0b00111, 0b01011, 0b01101, 0b01111];
+        let all: Vec<u8> = not_ended.into_iter().chain(16..32).collect();
         assert_eq!(ends, all);
     }
 }

@@ -6,14 +6,16 @@
 //!   means that cut it off has confirmed that ([`fence_plan`]);
 //! - one task at a time acts on a host. What it proves counts for the clients whose fencing it had
 //!   begun with, and for no client that was evicted later;
-//! - a host with another client that is connected is not cut off: it lives, and would lose more
-//!   than one mount. Nor is the server's own host.
+//! - nobody is cut off before grace has ended: until then it is unknown which other clients live;
+//! - a host with another client that is not silent is not cut off: it lives, and would lose more
+//!   than one mount. That is asked before each step, and no client of the host comes in meanwhile.
+//!   Nor is the server's own host.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use types::ClientId;
+use types::{ClientId, Duration, Instant};
 
 use super::fence_plan::{self, Step};
 use crate::fence::{Answer, Fence, FenceAction, FenceTarget, host_of};
@@ -38,6 +40,10 @@ pub struct Fencing {
     runtime: Rc<Runtime>,
     sessions: Rc<Sessions>,
     clients: RefCell<BTreeMap<ClientId, (FenceTarget, FenceState)>>,
+    /// Since when it is proven.
+    proven: RefCell<BTreeMap<ClientId, Instant>>,
+    /// Grace is over: it is known which other clients live.
+    may_begin: Cell<bool>,
     /// Hosts with a task.
     busy: RefCell<BTreeSet<String>>,
 }
@@ -45,8 +51,8 @@ pub struct Fencing {
 impl Fencing {
     /// Nobody is fenced.
     pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>) -> Rc<Fencing> {
-        let (clients, busy) = (RefCell::default(), RefCell::default());
-        Rc::new(Fencing { runtime, sessions, clients, busy })
+        let (clients, proven, may_begin, busy) = Default::default();
+        Rc::new(Fencing { runtime, sessions, clients, proven, may_begin, busy })
     }
 
     /// How far a client's fencing is; `None`: no means is configured for it.
@@ -54,14 +60,16 @@ impl Fencing {
         self.clients.borrow().get(&client).map(|(_, state)| state.clone())
     }
 
-    /// Is it proven that the client is cut off?
-    pub fn is_proven(&self, client: ClientId) -> bool {
-        matches!(self.clients.borrow().get(&client), Some((_, FenceState::Proven(_))))
+    /// For how long it has been proven that the client is cut off; `None`: it is not.
+    pub fn proven_for(&self, client: ClientId) -> Option<Duration> {
+        let proven = self.proven.borrow().get(&client).copied();
+        proven.map(|at| self.runtime.env.now().since(at))
     }
 
     /// The client's quarantine has ended.
     pub fn forget(&self, client: ClientId) {
         self.clients.borrow_mut().remove(&client);
+        self.proven.borrow_mut().remove(&client);
     }
 
     /// Begins to fence a client whose eviction is durable, if a means is configured for it.
@@ -79,6 +87,23 @@ impl Fencing {
             return;
         }
         self.clients.borrow_mut().insert(client, (target, FenceState::Due));
+        if self.may_begin.get() {
+            self.begin_host(host);
+        }
+    }
+
+    /// Grace is over: begins what is due.
+    pub fn begin_due(self: &Rc<Fencing>) {
+        self.may_begin.set(true);
+        let clients = self.clients.borrow();
+        let hosts: BTreeSet<_> = clients.values().map(|(target, _)| target.host.clone()).collect();
+        drop(clients);
+        for host in hosts {
+            self.begin_host(host);
+        }
+    }
+
+    fn begin_host(self: &Rc<Fencing>, host: String) {
         if self.busy.borrow_mut().insert(host.clone()) {
             let this = self.clone();
             self.runtime.env.spawn(async move {
@@ -103,30 +128,34 @@ impl Fencing {
             }
         }
         let Some(&client) = due.first() else { return false };
-        let state = match self.lives(host) {
-            _ if host == self.runtime.config.own_host => {
-                FenceState::Failed("it is the server's own host".into())
-            }
-            Some(other) => FenceState::Failed(format!(
-                "its host {host} has client {other}, which is connected"
-            )),
-            None => self.fence(&FenceTarget { client, host: host.to_owned() }).await,
+        let state = if host == self.runtime.config.own_host {
+            FenceState::Failed("it is the server's own host".into())
+        } else {
+            self.fence(&FenceTarget { client, host: host.to_owned() }).await
         };
         for client in due {
             self.announce(client, host, &state);
             if let Some((_, known)) = self.clients.borrow_mut().get_mut(&client) {
                 *known = state.clone();
+                if matches!(state, FenceState::Proven(_)) {
+                    self.proven.borrow_mut().insert(client, self.runtime.env.now());
+                }
             }
         }
         true
     }
 
-    /// A client of this host that is connected.
+    /// Is something being done at this host? Then none of its clients is let in: it would be cut
+    /// off, or wake while the others are.
+    pub fn acts_on(&self, host: &str) -> bool {
+        self.busy.borrow().contains(host)
+    }
+
+    /// A client of this host that lives, connected or not.
     fn lives(&self, host: &str) -> Option<ClientId> {
         let all = self.sessions.all();
         let lives = |session: &&Rc<crate::sessions::Session>| {
             !session.is_over()
-                && session.is_connected()
                 && !self.sessions.is_silent(session)
                 && host_of(&session.description) == Some(host)
         };
@@ -148,6 +177,10 @@ impl Fencing {
                 }
                 Step::Failed => return FenceState::Failed(reasons.join("; ")),
             };
+            if let Some(other) = self.lives(&target.host) {
+                reasons.push(format!("its host {} has client {other}, which lives", target.host));
+                return FenceState::Failed(reasons.join("; "));
+            }
             let (fence, doing) = (&means[at], doing(action));
             let host = &target.host;
             self.runtime.log(&format!("fence {}: {doing} host {host}", fence.name()));

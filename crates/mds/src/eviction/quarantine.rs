@@ -18,6 +18,7 @@ use super::fence_plan::{Known, quarantine_ends};
 use super::{Evictions, FREEZE};
 use crate::runtime::Runtime;
 use crate::sessions::ClientInfo;
+use crate::space::SETTLING;
 
 struct QuarantinedClient {
     until: Instant,
@@ -146,9 +147,9 @@ impl Evictions {
         let (mut dead, mut past) = (Vec::new(), Vec::new());
         for (client, over, local) in self.quarantine.recorded() {
             let ended = local && self.space.is_lock_free(client).await;
-            let fenced = self.fencing.is_proven(client);
-            let settled = !self.space.may_write_late();
-            let known = Known { ended, fenced, over, settled };
+            let fenced = self.fencing.proven_for(client).is_some_and(|time| time >= SETTLING);
+            let (settled, all_open) = (!self.space.may_write_late(), self.space.are_all_open());
+            let known = Known { ended, fenced, all_open, over, settled };
             if ended {
                 dead.push(client);
             } else if quarantine_ends(known) || planted(Bug::QuarantineSkipped) {
@@ -173,6 +174,16 @@ impl Evictions {
             self.fencing.forget(client);
             self.space.announce_return();
         }
+    }
+
+    /// Is this host being fenced?
+    pub fn is_being_fenced(&self, host: &str) -> bool {
+        self.fencing.acts_on(host)
+    }
+
+    /// Grace is over: begins the fences that are due.
+    pub fn begin_due_fences(&self) {
+        self.fencing.begin_due();
     }
 
     /// Begins to fence a client in quarantine. One on this host is watched by its lock instead.

@@ -47,6 +47,7 @@ impl Recovery {
         runtime.checked(ended.await, "ending the grace");
         self.recovering.borrow_mut().clear();
         self.over.set(true);
+        self.evictions.begin_due_fences();
         self.ended.notify_all();
         self.recall_presumed();
         self.orphans.begin().await;

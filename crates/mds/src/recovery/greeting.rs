@@ -18,6 +18,7 @@ use types::{Bug, ClientId, Duration, Fault, ServerId, Transno, planted};
 
 use super::Recovery;
 use super::decision::{ClientState, Decision, decide};
+use crate::fence::host_of;
 use crate::sessions::{ClientInfo, Connection, Session, SessionIdentity, SessionState, receive};
 
 /// How long a peer may take to send its hello.
@@ -143,7 +144,11 @@ impl Recovery {
             }
             _ => ClientState::Returning,
         };
-        match decide(shown, knowledge) {
+        let decision = decide(shown, knowledge);
+        if matches!(decision, Decision::Enroll | Decision::Resume | Decision::Recover) {
+            self.check_host(&described(&hello, who))?;
+        }
+        match decision {
             Decision::Enroll => self.enroll(greeting).await,
             Decision::Resume => self.resume(greeting),
             Decision::Recover => self.recover(greeting),
@@ -154,6 +159,16 @@ impl Recovery {
             | Decision::EvictAtOnce
             | Decision::EvictAtEnd
             | Decision::Nothing => Err(evicted(hello.client)),
+        }
+    }
+
+    /// A client of a host that is being fenced tries again later.
+    fn check_host(&self, description: &str) -> Result<(), Refused> {
+        match host_of(description) {
+            Some(host) if self.evictions.is_being_fenced(host) => {
+                Err(refusal(Fault::Busy, format!("host {host} is being fenced")))
+            }
+            _ => Ok(()),
         }
     }
 

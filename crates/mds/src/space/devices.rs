@@ -31,7 +31,7 @@ use crate::runtime::Runtime;
 
 /// A device that answers, and does not complete its older writes within this time, counts as
 /// stalled.
-const SETTLING: Duration = EVICTION_FLUSH;
+pub const SETTLING: Duration = EVICTION_FLUSH;
 /// Pause between two looks at an absent device.
 const LOOK_ABSENT: Duration = Duration::from_secs(1);
 /// Pause between two looks at a device that is there.
@@ -129,6 +129,11 @@ impl DataDevices {
         self.all.borrow().iter().find_map(|device| device.superseded(&self.runtime))
     }
 
+    /// The highest fencing epoch in their labels, as last read.
+    pub fn fencing_epoch(&self) -> Epoch {
+        self.all.borrow().iter().map(|device| device.fencing_epoch.get()).max().unwrap_or_default()
+    }
+
     /// The labels shall have this fencing epoch. Raises those that are behind.
     pub async fn set_fencing_epoch(&self, epoch: Epoch) {
         self.fencing_epoch.set(epoch);
@@ -152,6 +157,13 @@ impl DataDevices {
         }
         let state = if device.suspect.get() { "suspect" } else { "sound" };
         DeviceStatus { state, absent: Duration::ZERO, why: String::new() }
+    }
+
+    /// Is the device of this zone open?
+    pub fn is_open(&self, id: PagId) -> bool {
+        let all = self.all.borrow();
+        let of = |device: &&Rc<DataDevice>| device.places.iter().any(|place| place.id == id);
+        all.iter().find(of).is_some_and(|device| device.disk.borrow().is_some())
     }
 
     /// Begins the looks that are due.

@@ -16,10 +16,11 @@ use env::LockScope;
 use env::sync::Notify;
 use mfs::Cost;
 use proto::mds::PagInfo;
-use types::{ClientId, PagId};
+use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
-pub use self::devices::DeviceStatus;
+pub use self::devices::{DeviceStatus, SETTLING};
+pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
 use crate::sessions::{ClientInfo, Sessions};
@@ -77,9 +78,24 @@ impl Space {
         self.devices.look();
     }
 
+    /// Why this server must not serve: a server of a later epoch has taken over.
+    pub fn superseded(&self) -> Option<String> {
+        self.devices.superseded()
+    }
+
+    /// The highest fencing epoch in the labels of the data devices, as last read.
+    pub fn fencing_epoch(&self) -> Epoch {
+        self.devices.fencing_epoch()
+    }
+
     /// May a device complete, at any moment, what evicted clients had submitted?
     pub fn may_write_late(&self) -> bool {
         self.devices.may_write_late()
+    }
+
+    /// Is the device of every zone open on this host?
+    pub fn are_all_open(&self) -> bool {
+        self.zones.borrow().iter().all(|zone| self.devices.is_open(zone.id))
     }
 
     /// Flushes all devices, so that a power cut does not lose what `clients` wrote in place.

@@ -8,7 +8,7 @@
 //!
 //! | who reads a label | its fencing epoch is above | then |
 //! |---|---|---|
-//! | a server that starts | the server's own | it refuses to start |
+//! | a server that starts | that of the last opening of its metadata | it refuses to start, before it writes anything |
 //! | a server that looks at a device | the server's own | it ends without a checkpoint |
 //! | a client that mounts, or looks at a device | that of its session's server | it writes nothing until a server with that epoch has greeted it |
 //!
@@ -19,10 +19,10 @@
 //! - a data device whose label is behind is not forgotten: it is raised at each look until that
 //!   succeeds.
 
-use env::{DiskOptions, LockScope};
+use env::{DiskOptions, Env, LockScope};
 use types::Epoch;
 
-use super::Space;
+use super::{Space, zones};
 use crate::error::ServeError;
 use crate::runtime::Runtime;
 
@@ -37,6 +37,41 @@ fn is_takeover(served_at: Option<LockScope>, here: Option<LockScope>, epoch: Epo
     }
 }
 
+/// The highest fencing epoch in the labels of the devices at `paths`, as far as they are of the
+/// file system on `disks`. To be asked before the metadata are opened, as that raises their epoch.
+/// A device that does not answer is left out.
+///
+/// # Errors
+/// `Superseded`: the metadata have a lower epoch, so they are an older copy. The store's.
+pub async fn check_epoch(
+    env: &Env,
+    disks: impl Into<mfs::journal::Disks>,
+    paths: &[String],
+) -> Result<Epoch, ServeError> {
+    let (uuid, stored) = mfs::Mfs::stored_epoch(env, disks).await?;
+    let mut highest = Epoch(0);
+    for path in paths {
+        let (this, path) = (env.clone(), path.clone());
+        let asked = env.spawn_join(async move {
+            let disk = this.open_disk(&path, DiskOptions::default()).await.ok()?;
+            label::read(&disk).await.ok().map(|found| found.label)
+        });
+        let found = env.timeout(zones::LOOK_MAX, asked).await.flatten();
+        let found = found.filter(|label| label.fs_uuid == uuid);
+        highest = highest.max(found.map_or(Epoch(0), |label| label.fencing_epoch));
+    }
+    if stored >= highest {
+        return Ok(highest);
+    }
+    Err(ServeError::Superseded {
+        fencing: highest,
+        text: format!(
+            "the label of a data device has fencing epoch {highest}, these metadata have epoch \
+             {stored}: they are an older copy of those that another server has taken over with"
+        ),
+    })
+}
+
 impl Space {
     /// Raises the fencing epoch of the data devices, if this server takes over.
     ///
@@ -46,7 +81,8 @@ impl Space {
         let (runtime, own) = (&self.runtime, self.runtime.identity.epoch);
         let Some(device) = runtime.mfs.device() else { return Ok(()) };
         if let Some(text) = self.devices.superseded() {
-            return Err(ServeError::Device(text));
+            let fencing = self.devices.fencing_epoch();
+            return Err(ServeError::Superseded { fencing, text });
         }
         let here = device.disk.lock_scope();
         let found = label::read(&device.disk).await.ok();

@@ -14,7 +14,7 @@ use crate::error::ServeError;
 use crate::runtime::Runtime;
 
 /// A device that does not answer for so long counts as absent at the start.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+pub(super) const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Why a device is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use mfs::open::OpenOptions;
 use proto::frame::{Decoder, Received, encode};
 use proto::mds::*;
 use redbud_mds::fence::Fence;
-use redbud_mds::{Config, Mds};
+use redbud_mds::{Config, Mds, ServeError};
 use session::server::ServerKeys;
 use types::*;
 
@@ -29,6 +29,7 @@ pub struct Bed {
     pub log: Rc<RefCell<Vec<String>>>,
     meta: env::sim::SimDisk,
     error: Rc<Cell<bool>>,
+    lease: Rc<Cell<Duration>>,
     leases_max: Rc<Cell<usize>>,
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
@@ -87,7 +88,19 @@ pub fn with_features<F: Future<Output = ()>>(
         let leases_max = Rc::new(Cell::new(limits::LEASES_MAX));
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
         let (fences, keys, world) = (Rc::default(), Rc::default(), inner);
-        let bed = Bed { world, env, log, meta, error, leases_max, scrub_interval, fences, keys };
+        let lease = Rc::new(Cell::new(LEASE));
+        let bed = Bed {
+            world,
+            env,
+            log,
+            meta,
+            error,
+            lease,
+            leases_max,
+            scrub_interval,
+            fences,
+            keys,
+        };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -103,6 +116,11 @@ async fn open_meta(env: &Env) -> env::Disk {
 }
 
 impl Bed {
+    /// The metadata device.
+    pub async fn open_meta(&self) -> env::Disk {
+        open_meta(&self.env).await
+    }
+
     /// Starts the server on its node.
     pub async fn start(&self) {
         self.try_start().await.unwrap();
@@ -110,18 +128,30 @@ impl Bed {
 
     /// As [`Bed::start`]; `Err`: it refuses to start.
     pub async fn try_start(&self) -> Result<(), String> {
+        self.try_start_from(false).await
+    }
+
+    /// As [`Bed::try_start`]; `older_copy`: also if a label has a higher epoch than the metadata.
+    pub async fn try_start_from(&self, older_copy: bool) -> Result<(), String> {
         let env = self.world.node("mds");
         let (fences, keys) = (self.fences.borrow().clone(), self.keys.borrow().clone());
         let (log, error) = (self.log.clone(), self.error.clone());
+        let lease = self.lease.get();
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
-            let options =
-                OpenOptions { cache_bytes: 16 << 20, read_only: false, ..OpenOptions::default() };
+            let checked = redbud_mds::check_epoch(&env, &disk, &["data".into()]).await;
+            let epoch_above = match checked {
+                Err(ServeError::Superseded { fencing, .. }) if older_copy => fencing,
+                Err(error) => return send.send(Err(error.to_string())),
+                Ok(_) => Epoch(0),
+            };
+            let options = OpenOptions { epoch_above, ..OpenOptions::default() };
+            let options = OpenOptions { cache_bytes: 16 << 20, read_only: false, ..options };
             let mfs = mfs::Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", ADDRESS);
-            config.lease = LEASE;
+            config.lease = lease;
             config.leases_max = leases_max;
             config.scrub_interval = scrub_interval;
             let (id, uuid) = (PagId(0), Uuid([1; 16]));
@@ -149,6 +179,11 @@ impl Bed {
     pub async fn ask_for(&self, keys: ServerKeys) {
         *self.keys.borrow_mut() = Some(keys);
         self.restart().await;
+    }
+
+    /// Sets the server's lease from its next start on.
+    pub fn lease_for(&self, lease: Duration) {
+        self.lease.set(lease);
     }
 
     /// Sets the server's maximum number of leases from its next start on.
