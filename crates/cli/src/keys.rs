@@ -17,6 +17,7 @@ use channel::{Allowed, Mode, PublicKey, SecretKey, SecretKeys};
 use serde::{Deserialize, Serialize};
 use session::client::{ClientKeys, ReadClientKeys};
 use session::server::{KeyFiles, ServerKeys};
+use types::limits::HALF_OPEN_MAX;
 
 use crate::config::{ClientView, Cluster};
 use crate::exit::Failure;
@@ -98,7 +99,14 @@ pub fn of_server(cluster: &Cluster) -> Result<Option<ServerKeys>, Failure> {
         had_list.set(had_list.get() || list.is_ok() && stamps[1].is_some());
         Some(KeyFiles { secrets: read_secrets(&key), allowed: list })
     };
-    Ok(Some(ServerKeys { least, read: Rc::new(read) }))
+    let half_open_max = half_open_max(env::raise_open_files());
+    Ok(Some(ServerKeys { least, half_open_max, read: Rc::new(read) }))
+}
+
+/// How many connections of strangers a process with this limit of open files takes at once: the
+/// others are for clients.
+pub fn half_open_max(open_files: u64) -> usize {
+    HALF_OPEN_MAX.min((open_files / 4) as usize)
 }
 
 /// What tells two states of a file apart: device, inode, size and time of change; `None`: it is
@@ -234,6 +242,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("redbud-keys-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         dir
+    }
+
+    #[test]
+    fn strangers_leave_most_open_files_to_clients() {
+        assert_eq!([half_open_max(1024), half_open_max(41_000)], [256, HALF_OPEN_MAX]);
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub async fn run(server: Rc<Server>) {
     }
 }
 
-/// Cuts off the nodes whose keys the list revokes, if it changed since `seen`. Clients whose keys are
-/// not in it any more stay: a list that is lost, or half written, must not end the sessions of all.
+/// Cuts off the nodes whose keys the list revokes, if it changed since `seen`. Clients whose keys
+/// are not in it any more stay: a list that is lost, or half written, must not end all sessions.
 async fn enforce_keys(server: &Server, seen: &mut u64) {
     match server.door.refresh() {
         Ok(changes) if changes == *seen => return,

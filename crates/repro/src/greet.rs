@@ -474,5 +474,6 @@ fn server_keys() -> ServerKeys {
         KeyFiles { secrets: Ok(SecretKeys::only(server)), allowed }
     };
     let read = move || (!read.replace(true)).then(ring);
-    ServerKeys { least: Mode::Encrypted, read: Rc::new(read) }
+    let half_open_max = types::limits::HALF_OPEN_MAX;
+    ServerKeys { least: Mode::Encrypted, half_open_max, read: Rc::new(read) }
 }

@@ -65,7 +65,8 @@ impl Keys {
                 KeyFiles { secrets, allowed: allowed(&shared.nodes.borrow().0) }
             })
         };
-        ServerKeys { least: self.0.mode, read: Rc::new(read) }
+        let half_open_max = types::limits::HALF_OPEN_MAX;
+        ServerKeys { least: self.0.mode, half_open_max, read: Rc::new(read) }
     }
 
     /// The keys of the client on a node, which the server allows from now on.

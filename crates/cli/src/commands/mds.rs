@@ -13,7 +13,7 @@ use mds::{Config, Mds, PagPlace, ServeError};
 use mfs::journal::Disks;
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
-use types::limits::{BLOCK_U64, SESSIONS_MAX};
+use types::limits::{BLOCK_U64, HALF_OPEN_MAX, SESSIONS_MAX};
 use types::units::human_size;
 use types::{Epoch, PagId};
 
@@ -243,12 +243,13 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
 /// than the clients that it could serve.
 fn raise_open_files() {
     let most = env::raise_open_files();
-    let wanted = SESSIONS_MAX as u64 + OTHER_FILES;
+    let others = keys::half_open_max(most) as u64 + OTHER_FILES;
+    let wanted = (SESSIONS_MAX + HALF_OPEN_MAX) as u64 + OTHER_FILES;
     if most < wanted {
         log::line(&format!(
             "this process may have {most} open files, so at most {} clients can be connected at once; for {SESSIONS_MAX} of them start \
              it with a limit of {wanted} (LimitNOFILE= of the service, or `ulimit -n`)",
-            most.saturating_sub(OTHER_FILES)
+            most.saturating_sub(others)
         ));
     }
 }

@@ -1,11 +1,11 @@
-//! What a node whose callers are squashed may do.
+//! What a node whose callers are squashed may do, and what a changed list of keys does.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use channel::{Allowed, Entry, Mode, Role, SecretKey, SecretKeys, Squash};
 use proto::mds::*;
-use session::server::{KeyRing, ServerKeys};
+use session::server::{KeyFiles, KeyRing, ServerKeys};
 use types::*;
 
 use crate::bed::{Answer, Bed, Client, name, no_change, node, run};
@@ -18,18 +18,24 @@ fn key(seed: u8) -> SecretKey {
 }
 
 /// The keys of a server with a node `plain`, and a node `squashed`.
-fn keys() -> ServerKeys {
+fn ring(revoked: bool) -> KeyRing {
     let entry = |seed: u8, name: &str, squash| {
         let (key, role) = (key(seed).public(), Role::Client);
-        Entry { key, name: name.into(), role, squash, revoked: false }
+        Entry { key, name: name.into(), role, squash, revoked }
     };
     let entries = [entry(1, "plain", Squash::Off), entry(2, "squashed", Squash::All)];
     let text = entries.map(|entry| format!("{entry}\n")).concat();
-    let ring =
-        KeyRing { secrets: SecretKeys::only(key(200)), allowed: Allowed::parse(&text).unwrap() };
-    let read = Cell::new(false);
-    let read = move || (!read.replace(true)).then(|| ring.clone().into());
-    ServerKeys { least: Mode::Greeting, read: Rc::new(read) }
+    KeyRing { secrets: SecretKeys::only(key(200)), allowed: Allowed::parse(&text).unwrap() }
+}
+
+/// What the server reads next.
+type Next = Rc<RefCell<Option<KeyRing>>>;
+
+fn keys() -> (ServerKeys, Next) {
+    let next: Next = Rc::new(RefCell::new(Some(ring(false))));
+    let read = next.clone();
+    let read = Rc::new(move || read.borrow_mut().take().map(KeyFiles::from));
+    (ServerKeys { least: Mode::Greeting, half_open_max: 10, read }, next)
 }
 
 fn client(bed: &Bed, node: &str, seed: u8) -> Client {
@@ -40,7 +46,7 @@ fn client(bed: &Bed, node: &str, seed: u8) -> Client {
 
 /// A client of each node, and the root directory is everybody's.
 async fn clients(bed: &Bed) -> (Client, Client) {
-    bed.ask_for(keys()).await;
+    bed.ask_for(keys().0).await;
     let (plain, squashed) = (client(bed, "plain", 1), client(bed, "squashed", 2));
     for client in [&plain, &squashed] {
         client.connect(ClientId(0)).await.unwrap();
@@ -78,7 +84,7 @@ fn replay_of_a_squashed_node_is_checked() {
         let refused = as_user(&squashed, 0, steal(), answer()).await;
         assert_eq!(refused.unwrap_err(), Fault::Protocol, "nothing is to be recovered");
         plain.exchange(Request { sync: true, ..plain.request(0, vec![Op::Renew {}]) }).await;
-        bed.ask_for(keys()).await;
+        bed.ask_for(keys().0).await;
         assert_eq!(squashed.connect(squashed.id()).await.unwrap().state, RECOVERED);
         let refused = as_user(&squashed, 0, steal(), answer()).await;
         assert_eq!(refused.unwrap_err(), Fault::NotPermitted);
@@ -149,5 +155,24 @@ fn squashed_node_sets_the_times_of_others_files_to_now_only() {
         assert_eq!(refused.unwrap_err(), Fault::NotPermitted);
         let now = SetAttr { mtime: Some(SetTime::Now {}), judged_by: 1000, ..no_change() };
         as_user(&squashed, 0, Op::SetAttr { ino, set: now }, None).await.unwrap();
+    });
+}
+
+/// SEMANTICS 6.3.
+#[test]
+fn lost_list_ends_no_session_and_a_revocation_does() {
+    run(|bed| async move {
+        let (keys, next) = keys();
+        bed.ask_for(keys).await;
+        let plain = client(&bed, "plain", 1);
+        plain.connect(ClientId(0)).await.unwrap();
+        *next.borrow_mut() = Some(KeyRing { allowed: Allowed::default(), ..ring(false) });
+        bed.sleep(Duration::from_secs(1)).await;
+        plain.call(Op::Renew {}).await.unwrap();
+        assert!(bed.logged("no longer in the list of allowed keys"));
+        *next.borrow_mut() = Some(ring(true));
+        bed.sleep(Duration::from_secs(1)).await;
+        assert!(plain.exchange(plain.request(0, vec![Op::Renew {}])).await.is_none());
+        assert!(bed.logged("its node's keys are revoked"), "{:?}", bed.log.borrow());
     });
 }

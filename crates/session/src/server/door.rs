@@ -15,8 +15,8 @@
 //! - every refusal is counted, and named in the log at a bounded rate;
 //! - the list is read again when it has changed. One that is wrong changes nothing, and neither the
 //!   list nor the server's own keys depend on whether the others can be read;
-//! - a connection that is there loses its rights by what the list says of its key, never because the
-//!   key is no longer in it: a list may be lost.
+//! - a connection that is there ends by what the list says of its key, never because the key is no
+//!   longer in it: a list may be lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -128,6 +128,8 @@ pub struct KeyRing {
 pub struct ServerKeys {
     /// The least that a client has to ask for.
     pub least: Mode,
+    /// How many connections may be in a handshake or a refusal; at most [`HALF_OPEN_MAX`].
+    pub half_open_max: usize,
     /// Reads the keys; `None`: they have not changed since the last call. Called often.
     pub read: Rc<dyn Fn() -> Option<KeyFiles>>,
 }
@@ -139,7 +141,7 @@ pub struct DoorCounts {
     pub by_key: u64,
     /// Connections that were let in by the local socket.
     pub local: u64,
-    /// Handshakes in progress.
+    /// Handshakes in progress, and refusals.
     pub half_open: u64,
     /// Refused: the key is in no line of the list.
     pub unknown_key: u64,
@@ -173,7 +175,7 @@ pub struct Door {
     changes: Cell<u64>,
     /// Why files of keys are not in force as they are.
     problem: RefCell<Option<String>>,
-    /// Connections whose handshake is in progress, by their number: the oldest first.
+    /// Connections whose handshake or refusal is in progress, by their number: the oldest first.
     half_open: RefCell<BTreeMap<u64, Stream>>,
     last_number: Cell<u64>,
     counts: Cell<DoorCounts>,
@@ -198,10 +200,17 @@ enum Refusal {
     Ended,
 }
 
-/// Removes a connection from those whose handshake is in progress.
+/// Removes a connection from those whose handshake or refusal is in progress.
 struct HalfOpen<'a> {
     door: &'a Door,
     number: u64,
+}
+
+impl HalfOpen<'_> {
+    /// Was the connection closed because too many are in progress?
+    fn is_lost(&self) -> bool {
+        !self.door.half_open.borrow().contains_key(&self.number)
+    }
 }
 
 impl Drop for HalfOpen<'_> {
@@ -312,34 +321,37 @@ impl Door {
                 self.count(|counts| &mut counts.local);
                 return Some((stream.into(), Who::Local(user)));
             }
+            let place = self.enter(&stream);
             self.count(|counts| &mut counts.local_user);
             let text = format!(
                 "user {user} of this host may not use the server's local socket: mount by TCP, \
                  with a key"
             );
             self.refuse::<P>(&stream.into(), &text).await;
+            drop(place);
             return None;
         }
-        let shaken = {
-            let place = self.enter(&stream);
-            let shaken = self.env.timeout(HANDSHAKE_TIMEOUT, self.shake_hands(&stream)).await;
-            drop(place);
-            shaken.unwrap_or(Err(Refusal::Ended))
-        };
-        match shaken {
+        // Until it is let in, or closed: what is being refused is an open connection, too.
+        let place = self.enter(&stream);
+        let shaken = self.env.timeout(HANDSHAKE_TIMEOUT, self.shake_hands(&stream)).await;
+        let come_in = match shaken.unwrap_or(Err(Refusal::Ended)) {
             Ok((link, key)) => self.let_in::<P>(link, key).await,
+            Err(Refusal::Ended) if place.is_lost() => None,
             Err(refusal) => {
                 self.turn_away::<P>(stream, refusal).await;
                 None
             }
-        }
+        };
+        drop(place);
+        come_in
     }
 
     /// Counts a connection among those whose handshake is in progress; closes the oldest if there
     /// are too many.
     fn enter(&self, stream: &Stream) -> HalfOpen<'_> {
         let mut half_open = self.half_open.borrow_mut();
-        if half_open.len() >= HALF_OPEN_MAX
+        let most = self.keys.as_ref().map_or(HALF_OPEN_MAX, |keys| keys.half_open_max);
+        if half_open.len() >= most.min(HALF_OPEN_MAX)
             && let Some((_, oldest)) = half_open.pop_first()
         {
             oldest.shutdown();

@@ -49,7 +49,7 @@ impl Ring {
             let mut state = state.borrow_mut();
             std::mem::take(&mut state.0).then(|| state.1.clone().into())
         };
-        ServerKeys { least, read: Rc::new(read) }
+        ServerKeys { least, half_open_max: HALF_OPEN_MAX, read: Rc::new(read) }
     }
 }
 
@@ -191,7 +191,8 @@ fn list_is_in_force_whatever_becomes_of_the_servers_own_keys() {
         *files.borrow_mut() = Some(KeyFiles::from(ring(entry(1, "alpha"))));
         let read = files.clone();
         let read = Rc::new(move || read.borrow_mut().take());
-        *controls.keys.borrow_mut() = Some(ServerKeys { least: Mode::Encrypted, read });
+        *controls.keys.borrow_mut() =
+            Some(ServerKeys { least: Mode::Encrypted, half_open_max: 10, read });
         let server = controls.start(&bed.world);
         let config = || client(&bed, &controls, Mode::Encrypted, 1, 200);
         let session = bed.try_open(config()).await.unwrap();
@@ -260,7 +261,28 @@ fn oldest_of_too_many_strangers_is_closed() {
         bed.wait(100).await;
         let counts = server.door.counts();
         assert_eq!(counts.half_open, HALF_OPEN_MAX as u64, "{counts:?}");
-        assert_eq!(counts.crowded_out, 3);
+        assert_eq!((counts.crowded_out, counts.unfinished), (3, 0));
+    });
+}
+
+/// Who is being refused holds a connection as long as who says nothing.
+#[test]
+fn strangers_that_are_being_refused_count_among_the_bounded() {
+    run(6, |bed| async move {
+        let (controls, server, _) = start(&bed, Mode::Encrypted, &[entry(1, "alpha")]);
+        let mut idle = Vec::new();
+        for _ in 0..20 {
+            let stream = connect(&bed, &controls).await;
+            // The beginning of a clear frame: the door waits for the rest of the hello.
+            stream.write_all(proto::frame::MAGIC.to_le_bytes().to_vec()).await.0.unwrap();
+            idle.push(stream);
+        }
+        bed.wait(100).await;
+        let counts = server.door.counts();
+        // One whose first bytes came singly counts as garbage, and is closed at once.
+        assert!(counts.no_key > 10 && counts.half_open == counts.no_key, "{counts:?}");
+        bed.wait(3_000).await;
+        assert_eq!(server.door.counts().half_open, 0);
     });
 }
 
