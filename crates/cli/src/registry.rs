@@ -119,10 +119,10 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
                     found.push((path, registration));
                 }
             }
-            // Stale; a new process with this pid would have rewritten and locked it.
+            // Stale, unless a process with this pid locks it just now.
             Ok(None) => {
-                drop(fs::remove_file(path.with_extension("sock")));
-                drop(fs::remove_file(&path));
+                let socket = path.with_extension("sock");
+                drop(lockfile::remove_stale(&path, || drop(fs::remove_file(socket))));
             }
             Err(_) => {}
         }
