@@ -8,7 +8,9 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -65,14 +67,40 @@ pub struct Registration {
 pub struct Registered {
     lock: LockFile,
     registration: Registration,
+    made: MadeSocket,
+}
+
+/// The control socket that this process has made, once it has.
+#[derive(Clone, Debug, Default)]
+pub struct MadeSocket(Arc<OnceLock<(u64, u64)>>);
+
+impl MadeSocket {
+    /// This process has made the socket at `path`.
+    pub fn note(&self, path: &Path) {
+        if let Ok(made) = fs::symlink_metadata(path) {
+            self.0.get_or_init(|| (made.dev(), made.ino()));
+        }
+    }
+
+    /// Removes the socket at `path` if it is the one that was made.
+    fn remove(&self, path: &Path) {
+        let is_own = |there: fs::Metadata| self.0.get() == Some(&(there.dev(), there.ino()));
+        if fs::symlink_metadata(path).is_ok_and(is_own) {
+            drop(fs::remove_file(path));
+        }
+    }
 }
 
 impl Registered {
+    /// To note the control socket.
+    pub fn made_socket(&self) -> MadeSocket {
+        self.made.clone()
+    }
+
     /// Ends the registration. A process that has the file open can still read what was lost.
     pub fn end(mut self, lost: Option<String>) -> std::io::Result<()> {
         if let Some(socket) = &self.registration.socket {
-            // It may never have been made.
-            drop(fs::remove_file(socket));
+            self.made.remove(socket);
         }
         if lost.is_some() {
             self.registration.lost = lost;
@@ -97,7 +125,9 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     let path = dir.join(name);
     let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
     match LockFile::take(&path, &text) {
-        Ok(lock) => Ok(Registered { lock, registration: registration.clone() }),
+        Ok(lock) => {
+            Ok(Registered { lock, registration: registration.clone(), made: MadeSocket::default() })
+        }
         Err(LockError::Held(holder)) => {
             Err(failed(format!("{} is held: {holder}", path.display())))
         }
@@ -152,5 +182,22 @@ fn directory() -> PathBuf {
         None => {
             std::env::temp_dir().join(format!("redbud-{}", rustix::process::geteuid().as_raw()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_socket_is_removed() {
+        let path = std::env::temp_dir().join(format!("redbud-made-{}", std::process::id()));
+        let made = MadeSocket::default();
+        fs::write(&path, "another's").unwrap();
+        made.remove(&path);
+        assert!(path.exists(), "nothing was made");
+        made.note(&path);
+        made.remove(&path);
+        assert!(!path.exists());
     }
 }
