@@ -185,7 +185,7 @@ impl MountOptions {
                     return Err(explain(text.into()));
                 }
             },
-            "control" => self.control = Some(value.into()),
+            "control" => self.control = Some(absolute(value)),
             "transport" => {
                 self.transport = match value {
                     "dev" => Transport::Device,

@@ -7,8 +7,10 @@
 //! reader removes them, with the socket beside them.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -65,14 +67,40 @@ pub struct Registration {
 pub struct Registered {
     lock: LockFile,
     registration: Registration,
+    made: MadeSocket,
+}
+
+/// The control socket that this process has made, once it has.
+#[derive(Clone, Debug, Default)]
+pub struct MadeSocket(Arc<OnceLock<(u64, u64)>>);
+
+impl MadeSocket {
+    /// This process has made the socket at `path`.
+    pub fn note(&self, path: &Path) {
+        if let Ok(made) = fs::symlink_metadata(path) {
+            self.0.get_or_init(|| (made.dev(), made.ino()));
+        }
+    }
+
+    /// Removes the socket at `path` if it is the one that was made.
+    fn remove(&self, path: &Path) {
+        let is_own = |there: fs::Metadata| self.0.get() == Some(&(there.dev(), there.ino()));
+        if fs::symlink_metadata(path).is_ok_and(is_own) {
+            drop(fs::remove_file(path));
+        }
+    }
 }
 
 impl Registered {
+    /// To note the control socket.
+    pub fn made_socket(&self) -> MadeSocket {
+        self.made.clone()
+    }
+
     /// Ends the registration. A process that has the file open can still read what was lost.
     pub fn end(mut self, lost: Option<String>) -> std::io::Result<()> {
         if let Some(socket) = &self.registration.socket {
-            // It may never have been made.
-            drop(fs::remove_file(socket));
+            self.made.remove(socket);
         }
         if lost.is_some() {
             self.registration.lost = lost;
@@ -91,13 +119,15 @@ pub fn usual_socket(kind: Kind, pid: u32) -> PathBuf {
 pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     let dir = directory();
     let failed = |text: String| Failure::failed("RB-RUNTIME-DIR", text);
-    fs::create_dir_all(&dir).map_err(|error| failed(format!("{}: {error}", dir.display())))?;
+    make_directory(&dir).map_err(|error| failed(format!("{}: {error}", dir.display())))?;
     drop(running());
     let name = format!("{}-{}.json", registration.kind.name(), registration.pid);
     let path = dir.join(name);
     let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
     match LockFile::take(&path, &text) {
-        Ok(lock) => Ok(Registered { lock, registration: registration.clone() }),
+        Ok(lock) => {
+            Ok(Registered { lock, registration: registration.clone(), made: MadeSocket::default() })
+        }
         Err(LockError::Held(holder)) => {
             Err(failed(format!("{} is held: {holder}", path.display())))
         }
@@ -107,7 +137,11 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
 
 /// All running processes, each with its file.
 pub fn running() -> Vec<(PathBuf, Registration)> {
-    let Ok(entries) = fs::read_dir(directory()) else { return Vec::new() };
+    let dir = directory();
+    if !is_trusted(&dir) {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.extension().is_none_or(|extension| extension != "json") {
@@ -119,10 +153,10 @@ pub fn running() -> Vec<(PathBuf, Registration)> {
                     found.push((path, registration));
                 }
             }
-            // Stale; a new process with this pid would have rewritten and locked it.
+            // Stale, unless a process with this pid locks it just now.
             Ok(None) => {
-                drop(fs::remove_file(path.with_extension("sock")));
-                drop(fs::remove_file(&path));
+                let socket = path.with_extension("sock");
+                drop(lockfile::remove_stale(&path, || drop(fs::remove_file(socket))));
             }
             Err(_) => {}
         }
@@ -143,6 +177,37 @@ pub fn lost(mut file: fs::File) -> Option<String> {
     serde_json::from_str::<Registration>(&text).ok()?.lost
 }
 
+/// Makes the directory of registrations, which no other user may change.
+fn make_directory(dir: &Path) -> io::Result<()> {
+    if !dir.exists() {
+        let mut builder = fs::DirBuilder::new();
+        // Others may find what root's processes have registered.
+        let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        builder.recursive(true).mode(mode).create(dir)?;
+    }
+    match is_trusted(dir) {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            "another user can write there: remove it, or set XDG_RUNTIME_DIR to a directory of \
+             your own",
+        )),
+    }
+}
+
+/// Beside the directories of the system, where nobody else makes names, only an own one is.
+fn is_trusted(dir: &Path) -> bool {
+    !dir.starts_with(std::env::temp_dir()) || is_own(dir)
+}
+
+/// Is it a directory of this user that no other one can change? Registrations in another's would
+/// name processes and sockets of theirs.
+fn is_own(dir: &Path) -> bool {
+    fs::symlink_metadata(dir).is_ok_and(|found| {
+        let own = found.uid() == rustix::process::geteuid().as_raw();
+        found.is_dir() && own && found.mode() & 0o022 == 0
+    })
+}
+
 fn directory() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return "/run/redbud".into();
@@ -152,5 +217,37 @@ fn directory() -> PathBuf {
         None => {
             std::env::temp_dir().join(format!("redbud-{}", rustix::process::geteuid().as_raw()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_socket_is_removed() {
+        let path = std::env::temp_dir().join(format!("redbud-made-{}", std::process::id()));
+        let made = MadeSocket::default();
+        fs::write(&path, "another's").unwrap();
+        made.remove(&path);
+        assert!(path.exists(), "nothing was made");
+        made.note(&path);
+        made.remove(&path);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_a_directory_of_this_user_that_no_other_can_change_is_trusted() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("redbud-own-{}", std::process::id()));
+        make_directory(&dir).unwrap();
+        assert!(is_own(&dir));
+        let link = dir.with_extension("link");
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        assert!(!is_own(&link), "another one may have made the link");
+        fs::remove_file(&link).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!is_own(&dir) && make_directory(&dir).is_err());
+        fs::remove_dir(&dir).unwrap();
     }
 }

@@ -194,8 +194,13 @@ fn register(env: &Env, server: &Mds, args: &MdsArgs) -> Option<Registered> {
         keys: KeyOptions::default(),
         lost: None,
     });
-    if let Err(error) = control::listen(env, &socket, of_mds::handler(server.control())) {
-        log::line(&format!("no control socket: {}: {error}", socket.display()));
+    match control::listen(env, &socket, of_mds::handler(server.control())) {
+        Ok(()) => {
+            if let Ok(registered) = &registered {
+                registered.made_socket().note(&socket);
+            }
+        }
+        Err(error) => log::line(&format!("no control socket: {}: {error}", socket.display())),
     }
     registered.map_err(|failure| log::line(&failure.to_string())).ok()
 }

@@ -20,7 +20,7 @@ use crate::control::{self, of_mount};
 use crate::exit::{Ended, Failure, Status, mount as code};
 use crate::mount_options::{MountOptions, Transport};
 use crate::notify::{self, Readiness, ReadyListener};
-use crate::registry::{self, Kind, Registration};
+use crate::registry::{self, Kind, MadeSocket, Registration};
 use crate::source::Source;
 use crate::zoning::Scan;
 use crate::{keys, log, mountinfo};
@@ -106,12 +106,12 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         },
         log: log::line,
     };
-    let about = registration.clone();
+    let (about, made) = (registration.clone(), registered.made_socket());
     let ready = || notify::send("READY=1\nSTATUS=mounted\n");
     let executors = options.executors.unwrap_or_else(|| fuse::executors(&what.init));
     let served = env::run_group(DriverKind::Auto, executors, |env| async move {
         let handle = env.clone();
-        let introspect = |mounted| listen(&handle, &about, mounted);
+        let introspect = |mounted| listen(&handle, (&about, &made), mounted);
         fuse::mount_client(&env, what, introspect, ready).await
     });
     let lost = match &served {
@@ -135,11 +135,12 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
 }
 
 /// Opens the control socket. Without it the mount works, and cannot be asked.
-fn listen(env: &Env, about: &Registration, mounted: Introspection) {
+fn listen(env: &Env, (about, made): (&Registration, &MadeSocket), mounted: Introspection) {
     let Some(socket) = &about.socket else { return };
     let handler = of_mount::handler(about.clone(), mounted);
-    if let Err(error) = control::listen(env, socket, handler) {
-        log::line(&format!("no control socket: {}: {error}", socket.display()));
+    match control::listen(env, socket, handler) {
+        Ok(()) => made.note(socket),
+        Err(error) => log::line(&format!("no control socket: {}: {error}", socket.display())),
     }
 }
 

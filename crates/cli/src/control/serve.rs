@@ -18,6 +18,8 @@ use crate::log;
 const CONNECTIONS_MAX: usize = 16;
 /// How long a connection may say nothing.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long an answer may take, and how long the other side may take to read it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,18 +84,25 @@ async fn converse(env: &Env, stream: &Stream, handler: &Handler) {
         }
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let answer = answer(&line, handler).await;
-            if stream.write_all(line_of(answer)).await.0.is_err() {
+            let late = || Err("there is no answer in time".to_owned());
+            let answer = env.timeout(ANSWER_WITHIN, answer(&line, handler)).await;
+            if !send(env, stream, answer.unwrap_or_else(late)).await {
                 return;
             }
         }
         if buffer.len() > LINE_MAX {
             let text = format!("a request has at most {LINE_MAX} bytes");
             // The connection ends in any case.
-            drop(stream.write_all(line_of(Err(text))).await);
+            send(env, stream, Err(text)).await;
             return;
         }
     }
+}
+
+/// Sends an answer; false if the other side does not take it.
+async fn send(env: &Env, stream: &Stream, answer: Answer) -> bool {
+    let sent = env.timeout(ANSWER_WITHIN, stream.write_all(line_of(answer))).await;
+    sent.is_some_and(|(written, _)| written.is_ok())
 }
 
 async fn answer(line: &[u8], handler: &Handler) -> Answer {

@@ -10,6 +10,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::sys;
@@ -57,6 +58,12 @@ pub(crate) fn listen_at(path: &Path, nonblocking: bool) -> io::Result<OwnedFd> {
     let mut new = name.to_owned();
     new.push(".new");
     let (path, new) = (place.join(name), place.join(new));
+    for name in [&path, &new] {
+        let there = std::fs::symlink_metadata(name);
+        if there.is_ok_and(|there| !there.file_type().is_socket()) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and no socket"));
+        }
+    }
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -97,6 +104,18 @@ fn is_of_this_host(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_socket_is_replaced_by_a_socket() {
+        let path = std::env::temp_dir().join(format!("redbud-near-{}", std::process::id()));
+        std::fs::write(&path, "a file").unwrap();
+        assert_eq!(listen_at(&path, true).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+        std::fs::remove_file(&path).unwrap();
+        drop(listen_at(&path, true).unwrap());
+        drop(listen_at(&path, true).unwrap());
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn local_addresses_are_also_tried_as_wildcard_addresses() {
