@@ -4,21 +4,17 @@
 //! logs, delays and can refuse writes, on the one `nbdkit` with the device.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use proto::frame::{Decoder, Received, encode};
-use proto::mds::{ADMINISTRATOR, Hello, Mds, Message, Op, OpReply, Principal, Request};
 use rustix::process::Signal;
 use serde_json::Value;
-use types::ClientId;
 
 use crate::harness::signal;
-use crate::harness::{Cluster, PATIENCE, Spec, describe, eventually, pattern, redbud, shell};
+use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, shell};
 
 /// A quarantine without a fence lasts for a lease and a half.
 const LEASE: Duration = Duration::from_secs(120);
@@ -178,8 +174,10 @@ impl Paths {
 
 /// The server's status, from itself: `redbud status` looks at the mounts of this host, too.
 fn server_status(cluster: &Cluster) -> Value {
-    let OpReply::Text { text } = ask(cluster, Op::Status {}) else { panic!("no text") };
-    serde_json::from_str(&text).unwrap()
+    let output = redbud().args(["status", "--json"]).arg(&cluster.config).output().unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["filesystems"][0]["server"].clone()
 }
 
 /// The client at a host, as the server sees it.
@@ -188,45 +186,6 @@ fn client_at(cluster: &Cluster, host: &str) -> Option<Value> {
     let clients = status["clients"].as_array().expect("a status lists clients").clone();
     let at = |client: &Value| client["description"].as_str().is_some_and(|d| d.starts_with(host));
     clients.into_iter().find(at)
-}
-
-/// Asks the server as its administrator.
-fn ask(cluster: &Cluster, op: Op) -> OpReply {
-    let address = cluster.source.split(":/").next().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut decoder = Decoder::new();
-    let mut send = |message: &Message| {
-        let mut bytes = Vec::new();
-        encode(message, &mut bytes);
-        stream.write_all(&bytes).unwrap();
-        loop {
-            match decoder.next().unwrap() {
-                Some(Received::Message(Message::Push { .. })) => {}
-                Some(Received::Message(message)) => return message,
-                Some(Received::Unknown { .. }) => panic!("an unknown message"),
-                None => {
-                    let mut bytes = [0; 4096];
-                    let length = stream.read(&mut bytes).unwrap();
-                    assert!(length > 0, "the server closed the connection");
-                    decoder.push(&bytes[..length]);
-                }
-            }
-        }
-    };
-    let welcome = send(&Message::Hello { hello: Hello::new::<Mds>(ADMINISTRATOR, "test", "test") });
-    assert!(matches!(welcome, Message::Welcome { .. }), "{welcome:?}");
-    let request = Request {
-        slot: 0,
-        seq: 1,
-        principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
-        sync: false,
-        replay: None,
-        ops: vec![op],
-    };
-    let reply = send(&Message::Request { request });
-    let Message::Reply { reply } = reply else { panic!("{reply:?}") };
-    reply.results.into_iter().next().expect("each operation has a result").unwrap()
 }
 
 /// Writes until that fails.
@@ -283,8 +242,11 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     signal(cluster.client_pid(a), Signal::STOP);
     let client = client_at(&cluster, "hosta").expect("client A is known");
     let evicted = Instant::now();
-    let client = ClientId(client["id"].as_u64().unwrap());
-    ask(&cluster, Op::Evict { client });
+    let client = client["id"].to_string();
+    let mut evict = redbud();
+    evict.args(["client", "evict", "--yes"]).arg(&cluster.config).arg(&client);
+    let output = evict.output().unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
     eventually("the quarantine ends", || client_at(&cluster, "hosta").is_none());
     fs::remove_file(cluster.path(b).join("big")).unwrap();
     let before_b = paths.log("hostb").lines().count();

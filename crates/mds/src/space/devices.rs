@@ -25,6 +25,7 @@ use mfs::StoreError;
 use types::limits::EVICTION_FLUSH;
 use types::{ClientId, Duration, Epoch, Instant, PagId};
 
+use super::zones::LOOK_MAX;
 use super::{takeover, zones};
 use crate::config::PagPlace;
 use crate::runtime::Runtime;
@@ -67,6 +68,8 @@ struct DataDevice {
     doubtful: Cell<bool>,
     /// The fencing epoch in its label, as last read.
     fencing_epoch: Cell<Epoch>,
+    /// A write of its label is under way.
+    raising: Cell<bool>,
     /// An eviction went on without waiting for its flush.
     suspect: Cell<bool>,
     /// When it answered after that.
@@ -111,6 +114,7 @@ impl DataDevices {
             looked: Cell::new(now),
             doubtful: Cell::new(false),
             fencing_epoch: Cell::default(),
+            raising: Cell::new(false),
             suspect: Cell::new(false),
             answered: Cell::new(None),
         };
@@ -137,9 +141,14 @@ impl DataDevices {
     /// The labels shall have this fencing epoch. Raises those that are behind.
     pub async fn set_fencing_epoch(&self, epoch: Epoch) {
         self.fencing_epoch.set(epoch);
-        let all = self.all.borrow().clone();
-        for device in all.iter().filter(|device| device.disk.borrow().is_some()) {
-            device.raise(&self.runtime, epoch).await;
+        let open = |device: &&Rc<DataDevice>| device.disk.borrow().is_some();
+        let all: Vec<_> = self.all.borrow().iter().filter(open).cloned().collect();
+        let begun = all.into_iter().map(|device| {
+            let runtime = self.runtime.clone();
+            self.runtime.env.spawn_join(async move { device.raise(&runtime, epoch).await })
+        });
+        for raised in begun.collect::<Vec<_>>() {
+            raised.await;
         }
     }
 
@@ -333,11 +342,18 @@ impl DataDevice {
     }
 
     /// Raises the fencing epoch in its label, if that is behind. The log says if that fails.
-    async fn raise(&self, runtime: &Runtime, epoch: Epoch) {
-        if self.fencing_epoch.get() >= epoch {
+    async fn raise(self: &Rc<DataDevice>, runtime: &Rc<Runtime>, epoch: Epoch) {
+        if self.fencing_epoch.get() >= epoch || self.raising.replace(true) {
             return;
         }
-        match takeover::raise(runtime, &self.path, epoch).await {
+        let (this, device) = (runtime.clone(), self.clone());
+        let raised = runtime.env.spawn_join(async move {
+            let raised = takeover::raise(&this, &device.path, epoch).await;
+            device.raising.set(false);
+            raised
+        });
+        let no_answer = || Err(format!("it has not answered for {} s", LOOK_MAX.as_secs()));
+        match runtime.env.timeout(LOOK_MAX, raised).await.unwrap_or_else(no_answer) {
             Ok(()) => self.fencing_epoch.set(epoch),
             Err(why) => runtime.log(&format!(
                 "{}: its label cannot get fencing epoch {epoch}: {why}; clients of an earlier \

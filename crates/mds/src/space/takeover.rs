@@ -16,6 +16,7 @@
 //! - a fencing epoch rises at takeovers only, and never falls;
 //! - the label of the metadata device is written last: until then a crash leaves a server that
 //!   takes over again, with a higher epoch;
+//! - no device that does not answer keeps a server from starting;
 //! - a data device whose label is behind is not forgotten: it is raised at each look until that
 //!   succeeds.
 

@@ -89,18 +89,8 @@ pub fn with_features<F: Future<Output = ()>>(
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
         let (fences, keys, world) = (Rc::default(), Rc::default(), inner);
         let lease = Rc::new(Cell::new(LEASE));
-        let bed = Bed {
-            world,
-            env,
-            log,
-            meta,
-            error,
-            lease,
-            leases_max,
-            scrub_interval,
-            fences,
-            keys,
-        };
+        let bed =
+            Bed { world, env, log, meta, error, lease, leases_max, scrub_interval, fences, keys };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;

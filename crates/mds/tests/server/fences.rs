@@ -253,8 +253,10 @@ fn restarted_server_spares_a_host_whose_other_client_comes_back() {
         let fence = scripted(&bed, Answer::Yes, Answer::Yes);
         bed.fence_by(vec![fence.clone()]).await;
         bed.sleep(Duration::from_secs(1)).await;
-        for client in [&evicted.b, &other] {
-            client.connect(client.id()).await.unwrap();
+        for (client, host) in [(&evicted.b, "other"), (&other, "hosta")] {
+            let usual = Hello::new::<Mds>(0, "home", &format!("{host}, pid 1, /mnt"));
+            let hello = Hello { client: client.id(), nonce: client.nonce, ..usual };
+            client.greet(hello).await.unwrap().unwrap();
             client.call(Op::ReclaimDone {}).await.unwrap();
         }
         bed.sleep(Duration::from_secs(3)).await;
@@ -292,6 +294,31 @@ fn fencing_epoch_rises_when_a_server_starts_on_another_host_and_only_then() {
         assert_eq!(fencing_epoch(&bed).await, epoch);
         bed.sleep(Duration::from_secs(3)).await;
         assert_eq!(fencing_epoch(&bed).await, Epoch(epoch.0 + 2));
+    });
+}
+
+#[test]
+fn device_that_does_not_answer_keeps_no_server_from_taking_over() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        bed.world.set_host("mds", "elsewhere");
+        bed.world.kill("mds");
+        // It stops behind the reads of its label that come before the one of the takeover.
+        let (before, disk, env) = (data.counts().reads, data.clone(), bed.env.clone());
+        bed.env.spawn(async move {
+            while disk.counts().reads <= before + 4 {
+                env.sleep(Duration::from_micros(1)).await;
+            }
+            disk.stall(true);
+        });
+        let begun = bed.env.now();
+        bed.start().await;
+        assert!(bed.env.now().since(begun) < Duration::from_secs(6));
+        assert!(bed.logged("it has not answered for 5 s; clients of an earlier"), "{:?}", bed.log);
+        data.stall(false);
+        bed.sleep(Duration::from_secs(12)).await;
+        assert!(fencing_epoch(&bed).await > Epoch(3), "a later look raises it");
     });
 }
 
