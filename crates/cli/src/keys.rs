@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_list_is_told_from_one_that_cannot_be_read() {
+    fn missing_list_differs_from_one_that_cannot_be_read() {
         let dir = dir("missing");
         assert_eq!(read_list(&dir.join("none")), Ok(None));
         let link = dir.join("link");

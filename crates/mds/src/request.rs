@@ -544,8 +544,7 @@ impl Execution {
             let results = replay.as_ref().map_or(&[][..], |replay| &replay.results);
             let replayed = results.get(index).and_then(|result| result.as_ref().ok());
             let now = self.time(replayed);
-            let mut effects = Effects::default();
-            let mut record = OutcomeRecord::new();
+            let (mut effects, mut record) = (Effects::default(), OutcomeRecord::new());
             let ran = self.server.runtime.mfs.run(cost, |txn| {
                 if self.session.is_over() {
                     return Err(Fault::Evicted.into());

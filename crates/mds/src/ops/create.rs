@@ -186,7 +186,7 @@ impl Inherited {
     }
 
     fn inode<'a>(&self, cx: &OpContext<'_>, node: &'a NewNode) -> NewInode<'a> {
-        // A new directory has it from its parent, whoever makes it.
+        // A new directory has it from its parent, of any maker.
         let mode = match node.kind {
             FileKind::Directory => self.mode,
             _ => permission::mode_of(cx, self.mode, self.gid),

@@ -141,8 +141,8 @@ fn is_in(cx: &OpContext<'_>, group: u32) -> bool {
     cx.principal.gid == group || cx.principal.groups.contains(&group)
 }
 
-/// The mode of an inode of `group` that the caller sets `mode` of: without set-gid, if the caller is
-/// of a squashed node and not in the group.
+/// The mode that an inode of `group` gets where the caller asks for `mode`: without set-gid, if the
+/// caller is of a squashed node and not in the group.
 pub fn mode_of(cx: &OpContext<'_>, mode: u16, group: u32) -> u16 {
     match cx.squashed && !is_in(cx, group) {
         true => mode & !S_ISGID,
