@@ -153,7 +153,11 @@ pub(crate) async fn redo(
         match decide(found, beyond) {
             RedoStep::End => break,
             RedoStep::Refuse(what) => {
-                refuse_overwritten(device, log, superblock, end.lsn)?;
+                // A header that the superblock knows is of no other copy: then it is damage.
+                let known = superblock.log_generation;
+                if log.header().is_some_and(|header| header.generation != known) {
+                    refuse_overwritten(device, log, superblock, end.lsn)?;
+                }
                 return Err(StoreError::DamagedLog { lsn: end.lsn.0, what });
             }
             RedoStep::Redo => {}
