@@ -19,11 +19,11 @@
 //!   date. Pages that a served READ fills, and pages that a WRITE covers, are noted: they may have
 //!   come after an invalidation passed there. A WRITE into a part of a page never makes it up to
 //!   date, so it is not noted;
-//! - while an invalidation waits for a locked page, requests on its range are served that have been
-//!   blocked for as long as that may take. Of the others only READs of a page that is being stored
-//!   into are served. A READ of a page that was just dropped stays blocked until the end of
-//!   the invalidation is known. So the rounds of a drain end, however busy the file is, and however
-//!   slow its device;
+//! - while an invalidation waits for a locked page, requests on its range are served: those that
+//!   fill a page once they have been blocked for as long as that may take, WRITEs of a part of a
+//!   page at once. Of the others only READs of a page that is being stored into are served. A READ
+//!   of a page that was just dropped stays blocked until the end of the invalidation is known. So
+//!   the rounds of a drain end, however busy the file is, and however slow its device;
 //! - while a handle may map the file writable the kernel has pages under `DATA_X` only. So the
 //!   right that page-filling READs need is held as long as there is something to invalidate;
 //! - a write-back of pages from before a loss of the session is refused. A page that the kernel has
@@ -73,8 +73,18 @@ pub(crate) enum Service {
 impl Service {
     /// Does the kernel have pages of the range when the request is answered, some of them locked
     /// until then?
-    fn fills_pages(self) -> bool {
+    fn locks_pages(self) -> bool {
         matches!(self, Service::PageRead | Service::PageWrite)
+    }
+
+    /// The pages that the request makes up to date. A WRITE of a part leaves a page as it is.
+    fn filled(self, range: (u64, u64)) -> Option<(u64, u64)> {
+        match self {
+            Service::PageRead => Some(pages_touched(range)),
+            Service::PageWrite if planted(Bug::DrainServesAll) => Some(pages_touched(range)),
+            Service::PageWrite => pages_covered(range),
+            Service::Plain | Service::Resize | Service::WriteBack => None,
+        }
     }
 
     /// Is the request served while a recall waits for it?
@@ -343,10 +353,14 @@ impl DataLease {
             || self.is_passing(service, range, blocked)
     }
 
-    /// May an invalidation be waiting for this request to be answered?
+    /// May an invalidation be waiting for this request to be answered? One that fills a page has to
+    /// wait first: the invalidation may have passed its page just before.
     fn is_passing(&self, service: Service, range: (u64, u64), blocked: Option<u64>) -> bool {
-        let passes = |number: u64| self.state().is_passing(number, range);
-        service.fills_pages() && (self.pages.is_stored_into(range) || blocked.is_some_and(passes))
+        let passes = || match service.filled(range) {
+            Some(_) => blocked.is_some_and(|number| self.state().is_passing(Some(number), range)),
+            None => self.state().is_passing(None, range),
+        };
+        service.locks_pages() && (self.pages.is_stored_into(range) || passes())
     }
 
     fn guard_whole(self: &Rc<Self>, now: Instant) -> IoGuard {
@@ -381,13 +395,7 @@ impl DataLease {
 
     /// Notes which pages a request makes up to date while it is being served.
     fn note(&self, service: Service, range: (u64, u64)) {
-        let filled = match service {
-            Service::PageRead => Some(pages_touched(range)),
-            Service::PageWrite if planted(Bug::DrainServesAll) => Some(pages_touched(range)),
-            Service::PageWrite => pages_covered(range),
-            Service::Plain | Service::Resize | Service::WriteBack => None,
-        };
-        if let Some(filled) = filled {
+        if let Some(filled) = service.filled(range) {
             self.apply(|state| state.filled(filled));
         }
     }
@@ -421,8 +429,8 @@ impl DataLease {
         self.apply(State::new_requests_blocked);
     }
 
-    /// Requests that touch pages of `ranges`, and were blocked before this number was the next, are
-    /// served while others are blocked. Returns the next number.
+    /// Requests that touch pages of `ranges` are served while others are blocked. Those that fill a
+    /// page must have been blocked before this number was the next. Returns the next number.
     pub fn set_passing(&self, ranges: &[(u64, u64)], before: u64) -> u64 {
         self.apply(|state| state.passing_allowed(ranges, before));
         self.changed.notify_all();

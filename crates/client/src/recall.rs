@@ -17,14 +17,16 @@
 //! |---|---|---|---|---|
 //! | first | served, noted | served | served | invalidate all pages except those of blocked READs |
 //! | next, while something is noted | blocked | blocked | served | invalidate what was noted, except pages of blocked READs |
-//! | … if that takes longer | blocked for 1 ms on its range: served, noted | blocked | served | (a blocked request has a page locked) |
+//! | … if that takes longer | on its range: served, noted; after 1 ms if it fills a page | blocked | served | (a blocked request has a page locked) |
 //! | last: nothing noted | blocked | blocked | served | wait for zero guards, commit, return |
 //!
 //! Noted are the pages that may be up to date after the invalidation: those that a READ fills or a
 //! WRITE covers. A WRITE of a part leaves a page as it is, up to date or not. Each round
 //! invalidates only what was noted in the one before. In that round only requests were served that
-//! had locked pages of its range for a while. So the rounds end, also where a process asks for each
-//! page again as soon as it was dropped, and each such READ takes longer than the round would.
+//! had locked pages of its range, those that fill a page for a while. So the rounds end, also where
+//! a process asks for each page again as soon as it was dropped, and each such READ takes longer
+//! than the round would. A WRITE of a part does not wait: nothing of it is to be invalidated, and a
+//! process that writes without a pause would lock the page again before the invalidation does.
 //!
 //! Ranges drain without the kernel, which has no pages of them. Requests on a block of the range
 //! are blocked, and the range is given up when nothing of it is in service or dirty. The rest of
@@ -275,7 +277,7 @@ impl Core {
             drop(dropping);
         });
 
-        // A request passes that was blocked when the wait before this one had ended, and still is.
+        // A request that fills a page passes if it was blocked when the wait before this one ended.
         let mut blocked = data_lease.next_number();
         while self.env.timeout(PAGE_LOCK_WAIT, &mut dropped).await.is_none() {
             blocked = data_lease.set_passing(&passing, blocked);

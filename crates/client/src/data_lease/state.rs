@@ -113,8 +113,8 @@ enum Drain {
     /// The whole content.
     Whole {
         round: Round,
-        /// Requests that touch pages of these ranges, and were blocked with a number below this,
-        /// are served nevertheless.
+        /// Requests that touch pages of these ranges are served nevertheless. Those that fill a
+        /// page must have been blocked with a number below this.
         passing: (Vec<Bytes>, u64),
         /// Pages that may have become up to date after an invalidation passed there.
         noted: Vec<Bytes>,
@@ -493,13 +493,14 @@ impl State {
         }
     }
 
-    /// May an invalidation wait for the blocked request with this number, which touches pages of
-    /// `range`?
-    pub fn is_passing(&self, number: u64, range: Bytes) -> bool {
+    /// May an invalidation wait for a request that touches pages of `range`? `number`: that of a
+    /// blocked request that fills a page, `None` if it fills none.
+    pub fn is_passing(&self, number: Option<u64>, range: Bytes) -> bool {
         match &self.drain {
             Drain::Whole { passing: (ranges, before), .. } => {
                 let touched = pages_touched(range);
-                number < *before && ranges.iter().any(|&passing| overlap(passing, touched))
+                let waited = number.is_none_or(|number| number < *before);
+                waited && ranges.iter().any(|&passing| overlap(passing, touched))
             }
             Drain::Idle | Drain::Ranges(_) => false,
         }
@@ -547,8 +548,8 @@ impl State {
         }
     }
 
-    /// Requests that touch pages of `ranges`, and were blocked with a number below `before`, are
-    /// served while others are blocked.
+    /// Requests that touch pages of `ranges` are served while others are blocked. Those that fill a
+    /// page must have been blocked with a number below `before`.
     pub fn passing_allowed(&mut self, ranges: &[Bytes], before: u64) {
         if let Drain::Whole { round, passing, .. } = &mut self.drain {
             *passing = (ranges.to_vec(), before);
