@@ -81,7 +81,6 @@ impl Service {
     fn filled(self, range: (u64, u64)) -> Option<(u64, u64)> {
         match self {
             Service::PageRead => Some(pages_touched(range)),
-            Service::PageWrite if planted(Bug::DrainServesAll) => Some(pages_touched(range)),
             Service::PageWrite => pages_covered(range),
             Service::Plain | Service::Resize | Service::WriteBack => None,
         }
@@ -356,9 +355,11 @@ impl DataLease {
     /// May an invalidation be waiting for this request to be answered? One that fills a page has to
     /// wait first: the invalidation may have passed its page just before.
     fn is_passing(&self, service: Service, range: (u64, u64), blocked: Option<u64>) -> bool {
-        let passes = || match service.filled(range) {
-            Some(_) => blocked.is_some_and(|number| self.state().is_passing(Some(number), range)),
-            None => self.state().is_passing(None, range),
+        let waits = service.filled(range).is_some() || planted(Bug::PartWaits);
+        let passes = || match blocked {
+            _ if !waits => self.state().is_passing(None, range),
+            Some(number) => self.state().is_passing(Some(number), range),
+            None => false,
         };
         service.locks_pages() && (self.pages.is_stored_into(range) || passes())
     }

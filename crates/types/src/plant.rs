@@ -165,8 +165,9 @@ bugs! {
     ReplacedLinkKept,
     /// A page that was filled before a WRITE, and so lacks it, is not dropped.
     LackingPageKept,
-    /// While a drain waits for a page, the file serves and records every request.
-    DrainServesAll,
+    /// A WRITE of a part of a page waits as one that fills a page does, while an invalidation waits
+    /// for the page.
+    PartWaits,
 }
 
 #[cfg(debug_assertions)]

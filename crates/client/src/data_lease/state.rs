@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 
 use proto::ranges::HeldRanges;
 use types::limits::RANGES_AHEAD_MAX;
-use types::{Ahead, BlockRange, Bug, Duration, HeldRange, Instant, Rights, planted};
+use types::{Ahead, BlockRange, Duration, HeldRange, Instant, Rights};
 
 use crate::ranges::{Bytes, append, overlap, pages_touched, subtract};
 
@@ -551,11 +551,8 @@ impl State {
     /// Requests that touch pages of `ranges` are served while others are blocked. Those that fill a
     /// page must have been blocked with a number below `before`.
     pub fn passing_allowed(&mut self, ranges: &[Bytes], before: u64) {
-        if let Drain::Whole { round, passing, .. } = &mut self.drain {
+        if let Drain::Whole { passing, .. } = &mut self.drain {
             *passing = (ranges.to_vec(), before);
-            if planted(Bug::DrainServesAll) {
-                *round = Round::First;
-            }
         }
     }
 
