@@ -49,7 +49,7 @@ pub const CACHE_MIN: u64 = 8 << 20;
 const DEFAULT_FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bounds of that time.
 const FENCE_TIMEOUT_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(601);
-/// Most bytes of a fence agent's options: with a host's name they fit into a pipe.
+/// Most bytes of a fence agent's options.
 const FENCE_OPTIONS_MAX: usize = 4096;
 
 /// Checks the size of a cache.

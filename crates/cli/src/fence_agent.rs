@@ -8,11 +8,15 @@
 //! Invariants:
 //! - an agent runs in a process group of its own. It is killed with all of that group when the one
 //!   who asked does not wait any longer;
+//! - nobody waits for an agent but the one who asked, for as long as that one does: not for it to
+//!   read its options, nor for a killed one to end, which the kernel may put off;
 //! - nothing of a client's but the name of its host gets to an agent, and that is a plain name.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 
 use env::Env;
 use mds::fence::{Acting, Answer, Fence, FenceAction, FenceTarget, matches_host};
@@ -24,6 +28,8 @@ use crate::config::FenceConfig;
 
 /// Pause between two looks whether an agent has ended.
 const LOOK: Duration = Duration::from_millis(10);
+/// The same for one that has been killed.
+const LOOK_KILLED: Duration = Duration::from_millis(100);
 /// How much of what an agent says is kept.
 const SAID_MAX: usize = 400;
 /// The exit status of `status` for a host that is off.
@@ -67,10 +73,11 @@ impl Agent {
 
     /// Runs the program to its end.
     async fn ended(&self, input: &str) -> std::io::Result<(ExitStatus, String)> {
-        let mut running = Running::start(&self.config.agent, input)?;
+        let mut running = Running::start(&self.env, &self.config.agent, input)?;
         loop {
+            running.tell()?;
             running.listen()?;
-            if let Some(status) = running.child.try_wait()? {
+            if let Some(status) = running.try_wait()? {
                 running.listen()?;
                 return Ok((status, running.said()));
             }
@@ -115,31 +122,66 @@ fn judge(action: FenceAction, status: ExitStatus, said: &str) -> Answer {
 
 /// An agent that runs. Dropping it kills it.
 struct Running {
-    child: Child,
+    env: Env,
+    /// `None`: it has ended, and has been reaped.
+    child: Option<Child>,
+    /// Open while the agent has not got all of its input.
+    stdin: Option<ChildStdin>,
+    stderr: Option<ChildStderr>,
+    /// Input that it has not got.
+    input: Vec<u8>,
     said: Vec<u8>,
 }
 
 impl Running {
-    fn start(agent: &std::path::Path, input: &str) -> std::io::Result<Running> {
+    fn start(env: &Env, agent: &Path, input: &str) -> std::io::Result<Running> {
         let mut command = Command::new(agent);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = command.process_group(0).spawn()?;
-        let mut running = Running { child, said: Vec::new() };
-        if let Some(said) = &running.child.stderr {
-            fcntl_setfl(said, fcntl_getfl(said)? | OFlags::NONBLOCK)?;
+        let mut child = command.process_group(0).spawn()?;
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let (env, input, said) = (env.clone(), input.as_bytes().to_vec(), Vec::new());
+        let running = Running { env, child: Some(child), stdin, stderr, input, said };
+        let (stdin, stderr) = (running.stdin.as_ref(), running.stderr.as_ref());
+        let pipes = [stdin.map(AsFd::as_fd), stderr.map(AsFd::as_fd)];
+        for pipe in pipes.into_iter().flatten() {
+            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
         }
-        // It fits into the pipe (`FenceConfig::options`), so this does not wait for the agent.
-        let written = running.child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-        match written {
-            // It need not read everything.
-            Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => Err(error),
-            _ => Ok(running),
+        Ok(running)
+    }
+
+    /// Has it ended?
+    fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        let ended = child.try_wait()?;
+        if ended.is_some() {
+            self.child = None;
         }
+        Ok(ended)
+    }
+
+    /// Gives the agent as much of its input as the pipe takes, and ends that with the last byte.
+    fn tell(&mut self) -> std::io::Result<()> {
+        while let Some(stdin) = &mut self.stdin {
+            match stdin.write(&self.input) {
+                Ok(length) => {
+                    self.input.drain(..length);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // It need not read everything.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => self.input.clear(),
+                Err(error) => return Err(error),
+            }
+            if self.input.is_empty() {
+                self.stdin = None;
+            }
+        }
+        Ok(())
     }
 
     /// Takes what the agent has said so far.
     fn listen(&mut self) -> std::io::Result<()> {
-        let Some(stderr) = &mut self.child.stderr else { return Ok(()) };
+        let Some(stderr) = &mut self.stderr else { return Ok(()) };
         let mut bytes = [0; 1024];
         loop {
             match stderr.read(&mut bytes) {
@@ -164,11 +206,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
+        let Some(mut child) = self.child.take() else { return };
+        if let Ok(None) = child.try_wait() {
             // They may have ended just now.
-            let group = Pid::from_child(&self.child);
+            let group = Pid::from_child(&child);
             let _ = kill_process_group(group, Signal::KILL);
-            let _ = self.child.wait();
+            let env = self.env.clone();
+            self.env.spawn(async move {
+                while let Ok(None) = child.try_wait() {
+                    env.sleep(LOOK_KILLED).await;
+                }
+            });
         }
     }
 }
@@ -177,7 +225,7 @@ impl Drop for Running {
 mod tests {
     use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use env::DriverKind;
     use types::ClientId;
@@ -207,6 +255,15 @@ mod tests {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).unwrap();
         }
+    }
+
+    async fn asked(env: &Env, agent: &Path, patience: Duration, bytes: usize) -> Option<Answer> {
+        let options = BTreeMap::from([("long".to_owned(), "x".repeat(bytes))]);
+        let (host, agent) = ("*".to_owned(), agent.to_owned());
+        let config = FenceConfig { host, agent, timeout: patience, options };
+        let agent = Agent::new(env.clone(), config);
+        let target = FenceTarget { client: ClientId(7), host: "node3".into() };
+        env.timeout(patience, agent.act(FenceAction::Cut, &target)).await
     }
 
     fn ask(agent: &Path, action: FenceAction, patience: Duration) -> Option<Answer> {
@@ -263,6 +320,39 @@ mod tests {
             assert!(std::time::Instant::now() < until, "process {pid} lives");
             std::thread::yield_now();
         }
+    }
+
+    /// More than a pipe holds.
+    const LOTS: usize = 1 << 20;
+
+    #[test]
+    fn agent_that_reads_slowly_gets_everything() {
+        let text = "sleep 0.2; test $(wc -c) = $(cat $(dirname $0)/size)";
+        let script = Script::new("slow", text);
+        let size = "action=off\nnodename=node3\nlong=\n".len() + LOTS;
+        std::fs::write(script.file("size"), size.to_string()).unwrap();
+        let answer = env::run(DriverKind::Auto, |env| async move {
+            asked(&env, &script.file("agent"), LONG, LOTS).await
+        });
+        assert_eq!(answer.unwrap(), Some(Answer::Yes));
+    }
+
+    #[test]
+    fn agent_that_does_not_read_is_late_and_a_killed_one_is_reaped() {
+        let script = Script::new("deaf", "echo $$ > \"$(dirname $0)/pid\"; exec sleep 1000");
+        env::run(DriverKind::Auto, |env| async move {
+            let answer = asked(&env, &script.file("agent"), Duration::from_millis(700), LOTS).await;
+            assert_eq!(answer, None);
+            let pid = std::fs::read_to_string(script.file("pid")).unwrap();
+            let process = PathBuf::from(format!("/proc/{}", pid.trim()));
+            let reaped = async {
+                while process.exists() {
+                    env.sleep(LOOK).await;
+                }
+            };
+            assert!(env.timeout(LONG, reaped).await.is_some(), "process {pid} is there");
+        })
+        .unwrap();
     }
 
     #[test]
