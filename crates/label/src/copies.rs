@@ -11,6 +11,8 @@
 //! | whole      | whole, equal               | both          |                                         |
 //! | whole      | whole, higher sequence     | end           | an update was cut after its first half  |
 //! | whole      | whole, lower sequence      | front         | the same, with the end to come          |
+//! | whole      | whole, differs only by a lower fencing epoch | front | two updates at once: no epoch may be forgotten |
+//! | whole      | whole, differs only by a higher fencing epoch | end  | the same                        |
 //! | whole      | whole, same sequence       | contradiction | no update leaves this                   |
 //! | whole      | no                         | front         | the end was being written, or is damaged |
 //! | no         | whole                      | end           | the front was being written, or is damaged |
@@ -111,6 +113,10 @@ pub fn choose(front: &CopyResult, end: &CopyResult) -> Choice {
         (Ok(a), Ok(b)) if a == b => Choice::Both(Place::Front),
         (Ok(a), Ok(b)) if a.sequence < b.sequence => Choice::One(Place::End),
         (Ok(a), Ok(b)) if a.sequence > b.sequence => Choice::One(Place::Front),
+        (Ok(a), Ok(b)) if differ_by_epoch(a, b) => {
+            let end = a.fencing_epoch < b.fencing_epoch;
+            Choice::One(if end { Place::End } else { Place::Front })
+        }
         (Ok(_), Ok(_)) => Choice::Contradiction,
         (Ok(_), Err(_)) => Choice::One(Place::Front),
         (Err(_), Ok(_)) => Choice::One(Place::End),
@@ -120,6 +126,12 @@ pub fn choose(front: &CopyResult, end: &CopyResult) -> Choice {
             (true, true) => Choice::Foreign,
         },
     }
+}
+
+/// Is their fencing epoch all in which they differ?
+fn differ_by_epoch(a: &Label, b: &Label) -> bool {
+    let same = Label { fencing_epoch: b.fencing_epoch, ..a.clone() };
+    same == *b && a.fencing_epoch != b.fencing_epoch
 }
 
 /// Are these bytes, as far as one can tell, not Redbud's? A label of another size and the label of
@@ -143,11 +155,14 @@ mod tests {
             let label = Label::single(Uuid([1; 16]), "a", Uuid([device; 16]), 100, kind);
             Label { sequence, ..label }
         };
-        let changed = Label { fencing_epoch: types::Epoch(9), ..whole(2, 5) };
+        let raised = |epoch| Label { fencing_epoch: types::Epoch(epoch), ..whole(2, 5) };
+        let changed = Label { fs_name: "b".into(), ..raised(9) };
         let bytes = |error| Err(CopyError::Bytes(error));
         vec![
             ("whole 5", Ok(whole(2, 5))),
             ("whole 6", Ok(whole(2, 6))),
+            ("epoch 8", Ok(raised(8))),
+            ("epoch 9", Ok(raised(9))),
             ("changed 5", Ok(changed)),
             ("other device", Ok(whole(3, 5))),
             ("other fs", Ok(Label { fs_uuid: Uuid([4; 16]), ..whole(2, 5) })),
@@ -164,16 +179,25 @@ mod tests {
 
     /// The table once more, by the names of the copies.
     fn expected(front: &str, end: &str) -> Choice {
-        let whole = ["whole 5", "whole 6", "changed 5", "other device", "other fs"];
+        let whole =
+            ["whole 5", "epoch 8", "epoch 9", "changed 5", "whole 6", "other device", "other fs"];
+        // Each with the same sequence, and the epochs rise.
+        let epochs = &whole[..3];
+        let fifth = &whole[..4];
+        let rank = |name: &str| epochs.iter().position(|epoch| *epoch == name);
         let damaged = ["checksum", "field", "unreadable"];
         match (front, end) {
             ("version", _) | (_, "version") => Choice::Version(9),
             ("unreleased", _) => Choice::Unreleased,
             (a, b) if whole.contains(&a) && a == b => Choice::Both(Place::Front),
             (a, b) if whole.contains(&a) && whole.contains(&b) => match (a, b) {
-                ("whole 5" | "changed 5", "whole 6") => Choice::One(Place::End),
-                ("whole 6", "whole 5" | "changed 5") => Choice::One(Place::Front),
-                _ => Choice::Contradiction,
+                (a, "whole 6") if fifth.contains(&a) => Choice::One(Place::End),
+                ("whole 6", b) if fifth.contains(&b) => Choice::One(Place::Front),
+                (a, b) => match (rank(a), rank(b)) {
+                    (Some(a), Some(b)) if a < b => Choice::One(Place::End),
+                    (Some(_), Some(_)) => Choice::One(Place::Front),
+                    _ => Choice::Contradiction,
+                },
             },
             (a, _) if whole.contains(&a) => Choice::One(Place::Front),
             (_, b) if whole.contains(&b) => Choice::One(Place::End),
