@@ -17,7 +17,7 @@
 //! | 32 | 16 | device_uuid | this device |
 //! | 48 | 8 | sequence | raised by each change; of two whole copies the higher one counts |
 //! | 56 | 8 | blocks | 4 KiB blocks of the device, both copies of the label included |
-//! | 64 | 4 | fencing_epoch | raised to the epoch of a server that takes over; clients of an older one stop writing |
+//! | 64 | 4 | fencing_epoch | raised to the epoch of a server that takes over; an older server ends when it reads this, and a client of one writes nothing more |
 //! | 68 | 4 | reserved | zero |
 //! | 72 | 1 | name_len | bytes of the file system's name, 1..=63 |
 //! | 73 | 63 | name | UTF-8, zero-padded |
@@ -170,8 +170,9 @@ pub struct Label {
     pub sequence: u64,
     /// Blocks of the device, both copies of the label included.
     pub blocks: u64,
-    /// Raised to the epoch of each server that takes over. Clients of a server of an earlier epoch
-    /// write no more.
+    /// Raised to the epoch of each server that takes over. A server of an earlier epoch that reads
+    /// it ends. A client of one that reads it writes no more; one whose devices are sound reads it
+    /// only when it mounts.
     pub fencing_epoch: Epoch,
     /// On the device with the metadata: where the last server had it open (`env::LockScope`). Zero:
     /// unknown, or another device.

@@ -2,7 +2,9 @@
 //! clients wrote.
 //!
 //! A device is *absent* while it is not there, cannot be read, or is not the zone. The server looks
-//! at an absent device each [`LOOK_ABSENT`], and at the others each [`LOOK_PRESENT`].
+//! at an absent device each [`LOOK_ABSENT`], and at the others each [`LOOK_PRESENT`]. A look ends
+//! after [`LOOK_MAX`]; after each in a row that had no answer the pause doubles, up to
+//! [`LOOK_SILENT`].
 //!
 //! Invariants:
 //! - nobody waits for a flush for longer than [`EVICTION_FLUSH`], and not at all for a device that
@@ -21,11 +23,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::{Disk, DiskOptions, LockScope};
+use label::Found;
 use mfs::StoreError;
 use types::limits::EVICTION_FLUSH;
 use types::{ClientId, Duration, Epoch, Instant, PagId};
 
-use super::zones::LOOK_MAX;
+use super::zones::{LOOK_MAX, Problem};
 use super::{takeover, zones};
 use crate::config::PagPlace;
 use crate::runtime::Runtime;
@@ -37,6 +40,9 @@ pub const SETTLING: Duration = EVICTION_FLUSH;
 const LOOK_ABSENT: Duration = Duration::from_secs(1);
 /// Pause between two looks at a device that is there.
 const LOOK_PRESENT: Duration = Duration::from_secs(10);
+/// Longest pause between two looks at a device that does not answer: what a look has asked may be
+/// pending for ever.
+const LOOK_SILENT: Duration = Duration::from_secs(160);
 /// How often a look reads the label of an open device before that counts as absent, and the pause
 /// in between.
 const TRIES: u32 = 3;
@@ -64,6 +70,8 @@ struct DataDevice {
     was_open: Cell<bool>,
     looking: Cell<bool>,
     looked: Cell<Instant>,
+    /// Looks in a row that had no answer.
+    unanswered: Cell<u32>,
     /// A flush failed: it is looked at soon.
     doubtful: Cell<bool>,
     /// The fencing epoch in its label, as last read.
@@ -112,6 +120,7 @@ impl DataDevices {
             absence: RefCell::default(),
             looking: Cell::new(false),
             looked: Cell::new(now),
+            unanswered: Cell::new(0),
             doubtful: Cell::new(false),
             fencing_epoch: Cell::default(),
             raising: Cell::new(false),
@@ -179,16 +188,14 @@ impl DataDevices {
     pub fn look(&self) {
         let now = self.runtime.env.now();
         for device in &*self.all.borrow() {
-            let absent = device.absence.borrow().is_some();
-            let pause = if absent { LOOK_ABSENT } else { LOOK_PRESENT };
-            let due = device.doubtful.get() || now.since(device.looked.get()) >= pause;
+            let due = device.doubtful.get() || now.since(device.looked.get()) >= device.pause();
             if due && !device.looking.replace(true) {
                 device.doubtful.set(false);
                 let (runtime, device) = (self.runtime.clone(), device.clone());
                 let epoch = self.fencing_epoch.get();
                 self.runtime.env.spawn(async move {
                     look(&runtime, &device).await;
-                    if device.disk.borrow().is_some() {
+                    if device.disk.borrow().is_some() && device.unanswered.get() == 0 {
                         device.raise(&runtime, epoch).await;
                     }
                     if let Some(text) = device.superseded(&runtime) {
@@ -329,6 +336,14 @@ impl DataDevice {
         format!("{word} {}", numbers.join(", "))
     }
 
+    /// Time from one look to the next.
+    fn pause(&self) -> Duration {
+        let absent = self.absence.borrow().is_some();
+        let pause = if absent { LOOK_ABSENT } else { LOOK_PRESENT };
+        let doubled = 2u32.saturating_pow(self.unanswered.get());
+        pause.checked_mul(doubled).map_or(LOOK_SILENT, |pause| pause.min(LOOK_SILENT))
+    }
+
     /// Why its label says that this server must not serve.
     fn superseded(&self, runtime: &Runtime) -> Option<String> {
         let (found, own) = (self.fencing_epoch.get(), runtime.identity.epoch);
@@ -352,8 +367,8 @@ impl DataDevice {
             device.raising.set(false);
             raised
         });
-        let no_answer = || Err(format!("it has not answered for {} s", LOOK_MAX.as_secs()));
-        match runtime.env.timeout(LOOK_MAX, raised).await.unwrap_or_else(no_answer) {
+        let late = || Err(format!("it {}", no_answer(LOOK_MAX)));
+        match runtime.env.timeout(LOOK_MAX, raised).await.unwrap_or_else(late) {
             Ok(()) => self.fencing_epoch.set(epoch),
             Err(why) => runtime.log(&format!(
                 "{}: its label cannot get fencing epoch {epoch}: {why}; clients of an earlier \
@@ -380,41 +395,72 @@ impl DataDevice {
 }
 
 /// Looks whether the device is there and is the zone.
-async fn look(runtime: &Runtime, device: &DataDevice) {
+async fn look(runtime: &Rc<Runtime>, device: &Rc<DataDevice>) {
     let open = device.disk.borrow().clone();
-    let Some(disk) = open else {
-        match zones::open(runtime, &device.places).await {
-            Ok((disk, label)) => {
-                device.fencing_epoch.set(label.label.fencing_epoch);
-                found(runtime, device, disk).await;
-            }
-            Err(problem) => device.set_absent(runtime, problem.to_string()),
+    let seen = runtime.env.timeout(LOOK_MAX, see(runtime, device, open.as_ref())).await;
+    let unanswered = if seen.is_some() { 0 } else { device.unanswered.get().saturating_add(1) };
+    device.unanswered.set(unanswered);
+    match (seen, open) {
+        (Some(Ok((_, label))), Some(_)) => device.fencing_epoch.set(label.label.fencing_epoch),
+        (Some(Ok((disk, label))), None) => {
+            device.fencing_epoch.set(label.label.fencing_epoch);
+            found(runtime, device, disk).await;
         }
-        return;
-    };
-    let mut found = zones::check_label(runtime, &disk, &device.places).await;
-    for _ in 1..TRIES {
-        if found.is_err() {
-            runtime.env.sleep(TRY_PAUSE).await;
-            found = zones::check_label(runtime, &disk, &device.places).await;
+        (Some(Err(problem)), _) => device.set_absent(runtime, problem.to_string()),
+        (None, Some(_)) if unanswered == 1 => {
+            runtime.log(&format!("data device {}: its label {}", device.path, no_answer(LOOK_MAX)))
         }
-    }
-    match found {
-        Ok(label) => device.fencing_epoch.set(label.label.fencing_epoch),
-        Err(problem) => device.set_absent(runtime, problem.to_string()),
+        (None, Some(_)) => {}
+        (None, None) => device.set_absent(runtime, format!("it {}", no_answer(LOOK_MAX))),
     }
 }
 
+/// The label of an open device, or of the one that is at the path.
+async fn see(
+    runtime: &Runtime,
+    device: &DataDevice,
+    open: Option<&Disk>,
+) -> Result<(Disk, Found), Problem> {
+    let Some(disk) = open else { return zones::open(runtime, &device.places).await };
+    let mut found = zones::check_label(runtime, disk, &device.places).await;
+    for _ in 1..TRIES {
+        if found.is_err() {
+            runtime.env.sleep(TRY_PAUSE).await;
+            found = zones::check_label(runtime, disk, &device.places).await;
+        }
+    }
+    Ok((disk.clone(), found?))
+}
+
+fn no_answer(time: Duration) -> String {
+    format!("has not answered for {} s", time.as_secs())
+}
+
 /// An absent device is back. It is flushed for evictions that went on without it.
-async fn found(runtime: &Runtime, device: &DataDevice, disk: Disk) {
+async fn found(runtime: &Rc<Runtime>, device: &Rc<DataDevice>, disk: Disk) {
     let (zones, path) = (device.zone_names(), &device.path);
     runtime.log(&format!("{zones} at {path} is back"));
     *device.disk.borrow_mut() = Some(disk.clone());
     *device.absence.borrow_mut() = None;
     device.was_open.set(true);
-    if let Err(error) = disk.flush().await {
-        device.doubtful.set(true);
-        runtime.log(&format!("data device {path} cannot be flushed: {error}"));
+    let (this, asked) = (runtime.clone(), device.clone());
+    let flush = runtime.env.spawn_join(async move {
+        // A suspect owes the flush of how it was open before; this one says nothing of that.
+        match asked.suspect.get() {
+            true => disk.flush().await.map_err(|error| format!("cannot be flushed: {error}")),
+            false => flush(&this, &asked, &disk).await,
+        }
+    });
+    match runtime.env.timeout(EVICTION_FLUSH, flush).await {
+        Some(Ok(())) => {}
+        Some(Err(text)) => {
+            device.doubtful.set(true);
+            runtime.log(&format!("data device {path} {text}"));
+        }
+        None => {
+            device.suspect.set(true);
+            runtime.log(&format!("data device {path} {}", no_answer(EVICTION_FLUSH)));
+        }
     }
 }
 

@@ -4,13 +4,18 @@
 //! of which kernel, by which device node. A server that opened it there, too, holds the lock that
 //! the last one held, so that one has ended. Any other server *takes over*. It writes its own
 //! epoch, which is above all earlier ones, into the labels of the data devices as their *fencing
-//! epoch*. An earlier server that lives, and its clients, learn from it to write no more:
+//! epoch*. Who reads it with an earlier server, or is one, writes no more:
 //!
 //! | who reads a label | its fencing epoch is above | then |
 //! |---|---|---|
 //! | a server that starts | that of the last opening of its metadata | it refuses to start, before it writes anything |
 //! | a server that looks at a device | the server's own | it ends without a checkpoint |
 //! | a client that mounts, or looks at a device | that of its session's server | it writes nothing until a server with that epoch has greeted it |
+//!
+//! A server looks at each device about each 10 s, and sees nothing where its host reaches none. A
+//! client looks only after a request to a device has failed, and when a device comes back: this
+//! stops none whose devices are sound. So labels are no substitute for making sure that the old
+//! server is dead.
 //!
 //! Invariants:
 //! - a fencing epoch rises at takeovers only, and never falls;

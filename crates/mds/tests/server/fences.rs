@@ -349,6 +349,25 @@ fn server_ends_when_a_label_shows_that_another_one_has_taken_over() {
     });
 }
 
+#[test]
+fn look_at_a_device_that_does_not_answer_ends_and_later_ones_read_its_label() {
+    run(|bed| async move {
+        let data = data_device(&bed.world);
+        bed.restart().await;
+        let options = DiskOptions { write: true, exclusive: false };
+        let disk = bed.env.open_disk("data", options).await.unwrap();
+        let found = label::read(&disk).await.unwrap();
+        data.stall(true);
+        bed.sleep(Duration::from_secs(16)).await;
+        assert!(bed.logged("its label has not answered for 5 s"), "{:?}", bed.log);
+        data.stall(false);
+        let raise = |label: &mut label::Label| label.fencing_epoch = Epoch(20);
+        label::update(&disk, &found, raise).await.unwrap();
+        bed.sleep(Duration::from_secs(25)).await;
+        assert!(bed.ended_with_error() && bed.logged("another server has taken over"));
+    });
+}
+
 /// A means that crashes the server between the steps of a takeover.
 #[test]
 fn takeover_that_breaks_off_is_done_again_by_the_next_server() {
