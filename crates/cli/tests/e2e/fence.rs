@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use crate::harness::signal;
 use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, shell};
-use crate::namespaces::Namespaces;
 
 /// A quarantine without a fence lasts for a lease and a half.
 const LEASE: Duration = Duration::from_secs(120);
@@ -227,18 +226,15 @@ fn try_fences(cluster: &Cluster, paths: &Paths, device: &Path) {
 
 #[test]
 fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
-    // By the server's local socket they would be on its own host, which is not cut off.
-    let namespaces = Namespaces::new();
-    let host = namespaces.host();
-    let spec = Spec { data: vec![64 << 20], lease: LEASE, host, ..Spec::default() };
+    let spec = Spec { data: vec![64 << 20], lease: LEASE, ..Spec::default() };
     let mut cluster = Cluster::formatted(&spec);
     let mut paths = Paths::new(&cluster);
     let (of_a, of_b) = (paths.add("hosta", "20ms"), paths.add("hostb", "0"));
     let config = fs::read_to_string(&cluster.config).unwrap() + &paths.table("agent");
     fs::write(&cluster.config, config).unwrap();
     cluster.start_server();
-    let a = cluster.mount_at_host("hosta", &namespaces.names[0], &of_a);
-    let b = cluster.mount_at_host("hostb", &namespaces.names[1], &of_b);
+    let a = cluster.mount_at_host("hosta", &of_a);
+    let b = cluster.mount_at_host("hostb", &of_b);
     try_fences(&cluster, &paths, &of_b);
 
     let writer = write_until_error(&cluster.path(a).join("big"));

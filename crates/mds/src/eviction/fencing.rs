@@ -22,9 +22,6 @@ use crate::fence::{Answer, Fence, FenceAction, FenceTarget, host_of};
 use crate::runtime::Runtime;
 use crate::sessions::Sessions;
 
-/// Why the server's own host is not cut off.
-const OWN: &str = "it is the server's own host";
-
 /// How far the fencing of a client is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FenceState {
@@ -47,9 +44,6 @@ pub struct Fencing {
     proven: RefCell<BTreeMap<ClientId, Instant>>,
     /// Grace is over: it is known which other clients live.
     may_begin: Cell<bool>,
-    /// Names of the server's own host: of clients that came by the local socket, or whose lock the
-    /// server has seen.
-    own: RefCell<BTreeSet<String>>,
     /// Hosts with a task.
     busy: RefCell<BTreeSet<String>>,
 }
@@ -57,9 +51,8 @@ pub struct Fencing {
 impl Fencing {
     /// Nobody is fenced.
     pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>) -> Rc<Fencing> {
-        let (clients, proven, may_begin) = Default::default();
-        let (own, busy) = Default::default();
-        Rc::new(Fencing { runtime, sessions, clients, proven, may_begin, own, busy })
+        let (clients, proven, may_begin, busy) = Default::default();
+        Rc::new(Fencing { runtime, sessions, clients, proven, may_begin, busy })
     }
 
     /// How far a client's fencing is; `None`: no means is configured for it.
@@ -135,7 +128,11 @@ impl Fencing {
             }
         }
         let Some(&client) = due.first() else { return false };
-        let state = self.fence(&FenceTarget { client, host: host.to_owned() }).await;
+        let state = if host == self.runtime.config.own_host {
+            FenceState::Failed("it is the server's own host".into())
+        } else {
+            self.fence(&FenceTarget { client, host: host.to_owned() }).await
+        };
         for client in due {
             self.announce(client, host, &state);
             if let Some((_, known)) = self.clients.borrow_mut().get_mut(&client) {
@@ -146,20 +143,6 @@ impl Fencing {
             }
         }
         true
-    }
-
-    /// A client with this description runs on the server's own host, whatever its key is named.
-    pub fn note_own(&self, description: &str) {
-        if let Some(host) = host_of(description)
-            && !self.own.borrow().contains(host)
-        {
-            self.own.borrow_mut().insert(host.to_owned());
-        }
-    }
-
-    /// Is it the server's own host?
-    fn is_own(&self, host: &str) -> bool {
-        host == self.runtime.config.own_host || self.own.borrow().contains(host)
     }
 
     /// Is something being done at this host? Then none of its clients is let in: it would be cut
@@ -194,9 +177,6 @@ impl Fencing {
                 }
                 Step::Failed => return FenceState::Failed(reasons.join("; ")),
             };
-            if self.is_own(&target.host) {
-                return FenceState::Failed(OWN.into());
-            }
             if let Some(other) = self.lives(&target.host) {
                 reasons.push(format!("its host {} has client {other}, which lives", target.host));
                 return FenceState::Failed(reasons.join("; "));

@@ -64,7 +64,6 @@ impl Evictions {
 
     async fn note_local(&self, session: &Session, seen_at: Option<LockScope>) {
         session.set_local(true);
-        self.note_own_host(&session.description);
         let (nonce, description) = (session.nonce, session.description.clone());
         let node = session.who().node().to_owned();
         let info = ClientInfo { nonce, seen_at, node, description }.encode();

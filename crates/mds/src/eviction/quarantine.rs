@@ -176,11 +176,6 @@ impl Evictions {
         }
     }
 
-    /// A client with this description runs on the server's own host, which is never fenced.
-    pub fn note_own_host(&self, description: &str) {
-        self.fencing.note_own(description);
-    }
-
     /// Is this host being fenced?
     pub fn is_being_fenced(&self, host: &str) -> bool {
         self.fencing.acts_on(host)

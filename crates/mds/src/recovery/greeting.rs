@@ -66,9 +66,6 @@ impl Recovery {
             Ok((session, standing)) => {
                 session.heard(runtime.env.now());
                 session.forget_held_back();
-                if session.is_local() || matches!(connection.who(), Who::Local(_)) {
-                    self.evictions.note_own_host(&session.description);
-                }
                 let welcome = self.welcome(&session, standing);
                 connection.send(&Message::Welcome { welcome });
                 session.bind(connection.clone());

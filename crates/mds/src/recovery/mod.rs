@@ -101,9 +101,6 @@ impl Recovery {
             }
             known.extend(part.into_iter().map(|(at, info)| (at, ClientInfo::decode(&info))));
         }
-        for info in known.values().filter(|info| self.evictions.watches(info)) {
-            self.evictions.note_own_host(&info.description);
-        }
         self.evictions.resume_quarantines(&known).await?;
         for client in self.evictions.quarantined() {
             known.remove(&client);

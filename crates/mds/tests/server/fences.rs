@@ -244,27 +244,6 @@ fn host_that_is_being_fenced_is_let_in_later_and_spared_when_a_client_wakes() {
     });
 }
 
-/// Its key may have another name than its kernel. The lock of any client shows it.
-#[test]
-fn host_of_a_client_whose_lock_the_server_sees_is_its_own_and_spared() {
-    run(|bed| async move {
-        let data = data_device(&bed.world);
-        let fence = scripted(&bed, Answer::Yes, Answer::Yes);
-        bed.fence_by(vec![fence.clone()]).await;
-        let near = client_on(&bed, "mds", "hosta").await;
-        let env = bed.world.node("mds");
-        let disk =
-            env.open_disk("data", DiskOptions { write: true, exclusive: false }).await.unwrap();
-        disk.lock_byte(near.id().0).await.unwrap();
-        bed.sleep(LEASE + Duration::from_secs(1)).await;
-        let evicted = evict(&bed).await;
-        assert!(evicted.frozen_after(&bed, Duration::from_secs(3)).await);
-        assert!(fence.acts.borrow().is_empty(), "the server's own host was cut off");
-        assert!(bed.logged("it is the server's own host"), "{:?}", bed.log);
-        drop(data);
-    });
-}
-
 /// Until they are back, the server does not know that other clients of that host live.
 #[test]
 fn restarted_server_spares_a_host_whose_other_client_comes_back() {
