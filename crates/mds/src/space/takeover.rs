@@ -103,9 +103,10 @@ impl Space {
                 "this server has taken over from one that ran elsewhere: fencing epoch {own}"
             ));
         }
-        let Some(found) = found.filter(|_| takes_over || served_at.is_none()) else {
-            return Ok(());
-        };
+        // A server that was killed between the two copies leaves an older one.
+        let is_cut = |found: &label::Found| found.damage.as_ref().is_some_and(|d| d.why.is_none());
+        let due = |found: &label::Found| takes_over || served_at.is_none() || is_cut(found);
+        let Some(found) = found.filter(due) else { return Ok(()) };
         let changed = label::update(&device.disk, &found, |label| {
             label.fencing_epoch = fencing;
             label.served_at = here.map_or([0; 32], |scope| scope.0);

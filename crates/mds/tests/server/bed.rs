@@ -156,7 +156,7 @@ impl Bed {
             send.send(Ok(()));
             error.set(mds.run(std::future::pending()).await.is_err());
         });
-        started.await.unwrap()
+        started.await.unwrap_or_else(|| Err("the server was killed".into()))
     }
 
     /// Restarts the server with these fences.
