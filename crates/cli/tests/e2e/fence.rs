@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::signal;
-use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, shell};
+use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, shell, wait_child};
 
 /// A quarantine without a fence lasts for a lease and a half.
 const LEASE: Duration = Duration::from_secs(120);
@@ -188,18 +188,14 @@ fn client_at(cluster: &Cluster, host: &str) -> Option<Value> {
     clients.into_iter().find(at)
 }
 
-/// Writes until that fails.
-fn write_until_error(path: &Path) -> std::thread::JoinHandle<()> {
-    let mut file = File::create(path).unwrap();
-    std::thread::spawn(move || {
-        let piece = pattern(1, 1 << 20);
-        for _ in 0..40 {
-            if file.write_all(&piece).is_err() {
-                return;
-            }
-        }
-        while file.sync_all().is_ok() && file.write_all(&piece).is_ok() {}
-    })
+/// Writes until that fails. The file is open in a process of its own: a process with an open file
+/// on a mount that does not answer can start no other, which would close its copy of the file.
+fn write_until_error(path: &Path) -> Child {
+    let script = "exec 3>\"$1\"; head -c 40M /dev/urandom >&3; \
+         while sync -d \"$1\" && head -c 1M /dev/urandom >&3; do :; done";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "writer"]).arg(path).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
 }
 
 /// Cuts host B off and gives it back, by an agent that does it and by one that does not.
@@ -237,7 +233,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let b = cluster.mount_at_host("hostb", &of_b);
     try_fences(&cluster, &paths, &of_b);
 
-    let writer = write_until_error(&cluster.path(a).join("big"));
+    let mut writer = write_until_error(&cluster.path(a).join("big"));
     eventually("host A has written", || paths.results("hosta", 0).len() >= 12);
     signal(cluster.client_pid(a), Signal::STOP);
     let client = client_at(&cluster, "hosta").expect("client A is known");
@@ -265,7 +261,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let at: usize = text.trim().parse().unwrap();
     signal(cluster.client_pid(a), Signal::CONT);
     eventually("host A writes again", || !paths.results("hosta", at).is_empty());
-    writer.join().unwrap();
+    wait_child(&mut writer);
     let results = paths.results("hosta", at);
     assert!(results.iter().all(|result| result.starts_with("-1")), "{results:?}");
     let late = paths.ranges("hosta", at);
