@@ -18,7 +18,7 @@ use crate::disk::{self, Flushes};
 use crate::observe::Usage;
 use crate::process::{self, Deadline, Process, Tools};
 use crate::worker::Job;
-use crate::{BenchError, Res, failed};
+use crate::{BenchError, Res, failed, relay};
 
 /// Ports that a server may take: below the range that the kernel hands out.
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
@@ -69,8 +69,19 @@ pub struct SetUp {
     pub limit: Duration,
     /// Do requests reach the mounts over io_uring?
     pub uring: bool,
+    /// Does Redbud's client reach its server as from another host? Else by a Unix socket.
+    pub tcp: Option<Tcp>,
     /// Which contenders are wanted.
     pub kinds: Vec<Kind>,
+}
+
+/// How a client reaches its server by TCP.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    /// `encrypted`, `greeting` or `none`, as in the cluster's file.
+    pub security: String,
+    /// Makes the keys in a directory; returns the lines of the cluster's file that name them.
+    pub keys: fn(&Path) -> Result<String, String>,
 }
 
 /// All contenders, in a directory of their own that goes with this value.
@@ -240,8 +251,8 @@ struct Redbud {
     server: Process,
     source: String,
     mount: PathBuf,
-    /// Option of the mount.
-    transport: &'static str,
+    /// Options of the mount.
+    options: String,
 }
 
 impl Redbud {
@@ -256,8 +267,18 @@ impl Redbud {
         }
         let port = free_port()?;
         let config = root.join("cluster.toml");
+        let (security, keys, reached) = match &what.tcp {
+            None => ("none", String::new(), port),
+            Some(Tcp { security, keys }) => {
+                let keys = keys(root).or_else(|error| failed("making keys", error))?;
+                let relay =
+                    relay::start(port).or_else(|error| failed("starting a relay", error))?;
+                (security.as_str(), keys, relay)
+            }
+        };
         let text = format!(
-            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\nsecurity = \"none\"\n\
+            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
+             security = \"{security}\"\n{keys}\
              [metadata]\npath = \"metadata.img\"\n\
              [[data]]\npath = \"data0.img\"\n[[data]]\npath = \"data1.img\"\n"
         );
@@ -266,16 +287,17 @@ impl Redbud {
         process::run(tools, "mkfs", &[&format[..], &[config.as_os_str()]].concat())?;
         let serve = words(&["mds", "--until-eof", "--"]);
         let server = Process::serve(tools, "mds", &[&serve[..], &[config.as_os_str()]].concat())?;
-        let source = format!("127.0.0.1:{port}:/bench");
-        let transport = if what.uring { "transport=uring" } else { "transport=dev" };
-        let mut redbud = Redbud { client: None, server, source, mount, transport };
+        let source = format!("127.0.0.1:{reached}:/bench");
+        let transport = if what.uring { "uring" } else { "dev" };
+        let options = format!("transport={transport},cluster={}", config.display());
+        let mut redbud = Redbud { client: None, server, source, mount, options };
         redbud.mount(tools)?;
         Ok(redbud)
     }
 
     fn mount(&mut self, tools: &Tools) -> Res<()> {
         let parent = std::process::id().to_string();
-        let head = ["mount", "--foreground", "--parent", &parent, "-o", self.transport, "--"];
+        let head = ["mount", "--foreground", "--parent", &parent, "-o", &self.options, "--"];
         let arguments = [&head[..], &[self.source.as_str()]].concat();
         let arguments = [&words(&arguments)[..], &[self.mount.as_os_str()]].concat();
         self.client = Some(Process::serve(tools, "client", &arguments)?);

@@ -20,6 +20,7 @@ pub mod memory;
 pub mod null;
 pub mod observe;
 pub mod process;
+mod relay;
 pub mod report;
 pub mod scripts;
 pub mod table;

@@ -597,6 +597,10 @@ pub struct BenchTableArgs {
     /// /dev/fuse
     #[arg(long)]
     pub uring: bool,
+    /// Let Redbud's client reach its server by TCP through a relay, as from another host, with
+    /// this security
+    #[arg(long, value_name = "SECURITY", value_parser = ["encrypted", "greeting", "none"])]
+    pub tcp: Option<String>,
     /// Run only these works
     #[arg(long, value_name = "WORK,…", value_delimiter = ',')]
     pub only: Vec<String>,

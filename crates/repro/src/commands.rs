@@ -217,6 +217,7 @@ fn price_of(args: &PriceArgs) -> Res<()> {
             metadata_bytes: DISK_MIN + 2 * args.files * METADATA_EACH,
             limit: limit(args.limit),
             uring: false,
+            tcp: None,
             kinds: Vec::new(),
         },
         files: args.files,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::contender::SetUp;
+use bench::contender::{SetUp, Tcp};
 use bench::report::Report;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
@@ -12,7 +12,7 @@ use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchTableArgs};
-use crate::commands::local::this_program;
+use crate::commands::local::{files, this_program};
 use crate::exit::{Ended, Failure, Status};
 use crate::{notify, output};
 
@@ -99,6 +99,7 @@ fn table(args: &BenchTableArgs) -> Ended {
             metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
             limit: limit(args.limit),
             uring: args.uring,
+            tcp: tcp(args),
             kinds: Vec::new(),
         },
         sizes,
@@ -111,6 +112,15 @@ fn table(args: &BenchTableArgs) -> Ended {
     Ok(0)
 }
 
+/// How the mount reaches its server, if not by the Unix socket of this host.
+fn tcp(args: &BenchTableArgs) -> Option<Tcp> {
+    let keys = |dir: &Path| {
+        let server = files::keys(dir).map_err(|failure| failure.to_string())?;
+        Ok(files::key_lines(server))
+    };
+    args.tcp.clone().map(|security| Tcp { security, keys })
+}
+
 fn memory_of(args: &BenchMemoryArgs) -> Ended {
     need_root()?;
     let set_up = SetUp {
@@ -120,6 +130,7 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
         metadata_bytes: DISK_MIN + args.inodes * METADATA_EACH,
         limit: limit(args.limit),
         uring: false,
+        tcp: None,
         kinds: Vec::new(),
     };
     let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;

@@ -7,7 +7,7 @@
 //!   the client gets SIGTERM with its parent's death, and the server stops when both
 //!   holders of a pipe, this process and the client, are gone.
 
-mod files;
+pub mod files;
 mod making;
 mod opening;
 mod parts;

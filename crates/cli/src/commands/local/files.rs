@@ -55,6 +55,15 @@ pub fn keys(dir: &Path) -> Result<PublicKey, Failure> {
     Ok(server)
 }
 
+/// The end of the table of the server and the table of the client, which name the keys.
+pub fn key_lines(server_key: PublicKey) -> String {
+    let [server, client, list] = KEYS;
+    format!(
+        "key = \"{server}\"\nallowed = \"{list}\"\npublic_keys = [\"{server_key}\"]\n\n\
+         [client]\nkey = \"{client}\"\n"
+    )
+}
+
 /// The text of cluster.toml.
 pub fn text(
     (port, key): (u16, PublicKey),
@@ -62,16 +71,14 @@ pub fn text(
     cache: u64,
     sizes: &Sizes,
 ) -> String {
-    let [server, client, list] = KEYS;
     let mut text = format!(
         "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
          [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\
-         cache = \"{cache}\"\nkey = \"{server}\"\nallowed = \"{list}\"\n\
-         public_keys = [\"{key}\"]\n\n\
-         [client]\nkey = \"{client}\"\n\n\
+         cache = \"{cache}\"\n{}\n\
          [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
         lease.as_millis(),
+        key_lines(key),
         sizes.metadata
     );
     for (index, size) in sizes.data.iter().enumerate() {
