@@ -13,8 +13,8 @@
 //!   when it owes a flush;
 //! - for another [`SETTLING`] it may still complete older writes: a flush covers what a device has
 //!   completed, and says nothing of writes in flight;
-//! - a free lock proves that a client is dead only if no device is absent that this server has had
-//!   open. It must be free on the device that is at the path now, too: a client that lives locks a
+//! - a free lock proves that a client is dead only if no device is absent: what its process had in
+//!   flight to that one is unknown. It must be free on the device that is at the path now, too: a client that lives locks a
 //!   device anew when that has come back as another one.
 
 use std::cell::{Cell, RefCell};
@@ -60,8 +60,6 @@ struct DataDevice {
     /// `None` while it is absent.
     disk: RefCell<Option<Disk>>,
     absence: RefCell<Option<Absence>>,
-    /// It was open in this run of the server.
-    was_open: Cell<bool>,
     looking: Cell<bool>,
     looked: Cell<Instant>,
     /// A flush failed: it is looked at soon.
@@ -107,7 +105,6 @@ impl DataDevices {
         let device = DataDevice {
             path: places[0].path.clone(),
             places,
-            was_open: Cell::new(found.is_ok()),
             disk: RefCell::default(),
             absence: RefCell::default(),
             looking: Cell::new(false),
@@ -219,12 +216,8 @@ impl DataDevices {
         let mut asked = Vec::new();
         for device in devices {
             let disk = device.disk.borrow().clone();
-            let Some(disk) = disk else {
-                if device.was_open.get() {
-                    return false;
-                }
-                continue;
-            };
+            // Nothing is known of what the process has in flight to an absent device.
+            let Some(disk) = disk else { return false };
             if !disk.byte_is_free(client.0).await.unwrap_or(false) {
                 return false;
             }
@@ -411,7 +404,6 @@ async fn found(runtime: &Runtime, device: &DataDevice, disk: Disk) {
     runtime.log(&format!("{zones} at {path} is back"));
     *device.disk.borrow_mut() = Some(disk.clone());
     *device.absence.borrow_mut() = None;
-    device.was_open.set(true);
     if let Err(error) = disk.flush().await {
         device.doubtful.set(true);
         runtime.log(&format!("data device {path} cannot be flushed: {error}"));
