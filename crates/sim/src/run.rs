@@ -505,6 +505,7 @@ async fn safety_and_healing(
     if let Some(text) = fleet.failure() {
         return Err((Invariant::Mount, text));
     }
+    fences_settle(plan, &cluster, &fleet).await?;
     all_notice(&cluster, &fleet, patience).await?;
     space::orphans_freed(&cluster, &fleet).await.map_err(|text| (Invariant::Ends, text))?;
     if plan.is_short() {
@@ -547,6 +548,30 @@ fn injector(
         dead: Rc::default(),
         older: plan.faults.contains(&Fault::Damage).then(|| cluster.meta().fork()),
     }
+}
+
+/// No fence switches a host off any more: each client has been connected for so long that the
+/// server takes none for silent.
+async fn fences_settle(plan: &Plan, cluster: &Cluster, fleet: &Fleet) -> Result<(), Broken> {
+    if !plan.has_fences() {
+        return Ok(());
+    }
+    let patience = cluster.env.now() + PATIENCE;
+    let mut since = cluster.env.now();
+    while cluster.env.now() < since + cluster.lease * 3 {
+        cluster.env.sleep(Duration::from_millis(100)).await;
+        if let Some(text) = fleet.failure() {
+            return Err((Invariant::Mount, text));
+        }
+        let connected = fleet.mounts().iter().all(|mount| mount.client.status().connected);
+        if !fleet.is_done() || !connected {
+            since = cluster.env.now();
+        }
+        if since > patience {
+            return Err((Invariant::Ends, "a client does not come back".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// Every live client notices its eviction; an idle one does when it renews its lease.

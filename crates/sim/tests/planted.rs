@@ -70,7 +70,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ProbeSkipped, 1, Invariant::Slow),
     (Bug::RecallNotRepeated, 3, Invariant::Ends),
     (Bug::HoarderKept, 34, Invariant::Room),
-    (Bug::FreezeSkipped, 462, Invariant::Writer),
+    (Bug::FreezeSkipped, 4, Invariant::Writer),
     (Bug::CookieRepeats, 1, Invariant::OneName),
     (Bug::SlowFlushFailed, 17, Invariant::Loss),
     (Bug::ErrorSpreads, 24, Invariant::Zone),

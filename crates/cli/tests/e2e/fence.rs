@@ -240,7 +240,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let evicted = Instant::now();
     let client = client["id"].to_string();
     let mut evict = redbud();
-    evict.args(["client", "evict", "--yes"]).arg(&cluster.config).arg(&client);
+    evict.args(["client", "evict", "--yes", &client]).arg(&cluster.config);
     let output = evict.output().unwrap();
     assert!(output.status.success(), "{}", describe(&output));
     eventually("the quarantine ends", || client_at(&cluster, "hosta").is_none());

@@ -15,9 +15,9 @@
 //!   when it owes a flush;
 //! - for another [`SETTLING`] it may still complete older writes: a flush covers what a device has
 //!   completed, and says nothing of writes in flight;
-//! - a free lock proves that a client is dead only if no device is absent that this server has had
-//!   open. It must be free on the device that is at the path now, too: a client that lives locks a
-//!   device anew when that has come back as another one.
+//! - a free lock proves that a client is dead only if no device is absent: what its process had in
+//!   flight to that one is unknown. It must be free on the device that is at the path now, too: a
+//!   client that lives locks a device anew when that has come back as another one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -66,8 +66,6 @@ struct DataDevice {
     /// `None` while it is absent.
     disk: RefCell<Option<Disk>>,
     absence: RefCell<Option<Absence>>,
-    /// It was open in this run of the server.
-    was_open: Cell<bool>,
     looking: Cell<bool>,
     looked: Cell<Instant>,
     /// Looks in a row that had no answer.
@@ -115,7 +113,6 @@ impl DataDevices {
         let device = DataDevice {
             path: places[0].path.clone(),
             places,
-            was_open: Cell::new(found.is_ok()),
             disk: RefCell::default(),
             absence: RefCell::default(),
             looking: Cell::new(false),
@@ -226,12 +223,8 @@ impl DataDevices {
         let mut asked = Vec::new();
         for device in devices {
             let disk = device.disk.borrow().clone();
-            let Some(disk) = disk else {
-                if device.was_open.get() {
-                    return false;
-                }
-                continue;
-            };
+            // Nothing is known of what the process has in flight to an absent device.
+            let Some(disk) = disk else { return false };
             if !disk.byte_is_free(client.0).await.unwrap_or(false) {
                 return false;
             }
@@ -442,7 +435,6 @@ async fn found(runtime: &Rc<Runtime>, device: &Rc<DataDevice>, disk: Disk) {
     runtime.log(&format!("{zones} at {path} is back"));
     *device.disk.borrow_mut() = Some(disk.clone());
     *device.absence.borrow_mut() = None;
-    device.was_open.set(true);
     let (this, asked) = (runtime.clone(), device.clone());
     let flush = runtime.env.spawn_join(async move {
         // A suspect owes the flush of how it was open before; this one says nothing of that.
