@@ -260,6 +260,12 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let text = fs::read_to_string(paths.file("hosta", "at")).unwrap();
     let at: usize = text.trim().parse().unwrap();
     signal(cluster.client_pid(a), Signal::CONT);
+    // It drops what it hears in time that it may no longer write. Its new session has no access.
+    let mut late = Command::new("dd");
+    late.args(["if=/dev/urandom", "bs=1M", "count=1", "conv=fsync"]);
+    late.arg(format!("of={}", cluster.path(a).join("late").display()));
+    let late = late.output().unwrap();
+    assert!(!late.status.success(), "a host that is cut off writes: {}", describe(&late));
     eventually("host A writes again", || !paths.results("hosta", at).is_empty());
     wait_child(&mut writer);
     let results = paths.results("hosta", at);

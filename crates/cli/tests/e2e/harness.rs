@@ -273,7 +273,13 @@ impl Cluster {
     /// Unmounts mount `index` and waits until its client has written everything.
     pub fn unmount(&mut self, index: usize) {
         let mounted = self.mounts[index].take().expect("the mount stands");
-        success(redbud().arg("umount").arg(&mounted.path));
+        // A process that another test starts has the files of this one open until it runs.
+        eventually("nobody uses the mount", || {
+            let output = redbud().arg("umount").arg(&mounted.path).output().unwrap();
+            let busy = describe(&output).contains("RB-MOUNT-BUSY");
+            assert!(busy || output.status.success(), "{}", describe(&output));
+            !busy
+        });
         let status = mounted.process.wait();
         assert!(status.success(), "client {index}: {status}\n{}", self.client_log(index));
     }
