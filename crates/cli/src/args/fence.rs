@@ -32,7 +32,7 @@ Exit status: 0 each fence works, 1 one does not.")]
 pub struct FenceTestArgs {
     /// Host to cut off, as its mounts name it in `redbud status`
     pub host: String,
-    /// The cluster's file, with the tables [[fence]]
+    /// The cluster's file, with the tables `[[fence]]`
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
     /// Path of a data device on which a write must fail while the host is cut off
