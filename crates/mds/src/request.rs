@@ -70,7 +70,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
     work.answer().await;
 }
 
-/// Whose rights are squashed is nobody from here on (PROTOCOLS 1a.9).
+/// From here on a caller whose rights are squashed counts as nobody (PROTOCOLS 1a.9).
 fn squash(squash: Squash, principal: &mut Principal) {
     let all = squash == Squash::All;
     // A caller that the client cannot name is nobody, too.
