@@ -48,7 +48,7 @@
 //!
 //! The tail is a multiple of 4096. An epoch begins at the position where its log continues after
 //! redo. From this a client learns whether results that it got in an older epoch survived. A reader
-//! does not need `epochs`.
+//! needs `epochs` only to skip groups of servers that had been replaced (4.1, step 2).
 //!
 //! A reader uses the copy of the roots only if the log has no image of the roots block (4.1), and
 //! in two cases. Either the block at home is damaged or older than the log says; or its words
@@ -237,6 +237,13 @@ impl Superblock {
             self.epochs.remove(0);
         }
         self.epochs.push((epoch, lsn));
+    }
+
+    /// The epoch of the server that wrote the log at `lsn`, as far as the table reaches: groups
+    /// there have this one or a higher one.
+    pub fn epoch_at(&self, lsn: Lsn) -> Epoch {
+        let begun = self.epochs.iter().rfind(|(_, begin)| *begin <= lsn);
+        begun.map_or(Epoch(0), |(epoch, _)| *epoch)
     }
 
     /// Encodes and seals copy `index` into `block`.

@@ -24,6 +24,8 @@ pub(crate) enum GroupFound {
     Nothing,
     /// A header whose group is not whole.
     Torn,
+    /// A whole group of a server that had been replaced when another one began an epoch here.
+    Stale,
     /// A whole group that does not follow the one before it, or cannot be decoded.
     Wrong(&'static str),
     /// A whole group.
@@ -159,6 +161,8 @@ impl<'a> LogReader<'a> {
         self.read(end.lsn, header.len as usize, &mut bytes).await?;
         let found = if !header.is_whole(&bytes) && !planted(Bug::TornGroupAccepted) {
             GroupFound::Torn
+        } else if header.epoch < self.superblock.epoch_at(end.lsn) {
+            GroupFound::Stale
         } else if header.epoch < epoch || header.epoch > self.superblock.epoch {
             GroupFound::Wrong("a group has an impossible epoch")
         } else if end.previous != Lsn(0) && header.previous != end.previous {
@@ -169,7 +173,8 @@ impl<'a> LogReader<'a> {
         Ok((found, bytes))
     }
 
-    /// Is there a whole group that was written after the one at `lsn`?
+    /// Is there a whole group that was written after the one at `lsn`, by a server that had not been
+    /// replaced?
     pub(super) async fn is_group_beyond(&mut self, lsn: Lsn) -> Result<bool, StoreError> {
         let window = self.room(lsn).min(2 * GROUP_BYTES_MAX);
         let mut at = lsn.0 + BLOCK_U64;
@@ -177,6 +182,7 @@ impl<'a> LogReader<'a> {
             if let Some(header) = self.header(Lsn(at)).await?
                 && header.previous >= lsn
                 && header.previous < Lsn(at)
+                && header.epoch >= self.superblock.epoch_at(Lsn(at))
             {
                 let mut bytes = Vec::new();
                 self.read(Lsn(at), header.len as usize, &mut bytes).await?;

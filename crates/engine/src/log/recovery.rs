@@ -24,7 +24,8 @@
 //!    the end of the group before it.
 //! 2. From group to group epochs do not decrease, nor do they exceed the superblock's. `previous`
 //!    is where the group before begins; that of the first group does not matter. A whole group that
-//!    violates this is damage.
+//!    violates this is damage. But a whole group of an epoch below that which the superblock's
+//!    `epochs` name for its position counts as none: a server wrote it that had been replaced.
 //! 3. The log ends at the first position without a whole group. Look for a later whole group, at
 //!    each multiple of 4096 less than a lap after the tail. If its `previous` is not before the
 //!    end, the log is damaged (this release looks at 16 MiB).
@@ -77,16 +78,21 @@ pub(crate) enum RedoStep {
 /// | wrong   | any    | refuse | the checksum is right, the content is not: no crash does it |
 /// | torn    | no     | end    | a crash interrupted its write: never acknowledged           |
 /// | nothing | no     | end    | no group was written here in this lap                       |
+/// | stale   | no     | end    | a server wrote it that had been replaced: never acknowledged |
 /// | torn    | yes    | refuse | it was durable before its successor was written: damaged    |
 /// | nothing | yes    | refuse | the same                                                    |
+/// | stale   | yes    | refuse | it lies over one that was durable: no fence has held        |
 pub(crate) fn decide(found: GroupFound, beyond: bool) -> RedoStep {
     match (found, beyond) {
         (GroupFound::Whole, _) => RedoStep::Redo,
         (GroupFound::Wrong(what), _) => RedoStep::Refuse(what),
-        (GroupFound::Torn | GroupFound::Nothing, false) => RedoStep::End,
+        (GroupFound::Torn | GroupFound::Nothing | GroupFound::Stale, false) => RedoStep::End,
         (GroupFound::Torn, true) => RedoStep::Refuse("a group is damaged and later ones are whole"),
         (GroupFound::Nothing, true) => {
             RedoStep::Refuse("a group is missing and later ones are whole")
+        }
+        (GroupFound::Stale, true) => {
+            RedoStep::Refuse("a server that had been replaced has overwritten a group")
         }
     }
 }
@@ -147,7 +153,9 @@ pub(crate) async fn redo(
     loop {
         let (found, group) = reader.group(end, epoch).await?;
         let beyond = match found {
-            GroupFound::Nothing | GroupFound::Torn => reader.is_group_beyond(end.lsn).await?,
+            GroupFound::Nothing | GroupFound::Torn | GroupFound::Stale => {
+                reader.is_group_beyond(end.lsn).await?
+            }
             GroupFound::Whole | GroupFound::Wrong(_) => false,
         };
         match decide(found, beyond) {
@@ -330,7 +338,7 @@ mod tests {
         for beyond in [false, true] {
             assert_eq!(decide(GroupFound::Whole, beyond), RedoStep::Redo);
             assert!(refused(decide(GroupFound::Wrong("x"), beyond)));
-            for found in [GroupFound::Nothing, GroupFound::Torn] {
+            for found in [GroupFound::Nothing, GroupFound::Torn, GroupFound::Stale] {
                 let step = decide(found, beyond);
                 assert_eq!(refused(step), beyond);
                 assert_eq!(step == RedoStep::End, !beyond);

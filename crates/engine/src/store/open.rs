@@ -266,6 +266,33 @@ impl Store {
         changed(&log, &self.superblock(), end).await
     }
 
+    /// Writes home what is dirty now, while the store goes on. A close soon after has little left
+    /// to write.
+    ///
+    /// # Errors
+    /// `Poisoned` if a write failed.
+    pub async fn settle(&self) -> Result<(), StoreError> {
+        let Some(background) = self.inner.background.as_ref() else { return Ok(()) };
+        self.sync().await?;
+        let end = {
+            let mut state = self.inner.state.borrow_mut();
+            state.checkpoint_to = state.checkpoint_to.max(state.log.durable);
+            state.log.durable
+        };
+        loop {
+            let progress = {
+                let state = self.inner.state.borrow();
+                state.usable()?;
+                if state.read_only || state.log.tails.iter().all(|&tail| tail >= end) {
+                    return Ok(());
+                }
+                background.checkpointer.notify_all();
+                background.progress.notified()
+            };
+            progress.await;
+        }
+    }
+
     /// Makes everything durable, writes it home, and closes the store: later calls
     /// fail with `Poisoned`. The next opening needs no recovery.
     ///

@@ -120,6 +120,37 @@ fn durable_changes_survive_the_loss_of_the_store() {
 }
 
 #[test]
+fn group_of_a_replaced_server_is_never_redone() {
+    on_device(64 << 20, |env, disk| async move {
+        Mfs::format(&env, &disk, &format_options()).await.unwrap();
+        let old = Mfs::open(&env, &disk, small()).await.unwrap();
+        put(&old, 1, 1).await;
+        old.sync().await.unwrap();
+        // Another server takes over, with the epoch that it has claimed. The old one still writes.
+        let above = Epoch(old.identity().epoch.0 + 6);
+        let claimed = OpenOptions { epoch_above: above, ..small() };
+        let new = Mfs::open(&env, &disk, claimed).await.unwrap();
+        assert_eq!(new.identity().epoch, Epoch(above.0 + 1));
+        put(&old, 2, 2).await;
+        old.sync().await.unwrap();
+        drop((old, new));
+        let third = Mfs::open(&env, &disk, small()).await.unwrap();
+        assert_eq!(all(&third).await, [(1, 1)]);
+        // It writes over a group that was acknowledged: that is found, and nothing is redone.
+        let fourth = Mfs::open(&env, &disk, small()).await.unwrap();
+        for key in 3..5 {
+            put(&fourth, key, key).await;
+            fourth.sync().await.unwrap();
+        }
+        put(&third, 2, 2).await;
+        third.sync().await.unwrap();
+        drop((third, fourth));
+        let refused = text(Mfs::open(&env, &disk, small()).await);
+        assert!(refused.contains("a server that had been replaced has overwritten"), "{refused}");
+    });
+}
+
+#[test]
 fn small_log_and_cache_lose_nothing_over_many_laps() {
     on_device(256 << 20, |env, disk| async move {
         Mfs::format(&env, &disk, &format_options()).await.unwrap();

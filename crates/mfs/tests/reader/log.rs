@@ -80,7 +80,7 @@ pub fn redo(file: &File, superblock: &Superblock) -> Result<Redone, Error> {
     let log = Log { file, superblock };
     let mut redone = Redone::default();
     let (mut lsn, mut previous, mut epoch) = (superblock.tail, None, 0);
-    while let Some(group) = log.group(lsn)? {
+    while let Some(group) = log.group(lsn)?.filter(|group| !log.is_stale(lsn, group)) {
         if u32_at(&group, 20) < epoch || u32_at(&group, 20) > superblock.epoch {
             return Err(Error::Log { lsn, what: "a group has an impossible epoch" });
         }
@@ -138,11 +138,20 @@ impl Log<'_> {
         Ok((crc32c::crc32c(&group[4..]) == u32_at(&group, 0)).then_some(group))
     }
 
+    /// Was the server that wrote this group replaced before (4.1, step 2)?
+    fn is_stale(&self, lsn: u64, group: &[u8]) -> bool {
+        let begun = self.superblock.epochs.iter().rfind(|(_, begin)| *begin <= lsn);
+        begun.is_some_and(|(epoch, _)| u32_at(group, 20) < *epoch)
+    }
+
     /// Is there a whole group after the end `lsn` that does not precede it in the log?
     fn is_group_beyond(&self, lsn: u64) -> Result<bool, Error> {
         let end = self.superblock.tail + self.superblock.log_bytes;
         for at in (lsn + BLOCK as u64..end).step_by(BLOCK) {
-            if self.group(at)?.is_some_and(|group| (lsn..at).contains(&u64_at(&group, 40))) {
+            let follows = |group: Vec<u8>| {
+                (lsn..at).contains(&u64_at(&group, 40)) && !self.is_stale(at, &group)
+            };
+            if self.group(at)?.is_some_and(follows) {
                 return Ok(true);
             }
         }

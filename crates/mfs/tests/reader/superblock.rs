@@ -28,6 +28,8 @@ pub struct Superblock {
     pub roots: u64,
     pub tail: u64,
     pub epoch: u32,
+    /// Epochs and where they began, oldest first.
+    pub epochs: Vec<(u32, u64)>,
     /// The copy of the roots; all zero: none.
     pub roots_copy: [u64; 64],
     /// UUIDs of the metadata and of the external log, which is zero if the log is internal.
@@ -224,6 +226,9 @@ fn decode(data: &Block, place: u64, uuid: [u8; 16]) -> Result<Superblock, Error>
         roots: u64_at(data, 104),
         tail: u64_at(data, 120),
         epoch: u32_at(data, 128),
+        epochs: (0..usize::from(u16_at(data, 134)).min(128))
+            .map(|n| (u32_at(data, 224 + 12 * n), u64_at(data, 228 + 12 * n)))
+            .collect(),
         roots_copy: std::array::from_fn(|n| u64_at(data, 1760 + 8 * n)),
         generation: u64_at(data, 112),
         needed,
