@@ -20,6 +20,8 @@ const READ: usize = 128 << 10;
 /// First pause between attempts, doubled up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The same while a server that stands by answers: it may serve in a moment.
+const PAUSE_MAX_NEAR: Duration = Duration::from_millis(100);
 /// How long one attempt may take: a server that restarted makes new clients wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -56,6 +58,11 @@ impl Failure {
     /// Does the server refuse the client's key? Only its door refuses with this fault.
     fn is_of_key(&self) -> bool {
         matches!(self, Failure::Refused(refused) if refused.fault == Fault::AccessDenied)
+    }
+
+    /// Does the server stand by, or end just now?
+    fn is_of_standby(&self) -> bool {
+        matches!(self, Failure::Refused(refused) if refused.fault == Fault::Busy)
     }
 
     /// Would the same hello be refused again?
@@ -176,7 +183,7 @@ impl<P: Peer> Session<P> {
         let mut pause = PAUSE;
         loop {
             let mut text = String::new();
-            for address in &config.addresses {
+            for (index, address) in config.addresses.iter().enumerate() {
                 let patience = until.since(env.now()).max(PAUSE_MAX).min(ATTEMPT_TIMEOUT);
                 let way = (address.as_str(), config.keys.as_ref());
                 match greet::<P>(&env, way, config.hello::<P>(nonce), patience).await {
@@ -184,6 +191,7 @@ impl<P: Peer> Session<P> {
                         let slots = connection.welcome.slots;
                         let session =
                             Rc::new(Session::new(env.clone(), config, shared, slots, nonce));
+                        session.served_at.set(index);
                         session.adopt(&connection);
                         env.spawn(session.clone().run(connection));
                         env.spawn(session.clone().watch());
@@ -364,27 +372,31 @@ impl<P: Peer> Session<P> {
         self.announce_room();
     }
 
-    /// Tries forever; `None` when the session was closed.
+    /// Tries forever; `None` when the session was closed. Where there are several addresses, the one
+    /// that was lost comes last.
     async fn reconnect(&self) -> Option<Connection<P>> {
         let mut pause = PAUSE;
         let mut logged = false;
+        let (addresses, last) = (&self.config.addresses, self.served_at.get());
+        let order = |step: usize| (last + step) % addresses.len();
         loop {
-            let mut key_refused = false;
-            for address in &self.config.addresses {
+            let (mut key_refused, mut near) = (false, false);
+            for index in (1..=addresses.len()).map(order) {
                 if self.is_closed() {
                     return None;
                 }
-                let way = (address.as_str(), self.config.keys.as_ref());
+                let way = (addresses[index].as_str(), self.config.keys.as_ref());
                 match greet(&self.env, way, self.hello(), ATTEMPT_TIMEOUT).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
                             return None;
                         }
-                        if connection.welcome.epoch < self.state.borrow().epoch_min {
+                        if self.is_replaced(&connection.welcome) {
                             connection.stream.shutdown();
                             continue;
                         }
+                        self.served_at.set(index);
                         self.welcomed(&connection);
                         return Some(connection);
                     }
@@ -398,7 +410,7 @@ impl<P: Peer> Session<P> {
                         }
                         key_refused |= failure.is_of_key();
                     }
-                    Err(_) => {}
+                    Err(failure) => near |= failure.is_of_standby(),
                 }
             }
             // One address may lead to a server whose list is old: another one let nobody in either.
@@ -409,8 +421,16 @@ impl<P: Peer> Session<P> {
             let half = pause / 2;
             let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
             self.env.sleep(half + Duration::from_nanos(more)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(if near { PAUSE_MAX_NEAR } else { PAUSE_MAX });
         }
+    }
+
+    /// Has the server that said this been replaced by one that this client knows of? Nobody goes on
+    /// with a session there. A new session may have a lower epoch, of metadata that were restored.
+    fn is_replaced(&self, welcome: &Welcome<P>) -> bool {
+        let state = self.state.borrow();
+        let goes_on = welcome.state != NEW;
+        welcome.epoch < state.epoch_min || (goes_on && welcome.epoch < state.epoch)
     }
 
     /// Handles a Welcome on a later connection: the session continues, or it is a new one.

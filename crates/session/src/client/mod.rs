@@ -233,6 +233,8 @@ pub struct Session<P: Peer> {
     events: OnceCell<Weak<dyn Events<P>>>,
     /// A goodbye was sent: the end of the connection ends the session.
     leaving: Cell<bool>,
+    /// Which of the addresses has answered last.
+    served_at: Cell<usize>,
     /// When the first wait for an absent server began (see `away`).
     away_since: Cell<Option<Instant>>,
     shared: Rc<Shared>,
@@ -751,6 +753,7 @@ impl<P: Peer> Session<P> {
             room: Notify::new(),
             events: OnceCell::new(),
             leaving: Cell::new(false),
+            served_at: Cell::new(0),
             away_since: Cell::new(None),
             shared,
             env,

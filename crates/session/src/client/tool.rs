@@ -42,6 +42,10 @@ pub async fn ask<P: Peer>(
     let greeted = greet::<P>(env, (address, keys), hello, patience).await;
     let mut connection = greeted.map_err(|failure| match failure {
         Failure::Unreachable(text) => ToolError::Unreachable(text),
+        // It stands by, or ends just now: another address may serve.
+        Failure::Refused(refused) if refused.fault == Fault::Busy => {
+            ToolError::Unreachable(refused.text)
+        }
         Failure::Refused(refused) if refused.fault == Fault::NotPermitted => {
             ToolError::KeyRefused(refused.text)
         }

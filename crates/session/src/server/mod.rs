@@ -2,6 +2,7 @@
 //!
 //! What a request does, and who may have a number, its user decides ([`Service`]).
 
+mod absent;
 mod connection;
 mod door;
 mod greeting;
@@ -9,6 +10,7 @@ mod serve;
 mod session;
 mod table;
 
+pub use absent::turn_away;
 pub use connection::{Connection, receive};
 pub use door::{Door, DoorCounts, KeyFiles, KeyRing, ServerKeys, Who};
 pub use greeting::{Agreed, Identity, check, refusal};
