@@ -8,7 +8,7 @@ use serde_json::Value;
 use session::client::{ReadClientKeys, ToolError, ask as ask_one};
 use types::{Duration, Fault};
 
-use crate::control::{self, of_mds};
+use crate::control::{self, Ask, of_mds};
 use crate::exit::{Failure, Status};
 use crate::keys::{self, KeyOptions};
 use crate::registry::{self, Kind, Registration};
@@ -88,21 +88,63 @@ fn failure(server: &str, error: ToolError) -> Failure {
     }
 }
 
-/// Asks a server of `source` on this host; `None`: there is none that can be asked for this.
-fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
-    let question = of_mds::request(op)?;
+/// The servers of `source` on this host, those that stand by too.
+pub fn servers_here(source: &Source) -> Vec<Registration> {
     let is_asked = |one: &Registration| {
         let serves = Source::parse(&one.source).is_ok_and(|served| served.is_same_as(source));
         one.kind == Kind::Mds && serves
     };
-    let here = registry::running().into_iter().map(|(_, one)| one).find(is_asked)?;
-    let answer = control::ask_server(&here.socket?, question);
+    registry::running().into_iter().map(|(_, one)| one).filter(is_asked).collect()
+}
+
+/// Does this status say that its server only stands by?
+pub fn stands_by(status: &Value) -> bool {
+    status["state"] == "standby"
+}
+
+/// Asks the server of `source` that serves on this host; `None`: there is none that can be asked
+/// for this.
+fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
+    let question = of_mds::request(op)?;
+    let answer = match servers_here(source).as_slice() {
+        [] => return None,
+        [one] => control::ask_server(one.socket.as_deref()?, question),
+        several => ask_the_serving(several, question)?,
+    };
     match answer {
         // It starts or ends just now.
         Err(failure) if failure.code == Status::Unreachable as u8 => None,
         Err(failure) => Some(Err(failure)),
+        // Another host's server may serve.
+        Ok(value) if stands_by(&value) => None,
         Ok(Value::Null) => Some(Ok(OpReply::Done {})),
         Ok(value) => Some(Ok(OpReply::Text { text: value.to_string() })),
+    }
+}
+
+/// Asks the one of several servers that does not stand by; `None`: all do. One that does not answer
+/// may be the one.
+fn ask_the_serving(servers: &[Registration], question: Ask) -> Option<Result<Value, Failure>> {
+    let mut mute = None;
+    for server in servers {
+        match status_of(server) {
+            Ok(status) if stands_by(&status) => {}
+            Ok(status) if question == Ask::Status => return Some(Ok(status)),
+            Ok(_) => return Some(control::ask_server(server.socket.as_deref()?, question)),
+            Err(failure) => mute = Some(Err(failure)),
+        }
+    }
+    mute
+}
+
+/// What a server on this host says of itself, soon.
+///
+/// # Errors
+/// As [`control::ask`].
+pub fn status_of(server: &Registration) -> Result<Value, Failure> {
+    match &server.socket {
+        Some(socket) => control::ask(socket, Ask::Status),
+        None => Err(Failure::failed("RB-CONTROL", "it has no control socket")),
     }
 }
 

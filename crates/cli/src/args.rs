@@ -152,7 +152,8 @@ pub enum Command {
 #[command(after_help = "\
 The first start creates and formats the files in DIR; later starts reuse them. One process
 runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. If
-the server dies, it is restarted. Ctrl-C unmounts and stops both.
+the server dies, it is restarted. Ctrl-C unmounts and stops both. With --standby 1 a second
+server takes over when the first one dies; its log is DIR/mds1.log.
 
 To mount the same file system again: redbud mount ADDRESS:/local OTHER, with the address
 that `local` prints.")]
@@ -186,6 +187,10 @@ pub struct LocalArgs {
     /// Size of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     pub cache: Option<u64>,
+    /// Run so many further metadata servers, which stand by and take over if the active one dies;
+    /// kept in DIR [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=8))]
+    pub standby: Option<u16>,
     /// Run a shell command in the mount, then stop everything and return its exit status
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,
@@ -203,6 +208,7 @@ The file, with all keys:
 
   [server]
   listen = \"10.0.0.1:10821\"      # default 127.0.0.1:10821
+  standbys = [\"10.0.0.2:10821\"]  # the addresses of servers that stand by
   security = \"encrypted\"         # default; \"greeting\": keys are proved, frames are clear;
                                  # \"none\": who reaches the server has everything
   key    = \"home.key\"            # the server's secret key; default: FILE with .key
@@ -229,6 +235,9 @@ The file, with all keys:
   path = \"/dev/disk/by-id/…\"
   size = \"16G\"                   # as above
   id   = 0                       # default: counted from 0
+
+  [membership]                   # only for servers that stand by for each other
+  directory = \"membership\"       # their lock and record, for servers of one host
 
   [client]
   key = \"client.key\"            # a client's secret key; default /etc/redbud/client.key
@@ -275,10 +284,24 @@ pub struct MkfsArgs {
 Runs in the foreground. On SIGTERM or SIGINT it writes a checkpoint and ends. It sends
 READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. If it is killed in
 another way, nothing is lost that was acknowledged as durable: start it again. Exit status 7:
-another server has taken over, or the metadata are an older copy; do not start it by itself.")]
+another server has taken over, or the metadata are an older copy; do not start it by itself.
+
+With a table [membership] in the file several servers may be started, each with --standby and
+its own --listen: one serves, the others take over when its death is proved.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MdsArgs {
     /// The cluster's file
-    pub config: PathBuf,
+    #[arg(required = true)]
+    pub config: Option<PathBuf>,
+    /// Wait while another server serves, and take over when that one has certainly ended
+    #[arg(long)]
+    pub standby: bool,
+    /// Let another server that stands by claim first, for some seconds
+    #[arg(long, hide = true)]
+    pub hold_back: bool,
+    /// Or a command about a running server
+    #[command(subcommand)]
+    pub command: Option<MdsCommand>,
     /// Listen on this address instead of the file's
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
@@ -296,6 +319,27 @@ pub struct MdsArgs {
     /// Stop when standard input ends (for a parent process that runs the server)
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+/// Commands of `mds`.
+#[derive(Subcommand, Debug)]
+pub enum MdsCommand {
+    /// Hand the metadata over to a server that stands by, as planned
+    Failover(FailoverArgs),
+}
+
+/// Arguments of `mds failover`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Run it on the host of the server that serves, as root or as the server's user. The server writes
+its checkpoint and gives the metadata up; another one claims them at once, and clients go on
+there. It stands by itself then. Without a server that stands by nothing happens.")]
+pub struct FailoverArgs {
+    /// A path in the mount, a mount source, the cluster's file, or the directory of `local`
+    pub target: String,
+    /// How to print the result
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Arguments of `mount`.

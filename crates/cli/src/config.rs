@@ -6,11 +6,15 @@
 //! - clients read only the keys in it ([`ClientView`]): the server sends them the paths of the data
 //!   zones.
 
+mod standby;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+pub use standby::MembershipConfig;
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;
@@ -76,6 +80,10 @@ pub struct Cluster {
     pub name: String,
     /// Address that the metadata server listens on.
     pub listen: String,
+    /// The addresses of the other servers, which stand by or serve in its place.
+    pub standbys: Vec<String>,
+    /// Where the servers agree on who of them serves; `None`: there is one server.
+    pub membership: Option<MembershipConfig>,
     /// What clients have to prove; `None`: nothing.
     pub security: Option<Mode>,
     /// The file with the server's secret keys.
@@ -162,6 +170,7 @@ struct RawCluster {
     data: Vec<RawData>,
     #[serde(default)]
     fence: Vec<RawFence>,
+    membership: Option<standby::RawMembership>,
     /// For clients: see [`ClientView`].
     #[serde(default, rename = "client")]
     _client: RawClient,
@@ -177,6 +186,7 @@ struct RawClient {
 #[serde(deny_unknown_fields)]
 struct RawServer {
     listen: Option<Spanned<String>>,
+    standbys: Option<Vec<Spanned<String>>>,
     security: Option<Spanned<String>>,
     key: Option<Spanned<PathBuf>>,
     allowed: Option<Spanned<PathBuf>>,
@@ -265,10 +275,13 @@ impl Cluster {
         if raw.data.len() > PAGS_MAX {
             return Err(reader.anywhere(format!("more than {PAGS_MAX} data zones")));
         }
+        let listen = reader.listen(raw.server.listen)?;
         let cluster = Cluster {
             file: file.to_owned(),
             name,
-            listen: reader.listen(raw.server.listen)?,
+            standbys: reader.standbys(&listen, raw.server.standbys.as_ref())?,
+            listen,
+            membership: reader.membership(raw.membership.as_ref()),
             security: reader.security(raw.server.security.as_ref())?,
             key: reader.beside(raw.server.key.as_ref(), "key"),
             allowed: reader.beside(raw.server.allowed.as_ref(), "allowed"),

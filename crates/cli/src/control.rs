@@ -54,6 +54,8 @@ pub enum Ask {
         /// Its number.
         client: u64,
     },
+    /// Of a server: hands the metadata over to one that stands by.
+    Failover,
     /// Of a server: starts a scrub, or stops the running one.
     Scrub {
         /// Bytes a second at most, 0: no limit; none: stop it.

@@ -22,6 +22,7 @@ mod helper;
 mod keys;
 mod lockfile;
 mod log;
+mod membership_file;
 mod mount_options;
 mod mountinfo;
 mod notify;

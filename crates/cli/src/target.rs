@@ -28,7 +28,7 @@ pub fn source(text: &str) -> Result<Source, Failure> {
         if let Some(file) = config_file(path) {
             let cluster = read_cluster(&file)?;
             return Ok(Source {
-                servers: vec![cluster.listen],
+                servers: cluster.servers(),
                 fs_name: cluster.name,
                 dir: Vec::new(),
                 cluster: Some(cluster.file),

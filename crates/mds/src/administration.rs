@@ -27,6 +27,16 @@ impl Control {
         let server = self.0.upgrade().ok_or(Fault::Unreachable)?;
         execute(&server, &Who::Local(0), &op).await
     }
+
+    /// Writes home what is dirty, while the server goes on: its end is short after that.
+    ///
+    /// # Errors
+    /// `Unreachable`: the server has stopped. `Io`: its store failed.
+    pub async fn settle(&self) -> Result<(), Fault> {
+        let server = self.0.upgrade().ok_or(Fault::Unreachable)?;
+        let settled = server.runtime.mfs.settle().await;
+        server.runtime.checked(settled, "before a handover").ok_or(Fault::Io)
+    }
 }
 
 /// Executes an operation of administrators for `who`: an administrator, or a client that asks for

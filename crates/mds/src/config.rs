@@ -1,5 +1,7 @@
 //! The configuration of a server.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use proto::mds::Mds;
@@ -24,6 +26,9 @@ pub struct PagPlace {
     /// Device or file.
     pub path: String,
 }
+
+/// Yields JSON about the membership of the servers.
+pub type MembershipReport = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = String>>>>;
 
 /// Takes lines for the log.
 pub type Log = Rc<dyn Fn(&str)>;
@@ -58,6 +63,8 @@ pub struct Config {
     pub fences: Vec<Rc<dyn Fence>>,
     /// The server's own host, which no fence may cut off; empty: unknown.
     pub own_host: String,
+    /// What the status says of the servers that stand by; `None`: there are none.
+    pub membership: Option<MembershipReport>,
     /// Receives the log lines.
     pub log: Log,
     /// A test's observer, if there is one.
@@ -82,6 +89,7 @@ impl Config {
             validate: cfg!(debug_assertions),
             fences: Vec::new(),
             own_host: String::new(),
+            membership: None,
             log: Rc::new(|_| {}),
             observer: None,
         }

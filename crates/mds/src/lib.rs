@@ -55,7 +55,7 @@ mod uncommitted;
 mod upkeep;
 
 pub use administration::Control;
-pub use config::{Config, Log, PagPlace, SCRUB_RATE};
+pub use config::{Config, Log, MembershipReport, PagPlace, SCRUB_RATE};
 pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};
 pub use observer::{CommittedBlocks, Executed, Observer};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use env::{Env, Listener};
 use mfs::Mfs;
-use types::Duration;
+use types::{Duration, Epoch};
 
 use crate::administration::Control;
 use crate::config::Config;
@@ -63,6 +63,11 @@ impl Mds {
         Control::of(&self.server)
     }
 
+    /// The epoch of this start.
+    pub fn epoch(&self) -> Epoch {
+        self.server.runtime.identity.epoch
+    }
+
     /// Its state.
     pub async fn status(&self) -> Status {
         status::collect(&self.server, &session::server::Who::Anybody).await
@@ -73,7 +78,7 @@ impl Mds {
     /// # Errors
     /// The store failed; a restart recovers.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let server = self.server;
+        let Mds { server, listener } = self;
         let env = server.runtime.env.clone();
         let failed = server.runtime.stopped();
         env.spawn(orphans::run(server.orphans.clone(), server.evictions.clone()));
@@ -83,9 +88,11 @@ impl Mds {
         env.spawn(upkeep::run(server.clone()));
         env.spawn(server.sessions.clone().watch_clock());
         env.spawn(server.recovery.clone().run());
-        env.spawn(accept(server.clone(), self.listener.clone()));
+        env.spawn(accept(server.clone(), listener.clone()));
         first(stop, failed).await;
         server.begin_stop();
+        // Whoever connects from now on is refused at once, and tries another address.
+        drop(listener);
         if let Some(text) = server.space.superseded() {
             return Err(ServeError::Superseded { fencing: server.space.fencing_epoch(), text });
         }

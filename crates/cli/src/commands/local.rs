@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - DIR belongs to one process at a time: the holder of the lock on DIR/lock;
-//! - the server and the client are separate processes, so either can die alone;
+//! - the servers and the client are separate processes, so each can die alone;
 //! - however this process ends, the client unmounts and the server stops after it:
-//!   the client gets SIGTERM with its parent's death, and the server stops when both
+//!   the client gets SIGTERM with its parent's death, and the servers stop when both
 //!   holders of a pipe, this process and the client, are gone.
 
 pub mod files;
@@ -43,12 +43,14 @@ pub fn run(args: &LocalArgs) -> Ended {
         .map_err(|error| io(&dir, error))?;
     let cluster = opening::open_or_make(&dir, args)?;
     let source = Source {
-        servers: vec![cluster.listen.clone()],
+        servers: cluster.servers(),
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
         cluster: Some(cluster.file.clone()),
     };
+    let standing = cluster.membership.is_some();
     supervisor::run(parts::Plan {
+        addresses: if standing { cluster.servers() } else { Vec::new() },
         cluster: cluster.file,
         source,
         dir,

@@ -1,15 +1,19 @@
 //! `redbud mds`: runs the metadata server until a signal stops it.
 
+pub mod failover;
+mod standby;
+
 use std::future::{Future, poll_fn};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use env::{DriverKind, Env};
 use mds::fence::Fence;
-use mds::{Config, Mds, PagPlace, ServeError};
+use mds::{Config, Mds, MembershipReport, PagPlace, ServeError};
+use membership::Membership;
 use mfs::journal::Disks;
 use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
@@ -18,14 +22,15 @@ use types::units::human_size;
 use types::{Epoch, PagId};
 
 use crate::address;
-use crate::args::MdsArgs;
+use crate::args::{MdsArgs, MdsCommand};
 use crate::commands::mount;
-use crate::config::{Cluster, FenceConfig, Zone};
-use crate::control::of_mds;
+use crate::config::{Cluster, FenceConfig, MembershipConfig, Zone};
+use crate::control::{Handler, of_mds};
 use crate::devices::{open_metadata, with_path};
 use crate::exit::{Ended, Failure, Status};
 use crate::fence_agent::Agent;
 use crate::keys::{self, KeyOptions};
+use crate::membership_file::FileMembership;
 use crate::registry::{self, Kind, Registered, Registration};
 use crate::source::Source;
 use crate::{control, log, notify};
@@ -33,21 +38,61 @@ use crate::{control, log, notify};
 /// Open files of the server beside its clients' connections: devices, listeners, the log.
 const OTHER_FILES: u64 = 64;
 
-/// Runs the server.
+/// Runs the server, or a command about a running one.
 pub fn run(args: &MdsArgs) -> Ended {
-    let mut cluster =
-        Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
+    if let Some(MdsCommand::Failover(asked)) = &args.command {
+        return failover::run(asked);
+    }
+    let config = args.config.as_deref().unwrap_or(Path::new(""));
+    let mut cluster = Cluster::read(config).map_err(|error| Failure::usage(error.to_string()))?;
     if let Some(listen) = &args.listen {
-        cluster.listen = address::check_address(listen).map_err(Failure::usage)?;
+        let listen = address::check_address(listen).map_err(Failure::usage)?;
+        cluster.listen_at(listen);
     }
     cluster.cache = args.cache.unwrap_or(cluster.cache);
+    let membership = membership_of(&cluster)?;
+    if args.standby && membership.is_none() {
+        let text = format!(
+            "{}: --standby needs a table [membership], where the servers agree on who serves",
+            cluster.file.display()
+        );
+        return Err(Failure::usage(text));
+    }
     raise_open_files();
     if args.until_eof {
         stop_at_end_of_input();
     }
-    env::run(DriverKind::Auto, |env| async move { serve(env, &cluster, args).await })
+    let ended = env::run(DriverKind::Auto, |env| async move {
+        match membership {
+            None => alone(env, &cluster, args).await.map(Done::Ended),
+            Some(membership) => standby::run(env, &cluster, args, membership).await,
+        }
+    });
+    match ended
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
-        .flatten()
+        .flatten()?
+    {
+        Done::Ended(code) => Ok(code),
+        // Nothing of the server that has served is left in the new one.
+        Done::StandsBy => Err(standby::begin_anew()),
+    }
+}
+
+/// How a server has ended.
+enum Done {
+    /// The process ends.
+    Ended(u8),
+    /// It stands by from now on.
+    StandsBy,
+}
+
+fn membership_of(cluster: &Cluster) -> Result<Option<Rc<dyn Membership>>, Failure> {
+    match &cluster.membership {
+        None => Ok(None),
+        Some(MembershipConfig::Directory(path)) => {
+            Ok(Some(Rc::new(FileMembership::new(path).map_err(failed)?)))
+        }
+    }
 }
 
 fn failed(text: String) -> Failure {
@@ -92,18 +137,59 @@ async fn epoch_above(
     }
 }
 
-async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
+/// The only server of its file system, until a signal stops it.
+async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
+    let server = start(&env, cluster, args, Epoch(0), None).await?;
+    let source = Source {
+        servers: vec![server.address()],
+        fs_name: server.fs_name(),
+        dir: Vec::new(),
+        cluster: None,
+    };
+    let registered = register(&env, source, args, of_mds::handler(server.control()));
+    // Polled once first, so that a signal right after the notification stops the server.
+    let mut signal = pin!(env.stop_signal());
+    let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
+    notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+    let stop = async {
+        let signal = match early {
+            Poll::Ready(signal) => signal,
+            Poll::Pending => signal.await,
+        };
+        stopping(signal);
+    };
+    let served = server.run(stop).await;
+    // A server that cannot remove its registration leaves one that counts as stale.
+    drop(registered.map(|registered| registered.end(None)));
+    served.map_err(|error| ended(&error))?;
+    log::line("stopped; the checkpoint is complete");
+    Ok(0)
+}
+
+fn stopping(signal: i32) {
+    log::line(&format!("stopping (signal {signal})"));
+    notify::send("STOPPING=1\n");
+}
+
+/// Opens the metadata with an epoch above `above`, and begins to serve them.
+async fn start(
+    env: &Env,
+    cluster: &Cluster,
+    args: &MdsArgs,
+    above: Epoch,
+    membership: Option<MembershipReport>,
+) -> Result<Mds, Failure> {
     let path = cluster.metadata.path.display().to_string();
     let disks =
-        open_metadata(&env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
+        open_metadata(env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
     let options = OpenOptions {
-        epoch_above: epoch_above(&env, &disks, cluster, args).await?,
+        epoch_above: above.max(epoch_above(env, &disks, cluster, args).await?),
         cache_bytes: cluster.cache as usize,
         read_only: false,
         layouts: LayoutLimits { ahead: cluster.layout_ahead, ..LayoutLimits::USUAL },
         ..OpenOptions::default()
     };
-    let opened = Mfs::open(&env, &disks, options).await;
+    let opened = Mfs::open(env, &disks, options).await;
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     report_damage(&path, &mfs);
     let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
@@ -122,9 +208,10 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
         keys: keys::of_server(cluster)?,
-        fences: fences(&env, cluster),
+        fences: fences(env, cluster),
         own_host: mount::host_name(),
         validate: false,
+        membership,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };
@@ -139,25 +226,7 @@ async fn serve(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         identity.epoch,
         human_size(cache)
     ));
-    let registered = register(&env, &server, args);
-    // Polled once first, so that a signal right after the notification stops the server.
-    let mut signal = pin!(env.stop_signal());
-    let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
-    notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
-    let stop = async {
-        let signal = match early {
-            Poll::Ready(signal) => signal,
-            Poll::Pending => signal.await,
-        };
-        log::line(&format!("stopping (signal {signal})"));
-        notify::send("STOPPING=1\n");
-    };
-    let served = server.run(stop).await;
-    // A server that cannot remove its registration leaves one that counts as stale.
-    drop(registered.map(|registered| registered.end(None)));
-    served.map_err(|error| ended(&error))?;
-    log::line("stopped; the checkpoint is complete");
-    Ok(0)
+    Ok(server)
 }
 
 /// Names in the log what was damaged when the metadata were opened.
@@ -174,16 +243,10 @@ fn report_damage(path: &str, mfs: &Mfs) {
 
 /// Makes the server known on this host, and opens its control socket. Without either it works, and
 /// administrators ask it over the network.
-fn register(env: &Env, server: &Mds, args: &MdsArgs) -> Option<Registered> {
+fn register(env: &Env, source: Source, args: &MdsArgs, handler: Handler) -> Option<Registered> {
     let pid = std::process::id();
     let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Mds, pid));
     let socket = std::path::absolute(&socket).unwrap_or(socket);
-    let source = Source {
-        servers: vec![server.address()],
-        fs_name: server.fs_name(),
-        dir: Vec::new(),
-        cluster: None,
-    };
     let registered = registry::register(&Registration {
         kind: Kind::Mds,
         pid,
@@ -194,7 +257,7 @@ fn register(env: &Env, server: &Mds, args: &MdsArgs) -> Option<Registered> {
         keys: KeyOptions::default(),
         lost: None,
     });
-    match control::listen(env, &socket, of_mds::handler(server.control())) {
+    match control::listen(env, &socket, handler) {
         Ok(()) => {
             if let Ok(registered) = &registered {
                 registered.made_socket().note(&socket);

@@ -1,6 +1,7 @@
 //! `redbud status`: what is wrong; then the servers, and what this host's mounts hold and owe.
 
 pub mod problems;
+mod takeovers;
 pub mod text;
 
 use serde::Serialize;
@@ -36,6 +37,8 @@ struct FileSystem {
     error: Option<String>,
     /// The stable code of that.
     code: Option<&'static str>,
+    /// What the servers on this host that stand by say.
+    standbys: Vec<Value>,
 }
 
 #[derive(Serialize)]
@@ -92,14 +95,15 @@ fn is_partial(report: &Report) -> bool {
 }
 
 fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem {
+    let said = admin::servers_here(&source).into_iter().map(|one| admin::status_of(&one));
+    let standbys = said.flatten().filter(admin::stands_by).collect();
     let source = source.to_string();
-    match answer {
-        Ok(server) => FileSystem { source, server, error: None, code: None },
-        Err(failure) => {
-            let (error, code) = (Some(failure.to_string()), Some(failure.name));
-            FileSystem { source, server: Value::Null, error, code }
-        }
-    }
+    let (server, failure) = match answer {
+        Ok(server) => (server, None),
+        Err(failure) => (Value::Null, Some(failure)),
+    };
+    let (error, code) = failure.map(|one| (one.to_string(), one.name)).unzip();
+    FileSystem { source, server, error, code, standbys }
 }
 
 fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {

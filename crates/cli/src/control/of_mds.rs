@@ -16,7 +16,12 @@ pub fn handler(server: Control) -> Handler {
     })
 }
 
-async fn answer(server: &Control, ask: Ask) -> Answer {
+/// Answers for a server that serves.
+pub async fn answer(server: &Control, ask: Ask) -> Answer {
+    if ask == Ask::Failover {
+        let text = "this server stands alone: its cluster's file has no table [membership]";
+        return Err(text.into());
+    }
     let Some(op) = op_of(ask) else {
         return Err("this is a metadata server: the client of a mount is asked for that".into());
     };
@@ -32,7 +37,7 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::Status => Some(Op::Status {}),
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
         Ask::Scrub { rate } => Some(Op::Scrub { rate }),
-        Ask::Why { .. } => None,
+        Ask::Why { .. } | Ask::Failover => None,
     }
 }
 

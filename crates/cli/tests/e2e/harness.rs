@@ -14,7 +14,7 @@ use rustix::thread;
 
 pub use mapping::Mapping;
 pub use process::{Running, SharedPids, signal};
-pub use scratch::{Ext4, Scratch};
+pub use scratch::{Ext4, Scratch, free_port};
 
 /// No wait of a test is longer; a working system needs a fraction of it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -157,6 +157,11 @@ impl Cluster {
             config,
             _turn: turn,
         }
+    }
+
+    /// The processes that the watchdog ends.
+    pub fn pids(&self) -> &SharedPids {
+        &self.pids
     }
 
     /// Starts the server and waits until it serves.

@@ -17,7 +17,7 @@ use crate::harness::{Cluster, Mapping, Spec, eventually, pattern};
 
 /// What was acknowledged as durable.
 #[derive(Default)]
-struct Promised {
+pub struct Promised {
     /// Whole files, by name: seed and length.
     files: BTreeMap<String, (u64, usize)>,
     /// Newest acknowledged version of the file that is replaced again and again.
@@ -30,7 +30,7 @@ struct Promised {
 const LINE: u64 = 8;
 
 /// A load on a mount, until a stop request or an error.
-struct Load {
+pub struct Load {
     promised: Arc<Mutex<Promised>>,
     stop: Arc<AtomicBool>,
     workers: Vec<JoinHandle<io::Result<()>>>,
@@ -125,7 +125,7 @@ fn churn(root: &Path, round: u64, stop: &AtomicBool) -> io::Result<()> {
 }
 
 impl Load {
-    fn start(root: PathBuf, round: u64, promised: &Arc<Mutex<Promised>>) -> Load {
+    pub fn start(root: PathBuf, round: u64, promised: &Arc<Mutex<Promised>>) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         type Work = Box<dyn FnOnce(&Path, &Mutex<Promised>, &AtomicBool) -> io::Result<()> + Send>;
         let work: [Work; 4] = [
@@ -142,7 +142,7 @@ impl Load {
     }
 
     /// Lets it run until it has done something, and a little longer.
-    fn work(&self, round: u64) {
+    pub fn work(&self, round: u64) {
         let files = self.promised.lock().unwrap().files.len();
         eventually("the load makes progress", || {
             self.promised.lock().unwrap().files.len() > files + 1
@@ -152,13 +152,14 @@ impl Load {
     }
 
     /// Ends it; gives the errors that it met.
-    fn end(self) -> Vec<io::Error> {
+    pub fn end(self) -> Vec<io::Error> {
         self.stop.store(true, Ordering::Relaxed);
         self.workers.into_iter().filter_map(|worker| worker.join().unwrap().err()).collect()
     }
 }
 
-fn prepare(root: &Path) {
+/// The directories and files that a load needs.
+pub fn prepare(root: &Path) {
     for name in ["files", "versions", "churn"] {
         fs::create_dir(root.join(name)).unwrap();
     }
@@ -167,7 +168,7 @@ fn prepare(root: &Path) {
 }
 
 /// Everything that was promised is there.
-fn verify(root: &Path, promised: &Promised) {
+pub fn verify(root: &Path, promised: &Promised) {
     for (name, (seed, length)) in &promised.files {
         let content =
             fs::read(root.join("files").join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -188,7 +189,7 @@ fn verify(root: &Path, promised: &Promised) {
 }
 
 /// Keeps the check quick: old files are removed once they were verified.
-fn forget(root: &Path, promised: &mut Promised) {
+pub fn forget(root: &Path, promised: &mut Promised) {
     for name in std::mem::take(&mut promised.files).keys() {
         fs::remove_file(root.join("files").join(name)).unwrap();
     }

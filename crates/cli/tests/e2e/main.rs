@@ -19,6 +19,7 @@ mod compare;
 mod control;
 mod damage;
 mod deadlock;
+mod failover;
 mod fence;
 mod harness;
 mod inline;

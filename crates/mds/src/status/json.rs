@@ -74,6 +74,8 @@ impl Status {
         self.add_pags(&mut out);
         out.key("scrub");
         self.scrub.add_to(&mut out);
+        out.key("membership");
+        out.raw(&self.membership);
         out.close('}');
         out.into_text()
     }

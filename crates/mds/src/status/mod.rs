@@ -156,6 +156,9 @@ pub struct Status {
     pub pags: Vec<PagStatus>,
     /// Scrubs.
     pub scrub: ScrubStatus,
+    /// JSON about the owner of the metadata, the servers that stand by, and the history of
+    /// takeovers; "null": there is one server.
+    pub membership: String,
 }
 
 /// The state now, as `viewer` may read it.
@@ -200,6 +203,10 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         clients,
         pags,
         scrub: scrub(server),
+        membership: match &runtime.config.membership {
+            Some(report) => report().await,
+            None => "null".into(),
+        },
     }
 }
 

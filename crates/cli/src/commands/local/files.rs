@@ -8,6 +8,7 @@ use std::path::Path;
 use channel::{Allowed, Entry, PublicKey, Role, Squash};
 
 use super::FS_NAME;
+use crate::address::DEFAULT_PORT;
 use crate::config::Cluster;
 use crate::exit::Failure;
 use crate::keys;
@@ -66,21 +67,31 @@ pub fn key_lines(server_key: PublicKey) -> String {
 
 /// The text of cluster.toml.
 pub fn text(
-    (port, key): (u16, PublicKey),
+    (ports, key): (&[u16], PublicKey),
     lease: types::Duration,
     cache: u64,
     sizes: &Sizes,
 ) -> String {
+    let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
+    let others: Vec<String> =
+        ports.iter().skip(1).map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    let standbys = match others.is_empty() {
+        true => String::new(),
+        false => format!("standbys = [{}]\n", others.join(", ")),
+    };
     let mut text = format!(
         "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
-         [server]\nlisten = \"127.0.0.1:{port}\"\nlease = \"{}ms\"\n\
+         [server]\nlisten = \"127.0.0.1:{port}\"\n{standbys}lease = \"{}ms\"\n\
          cache = \"{cache}\"\n{}\n\
          [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
         lease.as_millis(),
         key_lines(key),
         sizes.metadata
     );
+    if !others.is_empty() {
+        text += "\n[membership]\ndirectory = \"membership\"\n";
+    }
     for (index, size) in sizes.data.iter().enumerate() {
         text += &format!("\n[[data]]\npath = \"data{index}.img\"\nsize = \"{size}\"\n");
     }
@@ -115,19 +126,27 @@ pub fn io(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Can a server listen there now?
-pub fn is_free(address: &str) -> bool {
+fn is_free(address: &str) -> bool {
     TcpListener::bind(address).is_ok()
 }
 
-/// A free port; each process starts its search at another port.
-pub fn free_port() -> Result<u16, Failure> {
+/// As many free ports as `wanted`: those of `kept` that are free, then others. Each process starts
+/// its search at another port.
+pub fn free_ports(kept: &[u16], wanted: usize) -> Result<Vec<u16>, Failure> {
+    let is_free = |port: &u16| is_free(&format!("127.0.0.1:{port}"));
+    let mut ports: Vec<u16> = kept.iter().copied().filter(is_free).take(wanted).collect();
     let count = u32::from(PORTS.end - PORTS.start);
     let start = std::process::id().wrapping_mul(2_654_435_761) % count;
     let candidates = (0..count).map(|step| PORTS.start + ((start + step) % count) as u16);
-    let mut free = candidates.filter(|port| is_free(&format!("127.0.0.1:{port}")));
-    free.next().ok_or_else(|| {
-        let text =
-            format!("no port from {} to {} is free on 127.0.0.1", PORTS.start, PORTS.end - 1);
-        Failure::failed("RB-NO-PORT", text)
-    })
+    let new: Vec<u16> = candidates
+        .filter(|port| !ports.contains(port) && is_free(port))
+        .take(wanted - ports.len())
+        .collect();
+    ports.extend(new);
+    if ports.len() == wanted {
+        return Ok(ports);
+    }
+    let text =
+        format!("too few ports from {} to {} are free on 127.0.0.1", PORTS.start, PORTS.end - 1);
+    Err(Failure::failed("RB-NO-PORT", text))
 }

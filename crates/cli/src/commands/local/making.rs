@@ -88,13 +88,15 @@ pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let any_port = crate::address::DEFAULT_PORT;
-    described(&dir.join(LOCAL_CONFIG), (any_port, PublicKey([0; 32])), args).map(drop)
+    let servers = args.standby.unwrap_or(0) + 1;
+    let ports: Vec<u16> = (0..servers).map(|index| any_port + index).collect();
+    described(&dir.join(LOCAL_CONFIG), (&ports, PublicKey([0; 32])), args).map(drop)
 }
 
 /// The cluster that a first start creates, and the text of its file.
 fn described(
     file: &Path,
-    at: (u16, PublicKey),
+    at: (&[u16], PublicKey),
     args: &LocalArgs,
 ) -> Result<(Cluster, String), Failure> {
     let sizes = Sizes {
@@ -136,7 +138,8 @@ fn remove(making: &Path) -> Result<(), Failure> {
 fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let (cluster, text) = described(&file, (files::free_port()?, files::keys(dir)?), args)?;
+    let ports = files::free_ports(&[], usize::from(args.standby.unwrap_or(0)) + 1)?;
+    let (cluster, text) = described(&file, (&ports, files::keys(dir)?), args)?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
         args.inline_data.unwrap_or(true),

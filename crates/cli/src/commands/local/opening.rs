@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::files::{Sizes, free_port, is_free, keys, read, replace, sizes, text};
+use super::files::{Sizes, free_ports, keys, read, replace, sizes, text};
 use super::making;
 use crate::args::LocalArgs;
 use crate::config::Cluster;
@@ -32,11 +32,13 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
     let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
     let has_keys = cluster.public_keys.first() == Some(&key);
     let same = has_keys && (lease, cache) == (cluster.lease, cluster.cache);
-    if is_free(&cluster.listen) && same {
+    let old: Vec<u16> =
+        cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
+    let ports = free_ports(&old, args.standby.map_or(old.len(), |more| usize::from(more) + 1))?;
+    if ports == old && same {
         return Ok(cluster);
     }
-    let port = if is_free(&cluster.listen) { port_of(&cluster.listen)? } else { free_port()? };
-    let text = text((port, key), lease, cache, &sizes(&cluster));
+    let text = text((&ports, key), lease, cache, &sizes(&cluster));
     // Checked before it replaces a valid file.
     let changed = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;

@@ -25,6 +25,8 @@ const ATTEMPTS: u32 = 5;
 pub struct Plan {
     /// The cluster's file.
     pub cluster: PathBuf,
+    /// The addresses of servers that stand by for each other; empty: there is one server.
+    pub addresses: Vec<String>,
     /// What clients mount.
     pub source: Source,
     /// The cluster's directory.
@@ -39,8 +41,8 @@ pub struct Plan {
 
 /// The processes of the cluster.
 pub struct Parts {
-    /// The metadata server.
-    pub server: Child,
+    /// The metadata servers, in the order of their addresses.
+    pub servers: Vec<Child>,
     /// The client.
     pub client: Child,
     /// The server reads this end, and stops when the other is closed.
@@ -52,21 +54,27 @@ pub struct Parts {
 impl Parts {
     /// Starts the server, then the client; neither runs if either cannot.
     pub fn start(plan: &Plan, until: PipeReader, alive: PipeWriter) -> Result<Parts, Failure> {
-        let mut server = start_server(plan, &until)?;
-        match start_client(plan, &alive) {
-            Ok(client) => Ok(Parts { server, client, until, _alive: alive }),
+        let mut servers = Vec::new();
+        let started = (0..plan.addresses.len().max(1))
+            .try_for_each(|index| {
+                servers.push(start_server(plan, index, &until)?);
+                Ok(())
+            })
+            .and_then(|()| start_client(plan, &alive));
+        match started {
+            Ok(client) => Ok(Parts { servers, client, until, _alive: alive }),
             Err(failure) => {
-                end(&mut server);
+                servers.iter_mut().for_each(end);
                 Err(failure)
             }
         }
     }
 
-    /// Restarts the server; tries several times if it ends before it is ready.
-    pub fn restart_server(&mut self, plan: &Plan) -> Result<(), Failure> {
+    /// Restarts a server; tries several times if it ends before it is ready.
+    pub fn restart_server(&mut self, plan: &Plan, index: usize) -> Result<(), Failure> {
         let mut attempt = 1;
-        self.server = loop {
-            match start_server(plan, &self.until) {
+        self.servers[index] = loop {
+            match start_server(plan, index, &self.until) {
                 Ok(server) => break server,
                 Err(failure) if attempt == ATTEMPTS => return Err(failure),
                 Err(failure) => log::line(&failure.to_string()),
@@ -78,11 +86,15 @@ impl Parts {
     }
 }
 
-fn start_server(plan: &Plan, until: &PipeReader) -> Result<Child, Failure> {
-    let path = plan.dir.join("mds.log");
+fn start_server(plan: &Plan, index: usize, until: &PipeReader) -> Result<Child, Failure> {
+    let name = if index == 0 { "mds".to_owned() } else { format!("mds{index}") };
+    let path = plan.dir.join(format!("{name}.log"));
     let mut command = part(&path)?;
     command.arg("mds").arg(&plan.cluster).arg("--until-eof");
-    command.arg("--control").arg(plan.dir.join("mds.sock"));
+    command.arg("--control").arg(plan.dir.join(format!("{name}.sock")));
+    if let Some(address) = plan.addresses.get(index) {
+        command.args(["--standby", "--listen", address]);
+    }
     command.stdin(Stdio::from(until.try_clone().map_err(|error| unable("mds", &error))?));
     ready(command, "the metadata server", &path, SERVER_START)
 }

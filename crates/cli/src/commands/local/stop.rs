@@ -19,15 +19,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Stops everything; true if all processes ended without a kill.
 pub fn stop(parts: &mut Parts, mount: &Path) -> bool {
     let client = stop_client(&mut parts.client, mount);
-    terminate(&parts.server);
-    let server = wait(&mut parts.server, CHECKPOINT);
-    if server.is_none() {
-        log::line(
-            "killed the metadata server, which did not stop in time; it recovers at the next start",
-        );
-        end(&mut parts.server);
+    parts.servers.iter().for_each(terminate);
+    let mut stopped = client;
+    for server in &mut parts.servers {
+        let ended = wait(server, CHECKPOINT);
+        if ended.is_none() {
+            log::line(
+                "killed a metadata server, which did not stop in time; it recovers at the next start",
+            );
+            end(server);
+        }
+        stopped &= ended.is_some_and(|status| status.success());
     }
-    client && server.is_some_and(|status| status.success())
+    stopped
 }
 
 fn stop_client(client: &mut Child, mount: &Path) -> bool {

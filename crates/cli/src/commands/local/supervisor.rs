@@ -128,9 +128,12 @@ fn check_children(
             Err(Failure::failed("RB-CLIENT-DIED", text))
         };
     }
-    if let Ok(Some(status)) = parts.server.try_wait() {
-        log::line(&format!("the metadata server ended ({status}); restarting it"));
-        parts.restart_server(plan)?;
+    for index in 0..parts.servers.len() {
+        if let Ok(Some(status)) = parts.servers[index].try_wait() {
+            let at = plan.addresses.get(index).map_or(String::new(), |at| format!(" at {at}"));
+            log::line(&format!("the metadata server{at} ended ({status}); restarting it"));
+            parts.restart_server(plan, index)?;
+        }
     }
     Ok(None)
 }

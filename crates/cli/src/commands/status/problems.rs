@@ -6,7 +6,7 @@ use types::limits::BLOCK_U64;
 use types::units::human_size;
 
 use super::text::ago;
-use super::{FileSystem, Mount, Report};
+use super::{FileSystem, Mount, Report, takeovers};
 
 /// An operation that waits for longer is worth a look.
 const LONG_WAIT_MS: u64 = 10_000;
@@ -37,13 +37,13 @@ pub(super) fn find(report: &Report) -> Vec<Problem> {
 }
 
 /// Collects the problems of one place.
-struct Finder<'a> {
-    found: &'a mut Vec<Problem>,
-    place: &'a str,
+pub(super) struct Finder<'a> {
+    pub(super) found: &'a mut Vec<Problem>,
+    pub(super) place: &'a str,
 }
 
 impl Finder<'_> {
-    fn add(&mut self, code: &'static str, what: String, remedy: impl Into<String>) {
+    pub(super) fn add(&mut self, code: &'static str, what: String, remedy: impl Into<String>) {
         let place = self.place.to_owned();
         self.found.push(Problem { code, place, what, remedy: remedy.into() });
     }
@@ -51,6 +51,7 @@ impl Finder<'_> {
 
 fn of_file_system(found: &mut Vec<Problem>, file_system: &FileSystem) {
     let mut finder = Finder { found, place: &file_system.source };
+    takeovers::find(&mut finder, file_system);
     if let Some(error) = &file_system.error {
         let (code, remedy) = of_silence(file_system.code);
         return finder.add(code, error.clone(), remedy);

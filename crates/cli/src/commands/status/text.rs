@@ -6,7 +6,7 @@ use types::limits::BLOCK_U64;
 use types::units::human_size;
 
 use super::problems::{list, number, text};
-use super::{FileSystem, Mount, Report};
+use super::{FileSystem, Mount, Report, takeovers};
 use crate::commands::client;
 
 /// Rows of a table; `--json` has all.
@@ -38,7 +38,7 @@ fn add_file_system(out: &mut String, file_system: &FileSystem) {
     *out += &format!("\nfile system {}\n", file_system.source);
     if let Some(error) = &file_system.error {
         *out += &format!("  server    {error}\n");
-        return;
+        return takeovers::add(out, file_system);
     }
     *out += &format!(
         "  server    {} at {} for {}, epoch {}, lease {}\n",
@@ -73,6 +73,7 @@ fn add_file_system(out: &mut String, file_system: &FileSystem) {
         text(&server["last_committed"]),
     );
     *out += &format!("  scrub     {}\n", scrub(&server["scrub"]));
+    takeovers::add(out, file_system);
     add_security(out, server);
     add_clients(out, server);
     add_zones(out, server);

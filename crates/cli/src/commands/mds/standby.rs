@@ -1,0 +1,476 @@
+//! A server among several: it stands by, takes over when the owner's death is proved, serves, and
+//! hands over when it is asked to.
+//!
+//! `membership::decide` has the table; here are the looks, the claim, the opening and the end. What
+//! a kill at each step leaves is in ARCHITECTURE.md.
+//!
+//! Invariants:
+//! - the metadata are opened for writing only behind a claim, with the claim's epoch or a higher one;
+//! - an owner whose term may be over has ended: it writes nothing from then on, not even a
+//!   checkpoint;
+//! - the metadata are given up only when the store is closed.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::os::unix::process::CommandExt;
+use std::pin::{Pin, pin};
+use std::process::Command;
+use std::rc::Rc;
+use std::task::Poll;
+
+use env::Env;
+use env::sync::Notify;
+use mds::fence::{Answer as Fenced, Fence, FenceAction, FenceTarget};
+use mds::{Control, MembershipReport};
+use membership::{
+    Claim, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Waiting, decide,
+};
+use mfs::Mfs;
+use proto::mds::Mds as MdsPeer;
+use serde_json::{Value, json};
+use session::server::{Door, turn_away};
+use types::{ClientId, Duration, Epoch, Instant};
+
+use super::{Done, ended, failed, fences, register, start, stopping, store_failed};
+use crate::args::MdsArgs;
+use crate::commands::local::this_program;
+use crate::commands::mount;
+use crate::config::Cluster;
+use crate::control::{Answer, Ask, Handler, of_mds};
+use crate::devices::open_metadata;
+use crate::exit::{Failure, Status};
+use crate::source::Source;
+use crate::{keys, log, notify};
+
+/// Pause between two looks at the membership.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a server that has handed over lets others claim first.
+const HOLD_BACK: Duration = Duration::from_secs(5);
+/// Pause after metadata that could not be read.
+const UNREADABLE: Duration = Duration::from_secs(1);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A signal that ends the server.
+type StopSignal<'a> = Pin<&'a mut dyn Future<Output = i32>>;
+
+/// What tasks and the control socket share.
+struct Desk {
+    env: Env,
+    membership: Rc<dyn Membership>,
+    member: Member,
+    fs_name: String,
+    /// While it serves.
+    serving: RefCell<Option<Control>>,
+    /// Why it does not serve.
+    waiting: RefCell<Waiting>,
+    /// It was asked to hand over.
+    asked: Cell<bool>,
+    handover: Notify,
+    /// The server's readiness was told.
+    is_ready: Cell<bool>,
+}
+
+/// Runs until a signal, or until it has handed over.
+pub async fn run(
+    env: Env,
+    cluster: &Cluster,
+    args: &MdsArgs,
+    membership: Rc<dyn Membership>,
+) -> Result<Done, Failure> {
+    let member = Member {
+        host: mount::host_name(),
+        pid: std::process::id(),
+        nonce: env.random_u64(),
+        address: cluster.listen.clone(),
+    };
+    let desk = Rc::new(Desk {
+        env: env.clone(),
+        membership,
+        member,
+        fs_name: cluster.name.clone(),
+        serving: RefCell::default(),
+        waiting: RefCell::new(Waiting::Alive(None)),
+        asked: Cell::new(false),
+        handover: Notify::new(),
+        is_ready: Cell::new(false),
+    });
+    let source = Source {
+        servers: cluster.servers(),
+        fs_name: cluster.name.clone(),
+        dir: Vec::new(),
+        cluster: None,
+    };
+    let registered = register(&env, source, args, handler(&desk));
+    let done = desk.act(cluster, args).await;
+    // A server that cannot remove its registration leaves one that counts as stale.
+    drop(registered.map(|registered| registered.end(None)));
+    done
+}
+
+/// Begins anew as a server that stands by, with the same arguments; returns only why it cannot.
+pub fn begin_anew() -> Failure {
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    for option in ["--standby", "--hold-back"] {
+        if !arguments.iter().any(|argument| argument == option) {
+            arguments.push(option.into());
+        }
+    }
+    let error = Command::new(this_program()).args(arguments).exec();
+    failed(format!("cannot start again to stand by: {error}"))
+}
+
+/// The owner, the servers that stand by, and the history of takeovers, for the status.
+async fn describe(membership: &dyn Membership) -> Value {
+    let (owner, history, trouble) = match membership.look().await {
+        Ok(seen) => (json!(seen.record.owner), json!(seen.record.history), Value::Null),
+        Err(trouble) => (Value::Null, json!([]), json!(trouble.to_string())),
+    };
+    let standbys = membership.standbys().await.unwrap_or_default();
+    json!({
+        "name": membership.name(),
+        "owner": owner,
+        "standbys": standbys,
+        "history": history,
+        "trouble": trouble,
+    })
+}
+
+fn report(membership: &Rc<dyn Membership>) -> MembershipReport {
+    let membership = membership.clone();
+    Rc::new(move || {
+        let membership = membership.clone();
+        Box::pin(async move { describe(&*membership).await.to_string() })
+    })
+}
+
+fn handler(desk: &Rc<Desk>) -> Handler {
+    let desk = desk.clone();
+    Rc::new(move |ask| {
+        let desk = desk.clone();
+        Box::pin(async move { desk.answer(ask).await })
+    })
+}
+
+/// Why a server that stands by does nothing.
+fn waiting_text(waiting: &Waiting) -> String {
+    match waiting {
+        Waiting::Alive(None) => "the owner lives".into(),
+        Waiting::Alive(Some(note)) => format!("the owner lives, but {note}: slow is not dead"),
+        Waiting::Unproved(missing) => {
+            format!("the owner shows no life, and nothing proves its death: {missing}")
+        }
+        Waiting::HoldingBack => "it has handed over, and lets another server go first".into(),
+        Waiting::Trouble(trouble) => trouble.to_string(),
+    }
+}
+
+impl Desk {
+    async fn answer(&self, ask: Ask) -> Answer {
+        let control = self.serving.borrow().clone();
+        match (ask, control) {
+            (Ask::Failover, Some(control)) => self.hand_over(&control).await,
+            (ask, Some(control)) => of_mds::answer(&control, ask).await,
+            (Ask::Status, None) => Ok(self.status().await.to_string()),
+            (_, None) => {
+                let waiting = waiting_text(&self.waiting.borrow());
+                Err(format!("this server stands by ({waiting}): ask the one that serves"))
+            }
+        }
+    }
+
+    async fn status(&self) -> Value {
+        let waiting = self.waiting.borrow().clone();
+        json!({
+            "state": "standby",
+            "fs_name": self.fs_name,
+            "address": self.member.address,
+            "pid": self.member.pid,
+            "waits": waiting_text(&waiting),
+            "odd": !matches!(waiting, Waiting::Alive(None) | Waiting::HoldingBack),
+            "membership": describe(&*self.membership).await,
+        })
+    }
+
+    /// Prepares a handover while the server goes on, and begins it.
+    async fn hand_over(&self, control: &Control) -> Answer {
+        let standbys = self.membership.standbys().await.map_err(|trouble| trouble.to_string())?;
+        if standbys.is_empty() {
+            return Err("no server stands by: start one with `redbud mds --standby`".into());
+        }
+        // The second round has only what came during the first.
+        for _ in 0..2 {
+            control.settle().await.map_err(|fault| fault.text().to_owned())?;
+        }
+        self.asked.set(true);
+        self.handover.notify_all();
+        Ok(json!({ "standbys": standbys }).to_string())
+    }
+
+    async fn act(&self, cluster: &Cluster, args: &MdsArgs) -> Result<Done, Failure> {
+        let mut signal = pin!(self.env.stop_signal());
+        let door = Door::new(self.env.clone(), keys::of_server(cluster)?, Rc::new(log::line));
+        door.refresh().map_err(failed)?;
+        let closing = Notify::new();
+        let refusing = self.env.spawn_join(refuse(
+            self.env.clone(),
+            Rc::new(door),
+            cluster.listen.clone(),
+            closing.clone(),
+        ));
+        if args.standby
+            && let Err(trouble) = self.membership.stand_by(&self.member).await
+        {
+            log::line(&format!("other servers do not see that this one stands by: {trouble}"));
+        }
+        let claimed = self.watch(cluster, args, signal.as_mut()).await;
+        closing.notify_all();
+        refusing.await;
+        match claimed? {
+            Some((term, proven)) => self.serve(cluster, args, (term, proven), signal).await,
+            None => Ok(Done::Ended(0)),
+        }
+    }
+
+    /// Looks until it owns the metadata, since when their last owner was known to have ended; `None`
+    /// at a signal.
+    async fn watch(
+        &self,
+        cluster: &Cluster,
+        args: &MdsArgs,
+        mut signal: StopSignal<'_>,
+    ) -> Result<Option<(Term, Instant)>, Failure> {
+        let held_until = self.env.now() + if args.hold_back { HOLD_BACK } else { Duration::ZERO };
+        let fences = fences(&self.env, cluster);
+        // The owner for which a fence has failed.
+        let mut failed_for = None;
+        loop {
+            let seen = self.membership.look().await;
+            let epoch = seen.as_ref().map_or(Epoch(0), |seen| seen.record.epoch());
+            let owner = seen.as_ref().ok().and_then(|seen| seen.record.holder());
+            let target = owner.map(|owner| target_of(&owner.member));
+            let covering = target.as_ref().and_then(|target| {
+                let other = target.host != self.member.host && failed_for != Some(epoch);
+                fences.iter().find(|fence| other && fence.covers(target))
+            });
+            let holds_back = self.env.now() < held_until;
+            let ready = Ready { holds_back, fence: covering.is_some() };
+            let (proof, proven) = match (decide(&seen, ready), covering, target) {
+                (Step::Wait(waiting), ..) => {
+                    self.wait(args, waiting)?;
+                    if let Some(number) = self.env.timeout(LOOK, signal.as_mut()).await {
+                        stopping(number);
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                (Step::Claim(proof), ..) => (proof, self.env.now()),
+                (Step::Fence(_), Some(fence), Some(target)) => {
+                    match self.fence(&**fence, &target).await {
+                        Some(proof) => (proof, self.env.now()),
+                        None => {
+                            failed_for = Some(epoch);
+                            continue;
+                        }
+                    }
+                }
+                // The table fences only where a fence covers the owner.
+                (Step::Fence(_), ..) => continue,
+            };
+            match self.claim(cluster, epoch, proof).await {
+                Ok(Some(term)) => return Ok(Some((term, proven))),
+                Ok(None) => {}
+                Err(failure) if self.is_ready.get() => {
+                    log::line(&format!("{failure}; this server goes on to stand by"));
+                    self.env.sleep(UNREADABLE).await;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Notes why the server does nothing, and logs that if it is new.
+    fn wait(&self, args: &MdsArgs, waiting: Waiting) -> Result<(), Failure> {
+        let text = waiting_text(&waiting);
+        if !args.standby && waiting != Waiting::HoldingBack {
+            let text = format!(
+                "{}: {text}; with --standby this server would wait for its turn",
+                self.membership.name()
+            );
+            return Err(Failure::failed("RB-MDS-OWNED", text));
+        }
+        let first = !self.is_ready.replace(true);
+        if first || *self.waiting.borrow() != waiting {
+            log::line(&format!("standing by at {}: {text}", self.member.address));
+            *self.waiting.borrow_mut() = waiting;
+        }
+        if first {
+            notify::send(&format!("READY=1\nSTATUS=standing by at {}\n", self.member.address));
+        }
+        Ok(())
+    }
+
+    /// Cuts the owner's host off, and asks the fence whether it did.
+    async fn fence(&self, fence: &dyn Fence, target: &FenceTarget) -> Option<Proof> {
+        for action in [FenceAction::Cut, FenceAction::Check] {
+            let acted = self.env.timeout(fence.patience(), fence.act(action, target)).await;
+            match acted.unwrap_or(Fenced::Late) {
+                Fenced::Yes => {}
+                Fenced::No(why) => {
+                    log::line(&format!("{} does not cut {} off: {why}", fence.name(), target.host));
+                    return None;
+                }
+                Fenced::Late => {
+                    log::line(&format!("{} has not ended in its time", fence.name()));
+                    return None;
+                }
+            }
+        }
+        Some(Proof::Fence(fence.name()))
+    }
+
+    /// Claims the metadata from the owner of `seen`; `None`: not now.
+    async fn claim(
+        &self,
+        cluster: &Cluster,
+        seen: Epoch,
+        proof: Proof,
+    ) -> Result<Option<Term>, Failure> {
+        let disks = open_metadata(&self.env, cluster, false).await;
+        let disks = disks.map_err(|error| failed(error.to_string()))?;
+        let stored = Mfs::stored_epoch(&self.env, &disks).await;
+        let path = cluster.metadata.path.display().to_string();
+        let (_, above) = stored.map_err(|error| store_failed(&path, &error))?;
+        drop(disks);
+        let (text, at) = (proof.to_string(), self.env.wall());
+        let claim = Claim { seen, above, member: self.member.clone(), proof, at };
+        match self.membership.claim(&claim).await {
+            Ok(term) => {
+                log::line(&format!("claimed the metadata with epoch {}: {text}", term.epoch));
+                Ok(Some(term))
+            }
+            Err(Refusal::Changed(_)) => Ok(None),
+            Err(refusal @ Refusal::Unknown(_)) => {
+                log::line(&refusal.to_string());
+                Ok(None)
+            }
+            Err(Refusal::Trouble(trouble)) => Err(failed(trouble.to_string())),
+        }
+    }
+
+    async fn serve(
+        &self,
+        cluster: &Cluster,
+        args: &MdsArgs,
+        (term, proven): (Term, Instant),
+        signal: StopSignal<'_>,
+    ) -> Result<Done, Failure> {
+        if let Some(ends) = term.ends {
+            self.env.spawn(keep(self.env.clone(), self.membership.clone(), (term, ends)));
+        }
+        let above = Epoch(term.epoch.0.saturating_sub(1));
+        let started = start(&self.env, cluster, args, above, Some(report(&self.membership))).await;
+        let server = match started {
+            Err(failure) if self.is_ready.get() && failure.code != Status::Superseded as u8 => {
+                log::line(&failure.to_string());
+                self.release(term, &format!("it could not serve: {failure}")).await?;
+                return Ok(Done::StandsBy);
+            }
+            started => started?,
+        };
+        let took = self.env.now().since(proven);
+        self.membership.serving(term, server.epoch(), took).await;
+        *self.serving.borrow_mut() = Some(server.control());
+        self.is_ready.set(true);
+        notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+        server.run(self.stop(signal)).await.map_err(|error| ended(&error))?;
+        self.serving.borrow_mut().take();
+        let (why, done) = match self.asked.get() {
+            true => ("a planned failover", Done::StandsBy),
+            false => ("it was stopped", Done::Ended(0)),
+        };
+        self.release(term, why).await?;
+        log::line("stopped; the checkpoint is complete");
+        Ok(done)
+    }
+
+    /// Waits for a signal, or until the server has to hand over.
+    async fn stop(&self, mut signal: StopSignal<'_>) {
+        let mut handover = pin!(self.handover.notified());
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(number) = signal.as_mut().poll(cx) {
+                stopping(number);
+                return Poll::Ready(());
+            }
+            if self.asked.get() || handover.as_mut().poll(cx).is_ready() {
+                log::line("handing over to a server that stands by");
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn release(&self, term: Term, why: &str) -> Result<(), Failure> {
+        let released = self.membership.release(term, why).await;
+        released.map_err(|trouble| failed(trouble.to_string()))
+    }
+}
+
+/// What a fence needs to know of a server.
+fn target_of(member: &Member) -> FenceTarget {
+    FenceTarget { client: ClientId(0), host: member.host.clone() }
+}
+
+/// Makes the term longer as long as it lasts. When it may be over, the process ends at once.
+async fn keep(env: Env, membership: Rc<dyn Membership>, (term, mut ends): (Term, Instant)) {
+    loop {
+        let left = ends.since(env.now());
+        env.sleep(left / 3).await;
+        let left = ends.since(env.now());
+        let lost = match env.timeout(left, membership.renew(term)).await {
+            Some(Renewal::Until(Some(later))) => {
+                ends = later;
+                None
+            }
+            Some(Renewal::Until(None)) => return,
+            Some(Renewal::Late(text)) => (env.now() >= ends).then_some(text),
+            Some(Renewal::Lost(text)) => Some(text),
+            None => Some("its lease could not be renewed in time".into()),
+        };
+        if let Some(text) = lost {
+            log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
+            std::process::exit(i32::from(Status::Failed as u8));
+        }
+    }
+}
+
+/// Refuses everybody who connects to a server that stands by.
+async fn refuse(env: Env, door: Rc<Door>, address: String, closing: Notify) {
+    let listener = match env.listen(&address).await {
+        Ok(listener) => listener,
+        Err(error) => return log::line(&format!("cannot refuse clients: {error}")),
+    };
+    let mut closed = pin!(closing.notified());
+    loop {
+        let mut accepting = pin!(listener.accept());
+        let accepted = std::future::poll_fn(|cx| {
+            if closed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            accepting.as_mut().poll(cx).map(Some)
+        });
+        match accepted.await {
+            None => break,
+            Some(Err(_)) => env.sleep(ACCEPT_PAUSE).await,
+            Some(Ok(stream)) => {
+                let (handle, door) = (env.clone(), door.clone());
+                env.spawn(async move {
+                    let text = "this server stands by: another one serves";
+                    turn_away::<MdsPeer>(&handle, &door, stream, text).await;
+                });
+            }
+        }
+    }
+    door.close();
+}

@@ -1,0 +1,139 @@
+//! Servers that stand by, and the history of takeovers.
+
+use serde_json::Value;
+
+use super::FileSystem;
+use super::problems::{Finder, list, number, text};
+use crate::log::rfc3339;
+
+/// Takeovers that are shown; `--json` has all that are recorded.
+const SHOWN: usize = 8;
+
+/// The membership, as the server says, or else one that stands by.
+fn membership(file_system: &FileSystem) -> &Value {
+    match &file_system.server["membership"] {
+        Value::Null => file_system.standbys.first().map_or(&Value::Null, |one| &one["membership"]),
+        own => own,
+    }
+}
+
+fn place(member: &Value) -> String {
+    format!(
+        "{} (host {}, process {})",
+        text(&member["address"]),
+        text(&member["host"]),
+        member["pid"]
+    )
+}
+
+/// Adds who owns the metadata, who stands by, and the newest takeovers.
+pub fn add(out: &mut String, file_system: &FileSystem) {
+    let membership = membership(file_system);
+    if membership.is_null() {
+        return;
+    }
+    let owner = &membership["owner"];
+    let owner_text = match (owner.is_null(), owner["released"].as_str()) {
+        (true, _) => "nobody".to_owned(),
+        (false, Some(why)) => format!("nobody; {} did last: {why}", place(&owner["member"])),
+        (false, None) => place(&owner["member"]),
+    };
+    *out += &format!(
+        "  owner     {owner_text}, epoch {}; {}\n",
+        owner["epoch"],
+        text(&membership["name"])
+    );
+    let standbys: Vec<String> = list(&membership["standbys"]).map(place).collect();
+    let standbys = if standbys.is_empty() { "none".to_owned() } else { standbys.join(", ") };
+    *out += &format!("  standby   {standbys}\n");
+    for standby in &file_system.standbys {
+        *out +=
+            &format!("            {}: {}\n", text(&standby["address"]), text(&standby["waits"]));
+    }
+    let history: Vec<&Value> = list(&membership["history"]).collect();
+    *out += &format!("  takeovers {}\n", history.len());
+    for one in history.iter().rev().take(SHOWN) {
+        let at = number(&one["at_ms"]);
+        let took = match number(&one["took_ms"]) {
+            0 => "not served so far".to_owned(),
+            millis => format!("served after {millis} ms"),
+        };
+        *out += &format!(
+            "            {}  epoch {}  {}  {took}: {}\n",
+            rfc3339(at / 1000, (at % 1000) as u32),
+            one["epoch"],
+            text(&one["member"]["address"]),
+            text(&one["reason"]),
+        );
+    }
+}
+
+/// What is wrong with the owner or the servers that stand by.
+pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
+    for standby in file_system.standbys.iter().filter(|standby| standby["odd"] == true) {
+        let (address, waits) = (text(&standby["address"]), text(&standby["waits"]));
+        let owner = &standby["membership"]["owner"]["member"];
+        let what = format!("the server that stands by at {address} does not take over: {waits}");
+        let remedy = format!(
+            "if the owner is stopped, continue it (kill -CONT {pid}), or end it (kill -KILL {pid}) \
+             and the other one takes over; if the record is damaged, do what its text says",
+            pid = owner["pid"]
+        );
+        finder.add("RB-MDS-NO-PROOF", what, remedy);
+    }
+    let membership = membership(file_system);
+    let alone = !membership.is_null() && list(&membership["standbys"]).next().is_none();
+    if alone && file_system.error.is_none() {
+        finder.add(
+            "RB-MDS-NO-STANDBY",
+            "no server stands by: if the one that serves dies, nobody takes over".into(),
+            "start one with `redbud mds --standby`, or wait if one starts just now",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn file_system(waits: &str, odd: bool) -> FileSystem {
+        let member = json!({"host": "h", "pid": 7, "nonce": 1, "address": "a:1"});
+        let history = json!([{"epoch": 4, "member": member, "at_ms": 1000, "reason": "the first",
+            "opened": 4, "took_ms": 250}]);
+        let owner = json!({"epoch": 4, "member": member, "since_ms": 1, "released": null});
+        let other = json!({"host": "h", "pid": 8, "nonce": 2, "address": "b:1"});
+        let membership = json!({"name": "the lock x", "owner": owner, "standbys": [other],
+            "history": history});
+        let standby = json!({"address": "b:1", "waits": waits, "odd": odd,
+            "membership": membership});
+        FileSystem {
+            source: "a:1,b:1:/t".into(),
+            server: json!({"membership": membership}),
+            error: None,
+            code: None,
+            standbys: vec![standby],
+        }
+    }
+
+    #[test]
+    fn history_and_missing_proof_are_told() {
+        let (quiet, odd) = (file_system("the owner lives", false), file_system("stopped", true));
+        let mut out = String::new();
+        add(&mut out, &quiet);
+        assert!(out.contains("owner     a:1 (host h, process 7), epoch 4; the lock x\n"), "{out}");
+        assert!(out.contains("standby   b:1 (host h, process 8)\n"), "{out}");
+        assert!(out.contains("epoch 4  a:1  served after 250 ms: the first\n"), "{out}");
+        let problems = |one: &FileSystem| {
+            let mut found = Vec::new();
+            find(&mut Finder { found: &mut found, place: "x" }, one);
+            found.into_iter().map(|problem| problem.code).collect::<Vec<_>>()
+        };
+        assert!(problems(&quiet).is_empty());
+        assert_eq!(problems(&odd), ["RB-MDS-NO-PROOF"]);
+        let mut alone = file_system("", false);
+        alone.server["membership"]["standbys"] = json!([]);
+        assert_eq!(problems(&alone), ["RB-MDS-NO-STANDBY"]);
+    }
+}

@@ -1,0 +1,299 @@
+//! Servers that stand by for each other: the one that serves is killed, stopped, or hands over, and
+//! applications notice nothing.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Cluster, Running, Spec, eventually, free_port, redbud, signal, success};
+use crate::kill::{Load, Promised, forget, prepare, verify};
+
+/// Servers of one file system on this host.
+struct Servers {
+    running: Vec<Option<Running>>,
+    addresses: Vec<String>,
+    cluster: Cluster,
+}
+
+impl Servers {
+    /// Formats, and starts `count` servers.
+    fn start(count: usize) -> Servers {
+        let mut servers = Servers::formatted(count);
+        for index in 0..count {
+            servers.start_one(index);
+        }
+        servers
+    }
+
+    fn formatted(count: usize) -> Servers {
+        let lease = Duration::from_secs(2);
+        let mut cluster = Cluster::formatted(&Spec { lease, ..Spec::default() });
+        let text = fs::read_to_string(&cluster.config).unwrap();
+        let (first, _) = cluster.source.split_once(":/").unwrap();
+        let mut addresses = vec![first.to_owned()];
+        while addresses.len() < count {
+            let address = format!("127.0.0.1:{}", free_port());
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        let others = addresses[1..].join("\", \"");
+        let text = text.replace("lease =", &format!("standbys = [\"{others}\"]\nlease ="));
+        fs::write(&cluster.config, text + "[membership]\ndirectory = \"who\"\n").unwrap();
+        cluster.source = format!("{}:/test", addresses.join(","));
+        Servers { running: (0..count).map(|_| None).collect(), addresses, cluster }
+    }
+
+    fn start_one(&mut self, index: usize) {
+        let started = self.begin(index)();
+        self.running[index] = Some(started);
+    }
+
+    /// Starts a server when it is called, and waits until it serves or stands by.
+    fn begin(&self, index: usize) -> impl FnOnce() -> Running + Send + use<> {
+        let mut command = redbud();
+        command.arg("mds").arg(&self.cluster.config).arg("--standby");
+        command.args(["--listen", &self.addresses[index]]);
+        let log = self.cluster.dir.join(format!("mds{index}.log"));
+        let pids = self.cluster.pids().clone();
+        move || Running::ready(command, &log, &pids)
+    }
+
+    fn record_file(&self) -> PathBuf {
+        self.cluster.dir.join("who/owner")
+    }
+
+    /// The membership's record.
+    fn record(&self) -> Value {
+        let text = fs::read_to_string(self.record_file()).unwrap_or_default();
+        text.lines().nth(1).map_or(Value::Null, |line| serde_json::from_str(line).unwrap())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.record()["owner"]["epoch"].as_u64().unwrap_or(0)
+    }
+
+    /// The index of the server that owns the metadata.
+    fn owner(&self) -> usize {
+        let pid = self.record()["owner"]["member"]["pid"].as_i64().unwrap_or(0);
+        let is_owner =
+            |one: &Option<Running>| one.as_ref().is_some_and(|one| i64::from(one.pid()) == pid);
+        self.running.iter().position(is_owner).expect("a server owns the metadata")
+    }
+
+    fn pid(&self, index: usize) -> i32 {
+        self.running[index].as_ref().expect("it runs").pid()
+    }
+
+    fn kill(&mut self, index: usize) {
+        self.running[index].take().expect("it runs").kill();
+    }
+
+    /// Waits until a server with a higher epoch serves.
+    fn wait_taken_over(&self, epoch: u64) {
+        eventually("another server serves", || {
+            let record = self.record();
+            let last = record["history"].as_array().and_then(|all| all.last()).cloned();
+            last.is_some_and(|last| {
+                last["epoch"].as_u64() > Some(epoch) && last["took_ms"].as_u64() > Some(0)
+            })
+        });
+    }
+
+    /// What `redbud status` says.
+    fn status(&self) -> Value {
+        let output =
+            redbud().args(["status", "--json"]).arg(&self.cluster.config).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Unmounts, stops all servers, checks.
+    fn finish(mut self, mounts: usize) {
+        (0..mounts).for_each(|index| self.cluster.unmount(index));
+        for running in self.running.drain(..).flatten() {
+            running.signal(Signal::TERM);
+            let status = running.wait();
+            assert!(status.success(), "a server: {status}");
+        }
+        self.cluster.finish();
+    }
+}
+
+#[test]
+fn killed_server_is_taken_over_and_applications_notice_nothing() {
+    let mut servers = Servers::start(2);
+    servers.cluster.mount();
+    servers.cluster.mount();
+    let (root, other) = (servers.cluster.root(), servers.cluster.path(1));
+    prepare(&root);
+    let locked = File::create(root.join("locked")).unwrap();
+    rustix::fs::flock(&locked, FlockOperation::LockExclusive).unwrap();
+    let promised = Arc::new(Mutex::new(Promised::default()));
+    for round in 0..6 {
+        let load = Load::start(root.clone(), round, &promised);
+        load.work(round);
+        let (owner, epoch) = (servers.owner(), servers.epoch());
+        servers.kill(owner);
+        load.work(round);
+        assert!(servers.epoch() > epoch, "round {round}");
+        assert_ne!(servers.owner(), owner, "round {round}");
+        // The lock is held, whichever server says so.
+        let theirs = File::open(other.join("locked")).unwrap();
+        let taken = rustix::fs::flock(&theirs, FlockOperation::NonBlockingLockExclusive);
+        assert!(taken.is_err(), "round {round}");
+        servers.start_one(owner);
+        let errors = load.end();
+        assert!(errors.is_empty(), "round {round}: {errors:?}");
+        let mut promised = promised.lock().unwrap();
+        verify(&root, &promised);
+        forget(&root, &mut promised);
+    }
+    let report = servers.status();
+    let membership = &report["filesystems"][0]["server"]["membership"];
+    assert_eq!(membership["history"].as_array().unwrap().len(), 7, "{membership}");
+    assert_eq!(membership["standbys"].as_array().unwrap().len(), 1, "{membership}");
+    drop(locked);
+    servers.finish(2);
+}
+
+#[test]
+fn planned_failovers_under_load_lose_nothing() {
+    let mut servers = Servers::start(2);
+    servers.cluster.mount();
+    let root = servers.cluster.root();
+    prepare(&root);
+    let promised = Arc::new(Mutex::new(Promised::default()));
+    for round in 0..4 {
+        let load = Load::start(root.clone(), round, &promised);
+        load.work(round);
+        let (owner, epoch) = (servers.owner(), servers.epoch());
+        let said = success(redbud().args(["mds", "failover"]).arg(&servers.cluster.config));
+        assert!(said.contains(&servers.addresses[1 - owner]), "{said}");
+        assert!(servers.epoch() > epoch && servers.owner() == 1 - owner, "round {round}");
+        load.work(round);
+        let errors = load.end();
+        assert!(errors.is_empty(), "round {round}: {errors:?}");
+        let mut promised = promised.lock().unwrap();
+        verify(&root, &promised);
+        forget(&root, &mut promised);
+    }
+    let reason = servers.record()["history"][1]["reason"].clone();
+    assert!(reason.as_str().unwrap().ends_with(": a planned failover"), "{reason}");
+    // Without another server it goes on.
+    servers.kill(1 - servers.owner());
+    let refused = redbud().args(["mds", "failover"]).arg(&servers.cluster.config).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("no server stands by"), "{text}");
+    fs::write(root.join("still"), b"here").unwrap();
+    servers.finish(1);
+}
+
+#[test]
+fn server_killed_at_any_step_of_its_takeover_is_taken_over_in_turn() {
+    let mut servers = Servers::start(3);
+    servers.cluster.mount();
+    let root = servers.cluster.root();
+    prepare(&root);
+    let promised = Arc::new(Mutex::new(Promised::default()));
+    for round in 0..5u64 {
+        let load = Load::start(root.clone(), round, &promised);
+        load.work(round);
+        let (first, epoch) = (servers.owner(), servers.epoch());
+        servers.kill(first);
+        eventually("another server claims", || servers.epoch() > epoch);
+        // From the claim to the service it takes some hundredths of a second.
+        std::thread::sleep(Duration::from_millis(round * 9));
+        let (second, epoch) = (servers.owner(), servers.epoch());
+        servers.kill(second);
+        servers.wait_taken_over(epoch);
+        load.work(round);
+        let errors = load.end();
+        assert!(errors.is_empty(), "round {round}: {errors:?}");
+        servers.start_one(first);
+        servers.start_one(second);
+        let mut promised = promised.lock().unwrap();
+        verify(&root, &promised);
+        forget(&root, &mut promised);
+    }
+    servers.finish(1);
+}
+
+#[test]
+fn of_servers_that_start_at_once_only_one_serves() {
+    let mut servers = Servers::formatted(3);
+    for round in 0..3 {
+        let begun: Vec<_> = (0..3).map(|index| std::thread::spawn(servers.begin(index))).collect();
+        let started = begun.into_iter().map(|one| Some(one.join().unwrap()));
+        servers.running = started.collect();
+        let report = servers.status();
+        let system = &report["filesystems"][0];
+        let owner = servers.owner();
+        assert_eq!(system["server"]["address"], servers.addresses[owner].as_str(), "{report}");
+        assert_eq!(system["standbys"].as_array().unwrap().len(), 2, "{report}");
+        if round == 0 {
+            servers.cluster.mount();
+        }
+        fs::write(servers.cluster.root().join("f"), [round; 9]).unwrap();
+        // The owner last, so that nobody claims in between.
+        for index in (0..3).filter(|index| *index != owner).chain([owner]) {
+            servers.kill(index);
+        }
+    }
+    (0..3).for_each(|index| servers.start_one(index));
+    assert_eq!(fs::read(servers.cluster.root().join("f")).unwrap(), [2; 9]);
+    servers.finish(1);
+}
+
+#[test]
+fn stopped_owner_is_not_dead() {
+    let mut servers = Servers::start(2);
+    servers.cluster.mount();
+    let root = servers.cluster.root();
+    fs::write(root.join("before"), b"x").unwrap();
+    let (owner, epoch) = (servers.owner(), servers.epoch());
+    signal(servers.pid(owner), Signal::STOP);
+    eventually("the status says why nobody takes over", || {
+        let report = servers.status();
+        let problems = report["problems"].as_array().unwrap();
+        problems.iter().any(|one| {
+            one["code"] == "RB-MDS-NO-PROOF"
+                && one["what"].as_str().unwrap().contains("is stopped: slow is not dead")
+        })
+    });
+    assert_eq!((servers.owner(), servers.epoch()), (owner, epoch));
+    signal(servers.pid(owner), Signal::CONT);
+    fs::write(root.join("after"), b"y").unwrap();
+    assert_eq!((servers.owner(), servers.epoch()), (owner, epoch));
+    // Stopped and killed: the lock is free now, and so the other one takes over.
+    signal(servers.pid(owner), Signal::STOP);
+    servers.kill(owner);
+    fs::write(root.join("taken"), b"z").unwrap();
+    assert_eq!(servers.owner(), 1 - owner);
+    servers.start_one(owner);
+    servers.finish(1);
+}
+
+#[test]
+fn damaged_record_keeps_every_server_from_claiming() {
+    let mut servers = Servers::start(2);
+    let text = fs::read_to_string(servers.record_file()).unwrap();
+    fs::write(servers.record_file(), text.replacen("\"epoch\":", "\"epocH\":", 1)).unwrap();
+    servers.kill(0);
+    eventually("the status names the damage", || {
+        let report = servers.status();
+        let standbys = report["filesystems"][0]["standbys"].as_array().unwrap().clone();
+        standbys.iter().any(|one| {
+            one["waits"].as_str().unwrap().contains("its checksum is wrong") && one["odd"] == true
+        })
+    });
+    fs::write(servers.record_file(), &text).unwrap();
+    servers.cluster.mount();
+    fs::write(servers.cluster.root().join("f"), b"x").unwrap();
+    servers.start_one(0);
+    servers.finish(1);
+}
