@@ -6,7 +6,7 @@
 //! | free | yes | wait | it has just given the metadata up: another one goes first |
 //! | alive | any | wait | a slow owner is not dead |
 //! | dead | any | claim | the proof is there |
-//! | unproved | any | fence, if one covers the owner's host | without a proof there is no takeover |
+//! | unproved | any | fence, if one covers the owner | without a proof there is no takeover |
 //! | unproved | any | else wait | the same |
 //! | damaged record | any | wait | an epoch could fall: somebody has to look |
 //! | membership away | any | wait | nobody knows the owner |

@@ -10,7 +10,9 @@ use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Cluster, Running, Spec, eventually, free_port, redbud, signal, success};
+use crate::harness::{
+    Cluster, Running, Scratch, Spec, eventually, free_port, redbud, signal, success,
+};
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
 /// Servers of one file system on this host.
@@ -112,15 +114,30 @@ impl Servers {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// What each server has logged.
+    fn logs(&self) -> String {
+        let log = |index| fs::read_to_string(self.cluster.dir.join(format!("mds{index}.log")));
+        (0..self.addresses.len()).map(|index| log(index).unwrap_or_default()).collect()
+    }
+
     /// Unmounts, stops all servers, checks.
     fn finish(mut self, mounts: usize) {
         (0..mounts).for_each(|index| self.cluster.unmount(index));
-        for running in self.running.drain(..).flatten() {
+        let running: Vec<_> = self.running.iter_mut().filter_map(Option::take).collect();
+        for running in running {
             running.signal(Signal::TERM);
             let status = running.wait();
-            assert!(status.success(), "a server: {status}");
+            assert!(status.success(), "a server: {status}\n{}", self.logs());
         }
-        self.cluster.finish();
+        self.cluster.assert_clean();
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}\n{}", self.record(), self.logs());
+        }
     }
 }
 
@@ -296,4 +313,39 @@ fn damaged_record_keeps_every_server_from_claiming() {
     fs::write(servers.cluster.root().join("f"), b"x").unwrap();
     servers.start_one(0);
     servers.finish(1);
+}
+
+#[test]
+fn local_cluster_with_a_standby_goes_on_when_its_server_is_killed() {
+    let scratch = Scratch::new();
+    let (dir, mount) = (scratch.path().join("dir"), scratch.path().join("mnt"));
+    let program = redbud().get_program().to_str().unwrap().to_owned();
+    let script = format!(
+        r#"set -eu
+        owner() {{ tr ',{{' '\n\n' < {dir}/membership/owner | sed -n 's/"pid"://p' | head -1; }}
+        for round in 1 2 3; do
+            echo kept > f$round; sync f$round
+            kill -KILL $(owner)
+            echo more >> f$round
+            until {program} status {dir} | grep -q 'no problem is known'; do sleep 0.02; done
+        done
+        cat f1 f2 f3 | sort | uniq -c | tr -s ' \n' ' '
+        {program} status {dir}"#,
+        dir = dir.display()
+    );
+    let mut command = redbud();
+    command.arg("local").arg(&dir).arg("--mount").arg(&mount).args(["--standby", "1"]);
+    let said = success(command.args(["--exec", &script]));
+    assert!(said.starts_with(" 3 kept 3 more "), "{said}");
+    assert!(said.contains("no problem is known") && said.contains("takeovers 4"), "{said}");
+    assert_eq!(said.matches("has ended: its lock is free").count(), 3, "{said}");
+    // Without the option it is kept; with 0 there is one server again.
+    let again = |options: &[&str], script: &str| {
+        let mut command = redbud();
+        command.arg("local").arg(&dir).arg("--mount").arg(&mount).args(options);
+        success(command.args(["--exec", script]))
+    };
+    let status = format!("{program} status {}", dir.display());
+    assert!(again(&[], &status).contains("standby   127"));
+    assert!(!again(&["--standby", "0"], &status).contains("standby"));
 }

@@ -5,7 +5,7 @@
 //! a kill at each step leaves is in ARCHITECTURE.md.
 //!
 //! Invariants:
-//! - the metadata are opened for writing only behind a claim, with the claim's epoch or a higher one;
+//! - the metadata are opened for writing only behind a claim, with its epoch or a higher one;
 //! - an owner whose term may be over has ended: it writes nothing from then on, not even a
 //!   checkpoint;
 //! - the metadata are given up only when the store is closed.
@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use env::Env;
-use env::sync::Notify;
+use env::sync::{Notified, Notify};
 use mds::fence::{Answer as Fenced, Fence, FenceAction, FenceTarget};
 use mds::{Control, MembershipReport};
 use membership::{
@@ -216,7 +216,8 @@ impl Desk {
             self.env.clone(),
             Rc::new(door),
             cluster.listen.clone(),
-            closing.clone(),
+            // From now on: the task may begin to run when the server has claimed already.
+            closing.notified(),
         ));
         if args.standby
             && let Err(trouble) = self.membership.stand_by(&self.member).await
@@ -232,8 +233,8 @@ impl Desk {
         }
     }
 
-    /// Looks until it owns the metadata, since when their last owner was known to have ended; `None`
-    /// at a signal.
+    /// Looks until it owns the metadata; yields also since when their last owner was known to have
+    /// ended. `None`: a signal came.
     async fn watch(
         &self,
         cluster: &Cluster,
@@ -253,7 +254,9 @@ impl Desk {
                 let other = target.host != self.member.host && failed_for != Some(epoch);
                 fences.iter().find(|fence| other && fence.covers(target))
             });
-            let holds_back = self.env.now() < held_until;
+            let gave_up = seen.as_ref().ok().and_then(|seen| seen.record.owner.as_ref());
+            let holds_back = self.env.now() < held_until
+                && gave_up.is_some_and(|owner| owner.member.address == self.member.address);
             let ready = Ready { holds_back, fence: covering.is_some() };
             let (proof, proven) = match (decide(&seen, ready), covering, target) {
                 (Step::Wait(waiting), ..) => {
@@ -445,32 +448,32 @@ async fn keep(env: Env, membership: Rc<dyn Membership>, (term, mut ends): (Term,
     }
 }
 
-/// Refuses everybody who connects to a server that stands by.
-async fn refuse(env: Env, door: Rc<Door>, address: String, closing: Notify) {
-    let listener = match env.listen(&address).await {
+/// Refuses everybody who connects to a server that stands by, until `closing` is notified.
+async fn refuse(env: Env, door: Rc<Door>, address: String, closing: Notified) {
+    let mut closing = pin!(closing);
+    let mut refusing = pin!(refuse_all(&env, &door, &address));
+    std::future::poll_fn(|cx| match closing.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => refusing.as_mut().poll(cx),
+    })
+    .await;
+    door.close();
+}
+
+async fn refuse_all(env: &Env, door: &Rc<Door>, address: &str) {
+    let listener = match env.listen(address).await {
         Ok(listener) => listener,
         Err(error) => return log::line(&format!("cannot refuse clients: {error}")),
     };
-    let mut closed = pin!(closing.notified());
     loop {
-        let mut accepting = pin!(listener.accept());
-        let accepted = std::future::poll_fn(|cx| {
-            if closed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            accepting.as_mut().poll(cx).map(Some)
+        let Ok(stream) = listener.accept().await else {
+            env.sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (handle, door) = (env.clone(), door.clone());
+        env.spawn(async move {
+            let text = "this server stands by: another one serves";
+            turn_away::<MdsPeer>(&handle, &door, stream, text).await;
         });
-        match accepted.await {
-            None => break,
-            Some(Err(_)) => env.sleep(ACCEPT_PAUSE).await,
-            Some(Ok(stream)) => {
-                let (handle, door) = (env.clone(), door.clone());
-                env.spawn(async move {
-                    let text = "this server stands by: another one serves";
-                    turn_away::<MdsPeer>(&handle, &door, stream, text).await;
-                });
-            }
-        }
     }
-    door.close();
 }
