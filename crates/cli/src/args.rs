@@ -237,7 +237,12 @@ The file, with all keys:
   id   = 0                       # default: counted from 0
 
   [membership]                   # only for servers that stand by for each other
-  directory = \"membership\"       # their lock and record, for servers of one host
+  directory = \"membership\"       # their lock and record, for servers of one host; or:
+  etcd = [\"https://host:2379\"]   # the members of an etcd cluster, usually 3
+  ca   = \"etcd-ca.pem\"           # the certificates of their CA
+  user = \"redbud\"                # at etcd; default: none
+  password_file = \"etcd-password\"
+  lease = \"10s\"                  # the owner's, 3s to 60s; default 10s
 
   [client]
   key = \"client.key\"            # a client's secret key; default /etc/redbud/client.key

@@ -14,7 +14,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use standby::MembershipConfig;
+pub use standby::{EtcdConfig, MembershipConfig};
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;
@@ -281,7 +281,7 @@ impl Cluster {
             name,
             standbys: reader.standbys(&listen, raw.server.standbys.as_ref())?,
             listen,
-            membership: reader.membership(raw.membership.as_ref()),
+            membership: reader.membership(raw.membership.as_ref())?,
             security: reader.security(raw.server.security.as_ref())?,
             key: reader.beside(raw.server.key.as_ref(), "key"),
             allowed: reader.beside(raw.server.allowed.as_ref(), "allowed"),

@@ -16,6 +16,7 @@ mod commands;
 mod config;
 mod control;
 mod devices;
+mod etcd;
 mod exit;
 mod fence_agent;
 mod helper;

@@ -27,6 +27,7 @@ use crate::commands::mount;
 use crate::config::{Cluster, FenceConfig, MembershipConfig, Zone};
 use crate::control::{Handler, of_mds};
 use crate::devices::{open_metadata, with_path};
+use crate::etcd::EtcdMembership;
 use crate::exit::{Ended, Failure, Status};
 use crate::fence_agent::Agent;
 use crate::keys::{self, KeyOptions};
@@ -91,6 +92,9 @@ fn membership_of(cluster: &Cluster) -> Result<Option<Rc<dyn Membership>>, Failur
         None => Ok(None),
         Some(MembershipConfig::Directory(path)) => {
             Ok(Some(Rc::new(FileMembership::new(path).map_err(failed)?)))
+        }
+        Some(MembershipConfig::Etcd(config)) => {
+            Ok(Some(Rc::new(EtcdMembership::new(config, &cluster.name).map_err(failed)?)))
         }
     }
 }

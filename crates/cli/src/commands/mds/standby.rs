@@ -46,6 +46,8 @@ use crate::{keys, log, notify};
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a server that has handed over lets others claim first.
 const HOLD_BACK: Duration = Duration::from_secs(5);
+/// How long the status waits for the membership, twice.
+const DESCRIBE: Duration = Duration::from_secs(1);
 /// Pause after metadata that could not be read.
 const UNREADABLE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept.
@@ -120,13 +122,16 @@ pub fn begin_anew() -> Failure {
     failed(format!("cannot start again to stand by: {error}"))
 }
 
-/// The owner, the servers that stand by, and the history of takeovers, for the status.
-async fn describe(membership: &dyn Membership) -> Value {
-    let (owner, history, trouble) = match membership.look().await {
-        Ok(seen) => (json!(seen.record.owner), json!(seen.record.history), Value::Null),
-        Err(trouble) => (Value::Null, json!([]), json!(trouble.to_string())),
+/// The owner, the servers that stand by, and the history of takeovers, for the status, which does
+/// not wait for long.
+async fn describe(env: &Env, membership: &dyn Membership) -> Value {
+    let (owner, history, trouble) = match env.timeout(DESCRIBE, membership.look()).await {
+        Some(Ok(seen)) => (json!(seen.record.owner), json!(seen.record.history), Value::Null),
+        Some(Err(trouble)) => (Value::Null, json!([]), json!(trouble.to_string())),
+        None => (Value::Null, json!([]), json!(format!("{} does not answer", membership.name()))),
     };
-    let standbys = membership.standbys().await.unwrap_or_default();
+    let standbys = env.timeout(DESCRIBE, membership.standbys()).await;
+    let standbys = standbys.and_then(Result::ok).unwrap_or_default();
     json!({
         "name": membership.name(),
         "owner": owner,
@@ -136,11 +141,11 @@ async fn describe(membership: &dyn Membership) -> Value {
     })
 }
 
-fn report(membership: &Rc<dyn Membership>) -> MembershipReport {
-    let membership = membership.clone();
+fn report(env: &Env, membership: &Rc<dyn Membership>) -> MembershipReport {
+    let (env, membership) = (env.clone(), membership.clone());
     Rc::new(move || {
-        let membership = membership.clone();
-        Box::pin(async move { describe(&*membership).await.to_string() })
+        let (env, membership) = (env.clone(), membership.clone());
+        Box::pin(async move { describe(&env, &*membership).await.to_string() })
     })
 }
 
@@ -188,7 +193,7 @@ impl Desk {
             "pid": self.member.pid,
             "waits": waiting_text(&waiting),
             "odd": !matches!(waiting, Waiting::Alive(None) | Waiting::HoldingBack),
-            "membership": describe(&*self.membership).await,
+            "membership": describe(&self.env, &*self.membership).await,
         })
     }
 
@@ -369,10 +374,12 @@ impl Desk {
         signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
         if let Some(ends) = term.ends {
-            self.env.spawn(keep(self.env.clone(), self.membership.clone(), (term, ends)));
+            let membership = self.membership.clone();
+            self.env.spawn(keep(self.env.clone(), membership, (term, ends), args.standby));
         }
         let above = Epoch(term.epoch.0.saturating_sub(1));
-        let started = start(&self.env, cluster, args, above, Some(report(&self.membership))).await;
+        let started =
+            start(&self.env, cluster, args, above, Some(report(&self.env, &self.membership))).await;
         let server = match started {
             Err(failure) if self.is_ready.get() && failure.code != Status::Superseded as u8 => {
                 log::line(&failure.to_string());
@@ -425,8 +432,14 @@ fn target_of(member: &Member) -> FenceTarget {
     FenceTarget { client: ClientId(0), host: member.host.clone() }
 }
 
-/// Makes the term longer as long as it lasts. When it may be over, the process ends at once.
-async fn keep(env: Env, membership: Rc<dyn Membership>, (term, mut ends): (Term, Instant)) {
+/// Makes the term longer as long as it lasts. When it may be over, the process ends at once, or
+/// begins anew if it stands by otherwise.
+async fn keep(
+    env: Env,
+    membership: Rc<dyn Membership>,
+    (term, mut ends): (Term, Instant),
+    stands_by: bool,
+) {
     loop {
         let left = ends.since(env.now());
         env.sleep(left / 3).await;
@@ -443,6 +456,10 @@ async fn keep(env: Env, membership: Rc<dyn Membership>, (term, mut ends): (Term,
         };
         if let Some(text) = lost {
             log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
+            if stands_by {
+                // The new program has no thread, no file and no request of this one.
+                log::line(&begin_anew().to_string());
+            }
             std::process::exit(i32::from(Status::Failed as u8));
         }
     }
