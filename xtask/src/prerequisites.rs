@@ -5,8 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that the end-to-end tests run, with their Debian packages.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: [(&str, &str); 22] = [
     ("cc", "gcc"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("getfattr", "attr"),
@@ -18,6 +20,7 @@ const PROGRAMS: [(&str, &str); 19] = [
     ("mount", "mount"),
     ("nbdfuse", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
+    ("openssl", "openssl"),
     ("pg_ctlcluster", "postgresql"),
     ("python3", "python3"),
     ("rsync", "rsync"),

@@ -1,6 +1,8 @@
 //! Servers that stand by for each other: the one that serves is killed, stopped, or hands over, and
 //! applications notice nothing.
 
+mod etcd;
+
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -11,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Cluster, Running, Scratch, Spec, eventually, free_port, redbud, signal, success,
+    Cluster, Running, Scratch, Spec, at_host, eventually, free_port, redbud, signal, success,
 };
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
@@ -19,6 +21,8 @@ use crate::kill::{Load, Promised, forget, prepare, verify};
 struct Servers {
     running: Vec<Option<Running>>,
     addresses: Vec<String>,
+    /// Where they agree, if not in a directory.
+    etcd: Option<etcd::Etcd>,
     cluster: Cluster,
 }
 
@@ -33,6 +37,10 @@ impl Servers {
     }
 
     fn formatted(count: usize) -> Servers {
+        Servers::formatted_at(count, None)
+    }
+
+    fn formatted_at(count: usize, etcd: Option<etcd::Etcd>) -> Servers {
         let lease = Duration::from_secs(2);
         let mut cluster = Cluster::formatted(&Spec { lease, ..Spec::default() });
         let text = fs::read_to_string(&cluster.config).unwrap();
@@ -46,9 +54,10 @@ impl Servers {
         }
         let others = addresses[1..].join("\", \"");
         let text = text.replace("lease =", &format!("standbys = [\"{others}\"]\nlease ="));
-        fs::write(&cluster.config, text + "[membership]\ndirectory = \"who\"\n").unwrap();
+        let place = etcd.as_ref().map_or("directory = \"who\"\n".into(), etcd::Etcd::keys);
+        fs::write(&cluster.config, format!("{text}[membership]\n{place}")).unwrap();
         cluster.source = format!("{}:/test", addresses.join(","));
-        Servers { running: (0..count).map(|_| None).collect(), addresses, cluster }
+        Servers { running: (0..count).map(|_| None).collect(), addresses, etcd, cluster }
     }
 
     fn start_one(&mut self, index: usize) {
@@ -58,7 +67,10 @@ impl Servers {
 
     /// Starts a server when it is called, and waits until it serves or stands by.
     fn begin(&self, index: usize) -> impl FnOnce() -> Running + Send + use<> {
-        let mut command = redbud();
+        let mut command = match &self.etcd {
+            Some(_) => at_host(&format!("mds{index}")),
+            None => redbud(),
+        };
         command.arg("mds").arg(&self.cluster.config).arg("--standby");
         command.args(["--listen", &self.addresses[index]]);
         let log = self.cluster.dir.join(format!("mds{index}.log"));
@@ -72,7 +84,10 @@ impl Servers {
 
     /// The membership's record.
     fn record(&self) -> Value {
-        let text = fs::read_to_string(self.record_file()).unwrap_or_default();
+        let text = match &self.etcd {
+            Some(etcd) => etcd.record(),
+            None => fs::read_to_string(self.record_file()).unwrap_or_default(),
+        };
         text.lines().nth(1).map_or(Value::Null, |line| serde_json::from_str(line).unwrap())
     }
 

@@ -29,6 +29,15 @@ pub fn redbud() -> Command {
     command
 }
 
+/// The same on a host of this name.
+pub fn at_host(name: &str) -> Command {
+    let mut command = Command::new("unshare");
+    let become_host = "hostname \"$0\"; exec \"$@\"";
+    command.args(["--uts", "sh", "-ec", become_host, name]).arg(redbud().get_program());
+    command.stdin(Stdio::null());
+    command
+}
+
 /// What a test's cluster is to be.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -238,11 +247,7 @@ impl Cluster {
     pub fn mount_at_host(&mut self, name: &str, device: &Path) -> usize {
         let index = self.mounts.len();
         self.mounts.push(None);
-        let mut command = Command::new("unshare");
-        let become_host = "hostname \"$0\"; exec \"$@\"";
-        command.args(["--uts", "sh", "-ec", become_host, name]).arg(redbud().get_program());
-        command.stdin(Stdio::null());
-        self.mount_by(command, index, &[&format!("data0={}", device.display())]);
+        self.mount_by(at_host(name), index, &[&format!("data0={}", device.display())]);
         index
     }
 
