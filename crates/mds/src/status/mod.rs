@@ -169,6 +169,11 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
     let features = runtime.mfs.superblock().features;
     let pags = pags(server).await;
     let (hand_overs, waited, longest) = server.leases.hand_overs();
+    let membership = match &runtime.config.membership {
+        Some(report) => report().await,
+        None => "null".into(),
+    };
+    // Nothing is awaited from here on: the fields borrow the tables of the server.
     Status {
         fs_name: runtime.identity.name.clone(),
         fs_uuid: runtime.identity.uuid.to_string(),
@@ -203,10 +208,7 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         clients,
         pags,
         scrub: scrub(server),
-        membership: match &runtime.config.membership {
-            Some(report) => report().await,
-            None => "null".into(),
-        },
+        membership,
     }
 }
 
