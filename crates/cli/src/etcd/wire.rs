@@ -276,7 +276,7 @@ fn end_of(prefix: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Recorded from etcd 3.4.23.
+    /// In the form of etcd 3.4.
     const READ: &str = r#"{"header":{"cluster_id":"14841639068965178418","member_id":
         "10276657743932975437","revision":"9","raft_term":"2"},"succeeded":true,"responses":[
         {"response_range":{"header":{"revision":"9"},"kvs":[{"key":"L2Ev","create_revision":"4",

@@ -52,8 +52,7 @@ impl Servers {
                 addresses.push(address);
             }
         }
-        let others = addresses[1..].join("\", \"");
-        let text = text.replace("lease =", &format!("standbys = [\"{others}\"]\nlease ="));
+        let text = text.replace("lease =", &format!("standbys = {:?}\nlease =", &addresses[1..]));
         let place = etcd.as_ref().map_or("directory = \"who\"\n".into(), etcd::Etcd::keys);
         fs::write(&cluster.config, format!("{text}[membership]\n{place}")).unwrap();
         cluster.source = format!("{}:/test", addresses.join(","));
