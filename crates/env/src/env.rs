@@ -73,6 +73,18 @@ impl Env {
         self.core().with_driver(|driver| driver.node_time(self.node, driver.now()))
     }
 
+    /// From `at` on (by [`Env::now`]), no operation of this node begins: each fails at once with
+    /// `TimedOut`. `None`: no end. A later call replaces an earlier one. For a process that may act
+    /// only as long as its lease lasts, even if it was stopped meanwhile (003 §III).
+    pub fn end_io_at(&self, at: Option<Instant>) {
+        self.core().end_io_at(self.node, at);
+    }
+
+    /// Is the time of [`Env::end_io_at`] over?
+    pub fn io_has_ended(&self) -> bool {
+        self.core().is_over(self.node)
+    }
+
     /// The wall clock.
     pub fn wall(&self) -> Timestamp {
         self.core().with_driver(|driver| driver.wall(self.node))

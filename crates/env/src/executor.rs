@@ -26,6 +26,8 @@ use crate::executor_group::{ExecutorGroup, abort_in_panic, yield_token};
 use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
 use crate::timer::{TimerKey, Timers};
 
+/// Why an operation fails that a node submits when its term is over.
+const TERM_OVER: &str = "the term in which this process may act is over";
 /// Tasks polled between two calls of the driver.
 const POLLS_PER_TURN: usize = 256;
 
@@ -101,6 +103,8 @@ pub(crate) struct Core {
     ops: RefCell<Ops>,
     timers: RefCell<Timers>,
     closed: Cell<bool>,
+    /// Nodes whose operations end at a time of theirs; see [`crate::Env::end_io_at`].
+    terms: RefCell<Vec<(NodeId, Instant)>>,
     /// The [`TaskSlot::seat`] of the task that is being polled.
     seat: Cell<usize>,
     /// The executor group that this one belongs to.
@@ -118,6 +122,7 @@ impl Core {
             ops: RefCell::default(),
             timers: RefCell::default(),
             closed: Cell::new(false),
+            terms: RefCell::default(),
             seat: Cell::new(0),
             group: OnceCell::new(),
             signals_seen: Cell::new(crate::os::signal::count()),
@@ -395,18 +400,35 @@ impl Core {
         f(self.driver.borrow_mut().as_mut())
     }
 
+    /// Operations that a node submits from `at` on fail; `None`: no longer.
+    pub(crate) fn end_io_at(&self, node: NodeId, at: Option<Instant>) {
+        let mut terms = self.terms.borrow_mut();
+        terms.retain(|(other, _)| *other != node);
+        terms.extend(at.map(|at| (node, at)));
+    }
+
+    /// Is the time over in which a node may submit operations?
+    pub(crate) fn is_over(&self, node: NodeId) -> bool {
+        let terms = self.terms.borrow();
+        let Some((_, at)) = terms.iter().find(|(other, _)| *other == node) else { return false };
+        self.with_driver(|driver| driver.node_time(node, driver.now())) >= *at
+    }
+
     /// Submits `op` to the driver now; the future yields its completion.
     pub(crate) fn submit(self: &Rc<Core>, node: NodeId, op: Op) -> OpFuture {
         let token = self.ops.borrow_mut().add(OpState::Waiting(None));
-        if self.closed.get() {
+        let refusal = match self.closed.get() {
+            true => Some((io::ErrorKind::NotConnected, "the executor has ended")),
+            false => self.is_over(node).then_some((io::ErrorKind::TimedOut, TERM_OVER)),
+        };
+        if let Some((kind, text)) = refusal {
             let payload = match op {
                 Op::Read { buf, .. } | Op::Write { buf, .. } => Payload::Buf(buf),
                 Op::Recv { bytes, .. } | Op::Send { bytes, .. } => Payload::Bytes(bytes),
                 Op::Fuse { entry, .. } => Payload::Fuse(entry),
                 _ => Payload::None,
             };
-            let error = io::Error::new(io::ErrorKind::NotConnected, "the executor has ended");
-            self.finish(Completion::new(token, Err(error), payload));
+            self.finish(Completion::new(token, Err(io::Error::new(kind, text)), payload));
         } else {
             self.driver.borrow_mut().submit(node, token, op);
         }

@@ -188,8 +188,8 @@ impl<P: Post> Seat<P> {
         }
         Life::Unproved {
             missing: format!(
-                "it has not renewed its lease, which lasts up to {} s more, and no fence has cut its host \
-                 off",
+                "it has not renewed its lease, which lasts up to {} s more, and no fence has cut \
+                 its host off",
                 lease.left.max(0) + 1
             ),
         }

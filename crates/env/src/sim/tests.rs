@@ -36,6 +36,25 @@ fn virtual_hour_takes_no_real_time() {
 }
 
 #[test]
+fn a_node_begins_nothing_after_its_term() {
+    let world = SimWorld::new(1);
+    world.disk("disk", 1 << 20);
+    world.run(|env| async move {
+        let disk = env.open_disk("disk", WRITE).await.unwrap();
+        env.end_io_at(Some(env.now() + Duration::from_secs(1)));
+        disk.write(0, block(&env, 1)).await.0.unwrap();
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(env.io_has_ended());
+        let error = disk.write(0, block(&env, 2)).await.0.unwrap_err();
+        assert!(error.to_string().contains("the term"), "{error}");
+        env.end_io_at(None);
+        let (read, buf) = disk.read(0, block(&env, 3)).await;
+        read.unwrap();
+        assert_eq!(buf[0], 1);
+    });
+}
+
+#[test]
 fn stale_wake_up_does_not_move_a_task_to_another_executor() {
     let world = SimWorld::new(1);
     world.set_executors("a", 3);

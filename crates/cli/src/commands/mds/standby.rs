@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - the metadata are opened for writing only behind a claim, with its epoch or a higher one;
-//! - an owner whose term may be over has ended: it writes nothing from then on, not even a
-//!   checkpoint;
+//! - an owner whose term may be over begins no write and sends no reply, not even when it was
+//!   stopped meanwhile: [`Env::end_io_at`] refuses them until the process ends;
 //! - the metadata are given up only when the store is closed.
 
 use std::cell::{Cell, RefCell};
@@ -374,6 +374,7 @@ impl Desk {
         signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
         if let Some(ends) = term.ends {
+            self.env.end_io_at(Some(ends));
             let membership = self.membership.clone();
             self.env.spawn(keep(self.env.clone(), membership, (term, ends), args.standby));
         }
@@ -393,8 +394,16 @@ impl Desk {
         *self.serving.borrow_mut() = Some(server.control());
         self.is_ready.set(true);
         notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
-        server.run(self.stop(signal)).await.map_err(|error| ended(&error))?;
+        let served = server.run(self.stop(signal)).await;
         self.serving.borrow_mut().take();
+        match served {
+            // An operation met the end of the term before the task that keeps it did.
+            Err(error) if self.env.io_has_ended() && args.standby => {
+                log::line(&format!("{error}: this server owns the metadata no longer"));
+                return Ok(Done::StandsBy);
+            }
+            served => served.map_err(|error| ended(&error))?,
+        }
         let (why, done) = match self.asked.get() {
             true => ("a planned failover", Done::StandsBy),
             false => ("it was stopped", Done::Ended(0)),
@@ -422,6 +431,8 @@ impl Desk {
     }
 
     async fn release(&self, term: Term, why: &str) -> Result<(), Failure> {
+        // The store is closed: what is left to do is to end.
+        self.env.end_io_at(None);
         let released = self.membership.release(term, why).await;
         released.map_err(|trouble| failed(trouble.to_string()))
     }
@@ -441,15 +452,15 @@ async fn keep(
     stands_by: bool,
 ) {
     loop {
-        let left = ends.since(env.now());
-        env.sleep(left / 3).await;
+        env.sleep(ends.since(env.now()) / 3).await;
         let left = ends.since(env.now());
         let lost = match env.timeout(left, membership.renew(term)).await {
             Some(Renewal::Until(Some(later))) => {
                 ends = later;
+                env.end_io_at(Some(ends));
                 None
             }
-            Some(Renewal::Until(None)) => return,
+            Some(Renewal::Until(None)) => return env.end_io_at(None),
             Some(Renewal::Late(text)) => (env.now() >= ends).then_some(text),
             Some(Renewal::Lost(text)) => Some(text),
             None => Some("its lease could not be renewed in time".into()),
