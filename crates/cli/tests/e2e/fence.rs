@@ -89,18 +89,19 @@ fn nbdkit(socket: &Path, rest: &[String]) -> Killed {
 }
 
 /// The paths of the hosts to one device.
-struct Paths {
+pub struct Paths {
     dir: PathBuf,
     store: PathBuf,
     running: Vec<Killed>,
 }
 
 impl Paths {
-    fn new(cluster: &Cluster) -> Paths {
+    /// The device is the file `image` of the cluster's directory.
+    pub fn new(cluster: &Cluster, image: &str) -> Paths {
         let dir = cluster.dir.join("paths");
         fs::create_dir(&dir).unwrap();
         let store = dir.join("store.sock");
-        let image = cluster.dir.join("data0.img");
+        let image = cluster.dir.join(image);
         let kit = nbdkit(&store, &["file".to_owned(), image.display().to_string()]);
         for (name, text) in [("agent", AGENT), ("liar", LIAR)] {
             let program = dir.join(name);
@@ -110,12 +111,13 @@ impl Paths {
         Paths { dir, store, running: vec![kit] }
     }
 
-    fn file(&self, host: &str, what: &str) -> PathBuf {
+    /// A file about the path of a host: `cut` refuses its writes while it is there.
+    pub fn file(&self, host: &str, what: &str) -> PathBuf {
         self.dir.join(format!("{host}.{what}"))
     }
 
     /// The path of a host, on which each write takes `delay`; the "device" at its end.
-    fn add(&mut self, host: &str, delay: &str) -> PathBuf {
+    pub fn add(&mut self, host: &str, delay: &str) -> PathBuf {
         let socket = self.file(host, "sock");
         let text = |path: PathBuf| path.display().to_string();
         let rest = [
@@ -145,7 +147,7 @@ impl Paths {
     }
 
     /// The results of a host's writes from line `from` of its log on.
-    fn results(&self, host: &str, from: usize) -> Vec<String> {
+    pub fn results(&self, host: &str, from: usize) -> Vec<String> {
         let log = self.log(host);
         let ends = log.lines().skip(from).filter(|line| line.contains("...Write id="));
         ends.filter_map(|line| line.split_once("return=")).map(|(_, r)| r.to_owned()).collect()
@@ -162,11 +164,21 @@ impl Paths {
         asked.filter_map(|line| Some((number(line, "offset=")?, number(line, "count=")?))).collect()
     }
 
-    /// The table of the cluster's file for an agent.
-    fn table(&self, agent: &str) -> String {
+    /// Lines of a host's log at which its last fence had finished.
+    pub fn fenced_at(&self, host: &str) -> usize {
+        fs::read_to_string(self.file(host, "at")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Takes all paths away.
+    pub fn end(self) {
+        shell(&self.dir, "umount -l *.dev");
+    }
+
+    /// The table of the cluster's file for an agent that covers the hosts of this pattern.
+    pub fn table(&self, agent: &str, hosts: &str) -> String {
         let dir = self.dir.display();
         format!(
-            "\n[[fence]]\nhost = \"host*\"\nagent = \"{dir}/{agent}\"\ntimeout = \"30s\"\n\
+            "\n[[fence]]\nhost = \"{hosts}\"\nagent = \"{dir}/{agent}\"\ntimeout = \"30s\"\n\
              options = {{ dir = \"{dir}\" }}\n"
         )
     }
@@ -224,9 +236,9 @@ fn try_fences(cluster: &Cluster, paths: &Paths, device: &Path) {
 fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     let spec = Spec { data: vec![64 << 20], lease: LEASE, ..Spec::default() };
     let mut cluster = Cluster::formatted(&spec);
-    let mut paths = Paths::new(&cluster);
+    let mut paths = Paths::new(&cluster, "data0.img");
     let (of_a, of_b) = (paths.add("hosta", "20ms"), paths.add("hostb", "0"));
-    let config = fs::read_to_string(&cluster.config).unwrap() + &paths.table("agent");
+    let config = fs::read_to_string(&cluster.config).unwrap() + &paths.table("agent", "host*");
     fs::write(&cluster.config, config).unwrap();
     cluster.start_server();
     let a = cluster.mount_at_host("hosta", &of_a);
@@ -257,8 +269,7 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     assert!(log.contains("at host hosta has been fenced by agent"), "{log}");
 
     // Client A wakes with its lease not over, and goes on with its writes.
-    let text = fs::read_to_string(paths.file("hosta", "at")).unwrap();
-    let at: usize = text.trim().parse().unwrap();
+    let at = paths.fenced_at("hosta");
     signal(cluster.client_pid(a), Signal::CONT);
     // It drops what it hears in time that it may no longer write. Its new session has no access.
     let mut late = Command::new("dd");
@@ -286,7 +297,6 @@ fn evicted_client_is_cut_off_and_its_blocks_are_used_again_at_once() {
     for mount in [b, c] {
         cluster.unmount(mount);
     }
-    shell(&paths.dir, "umount -l *.dev");
-    drop(paths);
+    paths.end();
     cluster.finish();
 }

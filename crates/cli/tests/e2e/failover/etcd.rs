@@ -54,7 +54,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    fn start() -> Etcd {
+    pub fn start() -> Etcd {
         let dir = Scratch::new();
         shell(dir.path(), CERTIFICATES);
         fs::write(dir.path().join("password"), "secret\n").unwrap();
@@ -123,16 +123,20 @@ impl Etcd {
         })
     }
 
-    /// The keys of the table `[membership]`, and the fence.
+    /// The keys of the table `[membership]`, and a fence that cuts off in its word only.
     pub fn keys(&self) -> String {
+        let agent = self.dir.path().join("agent");
+        format!("{}[[fence]]\nhost = \"mds*\"\nagent = {agent:?}\n", self.membership())
+    }
+
+    /// The keys of the table `[membership]`.
+    pub fn membership(&self) -> String {
         let file = |name: &str| self.dir.path().join(name).display().to_string();
         format!(
-            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\nlease = \"4s\"\n\
-             [[fence]]\nhost = \"mds*\"\nagent = {:?}\n",
+            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\nlease = \"4s\"\n",
             self.urls(),
             file("ca.pem"),
             file("password"),
-            file("agent"),
         )
     }
 

@@ -126,6 +126,11 @@ impl Running {
         signal(self.pid(), what);
     }
 
+    /// Has it ended by itself?
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits until it ends by itself.
     pub fn wait(mut self) -> ExitStatus {
         wait_child(&mut self.child)
