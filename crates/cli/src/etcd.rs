@@ -66,8 +66,8 @@ impl Worker {
         Ok(Worker(jobs))
     }
 
-    /// Has the thread do something, unless the reply is dropped before it begins; `None`: the thread
-    /// has ended.
+    /// Has the thread do something, unless the reply is dropped before it begins; `None`: the
+    /// thread has ended.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Seat<Link>) -> T + Send + 'static,

@@ -91,7 +91,7 @@ impl Mds {
         env.spawn(accept(server.clone(), listener.clone()));
         first(stop, failed).await;
         server.begin_stop();
-        // Whoever connects from now on is refused at once, and tries another address.
+        // A client that connects from now on is refused at once, and tries another address.
         drop(listener);
         if let Some(text) = server.space.superseded() {
             return Err(ServeError::Superseded { fencing: server.space.fencing_epoch(), text });

@@ -177,7 +177,7 @@ pub trait Membership {
     /// with which epoch the store was opened.
     fn serving(&self, term: Term, opened: Epoch, took: types::Duration) -> Later<'_, ()>;
 
-    /// Gives the metadata up: the store is closed, and whoever claims next needs no proof. The
+    /// Gives the metadata up: the store is closed, and the next claim needs no proof. The
     /// text says why: "planned", "stopped".
     fn release<'a>(&'a self, term: Term, why: &'a str) -> Later<'a, Result<(), Trouble>>;
 

@@ -53,7 +53,7 @@ pub struct Owner {
 pub struct Takeover {
     /// The epoch that was claimed.
     pub epoch: u32,
-    /// By whom.
+    /// The server that claimed.
     pub member: Member,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,

@@ -85,6 +85,9 @@ pub enum Part {
         /// It asks for keys
         #[arg(long)]
         keys: bool,
+        /// Bytes of its cache
+        #[arg(long)]
+        cache: Option<usize>,
     },
     /// The client of `repro timeouts` that is stopped
     Holder {
@@ -338,6 +341,7 @@ pub struct MdsArgs {
 Makes one sparse file in DIR and removes it at the end. The server is a process of its own; it
 is killed when all clients have a session, and they all come back to its successor. A process
 that may have fewer open files than clients keeps as many connected, and the others part.
+--files, --fill, --log and --cache make a takeover of many open files behind a full log.
 Root is not needed. docs/BENCHMARKS.md says how to read it.")]
 pub struct GreetArgs {
     /// Directory for the file
@@ -349,6 +353,18 @@ pub struct GreetArgs {
     /// Connect by TCP with a key, and encrypt
     #[arg(long)]
     pub keys: bool,
+    /// Files that each client holds open
+    #[arg(long, default_value_t = 1)]
+    pub files: u64,
+    /// Files that all make before, and hold no more
+    #[arg(long, default_value_t = 0)]
+    pub fill: u64,
+    /// Size of the log
+    #[arg(long, default_value = "64M", value_parser = parse_size)]
+    pub log: u64,
+    /// Cache of the server
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub cache: u64,
     /// Write everything there as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

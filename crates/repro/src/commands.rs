@@ -39,8 +39,9 @@ pub fn run(cli: &Cli) -> Res<()> {
         Command::Source(args) => source(args),
         Command::Price(args) => price_of(args),
         Command::Timeouts(args) => timeouts_of(args),
-        Command::Bench { part: Part::Server { image, listen, lease, keys } } => {
-            greet::serve(image, listen, types::Duration::from_secs(*lease), *keys)
+        Command::Bench { part: Part::Server { image, listen, lease, keys, cache } } => {
+            let lease = types::Duration::from_secs(*lease);
+            greet::serve(image, listen, (lease, *keys, *cache))
         }
         Command::Bench { part: Part::Holder { address } } => timeouts::hold(address),
         Command::Bench { part: Part::Worker { job } } => worker::run(job).map_err(BenchError),
@@ -263,9 +264,16 @@ fn mds_of(args: &MdsArgs) -> Res<()> {
 
 fn greet_of(args: &GreetArgs) -> Res<()> {
     check_dir(&args.dir)?;
-    let (dir, program) = (args.dir.clone(), this_program());
-    let (clients, keys) = (args.clients, args.keys);
-    let found = greet::measure(&greet::Plan { dir, clients, program, keys })?;
+    let found = greet::measure(&greet::Plan {
+        dir: args.dir.clone(),
+        clients: args.clients,
+        program: this_program(),
+        keys: args.keys,
+        files: args.files,
+        fill: args.fill,
+        log_bytes: args.log,
+        cache_bytes: args.cache,
+    })?;
     keep(args.json.as_deref(), &found.to_json(), &found.text())
 }
 

@@ -4,13 +4,15 @@
 //! Invariants:
 //! - the server is a process of its own, the one that users run: sessions, leases, a store on its
 //!   production disk, and real sockets. The clients live in this process;
-//! - each client makes a file and holds it, as mounts hold what they work on; the server is killed,
-//!   and its successor hears of each client what it holds, and what may be lost;
+//! - each client makes files and holds them, as mounts hold what they work on; the server is
+//!   killed, and its successor hears of each client what it holds, and what may be lost;
+//! - before that it may make files that nobody holds, which fill the log that the successor reads;
 //! - processor time is all that the successor's process used from its start until the last client
 //!   is done, kernel included: opening the store, redo of the log, reading the known clients;
 //! - a process may have fewer open files than clients; then the others greet, make their file and
 //!   part: a session outlives its connection.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -44,6 +46,10 @@ const READ: usize = 4 << 10;
 const AT_ONCE: usize = 256;
 /// Descriptors of a process for other things than clients.
 const OTHER_FILES: u64 = 200;
+/// Bytes of the usual log.
+const LOG: u64 = 64 << 20;
+/// Operations of a request that fills the log.
+const FILL_AT_ONCE: u64 = 16;
 /// Lease of the clients: nobody renews it, so it has to last.
 const LEASE: Duration = Duration::from_secs(600);
 /// What each client wants to hold of its file.
@@ -60,6 +66,34 @@ pub struct Plan {
     pub program: PathBuf,
     /// They connect by TCP, prove a key, and encrypt.
     pub keys: bool,
+    /// Files that each holds open.
+    pub files: u64,
+    /// Files that are made before, by all clients together, and held by nobody.
+    pub fill: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of the server's cache. When it is full of changes, the log is read no more.
+    pub cache_bytes: u64,
+}
+
+impl Plan {
+    /// A measurement with one file for each client, and a log that stays nearly empty.
+    pub fn usual(dir: &Path, program: &Path, clients: u64) -> Plan {
+        Plan {
+            dir: dir.to_owned(),
+            clients,
+            program: program.to_owned(),
+            keys: false,
+            files: 1,
+            fill: 0,
+            log_bytes: LOG,
+            cache_bytes: OpenOptions::default().cache_bytes as u64,
+        }
+    }
+
+    fn made(&self) -> u64 {
+        self.clients * self.files + self.fill
+    }
 }
 
 /// The result.
@@ -83,6 +117,12 @@ pub struct Found {
     pub started: f64,
     /// Seconds by the clock from the first greeting until grace was over.
     pub seconds: f64,
+    /// Files that are held open.
+    pub held: u64,
+    /// Bytes of the log in use when the first server was killed.
+    pub log_used: u64,
+    /// Seconds by the clock from the start of the second server until grace was over.
+    pub takeover: f64,
 }
 
 impl Found {
@@ -97,7 +137,8 @@ impl Found {
         format!(
             "{} sessions at once, {} of them connected: {:.1} KiB of the server each ({} MiB with all, {} MiB \
              without); {:.2} s of its processor to enrol them\n{} clients greet a restarted server and recover: \
-             {:.2} s of its processor, {:.2} s of them before it listens; {:.2} s by the clock\n",
+             {:.2} s of its processor, {:.2} s of them before it listens; {:.2} s by the clock\n\
+             from its start to service with {} open files and {} MiB of log: {:.2} s\n",
             self.clients,
             self.connected,
             each / 1024.0,
@@ -107,7 +148,10 @@ impl Found {
             self.greeted,
             self.processor,
             self.started,
-            self.seconds
+            self.seconds,
+            self.held,
+            self.log_used >> 20,
+            self.takeover
         )
     }
 }
@@ -117,7 +161,8 @@ impl Found {
 /// # Errors
 /// The file, the store, the server or a connection to it.
 pub fn measure(plan: &Plan) -> Res<Found> {
-    let image = Image::make(&plan.dir, "greet", 64 << 20, 8 * plan.clients, SlotSize::default())?;
+    let files = 8 * plan.clients + 2 * plan.made();
+    let image = Image::make(&plan.dir, "greet", plan.log_bytes, files, SlotSize::default())?;
     let (format, count) = (image.format(), plan.clients);
     let dirs = image.staged(|env, disk| async move {
         let wrong = |error| broken("making the file system", &error);
@@ -127,37 +172,44 @@ pub fn measure(plan: &Plan) -> Res<Found> {
         mfs.close().await.map_err(wrong)?;
         Ok(dirs)
     })?;
-    let keys = plan.keys;
     let connected = env::raise_open_files().saturating_sub(OTHER_FILES).min(plan.clients);
-    let (program, path) = (plan.program.clone(), image.path().to_owned());
+    let (plan, path) = (plan.clone(), image.path().to_owned());
     let ran = env::run(DriverKind::Auto, |env| async move {
-        run(&env, (&program, keys), &path, (dirs, connected)).await
+        run(&env, &plan, &path, (dirs, connected)).await
     });
     ran.map_err(|error| BenchError(format!("running the clients: {error}"))).flatten()
 }
 
 async fn run(
     env: &Env,
-    (program, keys): (&Path, bool),
+    plan: &Plan,
     image: &Path,
     (dirs, connected): (Vec<Ino>, u64),
 ) -> Res<Found> {
     let clients = dirs.len() as u64;
-    let first = Server::start(program, image, "127.0.0.1:0", LEASE, keys)?;
-    let address = Address { text: first.address.as_str().into(), keys };
+    let server = |listen: &str| {
+        let shape = (LEASE, plan.keys, Some(plan.cache_bytes));
+        Server::start(&plan.program, image, listen, shape)
+    };
+    let first = server("127.0.0.1:0")?;
+    let address = Address { text: first.address.as_str().into(), keys: plan.keys };
     let (empty_bytes, begun) = (first.resident()?, first.processor()?);
-    let enrol = dirs.into_iter().map(|dir| Peer::enrol(env.clone(), address.clone(), dir));
-    let peers = together(env, enrol, connected).await?;
+    let files = (plan.fill / clients, plan.files);
+    let enrol = dirs.into_iter().map(|dir| Peer::enrol(env.clone(), address.clone(), dir, files));
+    let mut peers = together(env, enrol, connected).await?;
     let (full_bytes, enrolled) = (first.resident()?, first.processor()? - begun);
+    let log_used = peers[0].log_used().await?;
     drop(first);
-    let second = Server::start(program, image, &address.text, LEASE, keys)?;
+    let restarted = env.now();
+    let second = server(&address.text)?;
     let (started, clock) = (second.processor()?, env.now());
     let recover = peers.into_iter().map(|peer| peer.recover(env.clone(), address.clone()));
     let mut peers = together(env, recover, connected).await?;
     // It is served when grace is over.
-    let ino = peers[0].ino;
-    peers[0].ask(0, Op::GetAttr { ino, want: Rights::empty() }, None).await?;
+    let ino = peers[0].held[0].ino;
+    peers[0].ask(0, vec![Op::GetAttr { ino, want: Rights::empty() }], None).await?;
     let (processor, seconds) = (second.processor()?, env.now().since(clock).as_secs_f64());
+    let takeover = env.now().since(restarted).as_secs_f64();
     Ok(Found {
         clients,
         connected,
@@ -168,6 +220,9 @@ async fn run(
         processor,
         started,
         seconds,
+        held: peers.iter().map(|peer| peer.held.len() as u64).sum(),
+        log_used,
+        takeover,
     })
 }
 
@@ -216,36 +271,63 @@ struct Peer {
     nonce: u64,
     /// Its ordinary slots.
     slots: u16,
-    ino: Ino,
-    held: Rights,
-    /// The request that made its file, and the answer.
-    made: Option<(Request, Reply)>,
+    /// The number of the next request in each slot that it uses.
+    next: BTreeMap<u16, u32>,
+    held: Vec<HeldLease>,
+    /// Requests that may not be durable yet, and the answers.
+    made: VecDeque<(Request, Reply)>,
+    /// The newest change of its own.
+    seen: Transno,
 }
 
 impl Peer {
-    /// A new client makes a file.
-    async fn enrol(env: Env, address: Address, dir: Ino) -> Res<Peer> {
+    /// A new client makes files: some that it does not hold, and some that it does.
+    async fn enrol(env: Env, address: Address, dir: Ino, (fill, files): (u64, u64)) -> Res<Peer> {
         let mut peer = Peer {
             line: None,
             client: ClientId(0),
             nonce: env.random_u64(),
             slots: 0,
-            ino: Ino::NONE,
-            held: Rights::empty(),
-            made: None,
+            next: BTreeMap::new(),
+            held: Vec::new(),
+            made: VecDeque::new(),
+            seen: Transno::ZERO,
         };
         peer.greet(&env, &address).await?;
-        let node = NewNode::plain(FileKind::Regular, 0o644, 0o022);
-        let op = Op::Create { dir, name: name("file").expect("a valid name"), node, want: WANT };
-        let (request, reply) = peer.ask(0, op, None).await?;
-        match &reply.results[..] {
-            [Ok(OpReply::Created { leased, .. })] => {
-                (peer.ino, peer.held) = (leased.attr.ino, leased.rights);
-            }
-            other => return failed("making a file", format!("the server answered {other:?}")),
+        let create = |text: String, want| {
+            let node = NewNode::plain(FileKind::Regular, 0o644, 0o022);
+            Op::Create { dir, name: name(&text).expect("a valid name"), node, want }
+        };
+        for from in (0..fill).step_by(FILL_AT_ONCE as usize) {
+            let numbers = from..fill.min(from + FILL_AT_ONCE);
+            let ops = numbers.map(|n| create(format!("fill{n}"), Rights::empty())).collect();
+            peer.change(ops).await?;
         }
-        peer.made = Some((request, reply));
+        for n in 0..files {
+            let reply = peer.change(vec![create(format!("file{n}"), WANT)]).await?;
+            let [Ok(OpReply::Created { leased, .. })] = &reply.results[..] else {
+                return failed("making a file", format!("the server answered {reply:?}"));
+            };
+            let (ino, rights) = (leased.attr.ino, leased.rights);
+            peer.held.push(HeldLease { ino, rights, open: true, ranges: Vec::new() });
+        }
         Ok(peer)
+    }
+
+    /// Asks for changes, and keeps the request until it is durable.
+    async fn change(&mut self, ops: Vec<Op>) -> Res<Reply> {
+        let (request, reply) = self.ask(0, ops, None).await?;
+        self.seen = reply.transno;
+        self.made.push_back((request, reply.clone()));
+        self.forget(reply.last_committed);
+        Ok(reply)
+    }
+
+    /// Changes up to `durable` need no replay.
+    fn forget(&mut self, durable: Transno) {
+        while self.made.front().is_some_and(|(_, reply)| reply.transno <= durable) {
+            self.made.pop_front();
+        }
     }
 
     /// The server has restarted: says what it holds, and what was not durable.
@@ -255,15 +337,15 @@ impl Peer {
             return failed("greeting the restarted server", format!("{welcome:?}"));
         }
         let last = self.slots + RESERVED_SLOTS - 1;
-        let held = HeldLease { ino: self.ino, rights: self.held, open: true, ranges: Vec::new() };
-        self.ask(last, Op::Reclaim { leases: vec![held], locks: Vec::new() }, None).await?;
-        if let Some((request, reply)) = self.made.clone()
-            && reply.transno > welcome.survived
-        {
-            let replay = Replay { transno: reply.transno, results: reply.results };
-            self.ask(request.slot, request.ops[0].clone(), Some(replay)).await?;
+        let leases = self.held.clone();
+        self.ask(last, vec![Op::Reclaim { leases, locks: Vec::new() }], None).await?;
+        self.forget(welcome.survived);
+        for (mut request, reply) in std::mem::take(&mut self.made) {
+            request.replay = Some(Replay { transno: reply.transno, results: reply.results });
+            self.send(&Message::Request { request }).await?;
+            self.reply().await?;
         }
-        self.ask(last, Op::ReclaimDone {}, None).await?;
+        self.ask(last, vec![Op::ReclaimDone {}], None).await?;
         Ok(self)
     }
 
@@ -284,7 +366,7 @@ impl Peer {
         let hello = Hello {
             client: self.client,
             nonce: self.nonce,
-            seen: self.made.as_ref().map_or(Transno::ZERO, |(_, reply)| reply.transno),
+            seen: self.seen,
             ..Hello::new::<proto::mds::Mds>(CLIENT, NAME, "repro greet")
         };
         self.send(&Message::Hello { hello }).await?;
@@ -298,27 +380,46 @@ impl Peer {
         }
     }
 
-    /// Asks for one operation; returns the request, and its answer.
-    async fn ask(&mut self, slot: u16, op: Op, replay: Option<Replay>) -> Res<(Request, Reply)> {
-        let seq = match &op {
-            Op::ReclaimDone {} | Op::GetAttr { .. } => 2,
-            _ => 1,
+    /// Bytes of the log that are in use.
+    async fn log_used(&mut self) -> Res<u64> {
+        let last = self.slots + RESERVED_SLOTS - 1;
+        let (_, reply) = self.ask(last, vec![Op::Status {}], None).await?;
+        let [Ok(OpReply::Text { text })] = &reply.results[..] else {
+            return failed("asking for the status", format!("the server answered {reply:?}"));
         };
+        let status: serde_json::Value = serde_json::from_str(text)
+            .map_err(|error| BenchError(format!("the server's status: {error}")))?;
+        Ok(status["log_used"].as_u64().unwrap_or(0))
+    }
+
+    /// Asks for operations; returns the request, and its answer.
+    async fn ask(
+        &mut self,
+        slot: u16,
+        ops: Vec<Op>,
+        replay: Option<Replay>,
+    ) -> Res<(Request, Reply)> {
+        let next = self.next.entry(slot).or_default();
+        *next += 1;
         let request = Request {
             slot,
-            seq,
+            seq: *next,
             principal: Principal { uid: 0, gid: 0, groups: Vec::new() },
             sync: false,
             replay,
-            ops: vec![op],
+            ops,
         };
         self.send(&Message::Request { request: request.clone() }).await?;
+        Ok((request, self.reply().await?))
+    }
+
+    async fn reply(&mut self) -> Res<Reply> {
         loop {
             match self.next().await? {
                 Message::Reply { reply } if reply.results.iter().all(Result::is_ok) => {
-                    return Ok((request, reply));
+                    return Ok(reply);
                 }
-                Message::Push { push: Push::Committed { .. } } => {}
+                Message::Push { push: Push::Committed { transno } } => self.forget(transno),
                 other => return failed("asking the server", format!("it sent {other:?}")),
             }
         }
@@ -367,24 +468,24 @@ impl Server {
         program: &Path,
         image: &Path,
         listen: &str,
-        lease: Duration,
-        keys: bool,
+        (lease, keys, cache): (Duration, bool, Option<u64>),
     ) -> Res<Server> {
         let wrong = |error: std::io::Error| BenchError(format!("starting the server: {error}"));
         let mut command = Command::new(program);
         command.args(["bench", "server"]).arg(image).arg(listen).arg(lease.as_secs().to_string());
         command.args(keys.then_some("--keys"));
+        command.args(cache.map(|bytes| format!("--cache={bytes}")));
         // It ends when this process has, and closed the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(wrong)?;
-        let (mut address, out) = (String::new(), child.stdout.take());
+        let (mut said, out) = (String::new(), child.stdout.take());
         let mut server = Server { child, address: String::new() };
         let out = out.ok_or_else(|| BenchError("the server has no output".into()))?;
-        BufReader::new(out).read_line(&mut address).map_err(wrong)?;
-        if address.trim().is_empty() {
+        BufReader::new(out).read_line(&mut said).map_err(wrong)?;
+        if said.trim().is_empty() {
             return failed("starting the server", "it ended");
         }
-        address.trim().clone_into(&mut server.address);
+        said.trim().clone_into(&mut server.address);
         Ok(server)
     }
 
@@ -441,7 +542,11 @@ pub(crate) fn end_with_input() {
 ///
 /// # Errors
 /// Those of the store and the server.
-pub fn serve(image: &Path, listen: &str, lease: Duration, keys: bool) -> Res<()> {
+pub fn serve(
+    image: &Path,
+    listen: &str,
+    (lease, keys, cache): (Duration, bool, Option<usize>),
+) -> Res<()> {
     env::raise_open_files();
     end_with_input();
     let (path, listen) = (image.display().to_string(), listen.to_owned());
@@ -449,7 +554,9 @@ pub fn serve(image: &Path, listen: &str, lease: Duration, keys: bool) -> Res<()>
         let options = env::DiskOptions { write: true, exclusive: false };
         let disk = env.open_disk(&path, options).await;
         let disk = disk.map_err(|error| BenchError(format!("{path}: {error}")))?;
-        let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await;
+        let usual = OpenOptions::default();
+        let cache_bytes = cache.unwrap_or(usual.cache_bytes);
+        let mfs = Mfs::open(&env, &disk, OpenOptions { cache_bytes, ..usual }).await;
         let mfs = mfs.map_err(|error| broken("opening the store", &error))?;
         let stopped = |error: mds::ServeError| BenchError(format!("the metadata server: {error}"));
         let log: mds::Log = Rc::new(bench::tell);

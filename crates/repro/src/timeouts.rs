@@ -142,7 +142,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
         let wrong = |error| broken("making the file system", &error);
         Mfs::format(&env, &disk, &format).await.map_err(wrong)
     })?;
-    let server = Server::start(&plan.program, image.path(), "127.0.0.1:0", LEASE, false)?;
+    let server = Server::start(&plan.program, image.path(), "127.0.0.1:0", (LEASE, false, None))?;
     let holder = Holder::start(&plan.program, &server.address)?;
     let (plan, address) = (plan.clone(), server.address.clone());
     let said = RefCell::new(progress);

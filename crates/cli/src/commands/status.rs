@@ -102,7 +102,7 @@ fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem
         Ok(server) => (server, None),
         Err(failure) => (Value::Null, Some(failure)),
     };
-    let (error, code) = failure.map(|one| (one.to_string(), one.name)).unzip();
+    let (error, code) = failure.map(|one| (one.text, one.name)).unzip();
     FileSystem { source, server, error, code, standbys }
 }
 

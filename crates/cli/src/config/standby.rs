@@ -21,7 +21,7 @@ const ETCD_MAX: usize = 9;
 /// Their port, by default.
 const ETCD_PORT: u16 = 2379;
 /// The owner's lease at etcd, by default.
-const DEFAULT_LEASE: Duration = Duration::from_secs(10);
+const DEFAULT_LEASE: Duration = Duration::from_secs(6);
 /// Bounds of that lease, in seconds.
 const LEASE_RANGE: RangeInclusive<u64> = 3..=60;
 

@@ -1,12 +1,15 @@
 //! Servers that stand by for each other: the one that serves is killed, stopped, or hands over, and
 //! applications notice nothing.
 
+mod devices;
 mod etcd;
 mod woken;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -14,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Cluster, Running, Scratch, Spec, at_host, eventually, free_port, redbud, signal, success,
+    Cluster, Running, Scratch, Spec, at_host, eventually, free_port, redbud, shell, signal, success,
 };
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
@@ -47,8 +50,12 @@ impl Servers {
     }
 
     fn formatted_at(count: usize, etcd: Option<etcd::Etcd>) -> Servers {
+        Servers::formatted_as(count, etcd, Spec::default())
+    }
+
+    fn formatted_as(count: usize, etcd: Option<etcd::Etcd>, spec: Spec) -> Servers {
         let lease = Duration::from_secs(2);
-        let mut cluster = Cluster::formatted(&Spec { lease, ..Spec::default() });
+        let mut cluster = Cluster::formatted(&Spec { lease, ..spec });
         let text = fs::read_to_string(&cluster.config).unwrap();
         let (first, _) = cluster.source.split_once(":/").unwrap();
         let mut addresses = vec![first.to_owned()];
@@ -82,6 +89,14 @@ impl Servers {
         let log = self.cluster.dir.join(format!("mds{index}.log"));
         let pids = self.cluster.pids().clone();
         move || Running::ready(command, &log, &pids)
+    }
+
+    /// A directory for the file of a server with its own paths, beside the same key and data zones.
+    fn own_directory(&self, index: usize) -> PathBuf {
+        let own = self.cluster.dir.join(format!("mds{index}"));
+        fs::create_dir(&own).unwrap();
+        shell(&own, "ln -s ../cluster.key ../data*.img .");
+        own
     }
 
     fn record_file(&self) -> PathBuf {
@@ -193,7 +208,7 @@ fn killed_server_is_taken_over_and_applications_notice_nothing() {
         let (owner, epoch) = (servers.owner(), servers.epoch());
         let killed = Instant::now();
         servers.kill(owner);
-        File::create(root.join("first")).unwrap();
+        File::create(root.join(format!("first{round}"))).unwrap();
         pauses.push(killed.elapsed());
         load.work(round);
         assert!(servers.epoch() > epoch, "round {round}");
@@ -225,6 +240,38 @@ fn killed_server_is_taken_over_and_applications_notice_nothing() {
     servers.finish(2);
 }
 
+/// Makes a file again and again, until it ends: the longest time that one took.
+struct Prober {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Prober {
+    fn start(dir: PathBuf) -> Prober {
+        fs::create_dir(&dir).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            for number in 0_u64.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let begun = Instant::now();
+                fs::write(dir.join(number.to_string()), b"x").unwrap();
+                longest = longest.max(begun.elapsed());
+            }
+            longest
+        });
+        Prober { stop, thread }
+    }
+
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
 #[test]
 fn planned_failovers_under_load_lose_nothing() {
     let mut servers = Servers::start(2);
@@ -232,6 +279,7 @@ fn planned_failovers_under_load_lose_nothing() {
     let root = servers.cluster.root();
     prepare(&root);
     let promised = Arc::new(Mutex::new(Promised::default()));
+    let prober = Prober::start(root.join("probe"));
     for round in 0..4 {
         let load = Load::start(root.clone(), round, &promised);
         load.work(round);
@@ -246,6 +294,9 @@ fn planned_failovers_under_load_lose_nothing() {
         verify(&root, &promised);
         forget(&root, &mut promised);
     }
+    let longest = prober.end();
+    println!("longest pause of 4 planned failovers: {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
     let reason = servers.record()["history"][1]["reason"].clone();
     assert!(reason.as_str().unwrap().ends_with(": a planned failover"), "{reason}");
     // Without another server it goes on.

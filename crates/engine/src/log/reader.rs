@@ -173,8 +173,8 @@ impl<'a> LogReader<'a> {
         Ok((found, bytes))
     }
 
-    /// Is there a whole group that was written after the one at `lsn`, by a server that had not been
-    /// replaced?
+    /// Is there a whole group that was written after the one at `lsn`, by a server that had not
+    /// been replaced?
     pub(super) async fn is_group_beyond(&mut self, lsn: Lsn) -> Result<bool, StoreError> {
         let window = self.room(lsn).min(2 * GROUP_BYTES_MAX);
         let mut at = lsn.0 + BLOCK_U64;

@@ -372,8 +372,8 @@ impl<P: Peer> Session<P> {
         self.announce_room();
     }
 
-    /// Tries forever; `None` when the session was closed. Where there are several addresses, the one
-    /// that was lost comes last.
+    /// Tries forever; `None` when the session was closed. Where there are several addresses, the
+    /// one that was lost comes last.
     async fn reconnect(&self) -> Option<Connection<P>> {
         let mut pause = PAUSE;
         let mut logged = false;

@@ -69,7 +69,7 @@ struct Desk {
     /// It was asked to hand over.
     asked: Cell<bool>,
     handover: Notify,
-    /// The server's readiness was told.
+    /// The server has reported that it is ready.
     is_ready: Cell<bool>,
 }
 
@@ -305,7 +305,9 @@ impl Desk {
                 "{}: {text}; with --standby this server would wait for its turn",
                 self.membership.name()
             );
-            return Err(Failure::failed("RB-MDS-OWNED", text));
+            let is_trouble = matches!(waiting, Waiting::Trouble(_));
+            let code = if is_trouble { "RB-MEMBERSHIP" } else { "RB-MDS-OWNED" };
+            return Err(Failure::failed(code, text));
         }
         let first = !self.is_ready.replace(true);
         if first || *self.waiting.borrow() != waiting {

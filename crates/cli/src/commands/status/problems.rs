@@ -53,6 +53,9 @@ fn of_file_system(found: &mut Vec<Problem>, file_system: &FileSystem) {
     let mut finder = Finder { found, place: &file_system.source };
     takeovers::find(&mut finder, file_system);
     if let Some(error) = &file_system.error {
+        if !file_system.standbys.is_empty() {
+            return;
+        }
         let (code, remedy) = of_silence(file_system.code);
         return finder.add(code, error.clone(), remedy);
     }

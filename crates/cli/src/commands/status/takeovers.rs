@@ -72,14 +72,29 @@ pub fn add(out: &mut String, file_system: &FileSystem) {
 pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
     for standby in file_system.standbys.iter().filter(|standby| standby["odd"] == true) {
         let (address, waits) = (text(&standby["address"]), text(&standby["waits"]));
-        let owner = &standby["membership"]["owner"]["member"];
         let what = format!("the server that stands by at {address} does not take over: {waits}");
-        let remedy = format!(
-            "if the owner is stopped, continue it (kill -CONT {pid}), or end it (kill -KILL {pid}) \
-             and the other one takes over; if the record is damaged, do what its text says",
-            pid = owner["pid"]
-        );
-        finder.add("RB-MDS-NO-PROOF", what, remedy);
+        let membership = &standby["membership"];
+        match (&membership["trouble"], &membership["owner"]["member"]["pid"]) {
+            (Value::Null, Value::Number(pid)) => {
+                let remedy = format!(
+                    "if the owner is stopped, continue it (kill -CONT {pid}), or end it (kill \
+                     -KILL {pid}), or its host, and the other one takes over"
+                );
+                finder.add("RB-MDS-NO-PROOF", what, remedy);
+            }
+            _ => {
+                let remedy = "if its text names damage, do what it says; else start the servers \
+                              that keep the membership, or look at the network to them; programs \
+                              wait, and lose nothing";
+                finder.add("RB-MEMBERSHIP", what, remedy);
+            }
+        }
+    }
+    if file_system.error.is_some() && !file_system.standbys.is_empty() {
+        let what = format!("no server serves; {} stand by here", file_system.standbys.len());
+        let remedy = "a server takes over when it has what it waits for; programs wait, and lose \
+                      nothing";
+        finder.add("RB-MDS-NONE", what, remedy);
     }
     let membership = membership(file_system);
     let alone = !membership.is_null() && list(&membership["standbys"]).next().is_none();
@@ -118,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn history_and_missing_proof_are_told() {
+    fn history_and_missing_proof_are_shown() {
         let (quiet, odd) = (file_system("the owner lives", false), file_system("stopped", true));
         let mut out = String::new();
         add(&mut out, &quiet);
@@ -132,6 +147,10 @@ mod tests {
         };
         assert!(problems(&quiet).is_empty());
         assert_eq!(problems(&odd), ["RB-MDS-NO-PROOF"]);
+        let mut away = file_system("etcd does not answer", true);
+        away.standbys[0]["membership"] = json!({"owner": null, "trouble": "no answer"});
+        (away.server, away.error) = (Value::Null, Some("refused".into()));
+        assert_eq!(problems(&away), ["RB-MEMBERSHIP", "RB-MDS-NONE"]);
         let mut alone = file_system("", false);
         alone.server["membership"]["standbys"] = json!([]);
         assert_eq!(problems(&alone), ["RB-MDS-NO-STANDBY"]);

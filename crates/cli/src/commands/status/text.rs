@@ -37,7 +37,8 @@ fn add_file_system(out: &mut String, file_system: &FileSystem) {
     let server = &file_system.server;
     *out += &format!("\nfile system {}\n", file_system.source);
     if let Some(error) = &file_system.error {
-        *out += &format!("  server    {error}\n");
+        let code = file_system.code.unwrap_or_default();
+        *out += &format!("  server    {error} [{code}]\n");
         return takeovers::add(out, file_system);
     }
     *out += &format!(

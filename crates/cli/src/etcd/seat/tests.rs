@@ -54,7 +54,7 @@ impl Model {
         let header = json!({ "revision": self.revision.to_string() });
         let seconds = |left: Duration| left.as_secs().to_string();
         match request.path {
-            "/v3/kv/txn" => return self.transaction(&body),
+            "/v3/kv/txn" => self.transaction(&body),
             "/v3/lease/grant" => {
                 let lease = 100 + self.asked.len() as i64;
                 self.leases.insert(lease, self.now + LEASE);

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use serde_json::Value;
@@ -129,11 +130,12 @@ impl Etcd {
         format!("{}[[fence]]\nhost = \"mds*\"\nagent = {agent:?}\n", self.membership())
     }
 
-    /// The keys of the table `[membership]`.
+    /// The keys of the table `[membership]`. The usual lease where times are measured.
     pub fn membership(&self) -> String {
+        let lease = if takeovers().is_some() { "6s" } else { "4s" };
         let file = |name: &str| self.dir.path().join(name).display().to_string();
         format!(
-            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\nlease = \"4s\"\n",
+            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\nlease = \"{lease}\"\n",
             self.urls(),
             file("ca.pem"),
             file("password"),
@@ -158,9 +160,19 @@ impl Drop for Etcd {
     }
 }
 
+/// Times are measured, with so many kills of the owner.
+fn takeovers() -> Option<u64> {
+    std::env::var("REDBUD_TAKEOVERS").ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Kills the owner, with the member of etcd that leads if it is wanted: another server takes over.
-fn replace_owner(servers: &mut Servers, with_leader: bool, promised: &Arc<Mutex<Promised>>) {
-    let (root, round) = (servers.cluster.root(), u64::from(with_leader));
+/// Yields the time until the first new operation.
+fn replace_owner(
+    servers: &mut Servers,
+    (round, with_leader): (u64, bool),
+    promised: &Arc<Mutex<Promised>>,
+) -> Duration {
+    let root = servers.cluster.root();
     let load = Load::start(root.clone(), round, promised);
     load.work(round);
     let (owner, epoch) = (servers.owner(), servers.epoch());
@@ -169,7 +181,10 @@ fn replace_owner(servers: &mut Servers, with_leader: bool, promised: &Arc<Mutex<
         let leader = etcd.leader().expect("etcd has a leader");
         etcd.kill(leader);
     }
+    let killed = Instant::now();
     servers.kill(owner);
+    File::create(root.join(format!("first{round}"))).unwrap();
+    let pause = killed.elapsed();
     load.work(round);
     assert!(servers.epoch() > epoch && servers.owner() == 1 - owner);
     servers.start_one(owner);
@@ -178,6 +193,7 @@ fn replace_owner(servers: &mut Servers, with_leader: bool, promised: &Arc<Mutex<
     let mut promised = promised.lock().unwrap();
     verify(&root, &promised);
     forget(&root, &mut promised);
+    pause
 }
 
 /// Without a quorum the owner stops at the end of its lease, and goes on with the quorum.
@@ -225,10 +241,15 @@ fn servers_that_agree_through_etcd_survive_owner_leader_and_quorum() {
     let locked = File::create(root.join("locked")).unwrap();
     rustix::fs::flock(&locked, FlockOperation::LockExclusive).unwrap();
     let promised = Arc::new(Mutex::new(Promised::default()));
-    replace_owner(&mut servers, false, &promised);
+    let kills = takeovers().unwrap_or(1);
+    let mut pauses: Vec<_> =
+        (0..kills).map(|round| replace_owner(&mut servers, (round, false), &promised)).collect();
+    pauses.sort();
+    println!("{kills} kills, fenced: new operation after {pauses:?}");
     // From here on only the lease proves a death.
     fs::remove_file(servers.etcd.as_ref().unwrap().dir.path().join("works")).unwrap();
-    replace_owner(&mut servers, true, &promised);
+    let pause = replace_owner(&mut servers, (kills, true), &promised);
+    println!("owner and leader of etcd killed, no fence: new operation after {pause:?}");
     lose_quorum(&mut servers, &locked);
     // A planned failover waits for no lease.
     let owner = servers.owner();
@@ -237,8 +258,10 @@ fn servers_that_agree_through_etcd_survive_owner_leader_and_quorum() {
     let reasons = servers.record()["history"].clone();
     let reasons = reasons.as_array().unwrap().iter().map(|one| one["reason"].to_string());
     let reasons: Vec<String> = reasons.collect();
-    let [_, fenced, leases @ .., planned] = &reasons[..] else { panic!("{reasons:?}") };
-    assert!(fenced.ends_with("has ended: it is cut off by agent\""), "{reasons:?}");
+    let [rest @ .., planned] = &reasons[1..] else { panic!("{reasons:?}") };
+    let (fenced, leases) = rest.split_at(kills as usize);
+    let by_fence = |one: &String| one.ends_with("has ended: it is cut off by agent\"");
+    assert!(fenced.iter().all(by_fence), "{reasons:?}");
     let by_lease = |one: &String| one.ends_with("has ended: its lease is over\"");
     assert!(leases.len() >= 2 && leases.iter().all(by_lease), "{reasons:?}");
     assert!(planned.ends_with(": a planned failover\""), "{reasons:?}");

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::Servers;
 use super::etcd::Etcd;
 use crate::fence::Paths;
-use crate::harness::{eventually, shell, signal};
+use crate::harness::{eventually, signal};
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
 /// The name of a server's host.
@@ -28,11 +28,7 @@ fn give_paths(servers: &mut Servers) -> Paths {
         let device = paths.add(&host(index), "0");
         let device = format!("path = \"{}\"", device.display());
         let text = text.replacen("path = \"metadata.img\"", &device, 1);
-        // The host's own directory: its file is beside the same key, and the same data devices.
-        let own = servers.cluster.dir.join(host(index));
-        fs::create_dir(&own).unwrap();
-        shell(&own, "ln -s ../cluster.key ../data*.img .");
-        let file = own.join("cluster.toml");
+        let file = servers.own_directory(index).join("cluster.toml");
         fs::write(&file, text + &paths.table("agent", "mds*")).unwrap();
         servers.configs[index] = file;
     }
