@@ -2,7 +2,7 @@
 //! (003 §III: fencing, and the takeover of the log).
 //!
 //! A [`Membership`] keeps a [`Record`]: the owner, with its epoch, and the history of takeovers. It
-//! also knows whether the owner lives ([`Life`]). [`decide`] says what a server that stands by
+//! also knows whether the owner lives ([`Life`]). [`decide()`] says what a server that stands by
 //! does with that. No module here does I/O, reads a clock or starts a thread.
 //!
 //! Invariants, of every membership:
