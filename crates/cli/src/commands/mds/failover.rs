@@ -42,17 +42,17 @@ pub fn run(args: &FailoverArgs) -> Ended {
         control::ask_server(socket, Ask::Failover)?;
     }
     while begun.elapsed() < PATIENCE {
-        let after = admin::servers_here(&source).iter().find_map(status_of);
-        if let Some(next) = after.filter(|next| next["epoch"].as_u64() > Some(epoch)) {
-            if next["address"] == from.as_str() {
+        let after = admin::servers_here(&source).iter().find_map(|one| served_after(one, epoch));
+        if let Some((to, epoch)) = after {
+            if to == from {
                 let text = format!("no other server has claimed the metadata: {from} serves again");
                 return Err(Failure::failed("RB-MDS-FAILOVER", text));
             }
             let report = Report {
                 version: 1,
                 from,
-                to: text(&next["address"]),
-                epoch: next["epoch"].as_u64().unwrap_or(0),
+                to,
+                epoch,
                 took_ms: begun.elapsed().as_millis() as u64,
             };
             output::print_report(args.output, &report, |report| {
@@ -66,10 +66,25 @@ pub fn run(args: &FailoverArgs) -> Ended {
         std::thread::sleep(PAUSE);
     }
     let text = format!(
-        "{from} has given the metadata up, and no server on this host serves them yet: see `redbud \
-         status` on the hosts of the others"
+        "{from} gives the metadata up, and no other server serves them yet: see `redbud status` on \
+         the hosts of the servers"
     );
     Err(Failure::new(Status::Timeout, "RB-MDS-FAILOVER", text))
+}
+
+/// The server that has begun to serve with an epoch above `epoch`, and its epoch, as a server of
+/// this host says: itself, or one that stands by and sees another host's in the membership.
+fn served_after(server: &Registration, epoch: u64) -> Option<(String, u64)> {
+    let status = admin::status_of(server).ok()?;
+    let (address, served) = if admin::stands_by(&status) {
+        let newest = status["membership"]["history"].as_array()?.last()?;
+        // It is set when the server that has claimed serves.
+        newest["opened"].as_u64().filter(|opened| *opened > 0)?;
+        (&newest["member"]["address"], &newest["epoch"])
+    } else {
+        (&status["address"], &status["epoch"])
+    };
+    served.as_u64().filter(|served| *served > epoch).map(|served| (text(address), served))
 }
 
 fn text(value: &Value) -> String {

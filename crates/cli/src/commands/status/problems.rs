@@ -53,7 +53,7 @@ fn of_file_system(found: &mut Vec<Problem>, file_system: &FileSystem) {
     let mut finder = Finder { found, place: &file_system.source };
     takeovers::find(&mut finder, file_system);
     if let Some(error) = &file_system.error {
-        if !file_system.standbys.is_empty() {
+        if takeovers::nobody_serves(file_system) {
             return;
         }
         let (code, remedy) = of_silence(file_system.code);

@@ -68,6 +68,14 @@ pub fn add(out: &mut String, file_system: &FileSystem) {
     }
 }
 
+/// Does no server serve, as all say that stand by here?
+pub(super) fn nobody_serves(file_system: &FileSystem) -> bool {
+    let mut standbys = file_system.standbys.iter().peekable();
+    file_system.error.is_some()
+        && standbys.peek().is_some()
+        && standbys.all(|standby| standby["odd"] == true)
+}
+
 /// What is wrong with the owner or the servers that stand by.
 pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
     for standby in file_system.standbys.iter().filter(|standby| standby["odd"] == true) {
@@ -90,7 +98,7 @@ pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
             }
         }
     }
-    if file_system.error.is_some() && !file_system.standbys.is_empty() {
+    if nobody_serves(file_system) {
         let what = format!("no server serves; {} stand by here", file_system.standbys.len());
         let remedy = "a server takes over when it has what it waits for; programs wait, and lose \
                       nothing";
