@@ -242,7 +242,7 @@ The file, with all keys:
   ca   = \"etcd-ca.pem\"           # the certificates of their CA
   user = \"redbud\"                # at etcd; default: none
   password_file = \"etcd-password\"
-  lease = \"10s\"                  # the owner's, 3s to 60s; default 10s
+  lease = \"6s\"                   # the owner's, 3s to 60s; default 6s
 
   [client]
   key = \"client.key\"            # a client's secret key; default /etc/redbud/client.key

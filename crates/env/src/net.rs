@@ -100,9 +100,8 @@ impl Stream {
         let mut start = 0;
         while start < bytes.len() {
             // Usually the socket takes it at once, which costs no turn of the executor.
-            let now =
-                self.0.env.core().with_driver(|d| d.send_now(&self.0.handle, &bytes[start..]));
-            if let Ok(sent @ 1..) = now {
+            let sent = self.write_now(&bytes[start..]);
+            if sent > 0 {
                 start += sent;
                 continue;
             }
@@ -128,6 +127,9 @@ impl Stream {
     /// Writes what the socket takes without waiting, and returns how much that was: perhaps
     /// nothing, as with a broken connection. Not while [`Stream::write_all`] is in progress.
     pub fn write_now(&self, bytes: &[u8]) -> usize {
+        if self.0.env.io_has_ended() {
+            return 0;
+        }
         let sent = self.0.env.core().with_driver(|driver| driver.send_now(&self.0.handle, bytes));
         sent.unwrap_or(0)
     }

@@ -28,19 +28,32 @@ impl Mds {
     /// Loads the known clients from the store and begins to listen.
     ///
     /// # Errors
-    /// The address or a data device cannot be used; the store failed.
+    /// The address or a data device cannot be used; the store failed. The store is closed.
     pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
-        let server = Server::new(env.clone(), mfs, config);
+        let server = Server::new(env, mfs, config);
+        match Mds::listen(&server).await {
+            Ok(listener) => Ok(Mds { server, listener: Rc::new(listener) }),
+            Err(error) => {
+                server.begin_stop();
+                // If this fails, the store has: the next opening recovers.
+                drop(server.runtime.mfs.close().await);
+                Err(error)
+            }
+        }
+    }
+
+    async fn listen(server: &Rc<Server>) -> Result<Listener, ServeError> {
         server.door.refresh().map_err(ServeError::Keys)?;
         server.space.learn_zones().await?;
         server.space.take_over().await?;
         server.recovery.load().await?;
+        let env = &server.runtime.env;
         let listener = env.listen(&server.runtime.config.listen).await.map_err(|error| {
             let address = &server.runtime.config.listen;
             ServeError::Listen(format!("cannot listen on {address}: {error}"))
         })?;
         server.sessions.set_address(listener.local_address());
-        Ok(Mds { server, listener: Rc::new(listener) })
+        Ok(listener)
     }
 
     /// The address it listens on, with the port that was chosen.

@@ -1,8 +1,8 @@
 //! Sends requests to the members of an etcd cluster, one after another until one answers.
 //!
 //! Invariants:
-//! - one attempt takes at most a sixth of the lease, and no attempt begins when a quarter of the
-//!   lease is over;
+//! - a request takes at most a quarter of the lease, with all attempts and a new token; one message
+//!   takes at most a sixth;
 //! - a request that may have been done is not sent again, unless it says that it may be.
 
 use std::time::Duration;
@@ -88,7 +88,6 @@ impl Link {
             .max_redirects(0)
             .proxy(None)
             .user_agent("redbud")
-            .timeout_global(Some(attempt))
             .timeout_connect(Some(attempt * 2 / 3));
         if let Some(ca) = &config.ca {
             let wrong = |text: String| format!("{}: {text}", ca.display());
@@ -116,14 +115,19 @@ impl Link {
     }
 
     /// One attempt at one member, with a new token if the old one is not valid any more.
-    fn attempt(&mut self, member: usize, request: &Request) -> Result<Sent, Attempt> {
-        match self.with_token(member, request) {
+    fn attempt(
+        &mut self,
+        member: usize,
+        request: &Request,
+        until: Instant,
+    ) -> Result<Sent, Attempt> {
+        match self.with_token(member, request, until) {
             Err(Attempt::Token(text)) if self.config.user.is_none() => Err(Attempt::Refused(
                 format!("{text}: write `user` and `password_file` to the table [membership]"),
             )),
             Err(Attempt::Token(_)) => {
                 self.token = None;
-                match self.with_token(member, request) {
+                match self.with_token(member, request, until) {
                     Err(Attempt::Token(text)) => Err(Attempt::Refused(text)),
                     ended => ended,
                 }
@@ -132,11 +136,16 @@ impl Link {
         }
     }
 
-    fn with_token(&mut self, member: usize, request: &Request) -> Result<Sent, Attempt> {
+    fn with_token(
+        &mut self,
+        member: usize,
+        request: &Request,
+        until: Instant,
+    ) -> Result<Sent, Attempt> {
         if self.token.is_none()
             && let Some((user, password)) = self.password().map_err(Attempt::Refused)?
         {
-            let asked = self.once(member, &wire::authenticate(&user, &password));
+            let asked = self.once(member, &wire::authenticate(&user, &password), until);
             let asked = asked.map_err(|ended| match ended {
                 Attempt::Maybe(text) => Attempt::NotSent(text),
                 Attempt::Refused(text) | Attempt::Token(text) => {
@@ -146,12 +155,17 @@ impl Link {
             })?;
             self.token = Some(wire::token(&asked.answer).map_err(Attempt::NotSent)?);
         }
-        self.once(member, request)
+        self.once(member, request, until)
     }
 
-    fn once(&self, member: usize, request: &Request) -> Result<Sent, Attempt> {
+    fn once(&self, member: usize, request: &Request, until: Instant) -> Result<Sent, Attempt> {
+        let left = until.since(self.now()).min(self.config.lease / 6);
+        if left == Duration::ZERO {
+            return Err(Attempt::NotSent("no time is left".into()));
+        }
         let url = format!("{}{}", self.config.members[member], request.path);
-        let mut post = self.agent.post(url).header("content-type", "application/json");
+        let post = self.agent.post(url).header("content-type", "application/json");
+        let mut post = post.config().timeout_global(Some(left)).build();
         if let Some(token) = &self.token {
             post = post.header("authorization", token);
         }
@@ -206,15 +220,15 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
 
 impl Post for Link {
     fn post(&mut self, request: &Request) -> Result<Sent, Failed> {
-        let (begun, count) = (self.now(), self.config.members.len());
+        let (until, count) = (self.now() + self.config.lease / 4, self.config.members.len());
         let mut said: Vec<String> = Vec::new();
         for turn in 0..count {
-            if turn > 0 && self.now().since(begun) >= self.config.lease / 4 {
+            if turn > 0 && self.now() >= until {
                 break;
             }
             let member = (self.first + turn) % count;
             let name = self.config.members[member].clone();
-            match self.attempt(member, request) {
+            match self.attempt(member, request, until) {
                 Ok(sent) => {
                     self.first = member;
                     return Ok(sent);

@@ -289,6 +289,10 @@ impl<P: Post> Seat<P> {
             }
         }
         self.revoke(lease);
+        // The claim may have removed this key: a later look writes it again.
+        if let Some(standing) = &mut self.standing {
+            standing.lease = 0;
+        }
         let text = format!("nobody knows whether the claim has succeeded: {why}");
         Err(Refusal::Unknown(text))
     }

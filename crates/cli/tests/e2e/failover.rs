@@ -296,7 +296,8 @@ fn planned_failovers_under_load_lose_nothing() {
     }
     let longest = prober.end();
     println!("longest pause of 4 planned failovers: {longest:?}");
-    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    // A second is the aim; a machine with other work may take longer.
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
     let reason = servers.record()["history"][1]["reason"].clone();
     assert!(reason.as_str().unwrap().ends_with(": a planned failover"), "{reason}");
     // Without another server it goes on.

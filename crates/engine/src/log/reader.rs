@@ -74,7 +74,8 @@ impl<'a> LogReader<'a> {
         let Some(header) = self.header(lsn).await? else { return Ok(None) };
         let mut bytes = Vec::new();
         self.read(lsn, header.len as usize, &mut bytes).await?;
-        Ok(header.is_whole(&bytes).then_some(bytes))
+        let counts = header.epoch >= self.superblock.epoch_at(lsn);
+        Ok((counts && header.is_whole(&bytes)).then_some(bytes))
     }
 
     /// Appends the `len` bytes at position `lsn` to `out`.

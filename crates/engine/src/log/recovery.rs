@@ -78,7 +78,7 @@ pub(crate) enum RedoStep {
 /// | wrong   | any    | refuse | the checksum is right, the content is not: no crash does it |
 /// | torn    | no     | end    | a crash interrupted its write: never acknowledged           |
 /// | nothing | no     | end    | no group was written here in this lap                       |
-/// | stale   | no     | end    | a server wrote it that had been replaced: never acknowledged |
+/// | stale   | no     | end    | a server wrote it that had been replaced: never acknowledged. What it may lie over is lost unseen: only a fence prevents that |
 /// | torn    | yes    | refuse | it was durable before its successor was written: damaged    |
 /// | nothing | yes    | refuse | the same                                                    |
 /// | stale   | yes    | refuse | it lies over one that was durable: no fence has held        |

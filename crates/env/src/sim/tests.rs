@@ -41,12 +41,17 @@ fn a_node_begins_nothing_after_its_term() {
     world.disk("disk", 1 << 20);
     world.run(|env| async move {
         let disk = env.open_disk("disk", WRITE).await.unwrap();
+        let listener = env.listen("server:0").await.unwrap();
+        let stream = env.connect(&listener.local_address()).await.unwrap();
         env.end_io_at(Some(env.now() + Duration::from_secs(1)));
+        stream.write_all(vec![1]).await.0.unwrap();
         disk.write(0, block(&env, 1)).await.0.unwrap();
         env.sleep(Duration::from_secs(1)).await;
         assert!(env.io_has_ended());
         let error = disk.write(0, block(&env, 2)).await.0.unwrap_err();
         assert!(error.to_string().contains("the term"), "{error}");
+        let (sent, _) = stream.write_all(vec![2]).await;
+        assert!(sent.is_err());
         env.end_io_at(None);
         let (read, buf) = disk.read(0, block(&env, 3)).await;
         read.unwrap();

@@ -22,6 +22,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The same while a server that stands by answers: it may serve in a moment.
 const PAUSE_MAX_NEAR: Duration = Duration::from_millis(100);
+/// How long that may last.
+const NEAR_LASTS: Duration = Duration::from_secs(20);
+/// How long one attempt may take meanwhile: the address may be that of a host that has died.
+const NEAR_PATIENCE: Duration = Duration::from_secs(1);
 /// How long one attempt may take: a server that restarted makes new clients wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -377,6 +381,7 @@ impl<P: Peer> Session<P> {
     async fn reconnect(&self) -> Option<Connection<P>> {
         let mut pause = PAUSE;
         let mut logged = false;
+        let since = self.env.now();
         let (addresses, last) = (&self.config.addresses, self.served_at.get());
         let order = |step: usize| (last + step) % addresses.len();
         loop {
@@ -386,7 +391,8 @@ impl<P: Peer> Session<P> {
                     return None;
                 }
                 let way = (addresses[index].as_str(), self.config.keys.as_ref());
-                match greet(&self.env, way, self.hello(), ATTEMPT_TIMEOUT).await {
+                let patience = if near { NEAR_PATIENCE } else { ATTEMPT_TIMEOUT };
+                match greet(&self.env, way, self.hello(), patience).await {
                     Ok(connection) => {
                         if self.is_closed() {
                             connection.stream.shutdown();
@@ -421,6 +427,7 @@ impl<P: Peer> Session<P> {
             let half = pause / 2;
             let more = self.env.random_u64() % (half.as_nanos() as u64).max(1);
             self.env.sleep(half + Duration::from_nanos(more)).await;
+            near &= self.env.now().since(since) < NEAR_LASTS;
             pause = (pause * 2).min(if near { PAUSE_MAX_NEAR } else { PAUSE_MAX });
         }
     }

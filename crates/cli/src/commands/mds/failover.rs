@@ -48,13 +48,8 @@ pub fn run(args: &FailoverArgs) -> Ended {
                 let text = format!("no other server has claimed the metadata: {from} serves again");
                 return Err(Failure::failed("RB-MDS-FAILOVER", text));
             }
-            let report = Report {
-                version: 1,
-                from,
-                to,
-                epoch,
-                took_ms: begun.elapsed().as_millis() as u64,
-            };
+            let report =
+                Report { version: 1, from, to, epoch, took_ms: begun.elapsed().as_millis() as u64 };
             output::print_report(args.output, &report, |report| {
                 format!(
                     "{} serves with epoch {}, after {} ms; {} stands by\n",

@@ -50,6 +50,8 @@ const HOLD_BACK: Duration = Duration::from_secs(5);
 const DESCRIBE: Duration = Duration::from_secs(1);
 /// Pause after metadata that could not be read.
 const UNREADABLE: Duration = Duration::from_secs(1);
+/// Pause after an address that could not be listened on.
+const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -373,7 +375,7 @@ impl Desk {
         cluster: &Cluster,
         args: &MdsArgs,
         (term, proven): (Term, Instant),
-        signal: StopSignal<'_>,
+        mut signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
         if let Some(ends) = term.ends {
             self.env.end_io_at(Some(ends));
@@ -384,19 +386,24 @@ impl Desk {
         let started =
             start(&self.env, cluster, args, above, Some(report(&self.env, &self.membership))).await;
         let server = match started {
-            Err(failure) if self.is_ready.get() && failure.code != Status::Superseded as u8 => {
+            Ok(server) => server,
+            Err(failure) => {
+                // The store is closed. Whatever is left of this server begins nothing any more.
+                self.env.end_io_at(Some(self.env.now()));
                 log::line(&failure.to_string());
                 self.release(term, &format!("it could not serve: {failure}")).await?;
-                return Ok(Done::StandsBy);
+                return match self.is_ready.get() && failure.code != Status::Superseded as u8 {
+                    true => Ok(stands_by_unless(signal.as_mut()).await),
+                    false => Err(failure),
+                };
             }
-            started => started?,
         };
         let took = self.env.now().since(proven);
         self.membership.serving(term, server.epoch(), took).await;
         *self.serving.borrow_mut() = Some(server.control());
         self.is_ready.set(true);
         notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
-        let served = server.run(self.stop(signal)).await;
+        let served = server.run(self.stop(signal.as_mut())).await;
         self.serving.borrow_mut().take();
         match served {
             // An operation met the end of the term before the task that keeps it did.
@@ -406,13 +413,16 @@ impl Desk {
             }
             served => served.map_err(|error| ended(&error))?,
         }
-        let (why, done) = match self.asked.get() {
-            true => ("a planned failover", Done::StandsBy),
-            false => ("it was stopped", Done::Ended(0)),
+        let why = match self.asked.get() {
+            true => "a planned failover",
+            false => "it was stopped",
         };
         self.release(term, why).await?;
         log::line("stopped; the checkpoint is complete");
-        Ok(done)
+        match self.asked.get() {
+            true => Ok(stands_by_unless(signal).await),
+            false => Ok(Done::Ended(0)),
+        }
     }
 
     /// Waits for a signal, or until the server has to hand over.
@@ -433,10 +443,20 @@ impl Desk {
     }
 
     async fn release(&self, term: Term, why: &str) -> Result<(), Failure> {
-        // The store is closed: what is left to do is to end.
-        self.env.end_io_at(None);
         let released = self.membership.release(term, why).await;
         released.map_err(|trouble| failed(trouble.to_string()))
+    }
+}
+
+/// The server stands by from now on, unless a signal has come meanwhile.
+async fn stands_by_unless(mut signal: StopSignal<'_>) -> Done {
+    let came = std::future::poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
+    match came {
+        Poll::Ready(number) => {
+            stopping(number);
+            Done::Ended(0)
+        }
+        Poll::Pending => Done::StandsBy,
     }
 }
 
@@ -462,7 +482,7 @@ async fn keep(
                 env.end_io_at(Some(ends));
                 None
             }
-            Some(Renewal::Until(None)) => return env.end_io_at(None),
+            Some(Renewal::Until(None)) => return,
             Some(Renewal::Late(text)) => (env.now() >= ends).then_some(text),
             Some(Renewal::Lost(text)) => Some(text),
             None => Some("its lease could not be renewed in time".into()),
@@ -491,9 +511,16 @@ async fn refuse(env: Env, door: Rc<Door>, address: String, closing: Notified) {
 }
 
 async fn refuse_all(env: &Env, door: &Rc<Door>, address: &str) {
-    let listener = match env.listen(address).await {
-        Ok(listener) => listener,
-        Err(error) => return log::line(&format!("cannot refuse clients: {error}")),
+    let mut logged = false;
+    let listener = loop {
+        match env.listen(address).await {
+            Ok(listener) => break listener,
+            Err(error) if !std::mem::replace(&mut logged, true) => {
+                log::line(&format!("cannot refuse clients yet: {error}"));
+            }
+            Err(_) => {}
+        }
+        env.sleep(LISTEN_PAUSE).await;
     };
     loop {
         let Ok(stream) = listener.accept().await else {

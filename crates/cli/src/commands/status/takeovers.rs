@@ -82,11 +82,13 @@ pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
         let (address, waits) = (text(&standby["address"]), text(&standby["waits"]));
         let what = format!("the server that stands by at {address} does not take over: {waits}");
         let membership = &standby["membership"];
-        match (&membership["trouble"], &membership["owner"]["member"]["pid"]) {
+        let owner = &membership["owner"]["member"];
+        match (&membership["trouble"], &owner["pid"]) {
             (Value::Null, Value::Number(pid)) => {
                 let remedy = format!(
-                    "if the owner is stopped, continue it (kill -CONT {pid}), or end it (kill \
-                     -KILL {pid}), or its host, and the other one takes over"
+                    "if the owner is stopped, continue it on its host {} (kill -CONT {pid}), or \
+                     end it (kill -KILL {pid}), or its host, and the other one takes over",
+                    text(&owner["host"])
                 );
                 finder.add("RB-MDS-NO-PROOF", what, remedy);
             }
