@@ -28,7 +28,7 @@ mod threads;
 mod timer;
 
 pub use buffer::IoBuf;
-pub use disk::Disk;
+pub use disk::{Disk, TERM_OVER};
 pub use driver::{DiskOptions, LockScope};
 pub use env::{Env, Join};
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};

@@ -49,6 +49,7 @@ mod scrub;
 mod server;
 mod sessions;
 mod space;
+pub mod standby;
 mod start;
 pub mod status;
 mod uncommitted;

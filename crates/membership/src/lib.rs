@@ -14,6 +14,7 @@
 //! - an owner knows until when it is one ([`Term::ends`]), and stops before that time is over.
 
 mod decide;
+mod leases;
 mod record;
 
 use std::fmt;
@@ -23,13 +24,14 @@ use std::pin::Pin;
 use types::{Epoch, Instant, Timestamp};
 
 pub use decide::{Ready, Step, Waiting, decide};
+pub use leases::{is_silent, life_without_lease, may_claim, term_end};
 pub use record::{Damage, HISTORY_MAX, Member, Owner, Record, Takeover};
 
 /// What a call yields, later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Whether the owner of a record lives.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Life {
     /// Nobody owns: no server has claimed yet, or the last one has released.
     Free,
@@ -49,7 +51,7 @@ pub enum Life {
 }
 
 /// Why an owner may be replaced.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Proof {
     /// No owner is there to be replaced.
     Free,
@@ -73,7 +75,7 @@ impl fmt::Display for Proof {
 }
 
 /// What a look at a membership shows.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Seen {
     /// The record.
     pub record: Record,

@@ -17,7 +17,7 @@ pub const HISTORY_MAX: usize = 64;
 const HEAD: &str = "redbud-membership 1";
 
 /// A server process.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its host, as fences know it.
     pub host: String,
@@ -36,7 +36,7 @@ impl fmt::Display for Member {
 }
 
 /// The server that owns the metadata, or that did last.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Owner {
     /// The epoch that it claimed.
     pub epoch: u32,
@@ -49,7 +49,7 @@ pub struct Owner {
 }
 
 /// A claim that succeeded.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Takeover {
     /// The epoch that was claimed.
     pub epoch: u32,
@@ -66,7 +66,7 @@ pub struct Takeover {
 }
 
 /// See the module.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     /// The owner; `None`: nobody has claimed yet.
     pub owner: Option<Owner>,

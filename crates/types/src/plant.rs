@@ -27,6 +27,10 @@ macro_rules! bugs {
 }
 
 bugs! {
+    /// A server that stands by takes over though the fence has not cut the owner's host off.
+    FenceBelieved,
+    /// An owner of the metadata whose term is over goes on to write.
+    TermIgnored,
     /// The log is acknowledged before it is flushed.
     LogNotFlushed,
     /// Recovery takes a torn group of the log for a complete one.

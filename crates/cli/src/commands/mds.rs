@@ -3,6 +3,7 @@
 pub mod failover;
 mod standby;
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
 use types::limits::{BLOCK_U64, HALF_OPEN_MAX, SESSIONS_MAX};
 use types::units::human_size;
-use types::{Epoch, PagId};
+use types::{Epoch, Instant, PagId};
 
 use crate::address;
 use crate::args::{MdsArgs, MdsCommand};
@@ -143,7 +144,7 @@ async fn epoch_above(
 
 /// The only server of its file system, until a signal stops it.
 async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
-    let server = start(&env, cluster, args, Epoch(0), None).await?;
+    let server = start(&env, cluster, args, Epoch(0), Owning::default()).await?;
     let source = Source {
         servers: vec![server.address()],
         fs_name: server.fs_name(),
@@ -175,17 +176,29 @@ fn stopping(signal: i32) {
     notify::send("STOPPING=1\n");
 }
 
+/// What a server among several is started with.
+#[derive(Default)]
+struct Owning {
+    /// When its term is over: it writes nothing later. `None`: never.
+    until: Option<Rc<Cell<Instant>>>,
+    /// What the status says of the servers.
+    report: Option<MembershipReport>,
+}
+
 /// Opens the metadata with an epoch above `above`, and begins to serve them.
 async fn start(
     env: &Env,
     cluster: &Cluster,
     args: &MdsArgs,
     above: Epoch,
-    membership: Option<MembershipReport>,
+    owning: Owning,
 ) -> Result<Mds, Failure> {
     let path = cluster.metadata.path.display().to_string();
     let disks =
         open_metadata(env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
+    if let Some(until) = owning.until {
+        disks.write_until(&until);
+    }
     let options = OpenOptions {
         epoch_above: above.max(epoch_above(env, &disks, cluster, args).await?),
         cache_bytes: cluster.cache as usize,
@@ -215,7 +228,7 @@ async fn start(
         fences: fences(env, cluster),
         own_host: mount::host_name(),
         validate: false,
-        membership,
+        membership: owning.report,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     };

@@ -16,7 +16,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use membership::{Claim, Life, Member, Proof, Record, Refusal, Renewal, Seen, Term, Trouble};
+use membership::{
+    Claim, Life, Member, Record, Refusal, Renewal, Seen, Term, Trouble, is_silent,
+    life_without_lease, may_claim, term_end,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use types::{Epoch, Instant};
@@ -163,10 +166,9 @@ impl<P: Post> Seat<P> {
         self.looked = Some(self.post.now());
         self.keep_standing();
         let state = self.read()?;
-        let life = match (&state.owner, state.record.holder()) {
-            (Some((_, kv)), _) => self.life(kv),
-            (None, Some(_)) => Life::Dead(Proof::Lease),
-            (None, None) => Life::Free,
+        let life = match &state.owner {
+            Some((_, kv)) => self.life(kv),
+            None => life_without_lease(&state.record),
         };
         Ok(Seen { record: state.record, life })
     }
@@ -182,8 +184,9 @@ impl<P: Post> Seat<P> {
         let Some(lease) = asked.ok().and_then(|answer| wire::lease(&answer).ok()) else {
             return alive;
         };
+        let seconds = |count: i64| Duration::from_secs(count.max(0).unsigned_abs());
         // The rest of a second is cut off.
-        if lease.granted == 0 || (lease.left + 1) * 2 > lease.granted {
+        if lease.granted == 0 || !is_silent(seconds(lease.left + 1), seconds(lease.granted)) {
             return alive;
         }
         Life::Unproved {
@@ -203,12 +206,10 @@ impl<P: Post> Seat<P> {
         Ok((lease.id, self.ends(sent.at, lease.left)))
     }
 
-    /// An eighth of the lease is left for clocks that run at different rates, and for the end of
-    /// the process.
+    /// When the own term ends by a lease that lasts for `seconds` since it was asked for.
     fn ends(&self, sent: Instant, seconds: i64) -> Instant {
         let granted = Duration::from_secs(seconds.max(0).unsigned_abs());
-        let lease = granted.min(self.lease);
-        sent + (lease - lease / 8)
+        term_end(sent, granted.min(self.lease))
     }
 
     fn revoke(&mut self, lease: i64) {
@@ -227,11 +228,8 @@ impl<P: Post> Seat<P> {
                 claim.seen
             )));
         };
-        match (&claim.proof, &state.owner) {
-            (Proof::Lock, _) => return changed("a lock proves nothing at etcd"),
-            (Proof::Free | Proof::Lease, Some(_)) => return changed("the owner's lease lasts"),
-            // It is cut off: this transaction ends what it held.
-            (Proof::Fence(_), _) | (_, None) => {}
+        if let Err(text) = may_claim(&claim.proof, state.owner.is_some()) {
+            return changed(text);
         }
         let (lease, ends) = self.grant().map_err(Refusal::Trouble)?;
         let (record, owner) = (self.key("record"), self.key("owner"));

@@ -753,3 +753,26 @@ fn disk_observer_sees_writes_submitted_completed_and_stable() {
         }
     });
 }
+
+#[test]
+fn disk_takes_no_change_when_the_time_for_writes_is_over() {
+    let world = SimWorld::new(1);
+    world.disk("disk", 1 << 20);
+    world.run(|env| async move {
+        let disk = env.open_disk("disk", WRITE).await.unwrap();
+        let until = Rc::new(Cell::new(env.now() + Duration::from_secs(1)));
+        disk.write_until(until.clone());
+        let change = async || {
+            let written = disk.clone().write(0, IoBuf::zeroed(4096)).await.0;
+            [written, disk.flush().await, disk.discard(0, 4096).await]
+        };
+        assert!(change().await.iter().all(Result::is_ok));
+        env.sleep(Duration::from_secs(1)).await;
+        let refused = change().await;
+        let says = |error: &std::io::Error| error.to_string().contains(crate::TERM_OVER);
+        assert!(refused.iter().all(|one| one.as_ref().is_err_and(says)), "{refused:?}");
+        assert!(disk.read(0, IoBuf::zeroed(4096)).await.0.is_ok(), "it can be read");
+        until.set(env.now() + Duration::from_secs(1));
+        assert!(change().await.iter().all(Result::is_ok), "the moment was moved");
+    });
+}

@@ -1,8 +1,8 @@
 //! A server among several: it stands by, takes over when the owner's death is proved, serves, and
 //! hands over when it is asked to.
 //!
-//! `membership::decide` has the table; here are the looks, the claim, the opening and the end. What
-//! a kill at each step leaves is in ARCHITECTURE.md.
+//! `membership::decide` has the table, `mds::standby` the looks, the fence and the claim; here are
+//! the opening and the end. What a kill at each step leaves is in ARCHITECTURE.md.
 //!
 //! Invariants:
 //! - the metadata are opened for writing only behind a claim, with its epoch or a higher one;
@@ -20,18 +20,16 @@ use std::task::Poll;
 
 use env::Env;
 use env::sync::{Notified, Notify};
-use mds::fence::{Answer as Fenced, Fence, FenceAction, FenceTarget};
+use mds::standby::{self, LOOK, Proven, Turn, Watcher};
 use mds::{Control, MembershipReport};
-use membership::{
-    Claim, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Waiting, decide,
-};
+use membership::{Member, Membership, Term, Waiting};
 use mfs::Mfs;
 use proto::mds::Mds as MdsPeer;
 use serde_json::{Value, json};
 use session::server::{Door, turn_away};
-use types::{ClientId, Duration, Epoch, Instant};
+use types::{Duration, Epoch, Instant};
 
-use super::{Done, ended, failed, fences, register, start, stopping, store_failed};
+use super::{Done, Owning, ended, failed, fences, register, start, stopping, store_failed};
 use crate::args::MdsArgs;
 use crate::commands::local::this_program;
 use crate::commands::mount;
@@ -42,8 +40,6 @@ use crate::exit::{Failure, Status};
 use crate::source::Source;
 use crate::{keys, log, notify};
 
-/// Pause between two looks at the membership.
-const LOOK: Duration = Duration::from_millis(50);
 /// How long a server that has handed over lets others claim first.
 const HOLD_BACK: Duration = Duration::from_secs(5);
 /// How long the status waits for the membership, twice.
@@ -248,25 +244,16 @@ impl Desk {
         args: &MdsArgs,
         mut signal: StopSignal<'_>,
     ) -> Result<Option<(Term, Instant)>, Failure> {
-        let held_until = self.env.now() + if args.hold_back { HOLD_BACK } else { Duration::ZERO };
         let fences = fences(&self.env, cluster);
-        // The owner for which a fence has failed.
-        let mut failed_for = None;
+        let (env, membership) = (self.env.clone(), self.membership.clone());
+        let log: mds::Log = Rc::new(log::line);
+        let mut watcher = Watcher::new((env, log), membership, self.member.clone(), fences);
+        if args.hold_back {
+            watcher.held_until = self.env.now() + HOLD_BACK;
+        }
         loop {
-            let seen = self.membership.look().await;
-            let epoch = seen.as_ref().map_or(Epoch(0), |seen| seen.record.epoch());
-            let owner = seen.as_ref().ok().and_then(|seen| seen.record.holder());
-            let target = owner.map(|owner| target_of(&owner.member));
-            let covering = target.as_ref().and_then(|target| {
-                let other = target.host != self.member.host && failed_for != Some(epoch);
-                fences.iter().find(|fence| other && fence.covers(target))
-            });
-            let gave_up = seen.as_ref().ok().and_then(|seen| seen.record.owner.as_ref());
-            let holds_back = self.env.now() < held_until
-                && gave_up.is_some_and(|owner| owner.member.address == self.member.address);
-            let ready = Ready { holds_back, fence: covering.is_some() };
-            let (proof, proven) = match (decide(&seen, ready), covering, target) {
-                (Step::Wait(waiting), ..) => {
+            let proven = match watcher.look().await {
+                Turn::Waits(waiting) => {
                     self.wait(args, waiting)?;
                     if let Some(number) = self.env.timeout(LOOK, signal.as_mut()).await {
                         stopping(number);
@@ -274,21 +261,12 @@ impl Desk {
                     }
                     continue;
                 }
-                (Step::Claim(proof), ..) => (proof, self.env.now()),
-                (Step::Fence(_), Some(fence), Some(target)) => {
-                    match self.fence(&**fence, &target).await {
-                        Some(proof) => (proof, self.env.now()),
-                        None => {
-                            failed_for = Some(epoch);
-                            continue;
-                        }
-                    }
-                }
-                // The table fences only where a fence covers the owner.
-                (Step::Fence(_), ..) => continue,
+                Turn::Again => continue,
+                Turn::Proved(proven) => proven,
             };
-            match self.claim(cluster, epoch, proof).await {
-                Ok(Some(term)) => return Ok(Some((term, proven))),
+            let since = proven.since;
+            match self.claim(cluster, &watcher, proven).await {
+                Ok(Some(term)) => return Ok(Some((term, since))),
                 Ok(None) => {}
                 Err(failure) if self.is_ready.get() => {
                     log::line(&format!("{failure}; this server goes on to stand by"));
@@ -322,31 +300,12 @@ impl Desk {
         Ok(())
     }
 
-    /// Cuts the owner's host off, and asks the fence whether it did.
-    async fn fence(&self, fence: &dyn Fence, target: &FenceTarget) -> Option<Proof> {
-        for action in [FenceAction::Cut, FenceAction::Check] {
-            let acted = self.env.timeout(fence.patience(), fence.act(action, target)).await;
-            match acted.unwrap_or(Fenced::Late) {
-                Fenced::Yes => {}
-                Fenced::No(why) => {
-                    log::line(&format!("{} does not cut {} off: {why}", fence.name(), target.host));
-                    return None;
-                }
-                Fenced::Late => {
-                    log::line(&format!("{} has not ended in its time", fence.name()));
-                    return None;
-                }
-            }
-        }
-        Some(Proof::Fence(fence.name()))
-    }
-
-    /// Claims the metadata from the owner of `seen`; `None`: not now.
+    /// Claims the metadata behind a proof; `None`: not now.
     async fn claim(
         &self,
         cluster: &Cluster,
-        seen: Epoch,
-        proof: Proof,
+        watcher: &Watcher,
+        proven: Proven,
     ) -> Result<Option<Term>, Failure> {
         let disks = open_metadata(&self.env, cluster, false).await;
         let disks = disks.map_err(|error| failed(error.to_string()))?;
@@ -354,20 +313,7 @@ impl Desk {
         let path = cluster.metadata.path.display().to_string();
         let (_, above) = stored.map_err(|error| store_failed(&path, &error))?;
         drop(disks);
-        let (text, at) = (proof.to_string(), self.env.wall());
-        let claim = Claim { seen, above, member: self.member.clone(), proof, at };
-        match self.membership.claim(&claim).await {
-            Ok(term) => {
-                log::line(&format!("claimed the metadata with epoch {}: {text}", term.epoch));
-                Ok(Some(term))
-            }
-            Err(Refusal::Changed(_)) => Ok(None),
-            Err(refusal @ Refusal::Unknown(_)) => {
-                log::line(&refusal.to_string());
-                Ok(None)
-            }
-            Err(Refusal::Trouble(trouble)) => Err(failed(trouble.to_string())),
-        }
+        watcher.claim(proven, above).await.map_err(|trouble| failed(trouble.to_string()))
     }
 
     async fn serve(
@@ -377,14 +323,15 @@ impl Desk {
         (term, proven): (Term, Instant),
         mut signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
-        if let Some(ends) = term.ends {
-            self.env.end_io_at(Some(ends));
-            let membership = self.membership.clone();
-            self.env.spawn(keep(self.env.clone(), membership, (term, ends), args.standby));
+        let until = term.ends.map(|ends| Rc::new(Cell::new(ends)));
+        if let Some(ends) = &until {
+            self.env.end_io_at(Some(ends.get()));
+            let (env, membership) = (self.env.clone(), self.membership.clone());
+            self.env.spawn(keep(env, membership, (term, ends.clone()), args.standby));
         }
         let above = Epoch(term.epoch.0.saturating_sub(1));
-        let started =
-            start(&self.env, cluster, args, above, Some(report(&self.env, &self.membership))).await;
+        let owning = Owning { until, report: Some(report(&self.env, &self.membership)) };
+        let started = start(&self.env, cluster, args, above, owning).await;
         let server = match started {
             Ok(server) => server,
             Err(failure) => {
@@ -460,42 +407,21 @@ async fn stands_by_unless(mut signal: StopSignal<'_>) -> Done {
     }
 }
 
-/// What a fence needs to know of a server.
-fn target_of(member: &Member) -> FenceTarget {
-    FenceTarget { client: ClientId(0), host: member.host.clone() }
-}
-
 /// Makes the term longer as long as it lasts. When it may be over, the process ends at once, or
 /// begins anew if it stands by otherwise.
 async fn keep(
     env: Env,
     membership: Rc<dyn Membership>,
-    (term, mut ends): (Term, Instant),
+    (term, ends): (Term, Rc<Cell<Instant>>),
     stands_by: bool,
 ) {
-    loop {
-        env.sleep(ends.since(env.now()) / 3).await;
-        let left = ends.since(env.now());
-        let lost = match env.timeout(left, membership.renew(term)).await {
-            Some(Renewal::Until(Some(later))) => {
-                ends = later;
-                env.end_io_at(Some(ends));
-                None
-            }
-            Some(Renewal::Until(None)) => return,
-            Some(Renewal::Late(text)) => (env.now() >= ends).then_some(text),
-            Some(Renewal::Lost(text)) => Some(text),
-            None => Some("its lease could not be renewed in time".into()),
-        };
-        if let Some(text) = lost {
-            log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
-            if stands_by {
-                // The new program has no thread, no file and no request of this one.
-                log::line(&begin_anew().to_string());
-            }
-            std::process::exit(i32::from(Status::Failed as u8));
-        }
+    let text = standby::keep(&env, &*membership, term, &ends).await;
+    log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
+    if stands_by {
+        // The new program has no thread, no file and no request of this one.
+        log::line(&begin_anew().to_string());
     }
+    std::process::exit(i32::from(Status::Failed as u8));
 }
 
 /// Refuses everybody who connects to a server that stands by, until `closing` is notified.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use membership::Proof;
 use serde_json::json;
 use types::Timestamp;
 

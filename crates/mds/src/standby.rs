@@ -1,0 +1,182 @@
+//! A server that stands by, and the term of one that owns: the steps that do not depend on what its
+//! process is. `membership::decide` has the table. The process opens the devices, refuses clients
+//! meanwhile, and ends.
+//!
+//! Invariants:
+//! - a claim has the proof of the table, or that of a fence that was asked after it had cut off;
+//! - a fence that has failed for an owner is not asked again for the same one;
+//! - a term is over by the own clock before the membership lets anybody claim.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use env::Env;
+use membership::{
+    Claim, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Trouble, Waiting, decide,
+};
+use types::plant::planted;
+use types::{Bug, ClientId, Duration, Epoch, Instant};
+
+use crate::config::Log;
+use crate::fence::{Answer, Fence, FenceAction, FenceTarget};
+
+/// Pause between two looks at the membership.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// A server that looks at a membership.
+pub struct Watcher {
+    /// Where it runs.
+    pub env: Env,
+    /// Where the servers agree.
+    pub membership: Rc<dyn Membership>,
+    /// Itself.
+    pub member: Member,
+    /// What may cut off an owner's host.
+    pub fences: Vec<Rc<dyn Fence>>,
+    /// Receives the log lines.
+    pub log: Log,
+    /// It has handed over, and lets others go first until then.
+    pub held_until: Instant,
+    /// The owner for which a fence has failed.
+    failed_for: Cell<Option<Epoch>>,
+}
+
+/// Where a look leads.
+pub enum Turn {
+    /// Nothing is to be done; the next look follows after [`LOOK`].
+    Waits(Waiting),
+    /// A fence has failed; the next look follows at once.
+    Again,
+    /// The owner may be replaced.
+    Proved(Proven),
+}
+
+/// A proof that an owner may be replaced.
+pub struct Proven {
+    /// The epoch of that owner; 0: there was none.
+    pub seen: Epoch,
+    /// The proof.
+    pub proof: Proof,
+    /// Since when it is there.
+    pub since: Instant,
+}
+
+impl Watcher {
+    /// A watcher that has not looked yet.
+    pub fn new(
+        (env, log): (Env, Log),
+        membership: Rc<dyn Membership>,
+        member: Member,
+        fences: Vec<Rc<dyn Fence>>,
+    ) -> Watcher {
+        let (held_until, failed_for) = (Instant(0), Cell::default());
+        Watcher { env, membership, member, fences, log, held_until, failed_for }
+    }
+
+    /// Looks once, and has the owner fenced if the table says so.
+    pub async fn look(&self) -> Turn {
+        let seen = self.membership.look().await;
+        let epoch = seen.as_ref().map_or(Epoch(0), |seen| seen.record.epoch());
+        let owner = seen.as_ref().ok().and_then(|seen| seen.record.holder());
+        let target = owner.map(|owner| target_of(&owner.member));
+        let covering = target.as_ref().and_then(|target| {
+            let other = target.host != self.member.host && self.failed_for.get() != Some(epoch);
+            self.fences.iter().find(|fence| other && fence.covers(target))
+        });
+        let gave_up = seen.as_ref().ok().and_then(|seen| seen.record.owner.as_ref());
+        let holds_back = self.env.now() < self.held_until
+            && gave_up.is_some_and(|owner| owner.member.address == self.member.address);
+        let ready = Ready { holds_back, fence: covering.is_some() };
+        let proof = match (decide(&seen, ready), covering, target) {
+            (Step::Wait(waiting), ..) => return Turn::Waits(waiting),
+            (Step::Claim(proof), ..) => proof,
+            (Step::Fence(_), Some(fence), Some(target)) => {
+                match self.fence(&**fence, &target).await {
+                    Some(proof) => proof,
+                    None => {
+                        self.failed_for.set(Some(epoch));
+                        return Turn::Again;
+                    }
+                }
+            }
+            // The table fences only where a fence covers the owner.
+            (Step::Fence(_), ..) => return Turn::Again,
+        };
+        Turn::Proved(Proven { seen: epoch, proof, since: self.env.now() })
+    }
+
+    /// Cuts the owner's host off, and asks the fence whether it did.
+    async fn fence(&self, fence: &dyn Fence, target: &FenceTarget) -> Option<Proof> {
+        for action in [FenceAction::Cut, FenceAction::Check] {
+            let acted = self.env.timeout(fence.patience(), fence.act(action, target)).await;
+            match acted.unwrap_or(Answer::Late) {
+                Answer::Yes => {}
+                _ if planted(Bug::FenceBelieved) => {}
+                Answer::No(why) => {
+                    let host = &target.host;
+                    (self.log)(&format!("{} does not cut {host} off: {why}", fence.name()));
+                    return None;
+                }
+                Answer::Late => {
+                    (self.log)(&format!("{} has not ended in its time", fence.name()));
+                    return None;
+                }
+            }
+        }
+        Some(Proof::Fence(fence.name()))
+    }
+
+    /// Claims the metadata, whose superblock has the epoch `above`; `None`: not now.
+    ///
+    /// # Errors
+    /// The membership cannot be used.
+    pub async fn claim(&self, proven: Proven, above: Epoch) -> Result<Option<Term>, Trouble> {
+        let (text, at) = (proven.proof.to_string(), self.env.wall());
+        let (seen, proof) = (proven.seen, proven.proof);
+        let claim = Claim { seen, above, member: self.member.clone(), proof, at };
+        match self.membership.claim(&claim).await {
+            Ok(term) => {
+                (self.log)(&format!("claimed the metadata with epoch {}: {text}", term.epoch));
+                Ok(Some(term))
+            }
+            Err(Refusal::Changed(_)) => Ok(None),
+            Err(refusal @ Refusal::Unknown(_)) => {
+                (self.log)(&refusal.to_string());
+                Ok(None)
+            }
+            Err(Refusal::Trouble(trouble)) => Err(trouble),
+        }
+    }
+}
+
+/// What a fence needs to know of a server.
+fn target_of(member: &Member) -> FenceTarget {
+    FenceTarget { client: ClientId(0), host: member.host.clone() }
+}
+
+/// Makes a term longer as long as it lasts; `ends` has when it is over, for those who write. Yields
+/// why it may be over: the process ends then. Does not end for a term without an end, and when the
+/// metadata are given up.
+pub async fn keep(
+    env: &Env,
+    membership: &dyn Membership,
+    term: Term,
+    ends: &Cell<Instant>,
+) -> String {
+    loop {
+        let left = ends.get().since(env.now());
+        env.sleep(left / 3).await;
+        let left = ends.get().since(env.now());
+        match env.timeout(left, membership.renew(term)).await {
+            Some(Renewal::Until(Some(later))) => {
+                ends.set(later);
+                env.end_io_at(Some(later));
+            }
+            Some(Renewal::Until(None)) => std::future::pending().await,
+            Some(Renewal::Late(text)) if env.now() >= ends.get() => return text,
+            Some(Renewal::Late(_)) => {}
+            Some(Renewal::Lost(text)) => return text,
+            None => return "its lease could not be renewed in time".into(),
+        }
+    }
+}
