@@ -21,6 +21,8 @@ use crate::net::{Listener, Stream};
 /// How long [`Env::listen`] waits for an address in use, and how often it retries.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
 const LISTEN_PAUSE: Duration = Duration::from_millis(10);
+/// In how many parts [`Env::timeout_awake`] waits.
+const PARTS: u32 = 5;
 
 /// A handle on the executor of this thread. Cheap to clone, `!Send`. In an executor group
 /// ([`crate::run_group`]) it is a handle on the executor of whichever thread uses it.
@@ -155,6 +157,22 @@ impl Env {
             sleep.as_mut().poll(cx).map(|()| None)
         })
         .await
+    }
+
+    /// As [`Env::timeout`], where the answer proves something of who gives it: a stop of this
+    /// process counts as a fifth of `time` at most. So what was answered meanwhile is taken in.
+    pub async fn timeout_awake<T>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut future = pin!(future);
+        for _ in 0..PARTS {
+            if let Some(value) = self.timeout(time / PARTS, future.as_mut()).await {
+                return Some(value);
+            }
+        }
+        None
     }
 
     /// Lets the other ready tasks run first.

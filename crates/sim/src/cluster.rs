@@ -61,10 +61,10 @@ pub(crate) fn fs_uuid() -> Uuid {
 }
 
 /// Free blocks that the server could grant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Free {
-    /// Of the data zones, at once or once the log is durable; client pools are not counted.
-    pub data: u64,
+    /// Of each data zone, at once or once the log is durable; client pools are not counted.
+    pub data: Vec<(PagId, u64)>,
     /// Of the metadata zone.
     pub meta: u64,
     /// The part of `meta` that is kept for removals and for reservations of clients.
@@ -539,7 +539,7 @@ impl Cluster {
             // quarantine ends.
             let held = !txn.space().quarantines()?.is_empty();
             let freed = |zone: &mfs::PagState| if held { 0 } else { zone.freed };
-            Ok(zones.iter().map(|zone| zone.free + freed(zone)).sum())
+            Ok(zones.iter().map(|zone| (zone.id, zone.free + freed(zone))).collect())
         }));
         match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((data, _))) => {

@@ -40,6 +40,7 @@ pub mod script;
 mod shrink;
 mod space;
 mod stalls;
+mod troubles;
 mod undo;
 mod undurable;
 mod workload;

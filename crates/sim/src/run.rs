@@ -464,9 +464,7 @@ async fn safety_and_healing(
         made.borrow_mut().insert(Fault::Drift, 1);
         cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
     }
-    if plan.is_short() {
-        space::watch(&cluster, &history);
-    }
+    space::watch(&cluster, &history, (&plan.sizes(), plan.is_short()));
     let script = Rc::new(plan.script());
     let fleet = plan.fleet(&cluster, &history, &script);
     let _watching = cluster.watch_devices();

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - only an operation that takes space fails with ENOSPC, and only if that space was low at some
-//!   moment of the call;
+//!   moment of the call. Of several data zones only those count whose devices work, and did for a
+//!   while: the others may be absent for the client (SEMANTICS 3.12);
 //! - what was acknowledged never fails later for lack of space: no `fsync` and no `close` returns
 //!   ENOSPC;
 //! - once all clients are idle, any client can get all blocks that no file holds, and get them
@@ -11,18 +12,22 @@
 //! - an orphan that no client has open is freed;
 //! - a new client is refused only if its reservation has no room.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use env::sim::SimRng;
 use types::limits::SLOTS;
-use types::{Duration, Fault, FileKind, Ino, Instant};
+use types::{Duration, Fault, FileKind, Ino, Instant, PagId};
 
 use crate::call::{At, NAMES, NameNo};
 use crate::cluster::{Cluster, Free};
+use crate::events::Event;
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::low_space::LowSpace;
 use crate::mount::{Mount, OpenFile};
+use crate::troubles::Troubles;
 use crate::zones::Sizes;
 use client::{Caller, OpenFlags, SetAttrRequest, TimeSpec};
 use engine::alloc::reservation::{BLOCKS_PER_CLIENT, nodes};
@@ -62,22 +67,43 @@ pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     }
 }
 
-/// The kinds of space that run low with so little free.
-fn low_space(free: Free) -> LowSpace {
-    LowSpace { data: free.data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
+/// The kinds of space that run low with so little free, if clients may miss the zones `doubtful`.
+fn low_space(free: &Free, doubtful: &BTreeSet<PagId>) -> LowSpace {
+    let usable = free.data.iter().filter(|(zone, _)| !doubtful.contains(zone));
+    let data = usable.map(|(_, free)| free).sum::<u64>();
+    LowSpace { data: data < LOW_DATA, meta: free.meta < free.meta_kept + LOW_META }
 }
 
-/// From here on the history records when space is low.
-pub fn watch(cluster: &Cluster, history: &History) {
+/// From here on the history records when space is low, if some zone is small enough for that.
+pub fn watch(cluster: &Cluster, history: &History, (sizes, short): (&Sizes, bool)) {
+    if !short && !sizes.has_a_tiny_zone() {
+        return;
+    }
+    let troubles = Rc::new(RefCell::new(Troubles::default()));
+    if sizes.data.len() > 1 {
+        let (troubles, env) = (troubles.clone(), cluster.env.clone());
+        cluster.events.subscribe(Box::new(move |event| {
+            if let Event::Troubled(zone, begins) = event {
+                troubles.borrow_mut().note(zone, begins, env.now());
+            }
+        }));
+    }
     let of = cluster.clone();
     let look = move || {
+        let doubtful = troubles.borrow().doubtful(of.env.now()).collect::<BTreeSet<_>>();
+        if !short && doubtful.is_empty() {
+            return LowSpace::default();
+        }
         let free = of.free();
-        if refuses_clients(free) {
+        if short && refuses_clients(free.as_ref()) {
             of.out_of_room_at.set(Some(of.env.now()));
         }
-        free.map(low_space).unwrap_or_default()
+        free.map(|free| low_space(&free, &doubtful)).unwrap_or_default()
     };
     history.probe_space_with(Box::new(look));
+    if !short {
+        return;
+    }
     let (env, history) = (cluster.env.clone(), history.clone());
     cluster.env.spawn(async move {
         loop {
@@ -88,7 +114,7 @@ pub fn watch(cluster: &Cluster, history: &History) {
 }
 
 /// Is there no room to reserve for another client, as far as a running server says?
-fn refuses_clients(free: Option<Free>) -> bool {
+fn refuses_clients(free: Option<&Free>) -> bool {
     free.is_none_or(|free| free.meta < free.meta_kept + BLOCKS_PER_CLIENT + LOW_META)
 }
 
@@ -96,7 +122,7 @@ fn refuses_clients(free: Option<Free>) -> bool {
 /// samples.
 pub fn refused_clients_since(cluster: &Cluster, since: Instant) -> bool {
     let out_of_room_at = cluster.out_of_room_at.get();
-    refuses_clients(cluster.free()) || out_of_room_at.is_some_and(|at| at + LOOK >= since)
+    refuses_clients(cluster.free().as_ref()) || out_of_room_at.is_some_and(|at| at + LOOK >= since)
 }
 
 /// All clients are idle: they can get every block that no file holds.

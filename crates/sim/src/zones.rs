@@ -67,6 +67,11 @@ impl Sizes {
         self.meta != META
     }
 
+    /// Is some data zone almost full from the beginning? When the others are absent, writes fail.
+    pub fn has_a_tiny_zone(&self) -> bool {
+        self.data.contains(&TINY)
+    }
+
     /// Blocks of all data zones without block 0.
     pub fn room(&self) -> u64 {
         self.data.iter().map(|blocks| blocks - 1).sum()

@@ -9,6 +9,7 @@
 //! - nothing goes to an absent device, and nothing waits for one.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 
 use env::sync::{Notify, Permit, Semaphore, first};
@@ -415,6 +416,17 @@ impl DataDevice {
         }
         self.flushes.borrow_mut().end(number, good);
         self.flushed.notify_all();
+    }
+
+    /// Makes stable what the device has of earlier writes, whatever is known of them.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn flush_open_file(&self) -> io::Result<()> {
+        match self.open_file() {
+            Some(disk) => disk.flush().await,
+            None => Ok(()),
+        }
     }
 
     /// Shows other processes of this host that `client` is alive and may write. An absent device

@@ -12,7 +12,7 @@ use types::limits::BLOCK_U64;
 use types::{ClientId, Duration, Epoch, Uuid};
 
 /// A device that does not answer a look within this time counts as absent at the mount. If it was
-/// absent already, it is opened anew.
+/// absent already, it is opened anew. A stop of the client does not count as the device's.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Why a device is not the zone.
@@ -144,7 +144,7 @@ impl Opening {
     pub async fn open_in_time(&self, zones: &[PagInfo], path: &str) -> Result<Opened, Problem> {
         let (this, zones, path) = (self.clone(), zones.to_vec(), path.to_owned());
         let opened = self.env.spawn_join(async move { this.open(&zones, &path).await });
-        self.env.timeout(LOOK_MAX, opened).await.unwrap_or_else(no_answer)
+        self.env.timeout_awake(LOOK_MAX, opened).await.unwrap_or_else(no_answer)
     }
 }
 

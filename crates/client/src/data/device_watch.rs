@@ -6,6 +6,8 @@
 //! - a device that comes back is used only when its label is right and this client's byte is locked
 //!   on the open file that is used. If no open file of it was locked for a moment, the server has
 //!   answered in this session since: so it has not taken this client for dead;
+//! - it is flushed before it is used. It may still have writes whose loss was reported; what is
+//!   read of them must not go in a power cut;
 //! - no placement waits for a zone that is absent or silent while another zone has room.
 
 use std::rc::{Rc, Weak};
@@ -113,6 +115,17 @@ impl DataContext {
                     _ => device.lock_gap.set(false),
                 }
             }
+            if found.is_ok()
+                && device.is_absent()
+                && let Err(error) = device.flush_open_file().await
+            {
+                rpc.log(&format!(
+                    "{} at {}: cannot be flushed: {error}; a power cut may take what was lost \
+                     there, also what has been read since",
+                    device.zone_names(),
+                    device.path()
+                ));
+            }
             let change = device.state.borrow_mut().looked(env.now(), found);
             if let Some(ctx) = weak.upgrade() {
                 ctx.device_changed(&device, change);
@@ -209,7 +222,7 @@ async fn look_through(
         found.map(drop)
     });
     if absent {
-        opening.env.timeout(LOOK_MAX, look).await.unwrap_or_else(no_answer)
+        opening.env.timeout_awake(LOOK_MAX, look).await.unwrap_or_else(no_answer)
     } else {
         look.await
     }

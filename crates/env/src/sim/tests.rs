@@ -643,6 +643,54 @@ fn paused_node_does_nothing_until_resumed_and_then_what_was_due() {
     });
 }
 
+/// Whether two reads had answers in time, and how long that took; the node that reads is stopped
+/// for ten seconds during the first.
+fn reads_of_a_stopped_node(seed: u64, awake: bool, stalled: bool) -> (bool, Duration) {
+    let world = SimWorld::new(seed);
+    let disk = world.disk("disk", 1 << 20);
+    let (handle, result) = (world.clone(), Rc::new(Cell::new(None)));
+    let seen = result.clone();
+    world.run(|env| async move {
+        let node = handle.node("node");
+        let open = node.open_disk("disk", WRITE).await.unwrap();
+        disk.stall(stalled);
+        let (begun, its) = (env.now(), node.clone());
+        let asked = node.spawn_join(async move {
+            let (of, five) = (its.clone(), Duration::from_secs(5));
+            let reads = its.spawn_join(async move {
+                for _ in 0..2 {
+                    open.read(0, of.buffer(4096)).await.0.unwrap();
+                }
+            });
+            let answer = match awake {
+                true => its.timeout_awake(five, reads).await,
+                false => its.timeout(five, reads).await,
+            };
+            answer.is_some()
+        });
+        env.sleep(Duration::from_micros(1)).await;
+        handle.pause("node");
+        env.sleep(Duration::from_secs(10)).await;
+        handle.resume("node");
+        let answered = asked.await;
+        seen.set(Some((answered, env.now() - begun)));
+        disk.stall(false);
+    });
+    result.get().unwrap()
+}
+
+#[test]
+fn stop_of_a_process_is_not_taken_for_silence_of_whom_it_asks() {
+    let mut silent = 0;
+    for seed in 0..20 {
+        silent += usize::from(!reads_of_a_stopped_node(seed, false, false).0);
+        assert!(reads_of_a_stopped_node(seed, true, false).0, "seed {seed}");
+        let (answered, took) = reads_of_a_stopped_node(seed, true, true);
+        assert!(!answered && took < Duration::from_secs(15), "seed {seed}: {took:?}");
+    }
+    assert!(silent > 0, "otherwise there is nothing to tell apart");
+}
+
 #[test]
 fn byte_locks_are_visible_on_their_own_host_only() {
     let world = SimWorld::new(12);

@@ -20,9 +20,10 @@
 //! | – | – | over | settled | yes: a lease and a half have passed |
 //! | – | – | – | – | no |
 //!
-//! A device is settled if it owes no flush and did not owe one a moment ago. In the 5 s since the
-//! proof it carries out what it was given before the client was cut off; then it is flushed. Of a
-//! device that is absent on the server's host nothing is known.
+//! A device is settled if it owes no flush and did not owe one a moment ago. Nor may it be absent
+//! for want of an answer, or have been a moment ago. In the 5 s since the proof it carries out what
+//! it was given before the client was cut off; then it is flushed. Of a device that is absent on
+//! the server's host nothing is known.
 
 use crate::fence::Answer;
 
@@ -68,7 +69,7 @@ pub struct Known {
     pub all_open: bool,
     /// A lease and a half have passed since its eviction.
     pub over: bool,
-    /// No data device owes a flush or did a moment ago.
+    /// No data device owes a flush, or is absent for want of an answer, or was so a moment ago.
     pub settled: bool,
 }
 

@@ -11,10 +11,11 @@
 //!   still owes one (a *suspect*);
 //! - once a suspect answers, it is flushed once more, for evictions that did not wait for it; so is
 //!   a device that was absent;
-//! - a device that does not answer is not absent: it may still complete older writes. That shows
-//!   when it owes a flush;
+//! - a device that does not answer may still complete older writes. If it is open, that shows when
+//!   it owes a flush. If it was absent, or silent when the server started, its looks show it;
 //! - for another [`SETTLING`] it may still complete older writes: a flush covers what a device has
 //!   completed, and says nothing of writes in flight;
+//! - a look that is answered late has the device looked at again at once;
 //! - a free lock proves that a client is dead only if no device is absent: what its process had in
 //!   flight to that one is unknown. It must be free on the device that is at the path now, too: a
 //!   client that lives locks a device anew when that has come back as another one.
@@ -68,9 +69,9 @@ struct DataDevice {
     absence: RefCell<Option<Absence>>,
     looking: Cell<bool>,
     looked: Cell<Instant>,
-    /// Looks in a row that had no answer.
+    /// Looks in a row that had no answer, that of the start included.
     unanswered: Cell<u32>,
-    /// A flush failed: it is looked at soon.
+    /// A flush failed, or a look was answered late: it is looked at soon.
     doubtful: Cell<bool>,
     /// The fencing epoch in its label, as last read.
     fencing_epoch: Cell<Epoch>,
@@ -78,7 +79,7 @@ struct DataDevice {
     raising: Cell<bool>,
     /// An eviction went on without waiting for its flush.
     suspect: Cell<bool>,
-    /// When it answered after that.
+    /// When it answered after that, or after looks that had no answer.
     answered: Cell<Option<Instant>>,
 }
 
@@ -107,8 +108,8 @@ impl DataDevices {
         DataDevices { runtime, all: RefCell::default(), fencing_epoch: Cell::default() }
     }
 
-    /// A further device, as the first look found it.
-    pub fn add(&self, places: Vec<PagPlace>, found: Result<(Disk, Epoch), String>) {
+    /// A further device, as the first look found it; `None`: that had no answer.
+    pub fn add(&self, places: Vec<PagPlace>, found: Option<Result<(Disk, Epoch), String>>) {
         let now = self.runtime.env.now();
         let device = DataDevice {
             path: places[0].path.clone(),
@@ -117,14 +118,14 @@ impl DataDevices {
             absence: RefCell::default(),
             looking: Cell::new(false),
             looked: Cell::new(now),
-            unanswered: Cell::new(0),
+            unanswered: Cell::new(u32::from(found.is_none())),
             doubtful: Cell::new(false),
             fencing_epoch: Cell::default(),
             raising: Cell::new(false),
             suspect: Cell::new(false),
             answered: Cell::new(None),
         };
-        match found {
+        match found.unwrap_or_else(|| Err(format!("it {}", no_answer(LOOK_MAX)))) {
             Ok((disk, epoch)) => {
                 device.fencing_epoch.set(epoch);
                 *device.disk.borrow_mut() = Some(disk);
@@ -206,13 +207,15 @@ impl DataDevices {
         }
     }
 
-    /// Is a device stalled, as far as is known, or was it a moment ago? At any moment it may
+    /// Does a device stand still, as far as is known, or did it a moment ago? At any moment it may
     /// complete what evicted clients had submitted.
     pub fn may_write_late(&self) -> bool {
         let now = self.runtime.env.now();
         let settles = |answered: Instant| now.since(answered) < SETTLING;
         let late = |device: &Rc<DataDevice>| {
-            device.suspect.get() || device.answered.get().is_some_and(settles)
+            device.suspect.get()
+                || device.is_absent_and_silent()
+                || device.answered.get().is_some_and(settles)
         };
         self.all.borrow().iter().any(late)
     }
@@ -329,6 +332,11 @@ impl DataDevice {
         format!("{word} {}", numbers.join(", "))
     }
 
+    /// Is it absent because it does not answer, as far as the last look said?
+    fn is_absent_and_silent(&self) -> bool {
+        self.disk.borrow().is_none() && self.unanswered.get() > 0
+    }
+
     /// Time from one look to the next.
     fn pause(&self) -> Duration {
         let absent = self.absence.borrow().is_some();
@@ -390,9 +398,13 @@ impl DataDevice {
 /// Looks whether the device is there and is the zone.
 async fn look(runtime: &Rc<Runtime>, device: &Rc<DataDevice>) {
     let open = device.disk.borrow().clone();
-    let seen = runtime.env.timeout(LOOK_MAX, see(runtime, device, open.as_ref())).await;
-    let unanswered = if seen.is_some() { 0 } else { device.unanswered.get().saturating_add(1) };
+    let seen = answer_in_time(runtime, device, open.clone()).await;
+    let before = device.unanswered.get();
+    let unanswered = if seen.is_some() { 0 } else { before.saturating_add(1) };
     device.unanswered.set(unanswered);
+    if before > 0 && unanswered == 0 {
+        device.answered.set(Some(runtime.env.now()));
+    }
     match (seen, open) {
         (Some(Ok((_, label))), Some(_)) => device.fencing_epoch.set(label.label.fencing_epoch),
         (Some(Ok((disk, label))), None) => {
@@ -406,6 +418,26 @@ async fn look(runtime: &Rc<Runtime>, device: &Rc<DataDevice>) {
         (None, Some(_)) => {}
         (None, None) => device.set_absent(runtime, format!("it {}", no_answer(LOOK_MAX))),
     }
+}
+
+/// What a look finds; `None`: nothing within [`LOOK_MAX`].
+async fn answer_in_time(
+    runtime: &Rc<Runtime>,
+    device: &Rc<DataDevice>,
+    open: Option<Disk>,
+) -> Option<Result<(Disk, Found), Problem>> {
+    let late = Rc::new(Cell::new(false));
+    let (this, asked, is_late) = (runtime.clone(), device.clone(), late.clone());
+    let seen = runtime.env.spawn_join(async move {
+        let seen = see(&this, &asked, open.as_ref()).await;
+        if is_late.get() {
+            asked.doubtful.set(true);
+        }
+        seen
+    });
+    let seen = runtime.env.timeout_awake(LOOK_MAX, seen).await;
+    late.set(seen.is_none());
+    seen
 }
 
 /// The label of an open device, or of the one that is at the path.

@@ -75,21 +75,18 @@ impl Space {
     async fn add_device(&self, places: Vec<PagPlace>) -> Result<(), ServeError> {
         let (runtime, asked) = (self.runtime.clone(), places.clone());
         let opened = self.runtime.env.spawn_join(async move { open(&runtime, &asked).await });
-        let no_answer = || {
-            let text = format!("it has not answered for {} s", LOOK_MAX.as_secs());
-            Err(Problem::Missing(text))
-        };
         let path = &places[0].path;
-        match self.runtime.env.timeout(LOOK_MAX, opened).await.unwrap_or_else(no_answer) {
-            Ok((disk, found)) => {
+        match self.runtime.env.timeout_awake(LOOK_MAX, opened).await {
+            Some(Ok((disk, found))) => {
                 if let Some(damage) = &found.damage {
                     let text = format!("{path}: {damage}; `redbud fsck --repair` writes it anew");
                     self.runtime.log(&text);
                 }
-                self.devices.add(places, Ok((disk, found.label.fencing_epoch)));
+                self.devices.add(places, Some(Ok((disk, found.label.fencing_epoch))));
             }
-            Err(Problem::Missing(why)) => self.devices.add(places, Err(why)),
-            Err(Problem::Other(text)) => {
+            Some(Err(Problem::Missing(why))) => self.devices.add(places, Some(Err(why))),
+            None => self.devices.add(places, None),
+            Some(Err(Problem::Other(text))) => {
                 return Err(ServeError::Device(format!("{path}: {text}")));
             }
         }

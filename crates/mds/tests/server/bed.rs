@@ -34,6 +34,7 @@ pub struct Bed {
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
     keys: Rc<RefCell<Option<ServerKeys>>>,
+    zones: u16,
 }
 
 /// Formats a file system with `blocks` data blocks, starts a server, runs `test`, and checks the
@@ -56,6 +57,11 @@ pub fn with_sizes<F: Future<Output = ()>>(
     with_features(seed, sizes, mfs::Features::NONE, test);
 }
 
+/// As [`run`], with so many data zones, each on a device of its own.
+pub fn with_zones<F: Future<Output = ()>>(zones: u16, test: impl FnOnce(Bed) -> F) {
+    with_all(7, zones, (META, 1 << 20), mfs::Features::NONE, test);
+}
+
 /// As [`run`], on a file system with inline data.
 pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
     let features = mfs::Features::NONE.with(mfs::Feature::INLINE_DATA);
@@ -65,13 +71,23 @@ pub fn with_inline_data<F: Future<Output = ()>>(test: impl FnOnce(Bed) -> F) {
 /// As [`with_sizes`], with these features.
 pub fn with_features<F: Future<Output = ()>>(
     seed: u64,
+    sizes: (u64, u64),
+    features: mfs::Features,
+    test: impl FnOnce(Bed) -> F,
+) {
+    with_all(seed, 1, sizes, features, test);
+}
+
+fn with_all<F: Future<Output = ()>>(
+    seed: u64,
+    zones: u16,
     (bytes, blocks): (u64, u64),
     features: mfs::Features,
     test: impl FnOnce(Bed) -> F,
 ) {
     let world = SimWorld::new(seed);
     let meta = world.disk("meta", bytes);
-    data_device(&world);
+    (0..zones).for_each(|zone| _ = device_of(&world, zone));
     let inner = world.clone();
     world.run(|env| async move {
         let disk = open_meta(&env).await;
@@ -79,7 +95,9 @@ pub fn with_features<F: Future<Output = ()>>(
             name: "home".into(),
             uuid: Uuid([9; 16]),
             log_bytes: 8 << 20,
-            pags: vec![PagFormat::whole(PagId(0), Uuid([1; 16]), blocks)],
+            pags: (0..zones)
+                .map(|zone| PagFormat::whole(PagId(zone), zone_uuid(zone), blocks))
+                .collect(),
             features,
             force: false,
         };
@@ -89,8 +107,19 @@ pub fn with_features<F: Future<Output = ()>>(
         let (log, error, scrub_interval) = (Rc::default(), Rc::default(), Rc::default());
         let (fences, keys, world) = (Rc::default(), Rc::default(), inner);
         let lease = Rc::new(Cell::new(LEASE));
-        let bed =
-            Bed { world, env, log, meta, error, lease, leases_max, scrub_interval, fences, keys };
+        let bed = Bed {
+            world,
+            env,
+            log,
+            meta,
+            error,
+            lease,
+            leases_max,
+            scrub_interval,
+            fences,
+            keys,
+            zones,
+        };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -126,7 +155,7 @@ impl Bed {
         let env = self.world.node("mds");
         let (fences, keys) = (self.fences.borrow().clone(), self.keys.borrow().clone());
         let (log, error) = (self.log.clone(), self.error.clone());
-        let lease = self.lease.get();
+        let (lease, zones) = (self.lease.get(), self.zones);
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
         let (send, started) = oneshot();
         env.clone().spawn(async move {
@@ -144,8 +173,11 @@ impl Bed {
             config.lease = lease;
             config.leases_max = leases_max;
             config.scrub_interval = scrub_interval;
-            let (id, uuid) = (PagId(0), Uuid([1; 16]));
-            config.pags = vec![redbud_mds::PagPlace { id, uuid, path: "data".into() }];
+            let place = |zone| {
+                let (id, uuid, path) = (PagId(zone), zone_uuid(zone), zone_path(zone));
+                redbud_mds::PagPlace { id, uuid, path }
+            };
+            config.pags = (0..zones).map(place).collect();
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
             config.fences = fences;
             config.keys = keys;
@@ -678,11 +710,25 @@ async fn receive(stream: &Stream, decoder: &mut Decoder) -> Option<Message> {
     }
 }
 
-/// A data device with a label, for the world of `bed`.
+fn zone_uuid(zone: u16) -> Uuid {
+    Uuid([1 + 0x10 * zone as u8; 16])
+}
+
+/// Where the device of a zone is.
+fn zone_path(zone: u16) -> String {
+    if zone == 0 { "data".into() } else { format!("data{zone}") }
+}
+
+/// The first data device with a label, for the world of `bed`.
 pub fn data_device(world: &SimWorld) -> env::sim::SimDisk {
-    let disk = world.disk("data", 16 << 20);
-    let kind = label::SliceKind::Data { pag: PagId(0) };
-    let label = label::Label::single(Uuid([9; 16]), "home", Uuid([1; 16]), 4096, kind);
+    device_of(world, 0)
+}
+
+/// As [`data_device`], the device of this zone.
+pub fn device_of(world: &SimWorld, zone: u16) -> env::sim::SimDisk {
+    let disk = world.disk(&zone_path(zone), 16 << 20);
+    let kind = label::SliceKind::Data { pag: PagId(zone) };
+    let label = label::Label::single(Uuid([9; 16]), "home", zone_uuid(zone), 4096, kind);
     label::put(&disk, &label);
     disk
 }

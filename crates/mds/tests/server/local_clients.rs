@@ -68,3 +68,29 @@ fn server_on_another_host_takes_no_free_lock_for_a_dead_client() {
         drop(disk);
     });
 }
+
+/// PROTOCOLS 8.2. What the process had in flight to the absent device may still be written.
+#[test]
+fn free_lock_proves_no_death_to_a_server_started_without_one_of_the_devices() {
+    with_zones(2, |bed| async move {
+        let a = bed.client("a").await;
+        let disk = lock_own_byte(&a).await;
+        let ino = a.create(ROOT, "f", FileKind::Regular, Rights::DATA_X).await.unwrap().attr.ino;
+        a.sync().await;
+        bed.sleep(Duration::from_secs(3)).await;
+        drop((a, disk));
+        bed.world.kill("a");
+        let other = device_of(&bed.world, 1);
+        other.fail_from(env::sim::DiskAction::Read, 1, env::sim::DiskFault::Io);
+        let begun = bed.env.now();
+        bed.restart().await;
+        let b = bed.client("b").await;
+        let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
+        assert!(bed.env.now().since(begun) >= LEASE, "grace lasts for a lease");
+        assert!(layout.unwrap().frozen);
+        other.heal();
+        bed.sleep(Duration::from_secs(3)).await;
+        let (_, layout) = b.acquire(ino, Rights::DATA_X).await.unwrap();
+        assert!(!layout.unwrap().frozen, "the lock is free on both devices");
+    });
+}

@@ -26,12 +26,10 @@ use crate::call::{Call, Op, Outcome};
 use crate::cluster::Cluster;
 use crate::events::Events;
 use crate::invariant::Invariant;
+use crate::troubles::Troubles;
 
 /// Most time of a call about a file on sound devices.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A client looks again at an absent device within this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
 type Zones = BTreeSet<PagId>;
 
@@ -56,9 +54,9 @@ pub(crate) struct Lying {
     unwritten: BTreeSet<(usize, Ino)>,
     /// Processes that lost a session.
     evicted: BTreeSet<NodeRun>,
-    /// The zones that stall or are dead, how often at the same time, and until when a zone did.
-    /// `None` is the metadata device, on which everything lies.
-    troubled: BTreeMap<Option<PagId>, (usize, Instant)>,
+    /// The zones that stall or are dead, or did. `None` is the metadata device, on which everything
+    /// lies.
+    troubles: Troubles,
 }
 
 /// The file that an operation is about, if it needs its content; `Err`: it needs that of any file.
@@ -88,7 +86,7 @@ impl Lying {
             failed: BTreeMap::new(),
             unwritten: BTreeSet::new(),
             evicted: BTreeSet::new(),
-            troubled: BTreeMap::new(),
+            troubles: Troubles::default(),
         }
     }
 
@@ -123,9 +121,7 @@ impl Lying {
 
     /// A zone stalls or is dead from here on, or no longer.
     pub(crate) fn troubled(&mut self, zone: Option<PagId>, begins: bool, now: Instant) {
-        let (count, until) = self.troubled.entry(zone).or_default();
-        *count = if begins { *count + 1 } else { count.saturating_sub(1) };
-        *until = now;
+        self.troubles.note(zone, begins, now);
     }
 
     /// A process lost its session.
@@ -217,7 +213,8 @@ impl Lying {
             return;
         }
         let mut failed = self.failed.get(&place).cloned().unwrap_or_default();
-        failed.extend(self.doubtful());
+        let now = self.times.last().copied().unwrap_or_default();
+        failed.extend(self.troubles.doubtful(now));
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
         if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&failed)) {
             let text = format!(
@@ -226,20 +223,6 @@ impl Lying {
             );
             self.events.broken(Invariant::Zone, &text);
         }
-    }
-
-    /// The zones whose device may be absent for a client: it did not work, and the client may not
-    /// have looked at it again since.
-    fn doubtful(&self) -> impl Iterator<Item = PagId> {
-        let now = self.times.last().copied().unwrap_or_default();
-        let until = move |until: Instant| now.since(until) <= LOOK_AGAIN;
-        let zones = self.troubled.iter().filter_map(|(zone, state)| Some(((*zone)?, *state)));
-        zones.filter(move |(_, (count, at))| *count > 0 || until(*at)).map(|(zone, _)| zone)
-    }
-
-    /// Was the zone in trouble at some moment since then?
-    fn was_troubled_since(&self, zone: Option<PagId>, since: Instant) -> bool {
-        self.troubled.get(&zone).is_some_and(|&(count, until)| count > 0 || until >= since)
     }
 
     fn check_time(
@@ -261,7 +244,7 @@ impl Lying {
         }
         let zones = self.zones_of(ino);
         let mut its = zones.iter().copied().map(Some).chain([None]);
-        if !its.any(|zone| self.was_troubled_since(zone, begun)) {
+        if !its.any(|zone| self.troubles.since(zone, begun)) {
             let text = format!(
                 "{} took {} ms: the file lies in zones {zones:?}, whose devices work",
                 call.line(),

@@ -296,3 +296,60 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
         assert!(!other.byte_is_free(9).await.unwrap(), "its byte is locked");
     });
 }
+
+/// A client that is stopped while it mounts takes no device for absent that has answered meanwhile.
+#[test]
+fn client_stopped_during_its_mount_has_the_devices_that_answer() {
+    for seed in 760..780 {
+        let world = SimWorld::new(seed);
+        let inner = world.clone();
+        world.run(|env| async move {
+            let rig = Rig::new(&inner, env.clone(), seed, setup()).await;
+            let (node, server) = (inner.node("late"), rig.server.clone());
+            let its = node.clone();
+            let mounting = node.spawn_join(async move {
+                let config = DataConfig {
+                    devices: Vec::new(),
+                    dirty_max: 1 << 20,
+                    read_only: false,
+                    on_edit: None,
+                    waits: Rc::default(),
+                };
+                let pags = [info(1, 512), info(2, 512)];
+                let ctx = DataContext::open(its, config, ClientId(9), FS, &pags, server).await;
+                let ctx = ctx.expect("it mounts");
+                ctx.devices().iter().map(|device| device.state).collect::<Vec<_>>()
+            });
+            env.sleep(Duration::from_micros(1)).await;
+            inner.pause("late");
+            env.sleep(Duration::from_secs(10)).await;
+            inner.resume("late");
+            assert_eq!(mounting.await, ["present", "present"], "seed {seed}");
+        });
+    }
+}
+
+/// SEMANTICS 3.13. What is read of writes that were reported as lost must not go in a power cut.
+#[test]
+fn device_that_comes_back_is_flushed_before_it_is_read() {
+    for seed in 780..788 {
+        run(seed, setup(), |rig| async move {
+            let (file, other) = (place(&rig, 1, 1), place(&rig, 2, 1));
+            rig.write(&file, 0, &[7; 4 * BLOCK]).await.unwrap();
+            file.launch_all();
+            let disk = rig.server.disks[0].clone();
+            rig.env.sleep(Duration::from_millis(50)).await;
+            assert_eq!(disk.peek(304 * BLOCK_U64, BLOCK), [7; BLOCK], "seed {seed}: not written");
+            disk.fail_from(DiskAction::Read, 1, DiskFault::Io);
+            assert!(other.read(0, 4096).await.is_err());
+            rig.env.sleep(Duration::from_millis(200)).await;
+            assert_eq!(state(&rig, 1), "absent");
+            assert_eq!(disk.stable_only().peek(304 * BLOCK_U64, BLOCK), [1; BLOCK]);
+            disk.heal();
+            assert!(other.read(0, 4096).await.is_err(), "asks for it");
+            rig.env.sleep(Duration::from_secs(2)).await;
+            assert_eq!(state(&rig, 1), "present");
+            assert_eq!(disk.stable_only().peek(304 * BLOCK_U64, BLOCK), [7; BLOCK]);
+        });
+    }
+}
