@@ -4,7 +4,9 @@
 //!
 //! Invariants:
 //! - a claim has the proof of the table, or that of a fence that was asked after it had cut off;
-//! - a fence that has failed for an owner is not asked again for the same one;
+//! - a fence is asked only when the metadata can be read here: else the owner would be gone, and
+//!   nobody in its place;
+//! - a fence that has failed for an owner is not asked again before that one has shown life;
 //! - a term is over by the own clock before the membership lets anybody claim.
 
 use std::cell::Cell;
@@ -12,7 +14,8 @@ use std::rc::Rc;
 
 use env::Env;
 use membership::{
-    Claim, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Trouble, Waiting, decide,
+    Claim, Later, Life, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Trouble,
+    Waiting, decide,
 };
 use types::plant::planted;
 use types::{Bug, ClientId, Duration, Epoch, Instant};
@@ -37,9 +40,14 @@ pub struct Watcher {
     pub log: Log,
     /// It has handed over, and lets others go first until then.
     pub held_until: Instant,
+    /// Says whether this server can read the metadata; `None`: it always can.
+    pub readable: Option<Readable>,
     /// The owner for which a fence has failed.
     failed_for: Cell<Option<Epoch>>,
 }
+
+/// Says why a server cannot read the metadata.
+pub type Readable = Rc<dyn Fn() -> Later<'static, Result<(), String>>>;
 
 /// Where a look leads.
 pub enum Turn {
@@ -70,13 +78,16 @@ impl Watcher {
         fences: Vec<Rc<dyn Fence>>,
     ) -> Watcher {
         let (held_until, failed_for) = (Instant(0), Cell::default());
-        Watcher { env, membership, member, fences, log, held_until, failed_for }
+        Watcher { env, membership, member, fences, log, held_until, readable: None, failed_for }
     }
 
     /// Looks once, and has the owner fenced if the table says so.
     pub async fn look(&self) -> Turn {
         let seen = self.membership.look().await;
         let epoch = seen.as_ref().map_or(Epoch(0), |seen| seen.record.epoch());
+        if seen.as_ref().is_ok_and(|seen| matches!(seen.life, Life::Alive { .. })) {
+            self.failed_for.set(None);
+        }
         let owner = seen.as_ref().ok().and_then(|seen| seen.record.holder());
         let target = owner.map(|owner| target_of(&owner.member));
         let covering = target.as_ref().and_then(|target| {
@@ -91,6 +102,11 @@ impl Watcher {
             (Step::Wait(waiting), ..) => return Turn::Waits(waiting),
             (Step::Claim(proof), ..) => proof,
             (Step::Fence(_), Some(fence), Some(target)) => {
+                if let Some(readable) = &self.readable
+                    && let Err(text) = readable().await
+                {
+                    return Turn::Waits(Waiting::Trouble(Trouble::Away(text)));
+                }
                 match self.fence(&**fence, &target).await {
                     Some(proof) => proof,
                     None => {

@@ -210,27 +210,13 @@ async fn start(
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     report_damage(&path, &mfs);
     let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
-    if identity.name != cluster.name {
-        let text = format!(
-            "{path}: the device holds the file system `{}`, but {} names `{}`",
-            identity.name,
-            cluster.file.display(),
-            cluster.name
-        );
-        return Err(failed(text));
-    }
-    let config = Config {
-        lease: cluster.lease,
-        pags: places(&mfs, &path, cluster).await?,
-        scrub_interval: cluster.scrub_interval,
-        scrub_rate: cluster.scrub_rate,
-        keys: keys::of_server(cluster)?,
-        fences: fences(env, cluster),
-        own_host: mount::host_name(),
-        validate: false,
-        membership: owning.report,
-        log: Rc::new(log::line),
-        ..Config::new(&cluster.name, &cluster.listen)
+    let config = match config_of(env, cluster, (&path, &mfs), owning.report).await {
+        Ok(config) => config,
+        Err(failure) => {
+            // If this fails, the store has: the next opening recovers.
+            drop(mfs.close().await);
+            return Err(failure);
+        }
     };
     let server = Mds::start(env.clone(), mfs, config).await.map_err(|error| ended(&error))?;
     if cluster.security.is_none() {
@@ -244,6 +230,38 @@ async fn start(
         human_size(cache)
     ));
     Ok(server)
+}
+
+/// The server's options; refuses metadata of another file system.
+async fn config_of(
+    env: &Env,
+    cluster: &Cluster,
+    (path, mfs): (&str, &Mfs),
+    membership: Option<MembershipReport>,
+) -> Result<Config, Failure> {
+    let identity = mfs.identity();
+    if identity.name != cluster.name {
+        let text = format!(
+            "{path}: the device holds the file system `{}`, but {} names `{}`",
+            identity.name,
+            cluster.file.display(),
+            cluster.name
+        );
+        return Err(failed(text));
+    }
+    Ok(Config {
+        lease: cluster.lease,
+        pags: places(mfs, path, cluster).await?,
+        scrub_interval: cluster.scrub_interval,
+        scrub_rate: cluster.scrub_rate,
+        keys: keys::of_server(cluster)?,
+        fences: fences(env, cluster),
+        own_host: mount::host_name(),
+        validate: false,
+        membership,
+        log: Rc::new(log::line),
+        ..Config::new(&cluster.name, &cluster.listen)
+    })
 }
 
 /// Names in the log what was damaged when the metadata were opened.

@@ -22,7 +22,7 @@ use env::Env;
 use env::sync::{Notified, Notify};
 use mds::standby::{self, LOOK, Proven, Turn, Watcher};
 use mds::{Control, MembershipReport};
-use membership::{Member, Membership, Term, Waiting};
+use membership::{Member, Membership, Term, Trouble, Waiting};
 use mfs::Mfs;
 use proto::mds::Mds as MdsPeer;
 use serde_json::{Value, json};
@@ -248,31 +248,38 @@ impl Desk {
         let (env, membership) = (self.env.clone(), self.membership.clone());
         let log: mds::Log = Rc::new(log::line);
         let mut watcher = Watcher::new((env, log), membership, self.member.clone(), fences);
+        let (env, own) = (self.env.clone(), Rc::new(cluster.clone()));
+        watcher.readable = Some(Rc::new(move || {
+            let (env, own) = (env.clone(), own.clone());
+            Box::pin(async move {
+                let read = stored_epoch(&env, &own).await;
+                read.map(drop).map_err(|failure| unreadable(&failure))
+            })
+        }));
         if args.hold_back {
             watcher.held_until = self.env.now() + HOLD_BACK;
         }
         loop {
-            let proven = match watcher.look().await {
-                Turn::Waits(waiting) => {
-                    self.wait(args, waiting)?;
-                    if let Some(number) = self.env.timeout(LOOK, signal.as_mut()).await {
-                        stopping(number);
-                        return Ok(None);
-                    }
-                    continue;
-                }
+            let (waiting, pause) = match watcher.look().await {
+                Turn::Waits(waiting) => (waiting, LOOK),
                 Turn::Again => continue,
-                Turn::Proved(proven) => proven,
-            };
-            let since = proven.since;
-            match self.claim(cluster, &watcher, proven).await {
-                Ok(Some(term)) => return Ok(Some((term, since))),
-                Ok(None) => {}
-                Err(failure) if self.is_ready.get() => {
-                    log::line(&format!("{failure}; this server goes on to stand by"));
-                    self.env.sleep(UNREADABLE).await;
+                Turn::Proved(proven) => {
+                    let since = proven.since;
+                    match self.claim(cluster, &watcher, proven).await {
+                        Ok(Some(term)) => return Ok(Some((term, since))),
+                        Ok(None) => continue,
+                        Err(failure) if self.is_ready.get() => {
+                            let trouble = Trouble::Away(unreadable(&failure));
+                            (Waiting::Trouble(trouble), UNREADABLE)
+                        }
+                        Err(failure) => return Err(failure),
+                    }
                 }
-                Err(failure) => return Err(failure),
+            };
+            self.wait(args, waiting)?;
+            if let Some(number) = self.env.timeout(pause, signal.as_mut()).await {
+                stopping(number);
+                return Ok(None);
             }
         }
     }
@@ -307,12 +314,7 @@ impl Desk {
         watcher: &Watcher,
         proven: Proven,
     ) -> Result<Option<Term>, Failure> {
-        let disks = open_metadata(&self.env, cluster, false).await;
-        let disks = disks.map_err(|error| failed(error.to_string()))?;
-        let stored = Mfs::stored_epoch(&self.env, &disks).await;
-        let path = cluster.metadata.path.display().to_string();
-        let (_, above) = stored.map_err(|error| store_failed(&path, &error))?;
-        drop(disks);
+        let above = stored_epoch(&self.env, cluster).await?;
         watcher.claim(proven, above).await.map_err(|trouble| failed(trouble.to_string()))
     }
 
@@ -393,6 +395,20 @@ impl Desk {
         let released = self.membership.release(term, why).await;
         released.map_err(|trouble| failed(trouble.to_string()))
     }
+}
+
+/// The epoch of the metadata.
+async fn stored_epoch(env: &Env, cluster: &Cluster) -> Result<Epoch, Failure> {
+    let disks = open_metadata(env, cluster, false).await;
+    let disks = disks.map_err(|error| failed(error.to_string()))?;
+    let stored = Mfs::stored_epoch(env, &disks).await;
+    let path = cluster.metadata.path.display().to_string();
+    stored.map(|(_, above)| above).map_err(|error| store_failed(&path, &error))
+}
+
+/// Why this server does not take over.
+fn unreadable(failure: &Failure) -> String {
+    format!("no server serves, and this one cannot take over: {}", failure.text)
 }
 
 /// The server stands by from now on, unless a signal has come meanwhile.
