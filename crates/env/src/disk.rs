@@ -5,19 +5,12 @@
 //! - an operation returns its buffer with its result;
 //! - clones share one open file, whose locks end when the last request on it has ended.
 
-use std::cell::{Cell, OnceCell};
 use std::io;
 use std::rc::Rc;
-
-use types::plant::planted;
-use types::{Bug, Instant};
 
 use crate::buffer::{ALIGNMENT, IoBuf};
 use crate::driver::{ByteLock, Handle, LockScope, Op, OpenedDisk, Payload};
 use crate::env::Env;
-
-/// Why a disk refuses to be changed after [`Disk::write_until`].
-pub const TERM_OVER: &str = "the time in which this process may write is over";
 
 /// A block device or file, opened with O_DIRECT. Offsets, lengths and buffers of
 /// reads and writes are multiples of 4096. Many may be in flight. Clones share the open file.
@@ -32,8 +25,6 @@ struct Inner {
     write_through: bool,
     rotational: bool,
     lock_scope: Option<LockScope>,
-    /// When writes end.
-    until: OnceCell<Rc<Cell<Instant>>>,
 }
 
 fn buf_of(payload: Payload) -> IoBuf {
@@ -47,29 +38,7 @@ impl Disk {
     pub(crate) fn new(env: Env, path: &str, opened: OpenedDisk) -> Disk {
         let OpenedDisk { handle, size, write_through, rotational, lock_scope } = opened;
         let path = path.to_owned();
-        let until = OnceCell::new();
-        let inner = Inner { env, handle, path, size, write_through, rotational, lock_scope, until };
-        Disk(Rc::new(inner))
-    }
-
-    /// From here on, writes, flushes and discards of this open file fail once `until` has passed,
-    /// by `Env::now`. The moment may be moved later as long as it lies ahead. A second call has no
-    /// effect.
-    ///
-    /// What was submitted before goes on: the moment leaves it the time to end.
-    pub fn write_until(&self, until: Rc<Cell<Instant>>) {
-        let _ = self.0.until.set(until);
-    }
-
-    /// # Errors
-    /// The time for writes is over.
-    fn may_change(&self, what: &str) -> io::Result<()> {
-        match self.0.until.get() {
-            Some(until) if self.0.env.now() >= until.get() && !planted(Bug::TermIgnored) => {
-                Err(self.failed(what, &io::Error::other(TERM_OVER)))
-            }
-            _ => Ok(()),
-        }
+        Disk(Rc::new(Inner { env, handle, path, size, write_through, rotational, lock_scope }))
     }
 
     fn handle(&self) -> Handle {
@@ -110,9 +79,6 @@ impl Disk {
         assert_aligned(offset, buf.len());
         let mut start = 0;
         while start < buf.len() {
-            if let Err(error) = self.may_change("write") {
-                return (Err(error), buf);
-            }
             let (result, payload) =
                 self.0.env.submit(Op::Write { disk: self.handle(), offset, buf, start }).await;
             buf = buf_of(payload);
@@ -130,7 +96,6 @@ impl Disk {
     /// Makes everything that completed before the call stable. Returns `Ok` at once for
     /// write-through devices.
     pub async fn flush(&self) -> io::Result<()> {
-        self.may_change("flush")?;
         if self.0.write_through {
             return Ok(());
         }
@@ -145,7 +110,6 @@ impl Disk {
         if len == 0 {
             return Ok(());
         }
-        self.may_change("discard")?;
         let (result, _) = self.0.env.submit(Op::Discard { disk: self.handle(), offset, len }).await;
         result
             .map(drop)

@@ -19,7 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use types::Instant;
+use types::plant::planted;
+use types::{Bug, Instant};
 
 use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
 use crate::executor_group::{ExecutorGroup, abort_in_panic, yield_token};
@@ -27,7 +28,7 @@ use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
 use crate::timer::{TimerKey, Timers};
 
 /// Why an operation fails that a node submits when its term is over.
-const TERM_OVER: &str = "the term in which this process may act is over";
+pub const TERM_OVER: &str = "the term in which this process may act is over";
 /// Tasks polled between two calls of the driver.
 const POLLS_PER_TURN: usize = 256;
 
@@ -411,7 +412,8 @@ impl Core {
     pub(crate) fn is_over(&self, node: NodeId) -> bool {
         let terms = self.terms.borrow();
         let Some((_, at)) = terms.iter().find(|(other, _)| *other == node) else { return false };
-        self.with_driver(|driver| driver.node_time(node, driver.now())) >= *at
+        let now = self.with_driver(|driver| driver.node_time(node, driver.now()));
+        now >= *at && !planted(Bug::TermIgnored)
     }
 
     /// Submits `op` to the driver now; the future yields its completion.

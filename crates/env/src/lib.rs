@@ -28,9 +28,10 @@ mod threads;
 mod timer;
 
 pub use buffer::IoBuf;
-pub use disk::{Disk, TERM_OVER};
+pub use disk::Disk;
 pub use driver::{DiskOptions, LockScope};
 pub use env::{Env, Join};
+pub use executor::TERM_OVER;
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};
 pub use os::signal::asked_to_stop;

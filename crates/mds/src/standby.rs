@@ -10,6 +10,7 @@
 //! - a term is over by the own clock before the membership lets anybody claim.
 
 use std::cell::Cell;
+use std::future::{Future, pending};
 use std::rc::Rc;
 
 use env::Env;
@@ -170,29 +171,32 @@ fn target_of(member: &Member) -> FenceTarget {
     FenceTarget { client: ClientId(0), host: member.host.clone() }
 }
 
-/// Makes a term longer as long as it lasts; `ends` has when it is over, for those who write. Yields
-/// why it may be over: the process ends then. Does not end for a term without an end, and when the
-/// metadata are given up.
-pub async fn keep(
+/// Makes a term longer as long as it lasts, and ends the operations of this node with it
+/// (`Env::end_io_at`), from the call on. Yields why it may be over: the process ends then. Does not
+/// end for a term without an end, and when the metadata are given up.
+pub fn keep(
     env: &Env,
-    membership: &dyn Membership,
+    membership: Rc<dyn Membership>,
     term: Term,
-    ends: &Cell<Instant>,
-) -> String {
-    loop {
-        let left = ends.get().since(env.now());
-        env.sleep(left / 3).await;
-        let left = ends.get().since(env.now());
-        match env.timeout(left, membership.renew(term)).await {
-            Some(Renewal::Until(Some(later))) => {
-                ends.set(later);
-                env.end_io_at(Some(later));
+) -> impl Future<Output = String> + use<> {
+    env.end_io_at(term.ends);
+    let env = env.clone();
+    async move {
+        let Some(mut ends) = term.ends else { return pending().await };
+        loop {
+            env.sleep(ends.since(env.now()) / 3).await;
+            let left = ends.since(env.now());
+            match env.timeout(left, membership.renew(term)).await {
+                Some(Renewal::Until(Some(later))) => {
+                    ends = later;
+                    env.end_io_at(Some(later));
+                }
+                Some(Renewal::Until(None)) => pending().await,
+                Some(Renewal::Late(text)) if env.now() >= ends => return text,
+                Some(Renewal::Late(_)) => {}
+                Some(Renewal::Lost(text)) => return text,
+                None => return "its lease could not be renewed in time".into(),
             }
-            Some(Renewal::Until(None)) => std::future::pending().await,
-            Some(Renewal::Late(text)) if env.now() >= ends.get() => return text,
-            Some(Renewal::Late(_)) => {}
-            Some(Renewal::Lost(text)) => return text,
-            None => return "its lease could not be renewed in time".into(),
         }
     }
 }

@@ -21,12 +21,14 @@ use mfs::{
 };
 use proto::mds::Reply;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Ino, Instant, PagId, Rights, Transno, Uuid};
+use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::events::{Event, Events, Eviction};
 use crate::fences::{SimFence, SwitchOff};
 use crate::invariant::Invariant;
 use crate::keys::Keys;
+pub use crate::servers::SERVER;
+use crate::servers::Standing;
 use crate::zones::{self, Disks, Drawn, Sizes};
 
 /// Bytes of the metadata log.
@@ -36,7 +38,6 @@ const LOG_LEFT: u64 = 256 << 10;
 /// A setting without a meaning.
 const UNUSED_SETTING: u32 = u32::MAX;
 const CACHE_BYTES: usize = 8 << 20;
-const ADDRESS: &str = "mds:7000";
 pub(crate) const FS: &str = "sim";
 /// Most extra latency of a connection and its bytes a second, if connections are uneven.
 const DETOUR: Duration = Duration::from_millis(20);
@@ -52,9 +53,18 @@ const ORPHANS: usize = 1000;
 /// The usual lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
-/// Node and disk names.
-pub const SERVER: &str = "mds";
-const META: &str = "meta";
+/// The name of the metadata device.
+pub(crate) const META: &str = "meta";
+
+/// Is it the node of a server?
+pub(crate) fn is_server(node: &str) -> bool {
+    node.starts_with(SERVER)
+}
+
+/// Where the server on a node listens.
+pub(crate) fn address(node: &str) -> String {
+    format!("{node}:7000")
+}
 
 pub(crate) fn fs_uuid() -> Uuid {
     Uuid([7; 16])
@@ -110,28 +120,43 @@ pub struct Cluster {
     switch_off: Rc<RefCell<Option<SwitchOff>>>,
     /// The introspection of the running server.
     ledger: Rc<RefCell<Option<Introspection>>>,
+    /// Servers that stand by for each other; `None`: there is one server.
+    pub(crate) standing: Option<Rc<Standing>>,
     /// The stream of the run, which gets what happens here.
     pub events: Events,
 }
 
-/// Passes on what the server reports.
-struct ServerObserver(Events);
+/// Passes on what the server reports, as long as it is not replaced: what a replaced one does after
+/// that is lost with it.
+struct ServerObserver {
+    events: Events,
+    /// The servers of which it is one, and the run of its node.
+    among: Option<(Rc<Standing>, u32)>,
+}
+
+impl ServerObserver {
+    fn emit(&self, event: Event<'_>) {
+        if self.among.as_ref().is_none_or(|(standing, run)| standing.is_owner(*run)) {
+            self.events.emit(event);
+        }
+    }
+}
 
 impl Observer for ServerObserver {
     fn took_effect(&self, client: ClientId, asked: &proto::mds::Op, transno: Option<Transno>) {
-        self.0.emit(Event::TookEffect { client, asked, transno });
+        self.emit(Event::TookEffect { client, asked, transno });
     }
 
     fn executed(&self, executed: Executed) {
-        self.0.emit(Event::Executed(executed));
+        self.emit(Event::Executed(executed));
     }
 
     fn commits(&self, pointed: &CommittedBlocks<'_>) {
-        self.0.emit(Event::Commits(*pointed));
+        self.emit(Event::Commits(*pointed));
     }
 
     fn answers(&self, _: ClientId, reply: &Reply, durable: bool) {
-        self.0.emit(Event::Answers { reply, durable });
+        self.emit(Event::Answers { reply, durable });
     }
 }
 
@@ -286,6 +311,7 @@ impl Cluster {
             store,
             switch_off,
             ledger,
+            standing: None,
             events,
         }
     }
@@ -366,36 +392,20 @@ impl Cluster {
         self.calm.get().is_some_and(|calm| self.env.now().since(calm) >= time)
     }
 
-    /// Starts the server on its node. It is up some time later, or has ended again.
+    /// Starts the server on its node. It is up some time later, or has ended again. Of several, all
+    /// that do not run.
     pub fn start_server(&self) {
-        self.starts.set(self.starts.get() + 1);
-        if self.starts.get() > 1 {
-            self.restarted.set(Some(self.env.now()));
+        if let Some(standing) = &self.standing {
+            return self.start_standing(standing);
         }
         let env = self.world.node(SERVER);
-        let events = self.events.clone();
-        let config = mds::Config {
-            lease: self.lease,
-            pags: self.places(),
-            log: Rc::new(move |text| {
-                if let Some((client, stage)) = parse_eviction(text) {
-                    events.emit(Event::Evicts(client, stage));
-                }
-                if let Some((client, zone)) = parse_unflushed(text) {
-                    events.emit(Event::Unflushed(client, zone));
-                }
-                events.line(&format!("mds: {text}"));
-            }),
-            fences: self.fences(&env),
-            observer: Some(Rc::new(ServerObserver(self.events.clone()))),
-            keys: self.keys.as_ref().map(Keys::of_server),
-            validate: true,
-            ..mds::Config::new(FS, ADDRESS)
-        };
+        self.server_begins(SERVER);
+        let config = self.server_config(&env, SERVER);
         self.node_begins(SERVER);
         let (cluster, begun) = (self.clone(), self.env.now());
         env.clone().spawn(async move {
-            let ended = serve(&cluster, env, config).await;
+            let (any, never) = (Epoch(0), std::future::pending());
+            let ended = cluster.serve((env, config), any, |_| (), never).await;
             cluster.store.take();
             cluster.ledger.take();
             if let Err(error) = ended {
@@ -406,6 +416,72 @@ impl Cluster {
                 cluster.restart_after_exit();
             }
         });
+    }
+
+    /// The server on a node is about to open the metadata.
+    pub(crate) fn server_begins(&self, node: &str) {
+        self.starts.set(self.starts.get() + 1);
+        if self.starts.get() > 1 {
+            self.restarted.set(Some(self.env.now()));
+        }
+        if let Some(run) = self.world.run_of(node) {
+            self.events.emit(Event::Owns(run));
+        }
+    }
+
+    /// The configuration of the server on a node.
+    pub(crate) fn server_config(&self, env: &Env, node: &str) -> mds::Config {
+        let among = self.standing.clone().zip(self.world.run_of(node));
+        let observer = Rc::new(ServerObserver { events: self.events.clone(), among });
+        let (reports, name) = (observer.clone(), node.to_owned());
+        mds::Config {
+            lease: self.lease,
+            pags: self.places(),
+            log: Rc::new(move |text| {
+                if let Some((client, stage)) = parse_eviction(text) {
+                    reports.emit(Event::Evicts(client, stage));
+                }
+                if let Some((client, zone)) = parse_unflushed(text) {
+                    reports.emit(Event::Unflushed(client, zone));
+                }
+                reports.events.line(&format!("{name}: {text}"));
+            }),
+            fences: self.fences(env),
+            observer: Some(observer),
+            keys: self.keys.as_ref().map(Keys::of_server),
+            validate: true,
+            ..mds::Config::new(FS, &address(node))
+        }
+    }
+
+    /// Opens the metadata with an epoch above `above`, and serves until `stop` ends; `opened` gets
+    /// the epoch when the server is up.
+    pub(crate) async fn serve(
+        &self,
+        (env, config): (Env, mds::Config),
+        above: Epoch,
+        opened: impl FnOnce(Epoch),
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), String> {
+        let disk = self.open_meta(&env).await.map_err(|error| error.to_string())?;
+        // Every second server gives each directory a name map and, where the format has layout
+        // blocks, keeps these tiny and gives them to every file with more than a few segments.
+        let (maps, layouts) = match self.starts.get() % 2 {
+            0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
+            _ => (MapLimits::USUAL, LayoutLimits::USUAL),
+        };
+        let usual = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+        let opening = OpenOptions { maps, layouts, epoch_above: above, ..usual };
+        let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
+        *self.store.borrow_mut() = Some(mfs.clone());
+        self.epoch.set(mfs.identity().epoch.0);
+        self.events.emit(Event::Opened(mfs.last_committed()));
+        let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
+        *self.ledger.borrow_mut() = Some(server.introspection());
+        // From here on reads do not fail: the judge does not know such errors.
+        self.meta().clear_read_faults();
+        opened(server.epoch());
+        server.run(stop).await.map_err(|error| error.to_string())
     }
 
     /// From the next start on the server fences evicted clients, by switching hosts off.
@@ -435,6 +511,9 @@ impl Cluster {
         watch_disks(move |disk, event| {
             let at = this.disks.borrow().data.iter().position(|data| data.is(disk));
             if disk.is(&this.meta()) {
+                if let Some(standing) = &this.standing {
+                    standing.happened(event);
+                }
                 this.events.emit(Event::Meta(event));
             } else if let Some(at) = at {
                 let zone = PagId(at as u16);
@@ -494,22 +573,36 @@ impl Cluster {
     /// Gives each host a clock with a drift of its own.
     pub fn drift(&self, clients: usize, rng: &mut SimRng) {
         let clients = (0..clients).map(|slot| format!("c{slot}"));
-        for host in clients.chain([SERVER.to_owned()]) {
+        for host in clients.chain(self.servers()) {
             let drift = rng.between(0, 2 * DRIFT) as i64 - DRIFT as i64;
             self.world.set_drift(&host, drift);
         }
     }
 
-    /// Kills the server's process.
+    /// Kills the server's process; of several, that of the owner.
     pub fn kill_server(&self) {
+        self.server_ends();
+        self.world.kill(&self.server());
+    }
+
+    /// Kills the processes of all servers.
+    pub fn kill_servers(&self) {
+        self.kill_server();
+        self.servers().iter().for_each(|node| self.world.kill(node));
+    }
+
+    /// The server that serves has ended, or is replaced.
+    pub(crate) fn server_ends(&self) {
         self.events.emit(Event::ServerKilled);
         self.restarted.set(Some(self.env.now()));
         self.kills.set(self.kills.get() + 1);
         self.epoch.set(0);
-        self.world.kill(SERVER);
         // They hold the device.
         self.store.take();
         self.ledger.take();
+        if let Some(standing) = &self.standing {
+            standing.owner_ends();
+        }
     }
 
     /// The introspection of the running server.
@@ -609,7 +702,7 @@ impl Cluster {
         let env = self.world.node(name);
         let (lines, edits) = (self.events.clone(), self.events.clone());
         let config = ClientConfig {
-            server: vec![ADDRESS.into()],
+            server: self.servers().iter().map(|node| address(node)).collect(),
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
@@ -646,26 +739,6 @@ fn parse_eviction(text: &str) -> Option<(ClientId, Eviction)> {
         _ => return None,
     };
     Some((ClientId(number.parse().ok()?), eviction))
-}
-
-async fn serve(cluster: &Cluster, env: Env, config: mds::Config) -> Result<(), String> {
-    let disk = cluster.open_meta(&env).await.map_err(|error| error.to_string())?;
-    // Every second server gives each directory a name map and, where the format has layout blocks,
-    // keeps these tiny and gives them to every file with more than a few segments.
-    let (maps, layouts) = match cluster.starts.get() % 2 {
-        0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
-        _ => (MapLimits::USUAL, LayoutLimits::USUAL),
-    };
-    let opening = OpenOptions { cache_bytes: CACHE_BYTES, maps, layouts, ..OpenOptions::default() };
-    let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
-    *cluster.store.borrow_mut() = Some(mfs.clone());
-    cluster.epoch.set(mfs.identity().epoch.0);
-    cluster.events.emit(Event::Opened(mfs.last_committed()));
-    let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
-    *cluster.ledger.borrow_mut() = Some(server.introspection());
-    // From here on reads do not fail: the judge does not know such errors.
-    cluster.meta().clear_read_faults();
-    server.run(std::future::pending()).await.map_err(|error| error.to_string())
 }
 
 /// Recovers an image of the metadata zone in a world of its own, and checks it.

@@ -53,6 +53,8 @@ pub enum Event<'a> {
     },
     /// Other data devices were attached; their content is stable.
     DataReplaced,
+    /// The server with this number of a run of its node is about to open the metadata.
+    Owns(u32),
     /// A server has opened the metadata; its log continues here.
     Opened(Transno),
     /// A transaction executed an operation of a client, or a part of it.

@@ -10,7 +10,7 @@ use env::sim::{SimDisk, SimRng};
 use types::{Duration, Instant};
 
 use crate::call::Op;
-use crate::cluster::{Cluster, SERVER};
+use crate::cluster::Cluster;
 use crate::devices::DeadFor;
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
@@ -71,11 +71,14 @@ pub enum Fault {
     Pairs,
     /// A data device dies, for a host or for all, and comes back soon or much later.
     Death,
+    /// Of servers that stand by for each other one is killed or stopped, or asked to hand over; or
+    /// their etcd cluster is slow, without a leader, or cut off from the owner in one direction.
+    Takeover,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 26] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -101,7 +104,29 @@ impl Fault {
         Fault::Together,
         Fault::Pairs,
         Fault::Death,
+        Fault::Takeover,
     ];
+
+    /// The kinds that a run with one server has.
+    pub fn of_one_server() -> Vec<Fault> {
+        Fault::ALL.into_iter().filter(|kind| *kind != Fault::Takeover).collect()
+    }
+
+    /// The kinds that a run with several servers has: none that ends the metadata device, or that
+    /// delays requests to it for longer than a lease leaves them.
+    pub fn of_several_servers() -> Vec<Fault> {
+        vec![
+            Fault::Takeover,
+            Fault::Cut,
+            Fault::Partition,
+            Fault::OneWay,
+            Fault::ClientKill,
+            Fault::Silence,
+            Fault::Drift,
+            Fault::ClusterPower,
+            Fault::Together,
+        ]
+    }
 
     /// May it make clients lose changes?
     pub fn may_lose_changes(self) -> bool {
@@ -117,6 +142,7 @@ impl Fault {
                 | Fault::Death
                 | Fault::Mute
                 | Fault::LongStall
+                | Fault::Takeover
         )
     }
 
@@ -166,6 +192,7 @@ impl Fault {
             Fault::Together => "together",
             Fault::Pairs => "pairs",
             Fault::Death => "death",
+            Fault::Takeover => "takeover",
         }
     }
 }
@@ -353,7 +380,7 @@ impl Injector {
                 1
             }
             _ => {
-                self.cluster.world.cut(&name, SERVER);
+                self.cluster.world.cut(&name, &self.cluster.server());
                 1
             }
         };
@@ -366,7 +393,7 @@ impl Injector {
         match kind {
             Fault::Cut => {
                 let client = self.client();
-                self.cluster.world.cut(&client, SERVER);
+                self.cluster.world.cut(&client, &self.cluster.server());
             }
             Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
             Fault::ClientKill => {
@@ -390,6 +417,7 @@ impl Injector {
             Fault::Power => self.power().await,
             Fault::DataEio => self.fail_data().await,
             Fault::Death => self.device_dies().await,
+            Fault::Takeover => self.take_over().await,
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
@@ -402,18 +430,20 @@ impl Injector {
                 let slot = self.slot();
                 // Other clients that reconnect meanwhile get no answer either.
                 self.fleet.all_may_lose(MUTE);
-                self.cluster.world.mute(SERVER, true);
-                self.cluster.world.cut(&self.fleet.name(slot), SERVER);
+                let server = self.cluster.server();
+                self.cluster.world.mute(&server, true);
+                self.cluster.world.cut(&self.fleet.name(slot), &server);
                 self.pause(1500).await;
-                self.cluster.world.mute(SERVER, false);
+                self.cluster.world.mute(&server, false);
             }
             Fault::ServerPause => {
-                self.cluster.world.pause(SERVER);
+                let server = self.cluster.server();
+                self.cluster.world.pause(&server);
                 self.pause(15_000).await;
-                self.cluster.world.resume(SERVER);
+                self.cluster.world.resume(&server);
             }
             Fault::ClockJump => {
-                let host = if self.rng.one_in(3) { SERVER.to_owned() } else { self.client() };
+                let host = if self.rng.one_in(3) { self.cluster.server() } else { self.client() };
                 let seconds = self.rng.below(200_000) as i64 - 100_000;
                 self.cluster.world.jump_wall(&host, seconds);
             }
@@ -443,18 +473,18 @@ impl Injector {
     /// answers of the next server.
     async fn lose_answers(&mut self) {
         let slot = self.slot();
-        let client = self.fleet.name(slot);
+        let (client, server) = (self.fleet.name(slot), self.cluster.server());
         self.block_begins(slot);
-        self.cluster.world.block(SERVER, &client);
+        self.cluster.world.block(&server, &client);
         self.pause(40).await;
         self.cluster.kill_server();
         self.cluster.start_server();
-        self.cluster.world.heal_between(SERVER, &client);
+        self.cluster.world.heal_between(&server, &client);
         self.block_ends(slot);
         for _ in 0..self.rng.below(12) {
             let most = [1, 1, 20][self.rng.below(3) as usize];
             self.pause(most).await;
-            self.cluster.world.cut(&client, SERVER);
+            self.cluster.world.cut(&client, &self.cluster.server());
         }
     }
 

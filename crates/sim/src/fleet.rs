@@ -13,7 +13,7 @@ use client::Edited;
 use env::sim::DiskAction;
 use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
 
-use crate::cluster::{Cluster, SERVER};
+use crate::cluster::Cluster;
 use crate::events::{Event, Events, Eviction};
 use crate::fences;
 use crate::history::History;
@@ -249,6 +249,7 @@ impl Fleet {
             | Event::DataReplaced
             | Event::Troubled(..)
             | Event::LostWrites { .. }
+            | Event::Owns(_)
             | Event::Opened(_)
             | Event::Executed(_)
             | Event::Commits(_)
@@ -489,19 +490,19 @@ impl Fleet {
     /// Pauses the client's process, or partitions it from the server.
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
-        let name = self.name(slot);
+        let (name, servers) = (self.name(slot), self.0.cluster.servers());
         self.may_lose(slot, time + self.0.cluster.lease * 4);
         if stopped {
             world.pause(&name);
         } else {
-            world.partition(&name, SERVER);
+            servers.iter().for_each(|server| world.partition(&name, server));
         }
         env.clone().spawn(async move {
             env.sleep(time).await;
             if stopped {
                 world.resume(&name);
             } else {
-                world.heal_between(&name, SERVER);
+                servers.iter().for_each(|server| world.heal_between(&name, server));
             }
         });
     }
@@ -745,7 +746,7 @@ impl Fleet {
                 self.0.cluster.world.kill(&self.name(slot));
             }
         }
-        self.0.cluster.kill_server();
+        self.0.cluster.kill_servers();
     }
 }
 
@@ -784,15 +785,15 @@ mod tests {
             let fleet =
                 Fleet::new(&cluster, &History::new(&events), &Rc::new(Script::plain(1)), 1, 1, 0);
             fleet.start().await.expect("a client mounts");
-            assert_eq!(fleet.unaware(), []);
+            assert!(fleet.unaware().is_empty());
             let client = fleet.mounts()[0].client.status().client;
             // The server reports the eviction, and the client does not notice it.
             fleet.on_eviction(client, Eviction::Begins);
-            assert_eq!(fleet.unaware(), []);
+            assert!(fleet.unaware().is_empty());
             fleet.on_eviction(client, Eviction::Completed);
             assert_eq!(fleet.unaware(), [0]);
             fleet.end();
-            assert_eq!(fleet.unaware(), [], "it is dead");
+            assert!(fleet.unaware().is_empty(), "it is dead");
         });
     }
 }

@@ -4,7 +4,7 @@
 //! - all keys follow from the seed of the run;
 //! - a node is allowed when it first connects, and its key stays the same through its restarts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use channel::{Allowed, Entry, Mode, PublicKey, Role, SecretKey, SecretKeys, Squash};
@@ -33,8 +33,8 @@ struct Shared {
     mode: Mode,
     rng: RefCell<SimRng>,
     server: SecretKey,
-    /// The nodes, and whether the server has not read them since the last change.
-    nodes: RefCell<(Vec<(String, SecretKey)>, bool)>,
+    /// The nodes that the servers allow, which only become more.
+    nodes: RefCell<Vec<(String, SecretKey)>>,
 }
 
 fn secret(rng: &mut SimRng) -> SecretKey {
@@ -50,19 +50,19 @@ impl Keys {
     pub fn new(mode: Mode, seed: u64) -> Keys {
         let mut rng = SimRng::new(seed ^ KEYS);
         let server = secret(&mut rng);
-        let nodes = RefCell::new((Vec::new(), true));
+        let nodes = RefCell::default();
         Keys(Rc::new(Shared { mode, rng: RefCell::new(rng), server, nodes }))
     }
 
     /// The keys that a starting server asks for.
     pub fn of_server(&self) -> ServerKeys {
-        self.0.nodes.borrow_mut().1 = true;
-        let shared = self.0.clone();
+        let (shared, seen) = (self.0.clone(), Cell::new(None));
         let read = move || {
-            let changed = std::mem::take(&mut shared.nodes.borrow_mut().1);
+            let nodes = shared.nodes.borrow();
+            let changed = seen.replace(Some(nodes.len())) != Some(nodes.len());
             changed.then(|| {
                 let secrets = Ok(SecretKeys::only(shared.server.clone()));
-                KeyFiles { secrets, allowed: allowed(&shared.nodes.borrow().0) }
+                KeyFiles { secrets, allowed: allowed(&nodes) }
             })
         };
         let half_open_max = types::limits::HALF_OPEN_MAX;
@@ -72,11 +72,10 @@ impl Keys {
     /// The keys of the client on a node, which the server allows from now on.
     pub fn of_client(&self, node: &str) -> ReadClientKeys {
         let mut nodes = self.0.nodes.borrow_mut();
-        let known = nodes.0.iter().find(|(name, _)| name == node).map(|(_, key)| key.clone());
+        let known = nodes.iter().find(|(name, _)| name == node).map(|(_, key)| key.clone());
         let key = known.unwrap_or_else(|| {
             let key = secret(&mut self.0.rng.borrow_mut());
-            nodes.0.push((node.to_owned(), key.clone()));
-            nodes.1 = true;
+            nodes.push((node.to_owned(), key.clone()));
             key
         });
         let (mode, servers) = (self.0.mode, vec![self.0.server.public()]);

@@ -22,6 +22,11 @@ const ZONES: [usize; 8] = [1, 1, 1, 2, 3, 4, 6, 8];
 /// Leases in seconds. Shorter ones would end in faults that no client may feel.
 const LEASES: [u64; 4] = [5, 5, 8, 15];
 
+/// Separates the random numbers of standbys from others.
+const STANDBYS: u64 = 0x7374_616e_6400_0000;
+/// One of so many seeds that would have all faults is about standbys instead.
+const STANDBYS_EACH: u64 = 10;
+
 /// What a run of the pool is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
@@ -49,6 +54,8 @@ pub enum Subject {
     Dozen,
     /// A dozen clients in a full metadata zone.
     Reservations,
+    /// Servers that stand by for each other.
+    Standbys,
 }
 
 impl Subject {
@@ -83,7 +90,12 @@ impl Plan {
         let mut rng = SimRng::new(seed ^ POOL);
         let group = seed / GROUP;
         let zones = ZONES[SimRng::new(group ^ POOL).below(ZONES.len() as u64) as usize];
-        let subject = Subject::of(&mut rng);
+        let subject = match Subject::of(&mut rng) {
+            Subject::Everything if SimRng::new(seed ^ STANDBYS).one_in(STANDBYS_EACH) => {
+                Subject::Standbys
+            }
+            subject => subject,
+        };
         let long = seed.is_multiple_of(8);
         let plan = Plan {
             // Short histories find as much in less time; some are long.
@@ -143,7 +155,15 @@ impl Plan {
                 Plan { faults, clients: 12, operations: 600, executors: 1, ..self }
             }
             Subject::Reservations => self.about_reservations(alone, rng),
+            Subject::Standbys => self.about_standbys(alone),
         }
+    }
+
+    /// Servers that stand by for each other: takeovers alone, or with others.
+    fn about_standbys(self, alone: bool) -> Plan {
+        let faults = if alone { vec![Fault::Takeover] } else { Fault::of_several_servers() };
+        let standbys = 1 + (self.seed % 2) as usize;
+        Plan { faults, standbys, timed: false, ..self }
     }
 
     /// Several zones, of which some fail, die or stall. Each client begins in another zone.
@@ -187,7 +207,7 @@ mod tests {
     fn seeds_in_a_row_share_devices_and_have_every_subject() {
         let plans: Vec<(Plan, Subject)> = (0..2000).map(Plan::drawn).collect();
         let subjects: BTreeSet<Subject> = plans.iter().map(|(_, subject)| *subject).collect();
-        assert_eq!(subjects.len(), Subject::WEIGHTS.len() + 3, "{subjects:?}");
+        assert_eq!(subjects.len(), Subject::WEIGHTS.len() + 4, "{subjects:?}");
         let zones: BTreeSet<usize> = plans.iter().map(|(plan, _)| plan.zones).collect();
         assert_eq!(zones, ZONES.into_iter().collect());
         assert_eq!(plans[40].0.devices, plans[79].0.devices);

@@ -73,6 +73,8 @@ pub struct Plan {
     pub lease: Duration,
     /// What sessions prove; `None`: nothing.
     pub keys: Option<Mode>,
+    /// Servers that stand by beside the first one.
+    pub standbys: usize,
 }
 
 impl Plan {
@@ -85,7 +87,7 @@ impl Plan {
             processes: rng.between(1, 2) as usize,
             executors: 1,
             operations: 300,
-            faults: Fault::ALL.to_vec(),
+            faults: Fault::of_one_server(),
             keep: None,
             workload: Workload::Mixed,
             time: None,
@@ -98,6 +100,7 @@ impl Plan {
             devices: None,
             lease: cluster::LEASE,
             keys: None,
+            standbys: 0,
         }
     }
 
@@ -258,6 +261,9 @@ impl Plan {
         if let Some(mode) = self.keys {
             text += &format!(" --security {mode}");
         }
+        if self.standbys != 0 {
+            text += &format!(" --standbys {}", self.standbys);
+        }
         text
     }
 }
@@ -304,6 +310,8 @@ pub struct Report {
     pub lost: (u64, u64),
     /// Restarts of the server.
     pub restarts: u64,
+    /// Takeovers by servers that stood by, and writes of replaced owners that were refused.
+    pub takeovers: (u64, u64),
     /// Stores into shared mappings, and how often a kernel could not write them back.
     pub stores: (u64, u64),
     /// Virtual time.
@@ -326,6 +334,7 @@ struct Ended {
     reached_steps: Rc<Cell<u32>>,
     damaged: Rc<Cell<DamageCounts>>,
     zones: Rc<Cell<u64>>,
+    standing: Rc<Cell<(u64, u64)>>,
 }
 
 /// Runs a plan to its end.
@@ -349,17 +358,20 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let (world, disks) = cluster::world_of(plan.world_seed(), &plan.making());
     let begun = world.now();
     let history = History::new(&events);
-    let (starts, made, reached_steps, damaged, zones) = Default::default();
-    let ended = Ended { history, starts, made, reached_steps, damaged, zones };
+    let (starts, made, reached_steps, damaged, zones, standing) = Default::default();
+    let ended = Ended { history, starts, made, reached_steps, damaged, zones, standing };
     let running = (ended.history.clone(), ended.starts.clone(), ended.zones.clone());
+    let standing = ended.standing.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inner, events, (history, starts, zones)) = (world.clone(), events.clone(), running);
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             (cluster.lease, cluster.keys) = (plan.lease, plan.its_keys());
+            cluster.stand_by(plan.standbys, plan.world_seed());
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
+            standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());
             verdict
         })
     }));
@@ -395,6 +407,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         steps: calls.len() as u64,
         lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
+        takeovers: ended.standing.get(),
         stores: stores(&calls),
         time: world.now().since(begun),
         unjudged: unjudged.searches,

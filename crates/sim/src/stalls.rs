@@ -11,7 +11,6 @@
 use env::sim::{SimDisk, SimRng};
 use types::{Duration, PagId};
 
-use crate::cluster::SERVER;
 use crate::devices::{SETTLING, device_is_back};
 use crate::events::Event;
 use crate::faults::{Fault, Injector};
@@ -45,6 +44,7 @@ enum Stall {
     Client {
         slot: usize,
         name: String,
+        server: String,
         direction: Direction,
     },
 }
@@ -116,7 +116,8 @@ impl Injector {
     }
 
     fn blocked_client(&self, slot: usize, direction: Direction) -> Stall {
-        Stall::Client { slot, name: self.fleet.name(slot), direction }
+        let (name, server) = (self.fleet.name(slot), self.cluster.server());
+        Stall::Client { slot, name, server, direction }
     }
 
     /// The other disk, or another client, with the random numbers of its duration.
@@ -171,13 +172,13 @@ impl Injector {
                     self.end_at_an_eviction(disk, node);
                 }
             }
-            Stall::Client { slot, name, direction } => {
+            Stall::Client { slot, name, server, direction } => {
                 self.block_begins(*slot);
                 let world = &self.cluster.world;
                 match direction {
-                    Direction::ToServer => world.block(name, SERVER),
-                    Direction::FromServer => world.block(SERVER, name),
-                    Direction::Both => world.partition(name, SERVER),
+                    Direction::ToServer => world.block(name, server),
+                    Direction::FromServer => world.block(server, name),
+                    Direction::Both => world.partition(name, server),
                 }
             }
         }
@@ -197,8 +198,8 @@ impl Injector {
                     self.history.devices_settled();
                 }
             }
-            Stall::Client { slot, name, .. } => {
-                self.cluster.world.heal_between(name, SERVER);
+            Stall::Client { slot, name, server, .. } => {
+                self.cluster.world.heal_between(name, server);
                 self.block_ends(*slot);
             }
         }

@@ -80,6 +80,8 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ReplacedLinkKept, 11, Invariant::Whole),
     (Bug::LackingPageKept, 2, Invariant::Own),
     (Bug::PartWaits, 40, Invariant::Fair),
+    (Bug::FenceBelieved, 204, Invariant::Epoch),
+    (Bug::TermIgnored, 55, Invariant::Epoch),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
@@ -111,6 +113,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::NewcomerRefused => vec![Fault::ClientKill, Fault::ServerKill],
         Bug::StaleWriteBack => vec![Fault::Silence],
         Bug::QuarantineSkipped => vec![Fault::LongStall, Fault::Silence, Fault::Power],
+        Bug::FenceBelieved | Bug::TermIgnored => vec![Fault::Takeover],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         Bug::LocksNotReclaimed => vec![Fault::ServerKill],
         _ => faults,
@@ -131,8 +134,20 @@ fn plan(bug: Bug, seed: u64) -> Plan {
     let usual_operations = bug != Bug::GroupKept;
     // Without pauses a run is no longer than a lease.
     let time = (bug == Bug::RequestNotHeard).then_some(Duration::from_secs(60));
-    let mut plan =
-        Plan { faults, workload, time, usual_format, usual_operations, zones, ..Plan::new(seed) };
+    let standbys = match bug {
+        Bug::FenceBelieved | Bug::TermIgnored => 1 + (seed % 2) as usize,
+        _ => 0,
+    };
+    let mut plan = Plan {
+        standbys,
+        faults,
+        workload,
+        time,
+        usual_format,
+        usual_operations,
+        zones,
+        ..Plan::new(seed)
+    };
     if workload == Workload::Fields {
         (plan.clients, plan.processes) = (2, 2);
     }

@@ -3,7 +3,6 @@
 pub mod failover;
 mod standby;
 
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
 use rustix::process::{Signal, getpid, kill_process};
 use types::limits::{BLOCK_U64, HALF_OPEN_MAX, SESSIONS_MAX};
 use types::units::human_size;
-use types::{Epoch, Instant, PagId};
+use types::{Epoch, PagId};
 
 use crate::address;
 use crate::args::{MdsArgs, MdsCommand};
@@ -144,7 +143,7 @@ async fn epoch_above(
 
 /// The only server of its file system, until a signal stops it.
 async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
-    let server = start(&env, cluster, args, Epoch(0), Owning::default()).await?;
+    let server = start(&env, cluster, args, Epoch(0), None).await?;
     let source = Source {
         servers: vec![server.address()],
         fs_name: server.fs_name(),
@@ -176,29 +175,17 @@ fn stopping(signal: i32) {
     notify::send("STOPPING=1\n");
 }
 
-/// What a server among several is started with.
-#[derive(Default)]
-struct Owning {
-    /// When its term is over: it writes nothing later. `None`: never.
-    until: Option<Rc<Cell<Instant>>>,
-    /// What the status says of the servers.
-    report: Option<MembershipReport>,
-}
-
 /// Opens the metadata with an epoch above `above`, and begins to serve them.
 async fn start(
     env: &Env,
     cluster: &Cluster,
     args: &MdsArgs,
     above: Epoch,
-    owning: Owning,
+    membership: Option<MembershipReport>,
 ) -> Result<Mds, Failure> {
     let path = cluster.metadata.path.display().to_string();
     let disks =
         open_metadata(env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
-    if let Some(until) = owning.until {
-        disks.write_until(&until);
-    }
     let options = OpenOptions {
         epoch_above: above.max(epoch_above(env, &disks, cluster, args).await?),
         cache_bytes: cluster.cache as usize,
@@ -210,7 +197,7 @@ async fn start(
     let mfs = opened.map_err(|error| store_failed(&path, &error))?;
     report_damage(&path, &mfs);
     let (identity, cache) = (mfs.identity(), mfs.usage().cache_max as u64 * BLOCK_U64);
-    let config = match config_of(env, cluster, (&path, &mfs), owning.report).await {
+    let config = match config_of(env, cluster, (&path, &mfs), membership).await {
         Ok(config) => config,
         Err(failure) => {
             // If this fails, the store has: the next opening recovers.

@@ -6,13 +6,10 @@
 //!   So two disks that lose and reorder writes independently lose nothing;
 //! - a journal is used only with the superblock that it belongs to ([`super::pairing`]).
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use ::label::{Label, SliceKind};
 use env::{Disk, IoBuf};
+use types::Lsn;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Instant, Lsn};
 
 use crate::device::copies::refused;
 use crate::device::pairing::{self, HeaderCopy, Place};
@@ -28,16 +25,6 @@ pub struct Disks {
     pub home: Disk,
     /// The device of its journal; `None`: the log is internal.
     pub log: Option<Disk>,
-}
-
-impl Disks {
-    /// From here on nothing is written, flushed or discarded once `until` has passed: the term of
-    /// the server that has them open is over (`Disk::write_until`).
-    pub fn write_until(&self, until: &Rc<Cell<Instant>>) {
-        for disk in [Some(&self.home), self.log.as_ref()].into_iter().flatten() {
-            disk.write_until(until.clone());
-        }
-    }
 }
 
 impl From<&Disk> for Disks {

@@ -135,6 +135,9 @@ impl Nodes {
     }
 }
 
+/// Stands for the whole disk among the locked bytes of a host: other hosts do not see such a lock.
+pub(crate) const WHOLE: u64 = u64::MAX;
+
 /// Orders the events of all disks.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
@@ -175,8 +178,8 @@ struct State {
     dead: Nodes,
     write_through: bool,
     rotational: bool,
-    /// Holder of each locked byte, by host; `None` is the whole disk, for all hosts.
-    locks: BTreeMap<Option<(String, u64)>, u64>,
+    /// Holder of each locked byte, by host; [`WHOLE`] is the whole disk.
+    locks: BTreeMap<(String, u64), u64>,
     /// Computes how long requests take; if absent, the world's options say it.
     mechanics: Option<Mechanics>,
 }
@@ -644,14 +647,14 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Locks `byte` (`None`: the whole disk) for the open file `holder`; `false` if another one
-    /// holds it.
-    pub(crate) fn take_lock(&self, byte: Option<(String, u64)>, holder: u64) -> bool {
+    /// Locks `byte` of a host for the open file `holder`; `false` if another one of that host holds
+    /// it.
+    pub(crate) fn take_lock(&self, byte: (String, u64), holder: u64) -> bool {
         *self.lock().locks.entry(byte).or_insert(holder) == holder
     }
 
     pub(crate) fn is_free(&self, byte: (String, u64), holder: u64) -> bool {
-        self.lock().locks.get(&Some(byte)).is_none_or(|&other| other == holder)
+        self.lock().locks.get(&byte).is_none_or(|&other| other == holder)
     }
 
     pub(crate) fn release_locks(&self, holder: u64) {

@@ -22,6 +22,8 @@ mod price;
 mod rng;
 mod state;
 #[cfg(test)]
+mod stop_tests;
+#[cfg(test)]
 mod tests;
 mod watch;
 mod world;

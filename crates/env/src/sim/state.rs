@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::{Duration, Instant, Timestamp};
 
-use super::disk::{DiskAction, SimDisk};
+use super::disk::{DiskAction, SimDisk, WHOLE};
 use super::disk_op::DiskOp;
 use super::held_up::HeldUp;
 use super::mechanics::DiskRequest;
@@ -320,7 +320,7 @@ impl State {
             ));
         };
         let object = self.new_object();
-        if options.exclusive && !disk.take_lock(None, object) {
+        if options.exclusive && !disk.take_lock((self.host_of(node), WHOLE), object) {
             let text = format!("{path}: lock: in use by another simulated process");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
@@ -678,7 +678,7 @@ impl Driver for SimDriver {
             state.files.get(&object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         match byte {
             ByteLock::Take(_) if !file.write => Err(io::Error::from_raw_os_error(libc::EBADF)),
-            ByteLock::Take(index) => Ok(file.disk.take_lock(Some((host, index)), object)),
+            ByteLock::Take(index) => Ok(file.disk.take_lock((host, index), object)),
             ByteLock::Test(index) => Ok(file.disk.is_free((host, index), object)),
         }
     }

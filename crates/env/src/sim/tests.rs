@@ -36,30 +36,6 @@ fn virtual_hour_takes_no_real_time() {
 }
 
 #[test]
-fn a_node_begins_nothing_after_its_term() {
-    let world = SimWorld::new(1);
-    world.disk("disk", 1 << 20);
-    world.run(|env| async move {
-        let disk = env.open_disk("disk", WRITE).await.unwrap();
-        let listener = env.listen("server:0").await.unwrap();
-        let stream = env.connect(&listener.local_address()).await.unwrap();
-        env.end_io_at(Some(env.now() + Duration::from_secs(1)));
-        stream.write_all(vec![1]).await.0.unwrap();
-        disk.write(0, block(&env, 1)).await.0.unwrap();
-        env.sleep(Duration::from_secs(1)).await;
-        assert!(env.io_has_ended());
-        let error = disk.write(0, block(&env, 2)).await.0.unwrap_err();
-        assert!(error.to_string().contains("the term"), "{error}");
-        let (sent, _) = stream.write_all(vec![2]).await;
-        assert!(sent.is_err());
-        env.end_io_at(None);
-        let (read, buf) = disk.read(0, block(&env, 3)).await;
-        read.unwrap();
-        assert_eq!(buf[0], 1);
-    });
-}
-
-#[test]
 fn stale_wake_up_does_not_move_a_task_to_another_executor() {
     let world = SimWorld::new(1);
     world.set_executors("a", 3);
@@ -643,54 +619,6 @@ fn paused_node_does_nothing_until_resumed_and_then_what_was_due() {
     });
 }
 
-/// Whether two reads had answers in time, and how long that took; the node that reads is stopped
-/// for ten seconds during the first.
-fn reads_of_a_stopped_node(seed: u64, awake: bool, stalled: bool) -> (bool, Duration) {
-    let world = SimWorld::new(seed);
-    let disk = world.disk("disk", 1 << 20);
-    let (handle, result) = (world.clone(), Rc::new(Cell::new(None)));
-    let seen = result.clone();
-    world.run(|env| async move {
-        let node = handle.node("node");
-        let open = node.open_disk("disk", WRITE).await.unwrap();
-        disk.stall(stalled);
-        let (begun, its) = (env.now(), node.clone());
-        let asked = node.spawn_join(async move {
-            let (of, five) = (its.clone(), Duration::from_secs(5));
-            let reads = its.spawn_join(async move {
-                for _ in 0..2 {
-                    open.read(0, of.buffer(4096)).await.0.unwrap();
-                }
-            });
-            let answer = match awake {
-                true => its.timeout_awake(five, reads).await,
-                false => its.timeout(five, reads).await,
-            };
-            answer.is_some()
-        });
-        env.sleep(Duration::from_micros(1)).await;
-        handle.pause("node");
-        env.sleep(Duration::from_secs(10)).await;
-        handle.resume("node");
-        let answered = asked.await;
-        seen.set(Some((answered, env.now() - begun)));
-        disk.stall(false);
-    });
-    result.get().unwrap()
-}
-
-#[test]
-fn stop_of_a_process_is_not_taken_for_silence_of_whom_it_asks() {
-    let mut silent = 0;
-    for seed in 0..20 {
-        silent += usize::from(!reads_of_a_stopped_node(seed, false, false).0);
-        assert!(reads_of_a_stopped_node(seed, true, false).0, "seed {seed}");
-        let (answered, took) = reads_of_a_stopped_node(seed, true, true);
-        assert!(!answered && took < Duration::from_secs(15), "seed {seed}: {took:?}");
-    }
-    assert!(silent > 0, "otherwise there is nothing to tell apart");
-}
-
 #[test]
 fn byte_locks_are_visible_on_their_own_host_only() {
     let world = SimWorld::new(12);
@@ -799,28 +727,5 @@ fn disk_observer_sees_writes_submitted_completed_and_stable() {
                 ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable", "Flush by a failed"];
             assert_eq!(*seen.borrow(), want);
         }
-    });
-}
-
-#[test]
-fn disk_takes_no_change_when_the_time_for_writes_is_over() {
-    let world = SimWorld::new(1);
-    world.disk("disk", 1 << 20);
-    world.run(|env| async move {
-        let disk = env.open_disk("disk", WRITE).await.unwrap();
-        let until = Rc::new(Cell::new(env.now() + Duration::from_secs(1)));
-        disk.write_until(until.clone());
-        let change = async || {
-            let written = disk.clone().write(0, IoBuf::zeroed(4096)).await.0;
-            [written, disk.flush().await, disk.discard(0, 4096).await]
-        };
-        assert!(change().await.iter().all(Result::is_ok));
-        env.sleep(Duration::from_secs(1)).await;
-        let refused = change().await;
-        let says = |error: &std::io::Error| error.to_string().contains(crate::TERM_OVER);
-        assert!(refused.iter().all(|one| one.as_ref().is_err_and(says)), "{refused:?}");
-        assert!(disk.read(0, IoBuf::zeroed(4096)).await.0.is_ok(), "it can be read");
-        until.set(env.now() + Duration::from_secs(1));
-        assert!(change().await.iter().all(Result::is_ok), "the moment was moved");
     });
 }

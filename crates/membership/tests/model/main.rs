@@ -115,7 +115,7 @@ fn somebody_serves_soon_after_every_order() {
 fn model_reaches_what_it_is_about() {
     let search = search(2, Guards::ALL);
     let mut reached = std::collections::BTreeSet::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = types::HashSet::default();
     let mut queue = search.init_states();
     while let Some(world) = queue.pop() {
         for line in &world.record.history {

@@ -22,7 +22,9 @@ pub(crate) struct Epochs {
     events: Events,
     /// The epoch of the server that last opened the metadata.
     newest: u32,
-    /// The newest server that has written.
+    /// Runs of servers that are or were owners, in the order of their claims.
+    owners: BTreeMap<u32, u32>,
+    /// The newest server that has written, by that order.
     writer: u32,
     /// Writes under way, by their servers.
     writes: BTreeMap<u64, u32>,
@@ -40,8 +42,19 @@ pub(crate) fn group(bytes: &[u8]) -> Option<(u32, u64)> {
 
 impl Epochs {
     pub(crate) fn new(events: &Events) -> Epochs {
-        let (writes, last) = Default::default();
-        Epochs { events: events.clone(), newest: 0, writer: 0, writes, last }
+        let (owners, writes, last) = Default::default();
+        Epochs { events: events.clone(), newest: 0, owners, writer: 0, writes, last }
+    }
+
+    /// The server of this run of a node owns the metadata from here on.
+    pub(crate) fn owns(&mut self, run: u32) {
+        let rank = self.owners.len() as u32 + 1;
+        self.owners.insert(run, rank);
+    }
+
+    /// The place of a run among the owners. One that never owned is older than all.
+    fn rank(&self, run: u32) -> u32 {
+        self.owners.get(&run).copied().unwrap_or_default()
     }
 
     /// A server has opened the metadata.
@@ -59,7 +72,7 @@ impl Epochs {
         match event {
             DiskEvent::Submitted { id, node: (name, node), offset, bytes } => {
                 self.by(node, &format!("{name} submits a write at {offset}"));
-                self.writer = self.writer.max(node);
+                self.writer = self.writer.max(self.rank(node));
                 self.writes.insert(id, node);
                 if let Some((epoch, lsn)) = group(bytes) {
                     self.group(epoch, lsn);
@@ -79,8 +92,10 @@ impl Epochs {
     }
 
     fn by(&self, node: u32, what: &str) {
-        if node < self.writer {
-            let writer = self.writer;
+        let newer = |(_, rank): &(&u32, &u32)| **rank == self.writer;
+        if self.rank(node) < self.writer
+            && let Some((writer, _)) = self.owners.iter().find(newer)
+        {
             let text = format!("{what}, of server run {node}, after run {writer} has written");
             self.broken(&text);
         }
@@ -130,22 +145,28 @@ mod tests {
     #[test]
     fn write_of_an_earlier_server_is_a_violation() {
         let sound = found(|epochs| {
+            epochs.owns(1);
             epochs.opened(1);
             submit(epochs, 1, &write(1, 1, 4096));
             epochs.happened(DiskEvent::Completed { id: 1 });
+            epochs.owns(5);
             epochs.opened(2);
             submit(epochs, 2, &write(5, 2, 8192));
         });
         assert_eq!(sound, None);
         let woken = found(|epochs| {
+            epochs.owns(1);
             epochs.opened(1);
+            epochs.owns(5);
             epochs.opened(2);
             submit(epochs, 1, &write(5, 2, 8192));
             submit(epochs, 2, &write(1, 2, 12288));
         });
         assert!(woken.is_some_and(|text| text.contains("server run 1")));
         let late = found(|epochs| {
+            epochs.owns(1);
             submit(epochs, 1, &write(1, 1, 4096));
+            epochs.owns(5);
             submit(epochs, 2, &write(5, 1, 8192));
             epochs.happened(DiskEvent::Completed { id: 1 });
         });

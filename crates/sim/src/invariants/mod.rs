@@ -27,7 +27,7 @@ use mds::CommittedBlocks;
 use types::{ClientId, PagId, Transno};
 
 use crate::call::{Call, Op, Outcome};
-use crate::cluster::{Cluster, SERVER};
+use crate::cluster::{Cluster, is_server};
 use crate::events::{Applied, Event};
 use crate::fleet::{Fleet, WeakFleet};
 
@@ -106,6 +106,7 @@ impl Checkers {
                 self.stable.borrow_mut().data_replaced();
                 self.durable.borrow_mut().data_replaced();
             }
+            Event::Owns(run) => self.epochs.borrow_mut().owns(run),
             Event::Opened(from) => self.opened(from),
             Event::Executed(executed) => self.once.borrow_mut().executed(executed),
             Event::Commits(pointed) => self.commits(&pointed),
@@ -211,7 +212,7 @@ impl Checkers {
                     self.durable.borrow_mut().abandon_writes(&place, Some(zone));
                 }
             }
-            DiskEvent::Submitted { node: (SERVER, _), .. } => {}
+            DiskEvent::Submitted { node: (name, _), .. } if is_server(name) => {}
             DiskEvent::Submitted { id, node, offset, bytes } => {
                 let blocks = stable::blocks_of(offset, bytes.len() as u64);
                 let written = (zone, blocks.clone());
@@ -274,8 +275,9 @@ impl Checkers {
     /// flushed them.
     fn settle_unflushed(&self, client: ClientId, zone: PagId) {
         let data = self.cluster.device(zone);
-        let failed = self.cluster.was_failed_by(zone, SERVER, DiskAction::Flush);
-        if failed || data.is_stalled_for(SERVER) {
+        let server = self.cluster.server();
+        let failed = self.cluster.was_failed_by(zone, &server, DiskAction::Flush);
+        if failed || data.is_stalled_for(&server) {
             let place = self.owners.borrow().place_of(client);
             let unflushed = place.map_or_else(BTreeSet::new, |place| {
                 self.stable.borrow().unflushed_of(&place, zone)

@@ -7,7 +7,7 @@
 
 use types::Duration;
 
-use crate::cluster::{Cluster, SERVER};
+use crate::cluster::Cluster;
 use crate::invariant::Invariant;
 
 /// Words of the line that a client logs.
@@ -17,7 +17,8 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// The client at `node` drops its connection.
 pub(crate) fn dropped(cluster: &Cluster, node: &str) {
-    if !cluster.world.were_held_up(node, SERVER, ARRIVAL) {
+    let held_up = |server: &String| cluster.world.were_held_up(node, server, ARRIVAL);
+    if !cluster.servers().iter().any(held_up) {
         let text = format!("{node} took a server for dead that was only slow");
         cluster.events.broken(Invariant::Slow, &text);
     }

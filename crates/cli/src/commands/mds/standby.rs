@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use session::server::{Door, turn_away};
 use types::{Duration, Epoch, Instant};
 
-use super::{Done, Owning, ended, failed, fences, register, start, stopping, store_failed};
+use super::{Done, ended, failed, fences, register, start, stopping, store_failed};
 use crate::args::MdsArgs;
 use crate::commands::local::this_program;
 use crate::commands::mount;
@@ -325,15 +325,11 @@ impl Desk {
         (term, proven): (Term, Instant),
         mut signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
-        let until = term.ends.map(|ends| Rc::new(Cell::new(ends)));
-        if let Some(ends) = &until {
-            self.env.end_io_at(Some(ends.get()));
-            let (env, membership) = (self.env.clone(), self.membership.clone());
-            self.env.spawn(keep(env, membership, (term, ends.clone()), args.standby));
-        }
+        let kept = standby::keep(&self.env, self.membership.clone(), term);
+        self.env.spawn(end_behind(kept, args.standby));
         let above = Epoch(term.epoch.0.saturating_sub(1));
-        let owning = Owning { until, report: Some(report(&self.env, &self.membership)) };
-        let started = start(&self.env, cluster, args, above, owning).await;
+        let report = report(&self.env, &self.membership);
+        let started = start(&self.env, cluster, args, above, Some(report)).await;
         let server = match started {
             Ok(server) => server,
             Err(failure) => {
@@ -423,15 +419,10 @@ async fn stands_by_unless(mut signal: StopSignal<'_>) -> Done {
     }
 }
 
-/// Makes the term longer as long as it lasts. When it may be over, the process ends at once, or
-/// begins anew if it stands by otherwise.
-async fn keep(
-    env: Env,
-    membership: Rc<dyn Membership>,
-    (term, ends): (Term, Rc<Cell<Instant>>),
-    stands_by: bool,
-) {
-    let text = standby::keep(&env, &*membership, term, &ends).await;
+/// Waits until the term may be over. The process ends then, or begins anew if it stands by
+/// otherwise.
+async fn end_behind(over: impl Future<Output = String>, stands_by: bool) {
+    let text = over.await;
     log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
     if stands_by {
         // The new program has no thread, no file and no request of this one.

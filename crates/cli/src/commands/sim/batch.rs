@@ -140,6 +140,12 @@ pub struct Totals {
     pub made: BTreeMap<String, u64>,
     /// Restarts of the server.
     pub restarts: u64,
+    /// Takeovers by servers that stood by; campaigns of earlier releases did not count them.
+    #[serde(default)]
+    pub takeovers: u64,
+    /// Writes of replaced servers that were refused.
+    #[serde(default)]
+    pub late_writes: u64,
     /// Moments that were not fully judged.
     pub unjudged: u64,
     pub misled: u64,
@@ -172,6 +178,8 @@ impl Totals {
             *self.made.entry(kind.name().to_owned()).or_default() += count;
         }
         self.restarts += report.restarts;
+        self.takeovers += report.takeovers.0;
+        self.late_writes += report.takeovers.1;
         self.unjudged += report.unjudged;
         self.misled += u64::from(report.misled.is_some());
         self.abandoned += u64::from(report.abandoned.is_some());

@@ -38,7 +38,7 @@ struct Options {
 
 impl Options {
     fn new(args: &SimArgs) -> Result<Options, Failure> {
-        let faults = faults(args.faults.as_deref())?;
+        let faults = faults(args.faults.as_deref(), args.standbys)?;
         let keep = args.keep.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
         let workload = args.workload.parse().map_err(Failure::usage)?;
         let time = match args.hours {
@@ -85,6 +85,7 @@ impl Options {
             devices: args.devices,
             lease: args.lease.unwrap_or(usual.lease),
             keys: args.security.0,
+            standbys: args.standbys.into(),
             ..usual
         }
     }
@@ -204,8 +205,11 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     Ok(ended(&campaign.totals))
 }
 
-fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
-    let Some(asked) = asked else { return Ok(Fault::ALL.to_vec()) };
+fn faults(asked: Option<&[String]>, standbys: u16) -> Result<Vec<Fault>, Failure> {
+    let several = standbys > 0;
+    let Some(asked) = asked else {
+        return Ok(if several { Fault::of_several_servers() } else { Fault::of_one_server() });
+    };
     if asked == ["none"] {
         return Ok(Vec::new());
     }
@@ -221,6 +225,13 @@ fn faults(asked: Option<&[String]>) -> Result<Vec<Fault>, Failure> {
             _ => {}
         }
         let fault: Fault = name.parse().map_err(Failure::usage)?;
+        if fault == Fault::Takeover && !several {
+            return Err(Failure::usage("--faults takeover needs --standbys"));
+        }
+        if several && !Fault::of_several_servers().contains(&fault) {
+            let text = format!("--faults {fault}: not simulated with --standbys");
+            return Err(Failure::usage(text));
+        }
         if faults.contains(&fault) {
             return Err(Failure::usage(format!("--faults names {fault} twice")));
         }
@@ -291,7 +302,17 @@ mod tests {
 
     fn asked(text: &str) -> Result<Vec<Fault>, Failure> {
         let names: Vec<String> = text.split(',').map(str::to_owned).collect();
-        faults(Some(&names))
+        faults(Some(&names), 0)
+    }
+
+    #[test]
+    fn takeovers_need_servers_that_stand_by_and_go_with_some_faults() {
+        let several = |name: &str| faults(Some(&[name.to_owned()]), 1);
+        assert_eq!(several("takeover").unwrap(), [Fault::Takeover]);
+        assert!(several("space").unwrap_err().text.contains("not simulated"));
+        assert!(asked("takeover").unwrap_err().text.contains("--standbys"));
+        assert!(faults(None, 1).unwrap().contains(&Fault::Takeover));
+        assert!(!faults(None, 0).unwrap().contains(&Fault::Takeover));
     }
 
     #[test]

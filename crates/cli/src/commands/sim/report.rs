@@ -33,6 +33,9 @@ struct SimulatedRun {
     /// Injected faults by kind.
     made: BTreeMap<&'static str, u64>,
     restarts: u64,
+    /// Takeovers by servers that stood by, and writes of replaced servers that were refused.
+    takeovers: u64,
+    late_writes: u64,
     /// Sessions that ended with their clients, and of clients that lived.
     sessions_died: u64,
     sessions_evicted: u64,
@@ -90,6 +93,8 @@ fn run(report: &Report, shrunk: bool) -> SimulatedRun {
         faults: report.faults,
         made: report.made.iter().map(|(kind, count)| (kind.name(), *count)).collect(),
         restarts: report.restarts,
+        takeovers: report.takeovers.0,
+        late_writes: report.takeovers.1,
         sessions_died: report.lost.0,
         sessions_evicted: report.lost.1,
         steps: report.steps,
@@ -243,6 +248,10 @@ fn summary(totals: &Totals) -> String {
         totals.virtual_seconds,
         totals.brief(),
     );
+    if totals.takeovers > 0 {
+        let late = counted(totals.late_writes, "late write");
+        text += &format!("{}, {late} refused\n", counted(totals.takeovers, "takeover"));
+    }
     if totals.misled > 0 {
         text += &format!(
             "for {} the observed order did not explain the history, and all orders were tried\n",
