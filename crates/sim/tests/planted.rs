@@ -80,8 +80,8 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ReplacedLinkKept, 11, Invariant::Whole),
     (Bug::LackingPageKept, 2, Invariant::Own),
     (Bug::PartWaits, 40, Invariant::Fair),
-    (Bug::FenceBelieved, 204, Invariant::Epoch),
-    (Bug::TermIgnored, 55, Invariant::Epoch),
+    (Bug::FenceBelieved, 190, Invariant::Epoch),
+    (Bug::TermIgnored, 15, Invariant::Epoch),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
