@@ -81,7 +81,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::LackingPageKept, 2, Invariant::Own),
     (Bug::PartWaits, 40, Invariant::Fair),
     (Bug::FenceBelieved, 190, Invariant::Epoch),
-    (Bug::TermIgnored, 15, Invariant::Epoch),
+    (Bug::TermIgnored, 13, Invariant::Epoch),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.

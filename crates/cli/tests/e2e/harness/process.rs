@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{PATIENCE, wait_child};
 
 /// Clusters at once: more would only make each other slow.
-const TURNS: usize = 2;
+const TURNS: usize = 3;
 
 static BUSY: Mutex<usize> = Mutex::new(0);
 static DONE: Condvar = Condvar::new();
