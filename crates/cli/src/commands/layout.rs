@@ -98,14 +98,16 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
 
 /// Reads an attribute; its value may grow between the two calls.
 pub fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, rustix::io::Errno> {
+    let mut room = 4096;
     loop {
-        let mut value = vec![0u8; rustix::fs::getxattr(path, name, &mut [0u8; 0])? + 4096];
+        let mut value = vec![0u8; room];
         match rustix::fs::getxattr(path, name, &mut value[..]) {
             Ok(length) => {
                 value.truncate(length);
                 return Ok(value);
             }
-            Err(rustix::io::Errno::RANGE) => {}
+            // Linux has no longer values than 64 KiB.
+            Err(rustix::io::Errno::RANGE) if room < 64 << 10 => room *= 2,
             Err(error) => return Err(error),
         }
     }
