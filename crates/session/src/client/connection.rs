@@ -69,6 +69,11 @@ impl Failure {
         matches!(self, Failure::Refused(refused) if refused.fault == Fault::Busy)
     }
 
+    /// Has the server's store failed?
+    fn is_of_store(&self) -> bool {
+        matches!(self, Failure::Refused(refused) if refused.fault == Fault::Io)
+    }
+
     /// Would the same hello be refused again?
     fn is_final(&self) -> bool {
         match self {
@@ -201,7 +206,11 @@ impl<P: Peer> Session<P> {
                         env.spawn(session.clone().watch());
                         return Ok(session);
                     }
-                    Err(failure) if failure.is_final() => {
+                    // One of several servers may be cut off from its store, and another one serve.
+                    Err(failure)
+                        if failure.is_final()
+                            && (!failure.is_of_store() || config.addresses.len() == 1) =>
+                    {
                         return Err(ConnectError { text: failure.text() });
                     }
                     Err(failure) => text = failure.text(),
