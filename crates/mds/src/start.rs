@@ -28,15 +28,18 @@ impl Mds {
     /// Loads the known clients from the store and begins to listen.
     ///
     /// # Errors
-    /// The address or a data device cannot be used; the store failed. The store is closed.
+    /// The address or a data device cannot be used; the store failed. The store is closed, unless
+    /// another server has replaced this one: then nothing more is written.
     pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
         let server = Server::new(env, mfs, config);
         match Mds::listen(&server).await {
             Ok(listener) => Ok(Mds { server, listener: Rc::new(listener) }),
             Err(error) => {
                 server.begin_stop();
-                // If this fails, the store has: the next opening recovers.
-                drop(server.runtime.mfs.close().await);
+                if !matches!(error, ServeError::Superseded { .. }) {
+                    // If this fails, the store has: the next opening recovers.
+                    drop(server.runtime.mfs.close().await);
+                }
                 Err(error)
             }
         }

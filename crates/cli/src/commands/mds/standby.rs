@@ -333,7 +333,7 @@ impl Desk {
         let server = match started {
             Ok(server) => server,
             Err(failure) => {
-                // The store is closed. Whatever is left of this server begins nothing any more.
+                // The store is closed, or another server's. What is left here begins nothing more.
                 self.env.end_io_at(Some(self.env.now()));
                 log::line(&failure.to_string());
                 self.release(term, &format!("it could not serve: {failure}")).await?;
