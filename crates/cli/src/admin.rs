@@ -137,7 +137,7 @@ fn ask_the_serving(servers: &[Registration], question: Ask) -> Option<Result<Val
     mute
 }
 
-/// What a server on this host says of itself, soon.
+/// The status of a server on this host, within a short time limit.
 ///
 /// # Errors
 /// As [`control::ask`].

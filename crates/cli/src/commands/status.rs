@@ -37,7 +37,7 @@ struct FileSystem {
     error: Option<String>,
     /// The stable code of that.
     code: Option<&'static str>,
-    /// What the servers on this host that stand by say.
+    /// The status of each standby on this host.
     standbys: Vec<Value>,
 }
 

@@ -23,7 +23,7 @@ const ANSWER_MAX: u64 = 8 << 20;
 pub struct Sent {
     /// By CLOCK_BOOTTIME.
     pub at: Instant,
-    /// What came back.
+    /// The body of the answer.
     pub answer: Value,
 }
 

@@ -1,4 +1,4 @@
-//! What a server does at etcd: reads the record, claims, renews, releases.
+//! The operations of a server at etcd: read the record, claim, renew, release.
 //!
 //! | key, below `/redbud/NAME/` | what |
 //! |---|---|
@@ -30,7 +30,7 @@ use super::wire::{self, Kv, Outcome, Request, Step, Unchanged};
 /// Tries to learn how a transaction ended.
 const TRIES: usize = 4;
 
-/// What the owner of the metadata holds at etcd.
+/// The lease and the key of the metadata's owner at etcd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     epoch: Epoch,
@@ -39,7 +39,7 @@ pub struct Held {
     revision: i64,
 }
 
-/// What a process holds, shared by its seats.
+/// The [`Held`] of a process, shared by its seats.
 #[derive(Clone, Default)]
 pub struct Holding(Arc<Mutex<Option<Held>>>);
 

@@ -54,7 +54,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A signal that ends the server.
 type StopSignal<'a> = Pin<&'a mut dyn Future<Output = i32>>;
 
-/// What tasks and the control socket share.
+/// State that the tasks and the control socket share.
 struct Desk {
     env: Env,
     membership: Rc<dyn Membership>,

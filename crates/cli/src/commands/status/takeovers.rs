@@ -76,7 +76,7 @@ pub(super) fn nobody_serves(file_system: &FileSystem) -> bool {
         && standbys.all(|standby| standby["odd"] == true)
 }
 
-/// What is wrong with the owner or the servers that stand by.
+/// Adds the problems of the owner and of the standbys.
 pub(super) fn find(finder: &mut Finder<'_>, file_system: &FileSystem) {
     for standby in file_system.standbys.iter().filter(|standby| standby["odd"] == true) {
         let (address, waits) = (text(&standby["address"]), text(&standby["waits"]));

@@ -14,7 +14,7 @@ use crate::etcd::link::Sent;
 
 const LEASE: Duration = Duration::from_secs(8);
 
-/// What goes wrong with a request.
+/// A fault of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     /// Nothing.
