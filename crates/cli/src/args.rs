@@ -10,6 +10,7 @@ use types::units::parse_size;
 mod fence;
 mod journal;
 mod key;
+mod layout;
 mod running;
 mod sim;
 pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
@@ -17,6 +18,7 @@ pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArg
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
+pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
     WhyArgs,
@@ -118,9 +120,13 @@ pub enum Command {
     Why(WhyArgs),
     /// Show used and free space by data zone
     Df(DfArgs),
-    /// Show the layout of files: segments with file offset, length, PAG, address and state
+    /// Show the layout of files: segments with file offset, length, PAG, address and state; and
+    /// what holds for directories, with the state of the files below them
     #[command(alias = "getstripe")]
     Layout(LayoutArgs),
+    /// Say where the blocks of the files go that are created in a directory from now on
+    #[command(alias = "setstripe")]
+    SetLayout(SetLayoutArgs),
     /// Make the running server read and verify all its metadata blocks
     Scrub(ScrubArgs),
     /// Try out the fences of the cluster's file
@@ -474,17 +480,6 @@ pub struct DfArgs {
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
     /// How to print it
-    #[command(flatten)]
-    pub output: Output,
-}
-
-/// Arguments of `layout`.
-#[derive(Args, Debug)]
-pub struct LayoutArgs {
-    /// Regular files in a mount
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// How to print them
     #[command(flatten)]
     pub output: Output,
 }

@@ -17,6 +17,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod path;
 pub mod scrub;
+pub mod set_layout;
 pub mod sim;
 pub mod status;
 pub mod umount;

@@ -78,6 +78,7 @@ fn run(command: Command) -> Ended {
         Command::Fence(args) => commands::fence::run(&args),
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
+        Command::SetLayout(args) => commands::set_layout::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Journal(args) => commands::journal::run(&args),
         Command::Key(args) => commands::key::run(&args),

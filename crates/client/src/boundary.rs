@@ -77,18 +77,27 @@ pub struct Unsaved {
     pub since: Option<Instant>,
 }
 
+/// Blocks that the server has granted.
+#[derive(Clone, Debug, Default)]
+pub struct Granted {
+    /// The blocks, all of one zone.
+    pub runs: Vec<PagRun>,
+    /// How many blocks are free in that zone now.
+    pub left: u64,
+}
+
 /// Requests of the data half to the metadata server. All calls use reserved slots and may be made
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
 pub trait Rpc {
-    /// Blocks for the pool, about `blocks`, of none of the zones `unreachable`; fewer, or
-    /// `NoSpace`, when space is short.
+    /// Blocks for the pool, about `blocks`, of the zone `hint` if it has any, and of none of the
+    /// zones `unreachable`; fewer, or `NoSpace`, when space is short.
     fn space(
         &self,
         hint: Option<PagId>,
         blocks: u64,
         unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>>;
+    ) -> LocalFuture<'_, Result<Granted, Fault>>;
     /// Returns pool blocks, or reports that there are none to return.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
     /// More of a layout, under a `DATA` right.

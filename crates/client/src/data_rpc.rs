@@ -4,7 +4,7 @@ use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
-use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
+use crate::boundary::{Commit, Granted, LocalFuture, Refusal, Rpc};
 use crate::core::Core;
 use crate::rpc::{Call, result};
 
@@ -29,7 +29,7 @@ impl Rpc for DataRpc {
         hint: Option<PagId>,
         blocks: u64,
         unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
+    ) -> LocalFuture<'_, Result<Granted, Fault>> {
         Box::pin(async move {
             let op = Op::Space { hint, blocks, unreachable };
             let mut granted = self.reserved(op.clone()).await;
@@ -37,7 +37,7 @@ impl Rpc for DataRpc {
                 granted = self.reserved(op).await;
             }
             match granted? {
-                OpReply::Space { runs } => Ok(runs),
+                OpReply::Space { runs, left } => Ok(Granted { runs, left }),
                 _ => Err(Fault::Protocol),
             }
         })

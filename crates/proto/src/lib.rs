@@ -17,6 +17,7 @@ pub mod mds;
 pub mod message;
 pub mod operation;
 mod peer;
+pub mod placement;
 pub mod ranges;
 pub mod slots;
 pub mod timeout;

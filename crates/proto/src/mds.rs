@@ -22,9 +22,9 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Lowest version of the protocol that this code speaks.
-pub const VERSION_MIN: u32 = 5;
+pub const VERSION_MIN: u32 = 6;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -91,6 +91,8 @@ wire_struct! {
         /// Bytes of inline data that the inode's slot could hold if no other block were mapped; 0:
         /// the client may send none.
         pub inline_max: u32,
+        /// Where new blocks go: the file's [`crate::placement::Layout`]. Empty: the default.
+        pub placement: Bytes,
     }
 
     /// An entry of a directory.
@@ -294,8 +296,9 @@ wire_enum! {
         /// the last block are zero on the device, too. Passes gates. Reply `Attr`, or
         /// `Partial`.
         Commit = 18 { ino: Ino, edits: Vec<Edit>, size: Option<u64>, mtime: Option<Timestamp>, ctime: Option<Timestamp>, merge: bool, tail_zero: bool, },
-        /// Blocks for the client's pool, `blocks` wanted, of none of the zones `unreachable`: the
-        /// client cannot use their devices now. Durable before the reply. Reply `Space`.
+        /// Blocks for the client's pool, `blocks` wanted, of the zone `hint` if it has any, and of
+        /// none of the zones `unreachable`: the client cannot use their devices now, or asks for
+        /// files that may not lie there. Durable before the reply. Reply `Space`.
         Space = 19 { hint: Option<PagId>, blocks: u64, unreachable: Vec<PagId>, },
         /// Returns pool blocks, at most `RETURN_RUNS_MAX` runs. It also answers
         /// [`Push::SpaceWanted`], then perhaps without any. Reply `Done`.
@@ -350,9 +353,9 @@ wire_enum! {
         Attr = 3 { leased: Leased, },
         /// Entries; `end`: there are no more.
         Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
-        /// A new inode; a `DATA` right implies its (empty) layout, and `inline_max` is as in
-        /// [`LayoutSlice`].
-        Created = 5 { leased: Leased, dir: Leased, inline_max: u32, },
+        /// A new inode; a `DATA` right implies its (empty) layout, and `inline_max` and `placement`
+        /// are as in [`LayoutSlice`].
+        Created = 5 { leased: Leased, dir: Leased, inline_max: u32, placement: Bytes, },
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
         /// The inode that lost the name: its attributes (nlink 0: it was the last name), the
@@ -371,8 +374,8 @@ wire_enum! {
         Layout = 10 { slice: LayoutSlice, },
         /// Bytes.
         Bytes = 11 { bytes: Bytes, leased: Option<Leased>, },
-        /// Granted runs.
-        Space = 12 { runs: Vec<PagRun>, },
+        /// Granted runs, all of one zone, and how many blocks are free there now.
+        Space = 12 { runs: Vec<PagRun>, left: u64, },
         /// Space of the file system.
         Statfs = 13 { statfs: Statfs, },
         /// A conflicting lock, if any.

@@ -1,4 +1,5 @@
-//! `redbud layout FILE`: the layout of a file, as its client reports it.
+//! `redbud layout PATH`: the layout of a file, as its client reports it; of a directory, what new
+//! files get, and how those below it lie.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,6 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::args::LayoutArgs;
 use crate::exit::{Ended, Failure, Status};
 use crate::output;
+
+mod picture;
+mod tree;
+
+use tree::Tree;
 
 /// The extended attribute through which a mount reports a file's layout.
 const ATTRIBUTE: &str = "user.redbud.layout";
@@ -52,25 +58,33 @@ struct Segment {
 struct Report {
     version: u32,
     files: Vec<FileLayout>,
+    directories: Vec<Tree>,
 }
 
-/// Prints the layouts of files.
+/// Prints the layouts of files and directories.
 pub fn run(args: &LayoutArgs) -> Ended {
-    let mut files = Vec::new();
-    let mut failures = Vec::new();
-    for file in &args.files {
-        match read(file) {
-            Ok(layout) => files.push(layout),
-            Err(failure) => failures.push(failure),
-        }
+    if let Some(to) = &args.svg {
+        return draw(args, to);
     }
+    let (mut files, mut directories) = (Vec::new(), Vec::new());
+    let mut failures = Vec::new();
+    for path in &args.files {
+        let read = if path.is_dir() {
+            Tree::read(path).map(|tree| directories.push(tree))
+        } else {
+            read(path).map(|layout| files.push(layout))
+        };
+        failures.extend(read.err());
+    }
+    let none = files.is_empty() && directories.is_empty();
     let last = failures.pop();
-    if let Some(failure) = last.clone().filter(|_| files.is_empty() && failures.is_empty()) {
+    if let Some(failure) = last.clone().filter(|_| none && failures.is_empty()) {
         return Err(failure);
     }
-    let status = if files.is_empty() { Status::Failed } else { Status::Partial };
-    output::print_report(args.output, &Report { version: 1, files }, |report| {
-        report.files.iter().map(describe).collect()
+    let status = if none { Status::Failed } else { Status::Partial };
+    output::print_report(args.output, &Report { version: 1, files, directories }, |report| {
+        let files = report.files.iter().map(describe);
+        files.chain(report.directories.iter().map(Tree::describe)).collect()
     })?;
     for failure in failures {
         output::eprint_line(&format!("redbud: {failure}"));
@@ -78,20 +92,39 @@ pub fn run(args: &LayoutArgs) -> Ended {
     last.map_or(Ok(0), |failure| Err(failure.with_code(status as u8)))
 }
 
-fn read(path: &Path) -> Result<FileLayout, Failure> {
-    let failed = |text: String| Failure::failed("RB-LAYOUT", format!("{}: {text}", path.display()));
-    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(failed("only regular files have a layout".into()));
-    }
+/// Draws one file.
+fn draw(args: &LayoutArgs, to: &Path) -> Ended {
+    let [path] = &args.files[..] else {
+        return Err(Failure::usage("--svg draws one file"));
+    };
+    let picture = picture::svg(&read(path)?);
+    std::fs::write(to, picture).map_err(|error| failed(to, &error.to_string()))?;
+    Ok(0)
+}
+
+/// A failure that names the path.
+pub fn failed(path: &Path, text: &str) -> Failure {
+    Failure::failed("RB-LAYOUT", format!("{}: {text}", path.display()))
+}
+
+/// The segments of a file, as its mount reports them.
+fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
     let bytes = attribute(path, ATTRIBUTE).map_err(|error| match error {
         rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
-            failed("does not lie in a Redbud mount".into())
+            failed(path, "does not lie in a Redbud mount")
         }
-        error => failed(error.to_string()),
+        error => failed(path, &error.to_string()),
     })?;
-    let segments: Vec<Segment> = serde_json::from_slice(&bytes)
-        .map_err(|error| failed(format!("the mount returned an invalid layout: {error}")))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| failed(path, &format!("the mount returned an invalid layout: {error}")))
+}
+
+fn read(path: &Path) -> Result<FileLayout, Failure> {
+    let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(failed(path, "only regular files and directories have a layout"));
+    }
+    let segments = segments(path)?;
     let allocated = metadata.blocks() * STAT_BLOCK;
     Ok(FileLayout::new(path.display().to_string(), metadata.len(), allocated, segments))
 }

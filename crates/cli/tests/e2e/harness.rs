@@ -1,6 +1,7 @@
 //! A cluster for a test: made, mounted, killed, checked, and taken away.
 
 mod clean;
+mod layout;
 mod mapping;
 mod process;
 mod scratch;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Gid, Uid};
 use rustix::thread;
 
+pub use layout::{zone_order, zones};
 pub use mapping::Mapping;
 pub use process::{Running, SharedPids, signal};
 pub use scratch::{Ext4, Scratch, free_port};

@@ -12,24 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::broken::Fragile;
-use crate::harness::{Cluster, Spec, eventually, pattern, redbud, success};
+use crate::harness::{Cluster, Spec, eventually, pattern, redbud, success, zones};
 
 const EIO: i32 = 5;
 const FILE: usize = 4 << 20;
 const PIECE: usize = 64 << 10;
-
-/// The zones that a file lies on.
-fn zones(path: &Path) -> Vec<u16> {
-    let mut text = vec![0; 1 << 16];
-    let len = rustix::fs::getxattr(path, "user.redbud.layout", &mut text[..]).unwrap();
-    let layout: serde_json::Value = serde_json::from_slice(&text[..len]).unwrap();
-    let segments = layout.as_array().unwrap().iter();
-    let mut zones: Vec<u16> =
-        segments.map(|segment| segment["pag"].as_u64().unwrap() as u16).collect();
-    zones.sort_unstable();
-    zones.dedup();
-    zones
-}
 
 /// What the mount at `root` says of its data devices.
 fn devices(root: &Path) -> String {

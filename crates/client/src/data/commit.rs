@@ -25,6 +25,7 @@ use types::{
 };
 
 use super::budget::Budget;
+use super::class::Class;
 use super::context::{
     COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
 };
@@ -32,9 +33,10 @@ use super::device::Stability;
 use super::device_watch::watch_devices;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
-use super::grants::Space;
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
+use super::pool::Pool;
 use super::sync_groups::{Devices, Syncs};
+use super::transfers::Transfers;
 
 use crate::boundary::{Commit, Refusal, Rpc};
 
@@ -84,9 +86,10 @@ impl DataContext {
             rpc,
             waits: config.waits,
             disks,
-            pool: Rc::default(),
+            classes: RefCell::new(vec![Rc::new(Class::new(Vec::new()))]),
+            client: Cell::new(client),
             budget: Budget::new(config.dirty_max as u64),
-            space: Space::default(),
+            transfers: Transfers::default(),
             syncs: Syncs::default(),
             unreported_losses: Cell::new(0),
             flights: Cell::new(0),
@@ -120,6 +123,7 @@ impl DataContext {
         for file in files {
             file.drop_all(true);
         }
+        self.client.set(new_client);
         self.disks.opening.set_client(new_client);
         let this = self.clone();
         self.env.spawn(async move {
@@ -156,7 +160,9 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::pool_blocks`].
     pub(super) fn pool_blocks(&self) -> (u64, u64) {
-        (self.pool.blocks(), self.pool.tainted())
+        let classes = self.classes.borrow();
+        let sum = |of: fn(&Pool) -> u64| classes.iter().map(|class| of(&class.pool)).sum();
+        (sum(Pool::blocks), sum(Pool::tainted))
     }
 
     /// A writer waits for budget: launches everything dirty, unless writes in flight will release

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use env::Env;
 use env::sync::Notify;
 use types::limits::COMPOUND_OPS_MAX;
-use types::{Duration, Fault, Ino, Instant};
+use types::{ClientId, Duration, Fault, Ino, Instant};
 
 use super::budget::Budget;
+use super::class::Class;
 use super::disks::Disks;
 use super::file::File;
-use super::grants::Space;
-use super::pool::Pool;
 use super::sync_groups::{Devices, Syncs};
+use super::transfers::Transfers;
 use crate::api::{Edited, OnEdit};
 use crate::boundary::Rpc;
 use crate::waits::Waits;
@@ -50,9 +50,12 @@ pub struct DataContext {
     pub(super) rpc: Rc<dyn Rpc>,
     pub(super) waits: Rc<Waits>,
     pub(super) disks: Disks,
-    pub(super) pool: Rc<Pool>,
+    /// The classes of zones, that of all zones first.
+    pub(super) classes: RefCell<Vec<Rc<Class>>>,
+    /// This client, in the current session.
+    pub(super) client: Cell<ClientId>,
     pub(super) budget: Rc<Budget>,
-    pub(super) space: Space,
+    pub(super) transfers: Transfers,
     pub(super) syncs: Syncs,
     /// Device writes in flight.
     pub(super) flights: Cell<usize>,

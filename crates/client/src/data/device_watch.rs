@@ -82,12 +82,22 @@ impl DataContext {
         let poor =
             |device: &Rc<DataDevice>| device.silent.get() || device.state.borrow().is_failing(now);
         let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
-        let choosy = self.space.is_choosy(now) && self.disks.devices().any(is_sound);
-        let mut changed = false;
-        for device in self.disks.devices() {
-            let avoid = device.is_absent() || choosy && poor(device);
-            for zone in &device.zones {
-                changed |= self.pool.set_avoided(zone.info.id, avoid);
+        let mut changed = Vec::new();
+        for class in self.each_class() {
+            let allows = |device: &Rc<DataDevice>| {
+                device.zones.iter().any(|zone| class.allows(zone.info.id))
+            };
+            let sound = self.disks.devices().any(|device| allows(device) && is_sound(device));
+            let choosy = sound && class.grants.is_choosy(now);
+            let mut any = false;
+            for device in self.disks.devices() {
+                let avoid = device.is_absent() || choosy && poor(device);
+                for zone in device.zones.iter().filter(|zone| class.allows(zone.info.id)) {
+                    any |= class.pool.set_avoided(zone.info.id, avoid);
+                }
+            }
+            if any {
+                changed.push(class);
             }
         }
         let absent = self.disks.devices().filter(|device| device.is_absent()).count();
@@ -95,9 +105,7 @@ impl DataContext {
         let stuck =
             self.disks.devices().filter(|device| device.silent.get()).map(|device| device.held());
         self.budget.excuse(stuck.sum());
-        if changed {
-            self.zones_changed();
-        }
+        changed.iter().for_each(|class| self.zones_changed(class));
     }
 
     fn begin_look(self: &Rc<Self>, device: Rc<DataDevice>) {

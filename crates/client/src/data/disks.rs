@@ -213,6 +213,11 @@ impl Disks {
         Ok(Disks { by_pag, devices, opening, watch })
     }
 
+    /// The numbers of all zones.
+    pub fn zones(&self) -> impl Iterator<Item = PagId> {
+        self.by_pag.keys().copied()
+    }
+
     /// Is the device of this zone absent?
     pub fn is_absent(&self, pag: PagId) -> bool {
         self.by_pag.get(&pag).is_some_and(|disk| disk.device.is_absent())

@@ -18,6 +18,7 @@ use std::rc::{Rc, Weak};
 use env::IoBuf;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{DataAttr, Edit, LayoutSlice};
+use proto::placement::Layout;
 use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -25,6 +26,7 @@ use types::{
 };
 
 use super::budget::Claim;
+use super::class::Class;
 use super::context::DataContext;
 use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
@@ -83,6 +85,9 @@ pub(super) struct FileState {
     pub mtime: Option<Timestamp>,
     pub ctime: Option<Timestamp>,
     pub layout: SegmentMap,
+    /// Where new blocks go, by the directory; and the zone that they go to under `fileround`.
+    pub policy: Layout,
+    pub home: Option<PagId>,
     /// Frozen blocks that `layout` already maps elsewhere, while the server does not know that yet.
     pub replaced: SegmentMap,
     /// The inline data, if block 0 is kept with the inode.
@@ -141,6 +146,10 @@ pub(super) struct FileState {
 pub struct File {
     pub(super) ctx: Rc<DataContext>,
     pub(super) ino: Ino,
+    /// The zones that it may lie in, and their pool.
+    pub(super) class: RefCell<Rc<Class>>,
+    /// Its layout is known.
+    pub(super) has_layout: Cell<bool>,
     pub(super) state: RefCell<FileState>,
     /// Notified when a flight, a read or a commit ends.
     pub(super) changed: Notify,
@@ -351,6 +360,8 @@ impl File {
                 mtime: None,
                 ctime: None,
                 layout: SegmentMap::default(),
+                policy: Layout::default(),
+                home: None,
                 replaced: SegmentMap::default(),
                 inline: Inline::default(),
                 loaded_to: 0,
@@ -382,6 +393,8 @@ impl File {
                 generation: 0,
                 loss_reported: false,
             }),
+            class: RefCell::new(ctx.class(&[])),
+            has_layout: Cell::new(false),
             changed: Notify::new(),
             append: AsyncMutex::new(),
             loading: AsyncMutex::new(),
@@ -405,6 +418,7 @@ impl File {
                 state.layout.clear();
                 state.inline.clear();
                 state.loaded_to = 0;
+                self.set_layout(&mut state, &part);
             }
             state.load(&part);
         }
@@ -424,7 +438,7 @@ impl File {
         if !left.contains(Rights::DATA_X) {
             state.tail = None;
             state.stamps.clear();
-            self.ctx.pool.release_window(self.ino);
+            self.pool().release_window(self.ino);
         }
         if !left.contains(Rights::DATA_S) {
             state.generation += 1;
@@ -562,7 +576,7 @@ impl File {
         let edits = std::mem::take(&mut state.edits);
         if !lost {
             self.reclaim_unsent(&state, edits.into_iter().map(|pending| pending.edit));
-            self.ctx.pool.release_window(self.ino);
+            self.pool().release_window(self.ino);
         }
         let unflushed = std::mem::take(&mut state.stamps);
         state.abandon();
@@ -594,16 +608,16 @@ impl File {
             let Edit::Map { segment } = edit else { continue };
             let run = PoolRun { pag: segment.pag, addr: segment.addr.0, len: segment.len };
             if idle {
-                self.ctx.pool.give_back(run);
+                self.pool().give_back(run);
             } else {
-                self.ctx.pool.add_tainted(run);
+                self.pool().add_tainted(run);
             }
         }
     }
 
     /// See [`crate::boundary::FileContent::last_handle_closed`].
     pub(super) fn last_handle_closed(self: &Rc<Self>) {
-        self.ctx.pool.release_window(self.ino);
+        self.pool().release_window(self.ino);
     }
 
     /// See [`crate::boundary::FileContent::layout`].
@@ -714,7 +728,7 @@ impl File {
             if missing == 0 {
                 continue;
             }
-            match self.ctx.pool.reserve(missing) {
+            match self.pool().reserve(missing) {
                 Some(more) => {
                     let run = state.dirty.get_mut(&start).expect("found");
                     run.reserved.merge(more);
@@ -725,7 +739,7 @@ impl File {
     }
 
     fn unmap_failed(&self, state: &mut FileState, gone: &Segment) {
-        self.ctx.pool.add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
+        self.pool().add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
         for piece in state.layout.pieces(gone.file.0, gone.end()) {
             let addr = gone.addr.0 + (piece.from - gone.file.0);
             if piece.mapped.is_some_and(|now| now.pag == gone.pag && now.addr == addr) {

@@ -276,7 +276,7 @@ impl FileState {
 impl File {
     /// A block's share of the budget and no block of the pool: the server certainly has room.
     pub(super) fn backing_without_block(&self, claim: Claim) -> Backing {
-        Backing { claim, block: self.ctx.pool.no_blocks() }
+        Backing { claim, block: self.pool().no_blocks() }
     }
 
     /// Turns the run `[start, end)` into inline data, if it may be.
@@ -305,7 +305,7 @@ impl File {
         let mut backing = state.inline.backing.take().expect("inline data is pending");
         if clean && backing.block.blocks() == 0 {
             let long = state.inline_bytes().is_some_and(|len| len > state.inline.server_len);
-            match long.then(|| self.ctx.pool.reserve(1)).flatten() {
+            match long.then(|| self.pool().reserve(1)).flatten() {
                 Some(block) => backing.block.merge(block),
                 None => {
                     state.inline.backing = Some(backing);
@@ -340,7 +340,7 @@ impl File {
         let mut backing = self.backing_without_block(self.ctx.budget.force(BLOCK_U64));
         if bytes.len() > state.guaranteed_room()
             && state.backing_blocks() == 0
-            && let Some(block) = self.ctx.pool.reserve(1)
+            && let Some(block) = self.pool().reserve(1)
         {
             backing.block.merge(block);
         }

@@ -99,10 +99,15 @@ impl File {
         if self.launch_inline(state, start, end) {
             return true;
         }
-        if self.ctx.pool.missing_for(0) > 0
-            && !self.ctx.pool.can_place(state.layout.unplaced(start, end))
+        let class = self.class();
+        if class.pool.missing_for(0) > 0 && !class.pool.can_place(state.layout.unplaced(start, end))
         {
-            self.ctx.starve(self);
+            self.ctx.starve(&class, self);
+            return false;
+        }
+        if let Some(wanted) = self.lacking(state, start, end) {
+            state.dirty.get_mut(&start).expect("given").wanted = true;
+            self.ctx.starve_for(&class, self, wanted);
             return false;
         }
         let mut run = state.dirty.remove(&start).expect("given");
@@ -195,8 +200,8 @@ impl File {
                     if piece.from == 0 {
                         state.replace_inline();
                     }
-                    let after = state.layout.end_before(piece.from);
-                    let runs = self.ctx.pool.allocate(self.ino, len, after, &mut run.reserved);
+                    let blocks = (piece.from, piece.to);
+                    let runs = self.allocate_blocks(state, blocks, &mut run.reserved);
                     let mut at = piece.from;
                     for new in runs {
                         push(new.pag, new.addr, at, at + new.len);

@@ -15,6 +15,7 @@
 
 mod boundary;
 mod budget;
+mod class;
 mod commit;
 mod context;
 mod device;
@@ -24,11 +25,11 @@ mod device_watch;
 mod disks;
 mod durability;
 mod file;
-mod grants;
 mod inline;
 mod inline_state;
 mod launch;
 mod losses;
+mod place;
 mod pool;
 mod ranges;
 mod read;
@@ -37,6 +38,7 @@ mod segments;
 mod space;
 mod sync;
 mod sync_groups;
+mod transfers;
 mod write;
 
 #[cfg(test)]

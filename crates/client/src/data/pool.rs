@@ -10,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
 use std::rc::Rc;
 
 use proto::mds::PagRun;
@@ -156,6 +157,40 @@ impl Pool {
         true
     }
 
+    /// Is this zone avoided?
+    pub fn avoids(&self, pag: PagId) -> bool {
+        self.inner.borrow().avoided.contains(&pag)
+    }
+
+    /// Has the pool `need` blocks of this zone, in free runs?
+    pub fn has(&self, pag: PagId, need: u64) -> bool {
+        let inner = self.inner.borrow();
+        let mut have = 0;
+        let mut runs = inner.free.range((pag, 0)..=(pag, u64::MAX));
+        need == 0
+            || runs.any(|(_, len)| {
+                have += len;
+                have >= need
+            })
+    }
+
+    /// The blocks of this zone in the pool.
+    pub fn stock(&self, pag: PagId) -> u64 {
+        let inner = self.inner.borrow();
+        let free = inner.free.range((pag, 0)..=(pag, u64::MAX)).map(|(_, len)| len);
+        let windows = inner.windows.values().filter(|window| window.run.pag == pag);
+        free.sum::<u64>() + windows.map(|window| window.run.len).sum::<u64>()
+    }
+
+    /// As [`Pool::has`], with the window of this file.
+    pub fn has_for(&self, ino: Ino, pag: PagId, need: u64) -> bool {
+        let inner = self.inner.borrow();
+        let window = inner.windows.get(&ino).filter(|window| window.run.pag == pag);
+        let own = window.map_or(0, |window| window.run.len);
+        drop(inner);
+        self.has(pag, need.saturating_sub(own))
+    }
+
     /// The zones that are avoided.
     pub fn avoided(&self) -> Vec<PagId> {
         self.inner.borrow().avoided.iter().copied().collect()
@@ -205,12 +240,14 @@ impl Pool {
         self.inner.borrow_mut().tainted.push(run);
     }
 
-    /// Allocates `need` blocks out of `reserved`, for a file that would best continue at `after`.
+    /// Allocates `need` blocks out of `reserved`, for a file that would best continue at `after`,
+    /// in the zone `prefer` if there are enough.
     pub fn allocate(
         &self,
         ino: Ino,
         need: u64,
         after: Option<(PagId, u64)>,
+        prefer: Option<PagId>,
         reserved: &mut Reservation,
     ) -> Vec<PoolRun> {
         assert!(need <= reserved.blocks, "allocating {need} of {} reserved", reserved.blocks);
@@ -222,7 +259,7 @@ impl Pool {
         let mut out: Vec<PoolRun> = Vec::new();
         let mut left = need;
         while left > 0 {
-            let run = inner.take(ino, left, after);
+            let run = inner.take(ino, left, after, prefer);
             left -= run.len;
             match out.last_mut() {
                 Some(last) if last.pag == run.pag && last.addr + last.len == run.addr => {
@@ -361,10 +398,16 @@ impl PoolState {
         PoolRun { pag: key.0, addr: key.1, len }
     }
 
-    /// The best free run for `len` blocks: the first that is long enough, or else the longest.
-    fn fit(&self, len: u64) -> Option<(PagId, u64)> {
+    /// The best free run for `len` blocks, of the zone `prefer` if it has any: the first that is
+    /// long enough, or else the longest.
+    fn fit(&self, len: u64, prefer: Option<PagId>) -> Option<(PagId, u64)> {
+        let of_zone = prefer.and_then(|zone| self.fit_in((zone, 0)..=(zone, u64::MAX), len));
+        of_zone.or_else(|| self.fit_in(.., len))
+    }
+
+    fn fit_in(&self, keys: impl RangeBounds<(PagId, u64)>, len: u64) -> Option<(PagId, u64)> {
         let mut best: Option<((PagId, u64), u64)> = None;
-        for (&key, &have) in self.free.iter().take(SCAN_MAX) {
+        for (&key, &have) in self.free.range(keys).take(SCAN_MAX) {
             if have >= len {
                 return Some(key);
             }
@@ -376,7 +419,19 @@ impl PoolState {
     }
 
     /// Takes up to `need` blocks for a file, at least one. The caller subtracts from `blocks`.
-    fn take(&mut self, ino: Ino, need: u64, after: Option<(PagId, u64)>) -> PoolRun {
+    fn take(
+        &mut self,
+        ino: Ino,
+        need: u64,
+        after: Option<(PagId, u64)>,
+        prefer: Option<PagId>,
+    ) -> PoolRun {
+        let elsewhere = |run: &PoolRun| prefer.is_some_and(|zone| zone != run.pag);
+        if self.windows.get(&ino).is_some_and(|window| elsewhere(&window.run)) {
+            let window = self.windows.remove(&ino).expect("found above");
+            self.put(window.run);
+        }
+        let after = after.filter(|(zone, _)| prefer.is_none_or(|prefer| prefer == *zone));
         if let Some(window) = self.windows.get_mut(&ino)
             && window.run.len > 0
         {
@@ -391,7 +446,8 @@ impl PoolState {
         if let Some(after) = after {
             let last = self.windows.get(&ino).map_or(need, |window| window.size);
             let size = (last * 2).clamp(need.min(WINDOW_MAX), WINDOW_MAX).max(need);
-            let key = if self.free.contains_key(&after) { Some(after) } else { self.fit(size) };
+            let key =
+                if self.free.contains_key(&after) { Some(after) } else { self.fit(size, prefer) };
             if let Some(key) = key {
                 let run = self.cut(key, size);
                 let len = need.min(run.len);
@@ -399,7 +455,7 @@ impl PoolState {
                 self.windows.insert(ino, Window { run: remainder, size: size.min(WINDOW_MAX) });
                 return PoolRun { len, ..run };
             }
-        } else if let Some(key) = self.fit(need) {
+        } else if let Some(key) = self.fit(need, prefer) {
             return self.cut(key, need);
         }
         // No run is free: take from the largest window of another file.
@@ -433,12 +489,12 @@ mod tests {
     fn reserved_blocks_can_be_allocated_from_other_files_windows() {
         let pool = granted(64);
         let mut a = pool.reserve(2).unwrap();
-        let first = pool.allocate(Ino(1), 1, None, &mut a);
+        let first = pool.allocate(Ino(1), 1, None, None, &mut a);
         let end = first[0].addr + 1;
-        pool.allocate(Ino(1), 1, Some((PagId(1), end)), &mut a);
+        pool.allocate(Ino(1), 1, Some((PagId(1), end)), None, &mut a);
         let mut b = pool.reserve(62).unwrap();
         assert!(pool.reserve(1).is_none());
-        let runs = pool.allocate(Ino(2), 62, None, &mut b);
+        let runs = pool.allocate(Ino(2), 62, None, None, &mut b);
         assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 62);
         assert_eq!(pool.blocks(), 0);
     }
@@ -450,13 +506,13 @@ mod tests {
         for _ in 0..6 {
             for (index, end) in ends.iter_mut().enumerate() {
                 let mut reserved = pool.reserve(8).unwrap();
-                let runs = pool.allocate(Ino(index as u64 + 1), 8, *end, &mut reserved);
+                let runs = pool.allocate(Ino(index as u64 + 1), 8, *end, None, &mut reserved);
                 *end = runs.last().map(|run| (run.pag, run.addr + run.len));
             }
         }
         // The last allocations of one stream came out of one window.
         let mut reserved = pool.reserve(8).unwrap();
-        let runs = pool.allocate(Ino(1), 8, ends[0], &mut reserved);
+        let runs = pool.allocate(Ino(1), 8, ends[0], None, &mut reserved);
         assert_eq!((runs[0].pag, runs[0].addr), ends[0].unwrap());
     }
 
@@ -477,12 +533,12 @@ mod tests {
         pool.grant(&[PagRun { pag: PagId(2), addr: PagBlock(50), len: 6 }]);
         let mut reserved = pool.reserve(12).unwrap();
         // A window, too.
-        let run = pool.allocate(Ino(1), 2, Some((PagId(1), 9)), &mut reserved)[0];
+        let run = pool.allocate(Ino(1), 2, Some((PagId(1), 9)), None, &mut reserved)[0];
         assert_eq!(run.pag, PagId(1));
         assert!(pool.set_avoided(PagId(1), true) && !pool.set_avoided(PagId(1), true));
         assert_eq!((pool.available(), pool.blocks(), pool.missing_for(0)), (0, 14, 4));
         assert!(pool.can_place(6) && !pool.can_place(7) && pool.reserve(1).is_none());
-        let runs = pool.allocate(Ino(1), 6, Some((PagId(1), 9)), &mut reserved);
+        let runs = pool.allocate(Ino(1), 6, Some((PagId(1), 9)), None, &mut reserved);
         assert_eq!(runs, [PoolRun { pag: PagId(2), addr: 50, len: 6 }]);
         pool.give_back(PoolRun { pag: PagId(1), addr: 300, len: 1 });
         assert_eq!((pool.avoided(), pool.blocks()), (vec![PagId(1)], 9));
@@ -500,7 +556,7 @@ mod tests {
     fn window_that_is_used_up_leaves_nothing_to_return() {
         let pool = granted(4);
         let mut reserved = pool.reserve(4).unwrap();
-        let run = pool.allocate(Ino(1), 4, Some((PagId(1), 99)), &mut reserved)[0];
+        let run = pool.allocate(Ino(1), 4, Some((PagId(1), 99)), None, &mut reserved)[0];
         assert_eq!(run.len, 4, "the file's window is empty");
         assert!(pool.set_avoided(PagId(1), true));
         assert_eq!(pool.drain_unused(), []);

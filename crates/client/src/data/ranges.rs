@@ -83,6 +83,7 @@ impl File {
         state.raise_size(attr.size);
         state.tail_zero = true;
         if let Some(layout) = layout {
+            self.set_layout(&mut state, layout);
             state.load_range(layout, range);
         }
     }

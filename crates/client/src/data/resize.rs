@@ -252,14 +252,15 @@ impl File {
     /// before stay.
     async fn allocate(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
         let mut at = from;
-        let mut reserved = self.ctx.pool.no_blocks();
+        let mut reserved = self.pool().no_blocks();
         if from == 0 && to > 0 {
             self.move_inline_to_block().await?;
         }
         while at < to {
             let step = to.min(at + ALLOCATE_STEP);
             self.ensure_loaded(step).await?;
-            let (missing, short) = {
+            let class = self.class();
+            let (missing, short, lacking) = {
                 let mut state = self.state.borrow_mut();
                 state.check_generation(generation)?;
                 if !reserved.is_valid() {
@@ -268,20 +269,29 @@ impl File {
                 let holes = state.holes(at, step);
                 let need: u64 = holes.iter().map(|(from, to)| to - from).sum();
                 let missing = need.saturating_sub(reserved.blocks());
-                let short = missing == 0 && !self.ctx.pool.can_place(need);
+                let short = missing == 0 && !class.pool.can_place(need);
+                let mut lacking = None;
                 if missing == 0 && !short {
+                    let mut each = holes.iter();
+                    lacking = each.find_map(|hole| self.lacking(&mut state, hole.0, hole.1));
+                }
+                if missing == 0 && !short && lacking.is_none() {
                     for (from, to) in holes {
                         self.map_unwritten(&mut state, from, to, &mut reserved);
                     }
                 }
-                (missing, short)
+                (missing, short, lacking)
             };
             if short {
-                self.ctx.fill_shortage().await?;
+                self.ctx.fill_shortage(&class).await?;
+                continue;
+            }
+            if let Some(wanted) = lacking {
+                self.ctx.fill_zone(&class, wanted).await?;
                 continue;
             }
             if missing > 0 {
-                let more = self.ctx.reserve(missing).await?;
+                let more = self.ctx.reserve(&class, missing, self.zone_hint()).await?;
                 reserved.merge(more);
                 continue;
             }
@@ -294,9 +304,8 @@ impl File {
     }
 
     fn map_unwritten(&self, state: &mut FileState, from: u64, to: u64, reserved: &mut Reservation) {
-        let after = state.layout.end_before(from);
         let mut at = from;
-        for run in self.ctx.pool.allocate(self.ino, to - from, after, reserved) {
+        for run in self.allocate_blocks(state, (from, to), reserved) {
             let mapped = Mapped {
                 len: run.len,
                 pag: run.pag,

@@ -113,6 +113,11 @@ impl SegmentMap {
         Some((mapped.pag, mapped.addr + len))
     }
 
+    /// The place of the first mapped block.
+    pub fn first(&self) -> Option<(PagId, u64)> {
+        self.map.first_key_value().map(|(_, mapped)| (mapped.pag, mapped.addr))
+    }
+
     /// Number of blocks in `[from, to)` that have no place which a write may use.
     pub fn unplaced(&self, from: u64, to: u64) -> u64 {
         self.pieces(from, to)

@@ -1,11 +1,12 @@
 //! Space for accepted bytes: reservations from the pool, and grants of the server to the pool.
 //!
 //! Invariants:
-//! - the client asks for one grant at a time; waiting writers are served first come, first served;
+//! - the client asks for one grant of a class at a time; waiting writers are served first come, first served;
 //! - a grant that arrives is kept even if the caller that asked for it is gone;
 //! - before a writer gets `NoSpace`, the client has committed everything that would free blocks;
 //! - a run that lost its place because its zone is avoided now is *starved*: it waits for
-//!   blocks of another zone; without any, its bytes are lost;
+//!   blocks of another zone; without any, its bytes are lost. A run whose zone has room at the
+//!   server but none in the pool waits, too; it goes to another zone when that one has no room;
 //! - when the server asks for space, the client returns what it does not need, but not what a
 //!   waiting writer needs: so no two waiting writers take blocks from each other for ever.
 
@@ -13,12 +14,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use types::limits::GRANT_BLOCKS;
-use types::{Duration, Fault, Instant};
+use types::{Duration, Fault, PagId};
 
+use super::class::Class;
 use super::context::DataContext;
 use super::file::File;
-use super::grants::Transfer;
-use super::pool::{PoolRun, Reservation, to_wire};
+use super::pool::{Pool, PoolRun, Reservation, to_wire};
+use super::transfers::Transfer;
+use crate::boundary::Granted;
 use crate::waits::Wait;
 
 /// Largest number of blocks asked for in advance: 256 MiB.
@@ -45,135 +48,204 @@ impl Drop for Waiter<'_> {
 }
 
 impl DataContext {
-    /// Reserves `blocks` of the pool. Fails with `NoSpace`, `Evicted`, and with `Io` if the device
-    /// of every zone is absent.
-    pub(super) async fn reserve(self: &Rc<Self>, blocks: u64) -> Result<Reservation, Fault> {
-        let space = &self.space;
-        if space.waiting.get() == 0
-            && let Some(reserved) = self.pool.reserve(blocks)
+    /// Reserves `blocks` of the pool of a class, which would best lie in the zone `hint`. Fails with
+    /// `NoSpace`, `Evicted`, and with `Io` if the device of every zone is absent.
+    pub(super) async fn reserve(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        blocks: u64,
+        hint: Option<PagId>,
+    ) -> Result<Reservation, Fault> {
+        let grants = &class.grants;
+        if grants.waiting.get() == 0
+            && let Some(reserved) = class.pool.reserve(blocks)
         {
-            space.used.set(true);
-            self.prefetch();
+            grants.used.set(true);
+            self.prefetch(class);
             return Ok(reserved);
         }
         let _named = self.waits.begin(&self.env, Wait::Space);
-        space.waiting.set(space.waiting.get() + 1);
-        let _waiter = Waiter(&space.waiting);
-        let _turn = space.fifo.lock().await;
+        grants.waiting.set(grants.waiting.get() + 1);
+        let _waiter = Waiter(&grants.waiting);
+        let _turn = grants.fifo.lock().await;
         let mut tries = 0;
         loop {
-            let granted = space.granted.notified();
-            if let Some(reserved) = self.pool.reserve(blocks) {
-                space.used.set(true);
-                self.prefetch();
+            let granted = grants.granted.notified();
+            if let Some(reserved) = class.pool.reserve(blocks) {
+                grants.used.set(true);
+                self.prefetch(class);
                 return Ok(reserved);
             }
-            if space.refilling.get() {
+            if grants.refilling.get() {
                 granted.await;
                 continue;
             }
-            let missing = self.pool.missing_for(blocks);
-            let ask = if tries == 0 { space.grant_size.get().max(missing) } else { missing };
-            if tries == 0 && space.used.get() {
-                space.grant_size.set((space.grant_size.get() * 2).min(GRANT_MAX));
+            let missing = class.pool.missing_for(blocks);
+            let ask = if tries == 0 { grants.size.get().max(missing) } else { missing };
+            if tries == 0 && grants.used.get() {
+                grants.size.set((grants.size.get() * 2).min(GRANT_MAX));
             }
-            let this = self.clone();
-            let refill = self.env.spawn_join(async move { this.refill(ask).await });
-            match refill.await {
+            match self.refill(class, ask, hint).await {
                 Ok(()) => {}
-                Err(Fault::NoSpace) if self.settle_for_any_zone() => {}
+                Err(Fault::NoSpace) if self.settle_for_any_zone(class) => {}
                 Err(Fault::NoSpace) => {
                     tries += 1;
-                    let scarce = self.env.now() < space.scarce_until.get();
+                    let scarce = self.env.now() < grants.scarce_until.get();
                     if tries >= TRIES || scarce && tries > 2 {
-                        space.scarce_until.set(self.env.now() + SCARCE);
+                        grants.scarce_until.set(self.env.now() + SCARCE);
                         return Err(Fault::NoSpace);
                     }
-                    self.free_own_space(tries).await;
+                    self.free_own_space(class, tries).await;
                 }
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    /// Did a writer get `NoSpace` recently, and is the pool empty?
-    pub(super) fn is_scarce(&self) -> bool {
-        self.pool.available() == 0 && self.env.now() < self.space.scarce_until.get()
+    /// Did a writer to the class get `NoSpace` recently, and is its pool empty?
+    pub(super) fn is_scarce(&self, class: &Class) -> bool {
+        class.pool.available() == 0 && self.env.now() < class.grants.scarce_until.get()
     }
 
-    /// Asks for a grant in advance if the pool runs low.
-    fn prefetch(self: &Rc<Self>) {
-        let space = &self.space;
-        let low = self.pool.available() < space.grant_size.get();
-        if low && !space.refilling.get() && self.env.now() >= space.quiet_until.get() {
-            let this = self.clone();
-            let ask = space.grant_size.get();
-            space.refilling.set(true);
-            self.env.spawn(async move {
-                if matches!(this.refill(ask).await, Err(Fault::NoSpace | Fault::Io)) {
-                    this.space.quiet_until.set(this.env.now() + SCARCE);
-                }
-            });
+    /// Asks for a grant in advance if the pool runs low: in total, or in a zone that is in use.
+    fn prefetch(self: &Rc<Self>, class: &Rc<Class>) {
+        let grants = &class.grants;
+        if grants.refilling.get() || self.env.now() < grants.quiet_until.get() {
+            return;
         }
+        let low_zone = || {
+            let share = self.share_of_zone(class);
+            let used = grants.used_zones.borrow();
+            let mut low = used.iter().copied().filter(|&zone| !class.pool.has(zone, share));
+            low.find(|&zone| self.is_usable(class, zone)).map(|zone| (share, Some(zone)))
+        };
+        let low = class.pool.available() < grants.size.get();
+        let Some((ask, hint)) = low_zone().or(low.then(|| (grants.size.get(), None))) else {
+            return;
+        };
+        let (this, class) = (self.clone(), class.clone());
+        grants.refilling.set(true);
+        self.env.spawn(async move {
+            if matches!(this.granted(&class, ask, hint).await, Err(Fault::NoSpace | Fault::Io)) {
+                class.grants.quiet_until.set(this.env.now() + SCARCE);
+            }
+        });
     }
 
-    async fn refill(self: &Rc<Self>, blocks: u64) -> Result<(), Fault> {
-        self.space.refilling.set(true);
-        let transfer = Transfer::begin(&self.space);
-        let unreachable = self.pool.avoided();
-        let result = match self.disks.devices().all(|device| device.is_absent()) {
+    /// Gets a grant. It arrives in the pool even if the caller is dropped.
+    async fn refill(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        blocks: u64,
+        hint: Option<PagId>,
+    ) -> Result<(), Fault> {
+        let (this, class) = (self.clone(), class.clone());
+        self.env.spawn_join(async move { this.granted(&class, blocks, hint).await }).await
+    }
+
+    async fn granted(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        blocks: u64,
+        hint: Option<PagId>,
+    ) -> Result<(), Fault> {
+        let grants = &class.grants;
+        grants.refilling.set(true);
+        let transfer = Transfer::begin(&self.transfers);
+        let hint = hint.filter(|&zone| self.is_usable(class, zone));
+        let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
+        let mut without = class.pool.avoided();
+        without.extend(self.disks.zones().filter(|&zone| !class.allows(zone)));
+        let absent = |zone| self.disks.is_absent(zone);
+        let result = match self.zones_of(class).into_iter().all(absent) {
             true => Err(Fault::Io),
-            false => self.rpc.space(None, blocks, unreachable).await,
+            false => self.rpc.space(hint, blocks, without).await,
         };
-        self.space.refilling.set(false);
+        grants.refilling.set(false);
         if matches!(result, Err(Fault::NoSpace | Fault::Io)) {
             self.disks.ask_for_absent();
         }
-        let result = result.and_then(|runs| {
+        let result = result.and_then(|Granted { runs, left }| {
             let granted: u64 = runs.iter().map(|run| run.len).sum();
-            self.pool.grant(&runs);
-            // The server grants less when space is scarce: then keep less here, too.
-            if granted < blocks {
-                self.space.grant_size.set(self.space.grant_size.get().min(granted.max(1)));
+            class.pool.grant(&runs);
+            let zone = runs.first().map(|run| run.pag);
+            if let Some(zone) = zone {
+                grants.note_left(zone, left);
+            }
+            match hint {
+                Some(hint) if zone != Some(hint) || left == 0 && !self.is_only_zone(class) => {
+                    grants.note_full(hint, self.env.now());
+                }
+                // The server grants less when space is scarce: then keep less here, too.
+                _ if granted < blocks => grants.size.set(grants.size.get().min(granted.max(1))),
+                _ => {}
             }
             if granted == 0 { Err(Fault::NoSpace) } else { Ok(()) }
         });
         drop(transfer);
-        self.space.granted.notify_all();
+        grants.granted.notify_all();
         result
     }
 
     /// The server has no room in the zones that this client prefers: uses all that are there for a
     /// while. Returns whether these are more.
-    fn settle_for_any_zone(self: &Rc<Self>) -> bool {
-        let before = self.pool.avoided().len();
-        self.space.modest_until.set(self.env.now() + MODEST);
+    fn settle_for_any_zone(self: &Rc<Self>, class: &Class) -> bool {
+        let before = class.pool.avoided().len();
+        class.grants.modest_until.set(self.env.now() + MODEST);
         self.choose_zones();
-        self.pool.avoided().len() < before
+        class.pool.avoided().len() < before
     }
 
-    /// Other zones than before may be used, or fewer.
-    pub(super) fn zones_changed(self: &Rc<Self>) {
-        self.space.granted.notify_all();
-        self.relieve();
+    /// Other zones of the class than before may be used, or fewer.
+    pub(super) fn zones_changed(self: &Rc<Self>, class: &Rc<Class>) {
+        class.grants.granted.notify_all();
+        self.relieve(class);
     }
 
     /// The file's wanted runs cannot be launched before the pool has more blocks.
-    pub(super) fn starve(self: &Rc<Self>, file: &Rc<File>) {
-        self.space.starved.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
-        self.relieve();
+    pub(super) fn starve(self: &Rc<Self>, class: &Rc<Class>, file: &Rc<File>) {
+        let mut starved = class.grants.starved.borrow_mut();
+        starved.entry(file.ino).or_insert_with(|| file.clone());
+        drop(starved);
+        self.relieve(class);
+    }
+
+    /// The file's wanted runs wait for `blocks` in this zone of the class.
+    pub(super) fn starve_for(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        file: &Rc<File>,
+        (zone, blocks): (PagId, u64),
+    ) {
+        class.grants.want(zone, blocks);
+        self.starve(class, file);
+    }
+
+    /// Asks for `blocks` in this zone, as [`DataContext::starve_for`] does.
+    pub(super) async fn fill_zone(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        (zone, blocks): (PagId, u64),
+    ) -> Result<(), Fault> {
+        class.grants.want(zone, blocks);
+        self.fill_zones(class).await
     }
 
     /// Gets blocks for starved files.
-    fn relieve(self: &Rc<Self>) {
-        if self.space.starved.borrow().is_empty() || self.space.relieving.replace(true) {
+    fn relieve(self: &Rc<Self>, class: &Rc<Class>) {
+        let grants = &class.grants;
+        if grants.starved.borrow().is_empty() || grants.relieving.replace(true) {
             return;
         }
-        let this = self.clone();
+        let (this, class) = (self.clone(), class.clone());
         self.env.spawn(async move {
+            let grants = &class.grants;
             // Launching may use up what another file needs.
-            while !this.space.starved.borrow().is_empty() {
-                let filled = this.fill_shortage().await;
+            while !grants.starved.borrow().is_empty() {
+                let mut filled = this.fill_shortage(&class).await;
+                if filled.is_ok() {
+                    filled = this.fill_zones(&class).await;
+                }
                 match filled {
                     Ok(()) | Err(Fault::NoSpace | Fault::Io | Fault::Evicted) => {}
                     // The client has ended.
@@ -183,34 +255,31 @@ impl DataContext {
                         continue;
                     }
                 }
-                let starved = std::mem::take(&mut *this.space.starved.borrow_mut());
-                for file in starved.into_values() {
+                for file in grants.starved.take().into_values() {
                     file.relieved(filled);
                 }
             }
-            this.space.relieving.set(false);
+            grants.relieving.set(false);
         });
     }
 
     /// Waits until the pool has a place for all that is reserved. Fails as
     /// [`DataContext::reserve`].
-    pub(super) async fn fill_shortage(self: &Rc<Self>) -> Result<(), Fault> {
+    pub(super) async fn fill_shortage(self: &Rc<Self>, class: &Rc<Class>) -> Result<(), Fault> {
         let mut tries = 0;
         loop {
-            let granted = self.space.granted.notified();
-            let missing = self.pool.missing_for(0);
+            let granted = class.grants.granted.notified();
+            let missing = class.pool.missing_for(0);
             if missing == 0 {
                 return Ok(());
             }
-            if self.space.refilling.get() {
+            if class.grants.refilling.get() {
                 granted.await;
                 continue;
             }
-            let this = self.clone();
-            let refill = self.env.spawn_join(async move { this.refill(missing).await });
-            match refill.await {
+            match self.refill(class, missing, None).await {
                 Ok(()) => {}
-                Err(Fault::NoSpace) if self.settle_for_any_zone() => {}
+                Err(Fault::NoSpace) if self.settle_for_any_zone(class) => {}
                 Err(Fault::NoSpace) if tries < TRIES => {
                     tries += 1;
                     self.env.sleep(RETRY_PAUSE * tries).await;
@@ -220,8 +289,35 @@ impl DataContext {
         }
     }
 
-    /// Frees what this client can free: commits its truncations.
-    async fn free_own_space(self: &Rc<Self>, tries: u32) {
+    /// Asks for the blocks that runs want in certain zones. A zone that has too few counts as full
+    /// then: the runs go to others, which have room for all that is reserved.
+    async fn fill_zones(self: &Rc<Self>, class: &Rc<Class>) -> Result<(), Fault> {
+        loop {
+            let granted = class.grants.granted.notified();
+            if class.grants.refilling.get() {
+                granted.await;
+                continue;
+            }
+            let Some((zone, blocks)) = class.grants.wanted.borrow_mut().pop_first() else {
+                return Ok(());
+            };
+            if class.pool.has(zone, blocks) || !self.is_usable(class, zone) {
+                continue;
+            }
+            let ask = blocks.max(self.share_of_zone(class));
+            match self.refill(class, ask, Some(zone)).await {
+                Ok(()) | Err(Fault::NoSpace | Fault::Io) => {}
+                Err(fault) => return Err(fault),
+            }
+            if !class.pool.has(zone, blocks) {
+                class.grants.note_full(zone, self.env.now());
+            }
+        }
+    }
+
+    /// Frees what this client can free: commits its truncations, and returns what its other classes
+    /// do not need.
+    async fn free_own_space(self: &Rc<Self>, class: &Class, tries: u32) {
         if tries == 1 {
             // Each file reports its own errors; only the space matters here.
             let this = self.clone();
@@ -231,7 +327,13 @@ impl DataContext {
                     break;
                 }
             }
-            self.return_runs(self.returnable_tainted()).await;
+            let mut runs = self.returnable_tainted(class);
+            for other in self.each_class() {
+                if other.zones != class.zones && other.grants.waiting.get() == 0 {
+                    runs.extend(other.pool.drain_unused());
+                }
+            }
+            self.return_runs(runs).await;
             let _ = self.rpc.commit(Vec::new(), true).await;
         } else {
             self.env.sleep(RETRY_PAUSE * tries).await;
@@ -239,12 +341,12 @@ impl DataContext {
     }
 
     /// Tainted blocks that no write of this client can reach any more.
-    fn returnable_tainted(&self) -> Vec<PoolRun> {
-        if self.writes_in_flight() > 0 { Vec::new() } else { self.pool.drain_tainted() }
+    fn returnable_tainted(&self, class: &Class) -> Vec<PoolRun> {
+        if self.writes_in_flight() > 0 { Vec::new() } else { class.pool.drain_tainted() }
     }
 
     async fn return_runs(&self, runs: Vec<PoolRun>) {
-        let _transfer = (!runs.is_empty()).then(|| Transfer::begin(&self.space));
+        let _transfer = (!runs.is_empty()).then(|| Transfer::begin(&self.transfers));
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
@@ -254,23 +356,25 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::unused_blocks`].
     pub(super) fn unused_blocks(&self) -> u64 {
-        self.pool.available() + self.pool.aside() + self.pool.tainted()
+        let classes = self.classes.borrow();
+        let unused = |pool: &Pool| pool.available() + pool.aside() + pool.tainted();
+        classes.iter().map(|class| unused(&class.pool)).sum()
     }
 
     /// See [`crate::boundary::DataHalf::is_pool_idle`].
     pub(super) fn is_pool_idle(&self) -> bool {
-        self.space.transfers.get() == 0
+        self.transfers.in_progress.get() == 0
     }
 
     /// See [`crate::boundary::DataHalf::pool_transfers`].
     pub(super) fn pool_transfers(&self) -> u64 {
-        self.space.transfer_changes.get()
+        self.transfers.changes.get()
     }
 
     /// See [`crate::boundary::DataHalf::pool_idle`].
     pub(super) async fn pool_idle(&self) {
         loop {
-            let notified = self.space.transfers_done.notified();
+            let notified = self.transfers.done.notified();
             if self.is_pool_idle() {
                 return;
             }
@@ -280,26 +384,28 @@ impl DataContext {
 
     /// The session is lost, and all granted blocks with it.
     pub(super) fn forget_space(&self) {
-        self.space.transfer_changes.set(self.space.transfer_changes.get() + 1);
-        self.pool.forget();
-        self.space.grant_size.set(GRANT_BLOCKS);
-        self.space.scarce_until.set(Instant::default());
-        self.space.quiet_until.set(Instant::default());
-        self.space.granted.notify_all();
+        self.transfers.changes.set(self.transfers.changes.get() + 1);
+        for class in self.each_class() {
+            class.pool.forget();
+            class.grants.forget();
+        }
     }
 
     /// See [`crate::boundary::DataHalf::return_pool`].
     pub(super) async fn return_pool(&self) {
-        // A grant in progress would arrive in a pool that nobody returns.
-        loop {
-            let granted = self.space.granted.notified();
-            if !self.space.refilling.get() {
-                break;
+        let mut runs = Vec::new();
+        for class in self.each_class() {
+            // A grant in progress would arrive in a pool that nobody returns.
+            loop {
+                let granted = class.grants.granted.notified();
+                if !class.grants.refilling.get() {
+                    break;
+                }
+                granted.await;
             }
-            granted.await;
+            runs.extend(class.pool.drain(0));
         }
-        let _transfer = Transfer::begin(&self.space);
-        let runs = self.pool.drain(0);
+        let _transfer = Transfer::begin(&self.transfers);
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
         {
@@ -309,13 +415,16 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::return_unused`].
     pub(super) async fn return_unused(&self) {
-        self.space.grant_size.set(1);
-        self.space.quiet_until.set(self.env.now() + SCARCE);
-        let mut runs = self.returnable_tainted();
-        if self.space.waiting.get() == 0 {
-            runs.extend(self.pool.drain_unused());
+        let mut runs = Vec::new();
+        for class in self.each_class() {
+            class.grants.size.set(1);
+            class.grants.quiet_until.set(self.env.now() + SCARCE);
+            runs.extend(self.returnable_tainted(&class));
+            if class.grants.waiting.get() == 0 {
+                runs.extend(class.pool.drain_unused());
+            }
         }
-        let _transfer = Transfer::begin(&self.space);
+        let _transfer = Transfer::begin(&self.transfers);
         if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
             self.rpc.log(&format!("cannot return space that other clients need: {fault}"));
         }
@@ -324,20 +433,25 @@ impl DataContext {
     /// Called regularly: an idle client keeps at most one grant, one that writes keeps two grants
     /// of its current size.
     pub(super) async fn trim_pool(&self) {
-        if self.space.refilling.get() {
-            return;
+        for class in self.each_class() {
+            if class.grants.refilling.get() {
+                continue;
+            }
+            class.grants.used_zones.take();
+            let keep = if class.grants.used.replace(false) {
+                2 * class.grants.size.get()
+            } else {
+                class.grants.size.set(GRANT_BLOCKS);
+                // Only the class of all zones keeps blocks for the next writer.
+                if class.zones.is_empty() { GRANT_BLOCKS } else { 0 }
+            };
+            let mut runs = self.returnable_tainted(&class);
+            runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));
+            if class.pool.available() > keep {
+                runs.extend(class.pool.drain(keep));
+            }
+            class.grants.note_returned(&runs);
+            self.return_runs(runs).await;
         }
-        let keep = if self.space.used.replace(false) {
-            2 * self.space.grant_size.get()
-        } else {
-            self.space.grant_size.set(GRANT_BLOCKS);
-            GRANT_BLOCKS
-        };
-        let mut runs = self.returnable_tainted();
-        runs.extend(self.pool.drain_aside(|pag| self.disks.is_absent(pag)));
-        if self.pool.available() > keep {
-            runs.extend(self.pool.drain(keep));
-        }
-        self.return_runs(runs).await;
     }
 }

@@ -26,7 +26,7 @@ use crate::api::Edited;
 use crate::waits::Wait;
 
 /// A write of at least so many bytes goes to the device at once, without a copy.
-const DIRECT_MIN: usize = 128 << 10;
+pub(super) const DIRECT_MIN: usize = 128 << 10;
 /// A write of fewer bytes is appended, by a copy, to the run that it continues.
 const APPEND_MAX: usize = 64 << 10;
 /// Pause between looks whether a silent device has answered.
@@ -114,7 +114,7 @@ impl File {
             Some(_) => range.last - range.first + 1,
         };
         let claim = self.claim(blocks * BLOCK_U64).await;
-        let reserved = self.ctx.pool.no_blocks();
+        let reserved = self.pool().no_blocks();
         let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new() };
         let mut data = Some(data);
         let (mut sends, mut sent) = (SENDS, false);
@@ -141,7 +141,10 @@ impl File {
                 missing
             };
             let bytes = &data.as_ref().expect("not put in yet")[..range.len()];
-            if matches!(missing, Missing::Space(_)) && sends > 0 && self.ctx.is_scarce() {
+            if matches!(missing, Missing::Space(_))
+                && sends > 0
+                && self.ctx.is_scarce(&self.class())
+            {
                 sends -= 1;
                 if self.send_inline(generation, range.start, bytes).await {
                     sent = true;
@@ -248,7 +251,7 @@ impl File {
     pub(super) fn prepare_one_block(self: &Rc<Self>) -> PreparedWrite {
         PreparedWrite {
             claim: self.ctx.budget.force(BLOCK_U64),
-            reserved: self.ctx.pool.no_blocks(),
+            reserved: self.pool().no_blocks(),
             fetched: Vec::new(),
         }
     }
@@ -262,7 +265,8 @@ impl File {
         match missing {
             Missing::Nothing => {}
             Missing::Space(blocks) => {
-                let more = self.ctx.reserve(blocks).await?;
+                let (class, hint) = (self.class(), self.zone_hint());
+                let more = self.ctx.reserve(&class, blocks, hint).await?;
                 prepared.reserved.merge(more);
             }
             Missing::Content(block) => {
@@ -339,7 +343,7 @@ impl File {
         }
         if let Some(block) = state.stale_tail(offset) {
             let old = state.size;
-            let (claim, reserved) = (prepared.claim.split(BLOCK_U64), self.ctx.pool.no_blocks());
+            let (claim, reserved) = (prepared.claim.split(BLOCK_U64), self.pool().no_blocks());
             let mut sub = PreparedWrite { claim, reserved, fetched: Vec::new() };
             sub.reserved.merge(prepared.reserved.split(state.layout.unplaced(block, block + 1)));
             sub.fetched = prepared.fetched.extract_if(.., |f| f.block == block).collect();

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use proto::mds::{Op, OpReply};
+use proto::placement::ATTRIBUTE;
 use proto::wire::Bytes;
 use types::json::Json;
 use types::limits::{BLOCK_U64, XATTR_NAME_MAX, XATTR_VALUE_MAX};
@@ -23,6 +24,8 @@ const VIRTUAL: [(&[u8], Virtual); 3] = [
     (b"redbud.devices", Virtual::Devices),
     (b"redbud.durable", Virtual::Durable),
 ];
+/// Under this name, with `user.` or without, people see and set [`ATTRIBUTE`].
+const LAYOUT: &[u8] = b"redbud.dir.layout";
 /// Prefixes of the attributes that a file may have.
 const STORED: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
@@ -71,7 +74,7 @@ impl Client {
     }
 
     async fn getxattr_online(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
-        let core = &self.core;
+        let (core, name) = (&self.core, stored_name(name));
         core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
         if Virtual::named(name) == Some(Virtual::Layout) {
@@ -129,7 +132,7 @@ impl Client {
         }
         let op = Op::SetXattr {
             ino,
-            name: Bytes(name.to_vec()),
+            name: Bytes(stored_name(name).to_vec()),
             value: Bytes(value.to_vec()),
             flags,
             kill_setgid,
@@ -141,10 +144,12 @@ impl Client {
 
     /// Names of all, each terminated by NUL.
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
-        self.or_last_known(ino, self.listxattr_online(ino), |_| {
-            self.core.root_xattrs.borrow().clone().map(Ok)
-        })
-        .await
+        let names = self
+            .or_last_known(ino, self.listxattr_online(ino), |_| {
+                self.core.root_xattrs.borrow().clone().map(Ok)
+            })
+            .await?;
+        Ok(without_layout(names))
     }
 
     async fn listxattr_online(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
@@ -169,7 +174,7 @@ impl Client {
     /// Removes one.
     pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Fault> {
         self.core.check_writable()?;
-        let op = Op::RemoveXattr { ino, name: Bytes(name.to_vec()) };
+        let op = Op::RemoveXattr { ino, name: Bytes(stored_name(name).to_vec()) };
         let reply = self.core.send_change(caller, op).await?;
         self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ())
@@ -195,6 +200,21 @@ impl Client {
         let segments = guard.file().layout().await?;
         Ok(layout_json(inline, &segments).into_bytes())
     }
+}
+
+/// The name under which the server keeps an attribute.
+fn stored_name(name: &[u8]) -> &[u8] {
+    let own = name.strip_prefix(b"user.").unwrap_or(name);
+    if own == LAYOUT { ATTRIBUTE } else { name }
+}
+
+/// A program that copies all attributes must not copy the layout: it belongs to the directory.
+fn without_layout(names: Vec<u8>) -> Vec<u8> {
+    if !names.windows(ATTRIBUTE.len()).any(|part| part == ATTRIBUTE) {
+        return names;
+    }
+    let each = names.split_inclusive(|&byte| byte == 0);
+    each.filter(|name| name.strip_suffix(&[0]) != Some(ATTRIBUTE)).flatten().copied().collect()
 }
 
 fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
@@ -251,6 +271,16 @@ mod tests {
         assert_eq!(layout_json(0, &[]), "[]");
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
         assert_eq!(layout_json(70, &[segment]), format!("[{inline},{one}]"));
+    }
+
+    #[test]
+    fn layout_has_a_name_for_people_and_is_in_no_list() {
+        assert_eq!(stored_name(b"user.redbud.dir.layout"), ATTRIBUTE);
+        assert_eq!(stored_name(b"redbud.dir.layout"), ATTRIBUTE);
+        assert_eq!(stored_name(b"user.redbud.layout"), b"user.redbud.layout");
+        let listed = b"user.a\0trusted.redbud.layout\0trusted.redbud.layouts\0".to_vec();
+        assert_eq!(without_layout(listed), b"user.a\0trusted.redbud.layouts\0");
+        assert_eq!(without_layout(b"user.a\0".to_vec()), b"user.a\0");
     }
 
     #[test]

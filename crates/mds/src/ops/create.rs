@@ -2,6 +2,7 @@
 
 use mfs::{NewInode, Stop, Txn};
 use proto::mds::{NewNode, OpReply};
+use proto::placement::ATTRIBUTE;
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
@@ -29,7 +30,7 @@ pub fn create(
     cx.ready()?;
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
     let ino = txn.names().create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
-    inherited.store_acls(txn, ino)?;
+    inherited.store_xattrs(txn, ino)?;
     if node.kind == FileKind::Directory {
         dir_attr.nlink += 1;
         cx.effects.changes.push(MetaItem::Attr(dir));
@@ -54,7 +55,7 @@ pub fn create_orphan(
     }
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
     let ino = txn.names().create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
-    inherited.store_acls(txn, ino)?;
+    inherited.store_xattrs(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(dir));
     cx.effects.orphaned.push((ino, cx.client));
     created(cx, txn, ino, want | Rights::OPEN, dir_attr)
@@ -83,7 +84,7 @@ pub fn whiteout(
     }
     let ino =
         txn.names().create(dir, name, &inherited.inode(cx, &node), given.map(|attr| attr.ino))?;
-    inherited.store_acls(txn, ino)?;
+    inherited.store_xattrs(txn, ino)?;
     let attr = cx.attr(txn, ino)?;
     cx.want(&attr, Rights::ATTR | Rights::OPEN);
     cx.effects.changes.push(MetaItem::Attr(ino));
@@ -109,8 +110,24 @@ fn created(
     self::want(cx, &attr, want);
     cx.effects.changes.push(MetaItem::Attr(ino));
     cx.effects.outcome = Some(Outcome::Inode(ino));
-    let inline_max = inline_max(txn, &attr)?;
-    Ok(OpReply::Created { leased: cx.leased(attr), dir: cx.leased(dir), inline_max })
+    reply(cx, txn, attr, dir)
+}
+
+/// The reply to a creation in `dir`.
+pub fn reply(
+    cx: &OpContext<'_>,
+    txn: &mut Txn<'_>,
+    attr: Attr,
+    dir: Attr,
+) -> Result<OpReply, Stop> {
+    let (mut inline_max, mut placement) = (0, Bytes::default());
+    if attr.kind == FileKind::Regular {
+        inline_max = txn.layouts().content_room(attr.ino)? as u32;
+    }
+    if matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
+        placement = super::data::placement(txn, attr.ino)?;
+    }
+    Ok(OpReply::Created { leased: cx.leased(attr), dir: cx.leased(dir), inline_max, placement })
 }
 
 /// Grants the creator's rights: what it wants, if that can be granted. If it counts the file as
@@ -122,21 +139,14 @@ pub fn want(cx: &mut OpContext<'_>, attr: &Attr, want: Rights) {
     }
 }
 
-/// How many bytes of inline data the new inode has room for.
-pub fn inline_max(txn: &mut Txn<'_>, attr: &Attr) -> Result<u32, Stop> {
-    if attr.kind == FileKind::Regular {
-        Ok(txn.layouts().content_room(attr.ino)? as u32)
-    } else {
-        Ok(0)
-    }
-}
-
-/// Mode, group and ACLs that a new inode inherits from its directory.
+/// Mode, group, ACLs and layout that a new inode inherits from its directory.
 struct Inherited {
     mode: u16,
     gid: u32,
     access: Option<Acl>,
     default: Option<Acl>,
+    /// Of regular files and directories: see [`ATTRIBUTE`].
+    layout: Option<Vec<u8>>,
 }
 
 impl Inherited {
@@ -151,6 +161,7 @@ impl Inherited {
             gid: cx.principal.gid,
             access: None,
             default: None,
+            layout: None,
         };
         if dir.mode & S_ISGID != 0 {
             inherited.gid = dir.gid;
@@ -161,6 +172,9 @@ impl Inherited {
         if node.kind == FileKind::Symlink {
             inherited.mode = 0o777;
             return Ok(inherited);
+        }
+        if matches!(node.kind, FileKind::Regular | FileKind::Directory) {
+            inherited.layout = txn.names().xattr(dir.ino, ATTRIBUTE)?;
         }
         let Some(bytes) = txn.names().xattr(dir.ino, acl::DEFAULT)? else {
             inherited.mode &= !(node.umask & 0o777);
@@ -208,7 +222,10 @@ impl Inherited {
         }
     }
 
-    fn store_acls(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+    fn store_xattrs(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+        if let Some(layout) = &self.layout {
+            txn.names().set_xattr(ino, ATTRIBUTE, layout)?;
+        }
         if let Some(acl) = &self.access {
             txn.names().set_xattr(ino, acl::ACCESS, &acl.encode())?;
         }

@@ -2,6 +2,7 @@
 
 use mfs::{Stop, Txn};
 use proto::mds::{LayoutSlice, OpReply};
+use proto::placement::ATTRIBUTE;
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_SEGMENTS_MAX};
 use types::{Ahead, Attr, BlockRange, Fault, FileBlock, FileKind, HeldRange, Ino, Rights};
@@ -91,6 +92,7 @@ fn some_ranges(
         layout.to = here.to;
         layout.frozen = here.frozen;
         layout.inline_max = here.inline_max;
+        layout.placement = here.placement;
         if !here.content.0.is_empty() {
             layout.content = here.content;
         }
@@ -219,5 +221,11 @@ fn layout_part(
     let frozen = cx.server.evictions.is_all_frozen() || txn.space().is_frozen(ino)?;
     let inline_max = txn.layouts().content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.layouts().content(ino)? } else { Vec::new() };
-    Ok(LayoutSlice { from, to, segments, frozen, content: Bytes(content), inline_max })
+    let (content, placement) = (Bytes(content), placement(txn, ino)?);
+    Ok(LayoutSlice { from, to, segments, frozen, content, inline_max, placement })
+}
+
+/// The layout that a file got when it was created; empty: none.
+pub fn placement(txn: &mut Txn<'_>, ino: Ino) -> Result<Bytes, Stop> {
+    Ok(Bytes(txn.names().xattr(ino, ATTRIBUTE)?.unwrap_or_default()))
 }

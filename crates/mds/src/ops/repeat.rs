@@ -30,14 +30,9 @@ pub fn reply(
     };
     Ok(match op {
         Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
-            let (attr, dir) = (find(txn, inode(outcome)?)?, *dir);
+            let (attr, dir) = (find(txn, inode(outcome)?)?, find(txn, *dir)?);
             super::create::want(cx, &attr, *want);
-            let inline_max = super::create::inline_max(txn, &attr)?;
-            OpReply::Created {
-                leased: cx.leased(attr),
-                dir: cx.leased(find(txn, dir)?),
-                inline_max,
-            }
+            super::create::reply(cx, txn, attr, dir)?
         }
         Op::Link { dir, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, *dir);
@@ -55,7 +50,7 @@ pub fn reply(
         Op::Commit { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
         Op::Space { .. } => {
             let Outcome::Space(runs) = outcome else { return Err(protocol) };
-            OpReply::Space { runs: runs.clone() }
+            super::space::granted(txn, runs.clone())?
         }
         Op::ReturnSpace { .. } => OpReply::Done {},
         // Nothing is kept of these.

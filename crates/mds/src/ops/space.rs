@@ -60,7 +60,15 @@ pub fn grant(
     let runs: Vec<PagRun> =
         runs.into_iter().map(|(pag, addr, len)| PagRun { pag, addr, len }).collect();
     cx.effects.outcome = Some(Outcome::Space(runs.clone()));
-    Ok(OpReply::Space { runs })
+    granted(txn, runs)
+}
+
+/// The reply to a request for blocks, of which the client got `runs`.
+pub fn granted(txn: &mut Txn<'_>, runs: Vec<PagRun>) -> Result<OpReply, Stop> {
+    let zone = runs.first().map(|run| run.pag);
+    let pags = txn.space().pags()?;
+    let left = pags.iter().find(|pag| Some(pag.id) == zone).map_or(0, |pag| pag.free);
+    Ok(OpReply::Space { runs, left })
 }
 
 /// Returns blocks of the client's pool.

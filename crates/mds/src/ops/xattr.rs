@@ -2,6 +2,7 @@
 
 use mfs::{Stop, Txn};
 use proto::mds::OpReply;
+use proto::placement::{ATTRIBUTE, Layout};
 use proto::wire::Bytes;
 use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Attr, Fault, FileKind, Ino, Rights};
@@ -83,6 +84,9 @@ pub fn set(
     let mut attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     check_kind(name, attr.kind)?;
+    if name == ATTRIBUTE {
+        check_layout(txn, change.value)?;
+    }
     let old = txn.names().xattr(ino, name)?;
     if change.flags & CREATE != 0 && old.is_some() {
         return Err(Fault::Exists.into());
@@ -168,12 +172,23 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
         (!holds).then_some(Fault::NotPermitted)
     } else if name == acl::DEFAULT {
         (kind != FileKind::Directory).then_some(Fault::AccessDenied)
+    } else if name == ATTRIBUTE {
+        let holds = matches!(kind, FileKind::Regular | FileKind::Directory);
+        (!holds).then_some(Fault::Invalid)
     } else if name == acl::ACCESS {
         (kind == FileKind::Symlink).then_some(Fault::NotSupported)
     } else {
         None
     };
     fault.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+/// A layout must be one, and name only zones that exist.
+fn check_layout(txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
+    let layout = Layout::from_attribute(value).map_err(|_| Stop::Fault(Fault::Invalid))?;
+    let pags = txn.space().pags()?;
+    let known = |zone| pags.iter().any(|pag| pag.id == zone);
+    if layout.zones.into_iter().all(known) { Ok(()) } else { Err(Fault::Invalid.into()) }
 }
 
 fn check_total(txn: &mut Txn<'_>, attr: &Attr, name: &[u8], len: usize) -> Result<(), Stop> {

@@ -668,7 +668,7 @@ impl Client {
 
     pub async fn space(&self, blocks: u64) -> Result<Vec<PagRun>, Fault> {
         match self.call(Op::Space { hint: None, blocks, unreachable: Vec::new() }).await? {
-            OpReply::Space { runs } => Ok(runs),
+            OpReply::Space { runs, .. } => Ok(runs),
             other => panic!("{other:?}"),
         }
     }

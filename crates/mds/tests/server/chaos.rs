@@ -284,7 +284,7 @@ async fn write(w: &mut Worker, known: &mut InodeModel, ino: Ino) {
     };
     let len = 1 + w.rng.below(8);
     let op = Op::Space { hint: None, blocks: len, unreachable: Vec::new() };
-    let Ok(OpReply::Space { runs }) = w.call(op).await else { panic!() };
+    let Ok(OpReply::Space { runs, .. }) = w.call(op).await else { panic!() };
     let mut file = 0;
     let mut segments = Vec::new();
     for run in runs {

@@ -11,6 +11,7 @@ mod holders;
 mod inline;
 mod local_clients;
 mod names;
+mod placement;
 mod quarantine;
 mod recovery;
 mod restarts;

@@ -103,6 +103,7 @@ fn samples() -> Vec<Message> {
                 frozen: false,
                 content: Bytes(b"abc".to_vec()),
                 inline_max: 120,
+                placement: Bytes(b"policy=striping".to_vec()),
             }),
             ranges: vec![range],
             uncontended: false,

@@ -249,7 +249,7 @@ fn zones_of_one_device_share_its_state() {
         let states: Vec<_> = ctx.devices().iter().map(|device| device.state).collect();
         assert_eq!(states, ["absent", "absent"]);
         assert_eq!(logged(&rig, "data zones 1, 2 at both is absent"), 1);
-        assert_eq!(ctx.pool.avoided(), [PagId(1), PagId(2)]);
+        assert_eq!(ctx.class(&[]).pool.avoided(), [PagId(1), PagId(2)]);
         disk.heal();
         disk.poke(67 * BLOCK_U64, &[9; BLOCK]);
         let other = ctx.disks.get(PagId(1)).unwrap().clone();
@@ -257,7 +257,7 @@ fn zones_of_one_device_share_its_state() {
         env.sleep(Duration::from_secs(2)).await;
         let (read, block) = zone.read(3, env.buffer(BLOCK)).await;
         assert!(read.is_ok() && block[..] == [9; BLOCK], "from the start of its slice");
-        assert!(ctx.pool.avoided().is_empty());
+        assert!(ctx.class(&[]).pool.avoided().is_empty());
     });
 }
 

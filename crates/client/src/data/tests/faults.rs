@@ -463,7 +463,11 @@ fn fsync_does_not_wait_for_a_stalled_device_of_other_files() {
     for seed in 420..426 {
         run(seed, Setup { blocks: 64, grant_max: 16, ..Setup::default() }, |rig| async move {
             // The first file takes one device, so that the others are on the next.
-            let files: Vec<_> = (1..=3).map(|ino| rig.file(ino)).collect();
+            let on_zone = |ino: u64, zone: &str| {
+                *rig.server.placement.borrow_mut() = format!("zones={zone}");
+                rig.file(ino)
+            };
+            let files = [on_zone(1, "1"), on_zone(2, "2"), on_zone(3, "2")];
             rig.write(&files[0], 0, &[1; 63 * 4096]).await.unwrap();
             files[0].fsync(false).await.unwrap();
             for file in &files[1..] {

@@ -7,6 +7,7 @@ mod faults;
 mod inline;
 mod model;
 mod parallel;
+mod place;
 mod units;
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +27,7 @@ use types::{
 
 use super::segments::{SegmentMap, from_wire_segment};
 use super::{DataConfig, DataContext, File};
-use crate::boundary::{Commit, LocalFuture, Refusal, Rpc};
+use crate::boundary::{Commit, Granted, LocalFuture, Refusal, Rpc};
 
 /// Fills free blocks; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
@@ -51,6 +52,16 @@ pub struct ServerState {
     pub files: BTreeMap<Ino, ServerFile>,
 }
 
+impl ServerState {
+    /// The zone for a grant.
+    fn zone_for(&self, hint: Option<PagId>, unreachable: &[PagId]) -> Option<u16> {
+        let mut free = self.free.iter().map(|(pag, _)| *pag);
+        let hinted = free.clone().find(|&pag| hint == Some(PagId(pag)));
+        let reachable = |pag: &u16| !unreachable.contains(&PagId(*pag));
+        hinted.filter(reachable).or_else(|| free.find(reachable))
+    }
+}
+
 /// A server with one client.
 pub struct Server {
     env: Env,
@@ -66,6 +77,8 @@ pub struct Server {
     pub frozen: Cell<bool>,
     /// Room for inline data in every slot; there are no blobs.
     pub inline_max: Cell<u32>,
+    /// The layout of all files.
+    pub placement: RefCell<String>,
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
@@ -199,19 +212,20 @@ impl Server {
 impl Rpc for Server {
     fn space(
         &self,
-        _: Option<PagId>,
+        hint: Option<PagId>,
         blocks: u64,
         unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Vec<PagRun>, Fault>> {
+    ) -> LocalFuture<'_, Result<Granted, Fault>> {
         Box::pin(async move {
             self.delay().await;
             let mut runs: Vec<PagRun> = Vec::new();
             {
                 let mut now = self.now.borrow_mut();
+                let zone = now.zone_for(hint, &unreachable);
                 for _ in 0..blocks.min(self.grant_max.get()) {
                     let mut free = now.free.iter().copied();
-                    let reachable = free.find(|(pag, _)| !unreachable.contains(&PagId(*pag)));
-                    let Some((pag, block)) = reachable else { break };
+                    let of_zone = free.find(|(pag, _)| Some(*pag) == zone);
+                    let Some((pag, block)) = of_zone else { break };
                     now.free.remove(&(pag, block));
                     now.pool.insert((pag, block));
                     match runs.last_mut() {
@@ -226,7 +240,11 @@ impl Rpc for Server {
                 }
             }
             self.make_durable();
-            if runs.is_empty() { Err(Fault::NoSpace) } else { Ok(runs) }
+            let now = self.now.borrow();
+            let of_zone =
+                |(pag, _): &&(u16, u64)| runs.first().is_some_and(|run| run.pag.0 == *pag);
+            let left = now.free.iter().filter(of_zone).count() as u64;
+            if runs.is_empty() { Err(Fault::NoSpace) } else { Ok(Granted { runs, left }) }
         })
     }
 
@@ -338,7 +356,9 @@ impl Server {
         let content = now.files.get(&ino).map(|file| file.content.clone()).unwrap_or_default();
         let content = Bytes(if from.0 == 0 { content } else { Vec::new() });
         let inline_max = self.inline_max.get();
-        LayoutSlice { from, to, segments, frozen: self.frozen.get(), content, inline_max }
+        let placement = Bytes(self.placement.borrow().clone().into_bytes());
+        let frozen = self.frozen.get();
+        LayoutSlice { from, to, segments, frozen, content, inline_max, placement }
     }
 
     /// The bytes of a file as a new client would read them.
@@ -444,6 +464,7 @@ impl Rig {
             open: Cell::new(true),
             frozen: Cell::new(false),
             inline_max: Cell::new(setup.inline_max),
+            placement: RefCell::default(),
             page: Cell::new(3),
             lease: Cell::new(Instant::FAR),
             commits: Cell::new(0),

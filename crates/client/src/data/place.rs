@@ -1,0 +1,152 @@
+//! Which zone the blocks of a file go to, by the file's layout and the turns of its class.
+//!
+//! Invariant: a file under `fileround` has one home zone from its first block on. It gets another
+//! one only when that zone has no room or its device is not used; what lies there stays.
+
+use std::rc::Rc;
+
+use proto::mds::LayoutSlice;
+use proto::placement::Layout;
+use types::PagId;
+use types::limits::BLOCK_U64;
+
+use super::class::Class;
+use super::file::{File, FileState};
+use super::pool::{Pool, PoolRun, Reservation};
+use super::write::DIRECT_MIN;
+
+/// The best place for blocks of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    /// The zone; `None`: any.
+    zone: Option<PagId>,
+    /// It holds for the blocks below this one.
+    to: u64,
+}
+
+/// A file that has fewer bytes when it gets its first place shares a zone with other small ones.
+const SMALL: u64 = DIRECT_MIN as u64;
+
+const ANYWHERE: Place = Place { zone: None, to: u64::MAX };
+
+impl File {
+    /// The class of the file.
+    pub(super) fn class(&self) -> Rc<Class> {
+        self.class.borrow().clone()
+    }
+
+    /// The pool that the file gets blocks of.
+    pub(super) fn pool(&self) -> Rc<Pool> {
+        self.class.borrow().pool.clone()
+    }
+
+    /// Takes the layout that the file got when it was created. It holds as long as this client has
+    /// the file in memory: reservations are of its class.
+    pub(super) fn set_layout(&self, state: &mut FileState, part: &LayoutSlice) {
+        if self.has_layout.replace(true) {
+            return;
+        }
+        let layout = Layout::from_attribute(&part.placement.0).unwrap_or_else(|error| {
+            let name = self.ctx.rpc.describe(self.ino);
+            self.ctx.rpc.log(&format!("{name}: {error}; its blocks go where others go"));
+            Layout::default()
+        });
+        if layout.zones != self.class.borrow().zones {
+            let class = self.ctx.class(&layout.zones);
+            self.class.replace(class);
+        }
+        state.policy = layout;
+    }
+
+    /// The best place for `need` blocks from `at` on.
+    fn place(&self, state: &mut FileState, class: &Class, at: u64, need: u64) -> Place {
+        if self.ctx.is_only_zone(class) {
+            return ANYWHERE;
+        }
+        let zones = self.ctx.zones_of(class);
+        if let Some((nth, to)) = state.policy.stripe(self.ino, at, zones.len()) {
+            let from_nth = zones[nth..].iter().chain(&zones[..nth]);
+            let mut usable = from_nth.filter(|zone| self.ctx.is_usable(class, **zone));
+            return Place { zone: usable.next().copied(), to };
+        }
+        let before = state.layout.end_before(at).or_else(|| state.layout.first());
+        let home = state.home.or(before.map(|(zone, _)| zone));
+        let home = home.filter(|&zone| self.ctx.is_usable(class, zone)).or_else(|| {
+            if state.size < SMALL {
+                self.ctx.next_small_zone(class, need)
+            } else {
+                self.ctx.next_zone(class)
+            }
+        });
+        state.home = home;
+        Place { zone: home, to: u64::MAX }
+    }
+
+    /// The zone to ask for blocks, as far as it is clear before the file has a place.
+    pub(super) fn zone_hint(&self) -> Option<PagId> {
+        let (state, class) = (self.state.borrow(), self.class());
+        let (at, zones) = (state.size / BLOCK_U64, self.ctx.zones_of(&class));
+        let part = state.policy.stripe(self.ino, at, zones.len());
+        part.and_then(|(nth, _)| zones.get(nth).copied()).or(state.home)
+    }
+
+    /// The first zone in which the blocks `[from, to)`, as far as they have no place, want more
+    /// blocks than the pool has there; and how many they want.
+    pub(super) fn lacking(
+        &self,
+        state: &mut FileState,
+        from: u64,
+        to: u64,
+    ) -> Option<(PagId, u64)> {
+        let class = self.class();
+        if self.ctx.is_only_zone(&class) {
+            return None;
+        }
+        let unplaced: Vec<(u64, u64)> = state
+            .layout
+            .pieces(from, to)
+            .into_iter()
+            .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
+            .map(|piece| (piece.from, piece.to))
+            .collect();
+        for (mut at, end) in unplaced {
+            while at < end {
+                let place = self.place(state, &class, at, end - at);
+                let need = place.to.min(end) - at;
+                if let Some(zone) = place.zone
+                    && !class.pool.has_for(self.ino, zone, need)
+                {
+                    return Some((zone, need));
+                }
+                at += need;
+            }
+        }
+        None
+    }
+
+    /// Allocates the blocks `[from, to)`, in order.
+    pub(super) fn allocate_blocks(
+        &self,
+        state: &mut FileState,
+        (from, to): (u64, u64),
+        reserved: &mut Reservation,
+    ) -> Vec<PoolRun> {
+        let class = self.class();
+        let mut out = Vec::new();
+        let mut at = from;
+        while at < to {
+            let place = self.place(state, &class, at, to - at);
+            let end = place.to.min(to);
+            let mut after = state.layout.end_before(at);
+            if let Some(PoolRun { pag, addr, len }) = out.last().copied() {
+                after = Some((pag, addr + len));
+            }
+            out.extend(class.pool.allocate(self.ino, end - at, after, place.zone, reserved));
+            if let Some(zone) = place.zone {
+                class.grants.used_zones.borrow_mut().insert(zone);
+            }
+            at = end;
+        }
+        out
+    }
+}
