@@ -11,7 +11,8 @@
 //! An image `NAME.img` in `crates/mfs/golden` is `"REDBUDGOLD1\n"`, then, compressed
 //! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A
 //! block that is not in the image is zero. Images omit free blocks and what the log does not redo.
-//! `NAME.txt` describes the tree.
+//! `NAME.journal` is the image of the device of an external log, in the same form. `NAME.txt`
+//! describes the tree, and where they are not the usual ones the log and the numbers.
 
 mod compression;
 mod tree;
@@ -21,44 +22,68 @@ use std::path::PathBuf;
 
 use env::sim::{SimDisk, SimWorld};
 use env::{DiskOptions, Env};
+use label::SliceKind;
 use types::limits::BLOCK;
-use types::{FileKind, Ino, MetaBlock, Name};
+use types::{FileKind, Ino, MetaBlock, Name, ShardId};
 
 use compression::{compress, expand};
 
 use crate::dump::dump;
 use crate::dump::stream::{Inode, Reader, Record};
+use crate::format::number::root_dir;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::tests::{Outcome, settled};
 use crate::fsck::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::handle::Mfs;
+use crate::journal::Disks;
 use crate::names::MapLimits;
 use crate::open::OpenOptions;
 use engine::cost::Cost;
 use engine::format::block::get_u64;
 use engine::format::features::{Feature, Features};
+use engine::format::journal::LOG_FIRST;
 use engine::format::superblock::Superblock;
 
-/// Every image and its features.
-const GOLDENS: &[(&str, Features)] = &[
-    ("v1", Features::NONE),
-    ("v1-inline-data", Features::NONE.with(Feature::INLINE_DATA)),
-    ("v1-layout-blocks", Features::NONE.with(Feature::LAYOUT_BLOCKS)),
-    ("v1-slots-1024", Features::NONE.with(Feature::SLOTS_1024)),
-    ("v1-slots-2048", Features::NONE.with(Feature::SLOTS_2048)),
-    ("v1-slots-4096", Features::NONE.with(Feature::SLOTS_4096)),
+/// An image: its name, and the features and the shard of its file system.
+struct Golden {
+    name: &'static str,
+    features: Features,
+    shard: ShardId,
+}
+
+const fn with(name: &'static str, feature: Feature) -> Golden {
+    Golden { name, features: Features::NONE.with(feature), shard: ShardId(0) }
+}
+
+/// Every image.
+const GOLDENS: &[Golden] = &[
+    Golden { name: "v1", features: Features::NONE, shard: ShardId(0) },
+    with("v1-external-log", Feature::EXTERNAL_LOG),
+    with("v1-inline-data", Feature::INLINE_DATA),
+    with("v1-layout-blocks", Feature::LAYOUT_BLOCKS),
+    Golden { name: "v1-shard-200", features: Features::NONE, shard: ShardId(200) },
+    with("v1-slots-1024", Feature::SLOTS_1024),
+    with("v1-slots-2048", Feature::SLOTS_2048),
+    with("v1-slots-4096", Feature::SLOTS_4096),
 ];
 /// Features that no image can have.
 const TRANSIENT: &[Feature] = &[Feature::UNFINISHED_LOAD];
-/// Features of which no image of one device exists: the tests of the second reader make the pairs.
+/// Features that need a second device.
 const PAIRED: &[Feature] = &[Feature::EXTERNAL_LOG];
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
 const MAGIC: &[u8] = b"REDBUDGOLD1\n";
 /// Most bytes of an image: it is in the repository for ever.
 const IMAGE_MAX: usize = 100 << 10;
 
-/// All features that an image can have, with slots of this size.
+/// The devices of a file system.
+struct Devices {
+    home: SimDisk,
+    /// The device of an external log.
+    log: Option<SimDisk>,
+}
+
+/// All features that a file system on one device can have for long, with slots of this size.
 pub(crate) fn lasting(size: SlotSize) -> Features {
     let known = Feature::KNOWN.iter().map(|(feature, _)| *feature);
     let lasting = known.filter(|feature| !TRANSIENT.contains(feature) && !PAIRED.contains(feature));
@@ -89,6 +114,18 @@ fn encode(disk: &SimDisk, keep: impl Fn(u64) -> bool) -> Vec<u8> {
     [MAGIC, &compress(&raw)].concat()
 }
 
+/// The devices of an image.
+fn devices(golden: &Golden) -> Devices {
+    let external = golden.features.has(Feature::EXTERNAL_LOG);
+    let log = external.then(|| decode(&read(golden.name, "journal")));
+    Devices { home: decode(&read(golden.name, "img")), log }
+}
+
+/// The device of an image that has only one.
+fn device(name: &str) -> Devices {
+    Devices { home: decode(&read(name, "img")), log: None }
+}
+
 fn decode(image: &[u8]) -> SimDisk {
     let raw = expand(image.strip_prefix(MAGIC).expect("a golden image"));
     let disk = SimDisk::new(get_u64(&raw, 0));
@@ -98,10 +135,28 @@ fn decode(image: &[u8]) -> SimDisk {
     disk
 }
 
-/// Encodes a device without its meaningless blocks: free blocks, and the log except from its tail
+impl Devices {
+    fn fork(&self) -> Devices {
+        Devices { home: self.home.fork(), log: self.log.as_ref().map(SimDisk::fork) }
+    }
+}
+
+/// The images of a file system's devices.
+struct Images {
+    home: Vec<u8>,
+    journal: Option<Vec<u8>>,
+}
+
+impl Images {
+    fn decode(&self) -> Devices {
+        Devices { home: decode(&self.home), log: self.journal.as_deref().map(decode) }
+    }
+}
+
+/// Encodes devices without their meaningless blocks: free blocks, and the log except from its tail
 /// to its end.
-fn stripped(disk: &SimDisk) -> Vec<u8> {
-    let (free, end): (Vec<bool>, u64) = on(&disk.fork(), |mfs| async move {
+fn stripped(devices: &Devices) -> Images {
+    let (free, end): (Vec<bool>, u64) = on(&devices.fork(), |mfs| async move {
         let blocks = mfs.superblock().blocks;
         let all = |txn: &mut crate::Txn<'_>| {
             (0..blocks).map(|block| Ok(!txn.meta_allocated(MetaBlock(block))?)).collect()
@@ -109,57 +164,80 @@ fn stripped(disk: &SimDisk) -> Vec<u8> {
         let free = mfs.run(Cost::READ, all).await.unwrap().0;
         (free, mfs.last_committed().lsn.0)
     });
-    let blocks = slice_blocks(disk);
-    let copy = |index| {
-        let place = Superblock::place(index, blocks).0 * BLOCK as u64;
-        Superblock::decode(&disk.peek(place, BLOCK), index, blocks).unwrap()
-    };
+    let [log, other] = copies(&devices.home);
     // Recovery may start from either copy.
-    let (tail, log) = (copy(0).tail.0.min(copy(1).tail.0), copy(0));
-    let first = log.log_first.0;
+    let (tail, size) = (log.tail.0.min(other.tail.0), log.log_bytes() / BLOCK as u64);
+    // Of the log's blocks, counted from its first one.
     let redone = |block: u64| {
-        let place = (log.log_offset(types::Lsn(tail)) / BLOCK as u64, log.log_blocks);
-        (block + place.1 - place.0) % place.1 < (end - tail).div_ceil(BLOCK as u64)
+        let from_tail = (block + size - tail / BLOCK as u64 % size) % size;
+        from_tail < (end - tail).div_ceil(BLOCK as u64)
     };
-    encode(disk, |block| match block {
-        _ if (first..first + log.log_blocks).contains(&block) => redone(block),
+    let (first, internal) = (log.log_first.0, log.journal.is_none());
+    let home = encode(&devices.home, |block| match block.checked_sub(first) {
+        Some(at) if at < log.log_blocks => internal && redone(at),
         // The last block is the label's second copy.
         _ => free.get(block as usize).is_none_or(|free| !free),
-    })
+    });
+    let journal = devices.log.as_ref().map(|disk| {
+        encode(disk, |block| match block.checked_sub(LOG_FIRST.0) {
+            Some(at) if at < size => redone(at),
+            // The label's copies and the header's.
+            _ => true,
+        })
+    });
+    Images { home, journal }
 }
 
-/// Runs `body` with the store on `disk`, open read-only.
-fn on<T: 'static, F: Future<Output = T>>(disk: &SimDisk, body: impl FnOnce(Mfs) -> F) -> T {
-    in_world(disk, |env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
+/// Runs `body` with the store on these devices, open read-only.
+fn on<T: 'static, F: Future<Output = T>>(devices: &Devices, body: impl FnOnce(Mfs) -> F) -> T {
+    in_world(devices, |env, disks| async move {
         let options = OpenOptions { read_only: true, ..options() };
-        body(Mfs::open(&env, &device, options).await.unwrap()).await
+        body(Mfs::open(&env, &disks, options).await.unwrap()).await
     })
 }
 
-fn in_world<T: 'static, F: Future<Output = T>>(disk: &SimDisk, body: impl FnOnce(Env) -> F) -> T {
+fn in_world<T: 'static, F: Future<Output = T>>(
+    devices: &Devices,
+    body: impl FnOnce(Env, Disks) -> F,
+) -> T {
     let world = SimWorld::new(1);
-    world.attach("meta", disk);
-    world.run(body)
+    world.attach("meta", &devices.home);
+    if let Some(log) = &devices.log {
+        world.attach("log", log);
+    }
+    let external = devices.log.is_some();
+    world.run(async move |env: Env| {
+        let disks = disks(&env, external).await;
+        body(env, disks).await
+    })
+}
+
+async fn disks(env: &Env, external: bool) -> Disks {
+    let home = env.open_disk("meta", WRITE).await.unwrap();
+    let log = match external {
+        true => Some(env.open_disk("log", WRITE).await.unwrap()),
+        false => None,
+    };
+    Disks { home, log }
 }
 
 fn options() -> OpenOptions {
     OpenOptions { cache_bytes: 0, maps: MapLimits::TINY, ..OpenOptions::default() }
 }
 
-fn checked(disk: &SimDisk) -> Report {
-    in_world(disk, |env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
-        fsck(&env, &device, FsckOptions::default()).await.unwrap()
+fn checked(devices: &Devices) -> Report {
+    in_world(devices, |env, disks| async move {
+        fsck(&env, &disks, FsckOptions::default()).await.unwrap()
     })
 }
 
-/// Describes a device in lines: its tree, and the counts of a check.
-fn text(disk: &SimDisk) -> String {
-    let bytes = on(disk, |mfs| async move {
+/// Describes a file system in lines: its tree, the counts of a check, and where they are not the
+/// usual ones the log and the numbers.
+fn text(devices: &Devices) -> String {
+    let (bytes, unusual) = on(devices, |mfs| async move {
         let mut out = Vec::new();
         dump(&mfs, &[], &mut out).await.unwrap();
-        out
+        (out, unusual(&mfs).await)
     });
     let mut out = String::new();
     let mut input = &bytes[..];
@@ -171,11 +249,33 @@ fn text(disk: &SimDisk) -> String {
             break;
         }
     }
-    let counts = checked(disk).counts;
+    let counts = checked(devices).counts;
     let (names, segments, orphans) = (counts.names, counts.segments, counts.orphans);
     let (pooled, freed, clients) = (counts.pooled, counts.freed, counts.clients);
     writeln!(out, "{names} names, {segments} segments, {orphans} orphans").unwrap();
     writeln!(out, "{clients} clients, {pooled} blocks in pools, {freed} given up").unwrap();
+    out + &unusual
+}
+
+/// Describes a log that is external, and the numbers that a shard other than 0 issued.
+async fn unusual(mfs: &Mfs) -> String {
+    let (superblock, mut out) = (mfs.superblock(), String::new());
+    if let Some(journal) = superblock.journal {
+        writeln!(out, "{} blocks of log in a journal", journal.blocks).unwrap();
+    }
+    if superblock.shard == ShardId(0) {
+        return out;
+    }
+    let numbers = mfs.run(Cost::READ, |txn| {
+        let clients = txn.clients()?.into_iter().map(|(client, _)| client.0);
+        let clients: Vec<_> = clients.collect();
+        let orphans = txn.names().orphans(Ino(0), 1000)?;
+        Ok((txn.root_dir().0, clients, orphans.into_iter().map(|ino| ino.0).collect::<Vec<_>>()))
+    });
+    let (root, clients, orphans) = numbers.await.unwrap().0;
+    writeln!(out, "shard {}, root {root:016x}", superblock.shard.0).unwrap();
+    writeln!(out, "clients {clients:012x?}").unwrap();
+    writeln!(out, "orphans {orphans:016x?}").unwrap();
     out
 }
 
@@ -243,55 +343,76 @@ fn line(out: &mut String, record: &Record) {
     }
 }
 
-/// The device of a file system with these features, after a power cut.
-fn new_device(features: Features) -> SimDisk {
-    let disk = tree::make(features);
-    let image = stripped(&disk);
-    assert!(image.len() <= IMAGE_MAX, "{} bytes", image.len());
-    disk
+/// The images of a file system with this image's properties, after a power cut.
+fn new_images(golden: &Golden) -> Images {
+    let images = stripped(&tree::make(golden));
+    for image in [Some(&images.home), images.journal.as_ref()].into_iter().flatten() {
+        assert!(image.len() <= IMAGE_MAX, "{} bytes", image.len());
+    }
+    images
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "golden images are files of the repository")]
 fn release_makes_the_tree_of_each_image() {
     let write = std::env::var("REDBUD_GOLDEN").is_ok_and(|what| what == "write");
-    for &(name, features) in GOLDENS {
-        let disk = new_device(features);
+    for golden in GOLDENS {
+        let name = golden.name;
+        let images = new_images(golden);
+        let made = images.decode();
         if write && !path(name, "img").exists() {
             std::fs::create_dir_all(path(name, "img").with_file_name("")).unwrap();
-            std::fs::write(path(name, "img"), stripped(&disk)).unwrap();
-            std::fs::write(path(name, "txt"), text(&disk)).unwrap();
+            if let Some(journal) = &images.journal {
+                std::fs::write(path(name, "journal"), journal).unwrap();
+            }
+            std::fs::write(path(name, "img"), &images.home).unwrap();
+            std::fs::write(path(name, "txt"), text(&made)).unwrap();
         }
-        let found = decode(&stripped(&disk));
-        assert!(text(&found).as_bytes() == read(name, "txt"), "{name}");
+        assert!(text(&made).as_bytes() == read(name, "txt"), "{name}");
     }
 }
 
 #[test]
 fn images_are_clean_have_their_tree_and_can_be_changed() {
-    for &(name, features) in GOLDENS {
-        let disk = decode(&read(name, "img"));
-        let report = checked(&disk);
+    for golden in GOLDENS {
+        let (name, features, shard) = (golden.name, golden.features, golden.shard);
+        let devices = devices(golden);
+        let report = checked(&devices);
         assert_eq!((report.problems, report.omitted), (vec![], 0), "{name}");
-        assert!(text(&disk).as_bytes() == read(name, "txt"), "{name}: another tree");
-        let unclean = in_world(&disk, |env| async move {
-            let device = env.open_disk("meta", WRITE).await.unwrap();
-            let mfs = Mfs::open(&env, &device, options()).await.unwrap();
+        assert!(text(&devices).as_bytes() == read(name, "txt"), "{name}: another tree");
+        let unclean = in_world(&devices, |env, disks| async move {
+            let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
             let superblock = mfs.superblock();
-            assert_eq!(superblock.features, features);
+            assert_eq!((superblock.features, superblock.shard), (features, shard));
+            check_labels(&disks, &superblock).await;
             change(&mfs).await;
             mfs.close().await.unwrap();
             superblock.epochs.len() > 2
         });
         assert!(unclean, "{name}");
-        let report = checked(&disk);
+        let report = checked(&devices);
         assert_eq!((report.problems, report.omitted), (vec![], 0), "{name}, changed");
+    }
+}
+
+/// The labels are whole, and name the slices and their pairing as the superblock does.
+async fn check_labels(disks: &Disks, superblock: &Superblock) {
+    let (shard, metadata) = (superblock.shard.0, superblock.metadata);
+    let journal = superblock.journal.map(|journal| journal.uuid);
+    let home = (SliceKind::Metadata { shard, journal }, metadata);
+    let log = journal.map(|uuid| (SliceKind::Journal { shard, metadata }, uuid));
+    let disks = [Some(&disks.home), disks.log.as_ref()];
+    for (disk, expected) in disks.into_iter().flatten().zip([Some(home), log]) {
+        let found = label::read(disk).await.unwrap();
+        assert_eq!((found.damage, found.label.fs_uuid), (None, superblock.uuid));
+        let slices: Vec<_> = found.label.slices.iter().map(|it| (it.kind, it.uuid)).collect();
+        assert_eq!(slices, Vec::from_iter(expected));
     }
 }
 
 /// Creates, moves and removes in every directory.
 async fn change(mfs: &Mfs) {
-    let mut dirs = vec![Ino::ROOT];
+    let mut dirs = vec![root_dir(mfs.superblock().shard)];
     let mut at = 0;
     while let Some(&dir) = dirs.get(at) {
         at += 1;
@@ -315,19 +436,19 @@ async fn change(mfs: &Mfs) {
 
 #[test]
 fn features_that_last_have_an_image_each() {
-    let lasts = |known: &Feature| !TRANSIENT.contains(known) && !PAIRED.contains(known);
-    for (feature, name) in Feature::KNOWN.iter().filter(|(known, _)| lasts(known)) {
-        let has = |golden: &&(&str, Features)| golden.1.has(*feature);
-        assert!(GOLDENS.iter().any(|golden| has(&golden)), "{name}: `cargo xtask golden`");
+    for (feature, name) in Feature::KNOWN.iter().filter(|(known, _)| !TRANSIENT.contains(known)) {
+        let has = |golden: &Golden| golden.features.has(*feature);
+        assert!(GOLDENS.iter().any(has), "{name}: `cargo xtask golden`");
     }
 }
 
 #[test]
 fn device_with_an_unknown_feature_is_refused_by_its_name() {
-    let disk = decode(&read("v1", "img"));
-    let blocks = slice_blocks(&disk);
+    let device = device("v1");
+    let blocks = slice_blocks(&device.home);
     let with = |needed: u64, to_write: u64, bit: u8| {
-        let disk = disk.fork();
+        let device = device.fork();
+        let disk = &device.home;
         for index in 0..2 {
             let place = Superblock::place(index, blocks).0 * BLOCK as u64;
             let mut data = disk.peek(place, BLOCK);
@@ -338,12 +459,11 @@ fn device_with_an_unknown_feature_is_refused_by_its_name() {
             engine::format::block::seal(&mut data);
             disk.poke(place, &data);
         }
-        disk
+        device
     };
-    let open = |disk: &SimDisk, read_only| {
-        in_world(&disk.fork(), move |env| async move {
-            let device = env.open_disk("meta", WRITE).await.unwrap();
-            let opened = Mfs::open(&env, &device, OpenOptions { read_only, ..options() }).await;
+    let open = |device: &Devices, read_only| {
+        in_world(&device.fork(), move |env, disks| async move {
+            let opened = Mfs::open(&env, &disks, OpenOptions { read_only, ..options() }).await;
             opened.map(drop).map_err(|error| error.to_string())
         })
     };
@@ -383,40 +503,40 @@ fn set_features(disk: &SimDisk, features: Features) {
     }
 }
 
-fn repaired(disk: &SimDisk) -> Repaired {
-    in_world(disk, |env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
-        repair(&env, &device, FsckOptions::default()).await.unwrap()
+fn repaired(devices: &Devices) -> Repaired {
+    in_world(devices, |env, disks| async move {
+        repair(&env, &disks, FsckOptions::default()).await.unwrap()
     })
 }
 
 #[test]
 fn repair_writes_a_feature_that_the_superblock_is_missing() {
-    let disk = decode(&read("v1-layout-blocks", "img"));
-    let [features, _] = copies(&disk).map(|copy| copy.features);
-    set_features(&disk, Features::NONE);
-    let kinds: Vec<_> = checked(&disk).problems.iter().map(|problem| problem.kind).collect();
+    let device = device("v1-layout-blocks");
+    let [features, _] = copies(&device.home).map(|copy| copy.features);
+    set_features(&device.home, Features::NONE);
+    let kinds: Vec<_> = checked(&device).problems.iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    let left = repaired(&disk).left.problems;
-    assert_eq!((left, checked(&disk).problems), (vec![], vec![]));
-    assert!(copies(&disk).iter().all(|copy| copy.features == features));
+    let left = repaired(&device).left.problems;
+    assert_eq!((left, checked(&device).problems), (vec![], vec![]));
+    assert!(copies(&device.home).iter().all(|copy| copy.features == features));
 }
 
 #[test]
 pub(crate) fn wrong_slot_size_in_the_superblock_is_reported_and_repair_loses_nothing() {
-    for &(name, features) in GOLDENS {
+    for golden in GOLDENS {
+        let (name, features) = (golden.name, golden.features);
         for slots in SlotSize::ALL.into_iter().filter(|&slots| slots != features.slots()) {
-            let disk = decode(&read(name, "img"));
-            set_features(&disk, features.with_slots(slots));
-            let found = checked(&disk).problems;
+            let devices = devices(golden);
+            set_features(&devices.home, features.with_slots(slots));
+            let found = checked(&devices).problems;
             let kinds: Vec<_> = found.iter().map(|problem| problem.kind).collect();
             assert_eq!(kinds, [ProblemKind::OtherSlots], "{name}, {slots:?}");
             assert_eq!(found[0].subject, Subject::Whole);
-            let Repaired { left, lost, done, .. } = repaired(&disk);
+            let Repaired { left, lost, done, .. } = repaired(&devices);
             assert_eq!((left.problems, lost, done), (found, vec![], vec![]), "{name}, {slots:?}");
-            assert!(text(&disk).as_bytes() == read(name, "txt"), "{name}, {slots:?}");
-            set_features(&disk, features);
-            assert_eq!(checked(&disk).problems, [], "{name}, {slots:?}, and back");
+            assert!(text(&devices).as_bytes() == read(name, "txt"), "{name}, {slots:?}");
+            set_features(&devices.home, features);
+            assert_eq!(checked(&devices).problems, [], "{name}, {slots:?}, and back");
         }
     }
     settled(ProblemKind::OtherSlots, Outcome::Left);

@@ -2,12 +2,13 @@
 //! clients.
 
 use env::sim::{SimDisk, SimRng, SimWorld};
+use types::limits::BLOCK;
 use types::{
     Attr, ClientId, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
     Timestamp, Uuid,
 };
 
-use super::{WRITE, options};
+use super::{Devices, Golden, disks, options};
 use crate::format::number::CHUNK_SLOTS;
 use crate::handle::Mfs;
 use crate::layouts::LayoutAhead;
@@ -19,8 +20,10 @@ use engine::cost::Cost;
 use engine::error::Stop;
 use engine::format::features::{Feature, Features};
 
-/// Bytes of the device.
+/// Bytes of the metadata device.
 const SIZE: u64 = 64 << 20;
+/// Bytes of the log.
+const LOG: u64 = 4 << 20;
 /// Names that the long directory has for a while, and of how many it keeps one. The names are in
 /// several chunks, which are nearly all freed, or in one chunk with a name map, which shrinks.
 const LONG: (u32, u32) = (CHUNK_SLOTS + 200, 1999);
@@ -63,48 +66,59 @@ fn mkdir(txn: &mut Txn<'_>, parent: Ino, text: &str) -> Result<Ino, Stop> {
     Ok(dir)
 }
 
+fn mkdir_in_root(txn: &mut Txn<'_>, text: &str) -> Result<Ino, Stop> {
+    let root = txn.root_dir();
+    mkdir(txn, root, text)
+}
+
 fn file(txn: &mut Txn<'_>, dir: Ino, text: &str, n: u64) -> Result<Ino, Stop> {
     txn.names().create(dir, &name(text), &new(FileKind::Regular, n), None)
 }
 
-/// A device with the tree, after a power cut while the log had changes that were not yet home.
-pub(super) fn make(features: Features) -> SimDisk {
+/// The devices of a file system with the tree, after a power cut while the log had changes that
+/// were not yet home.
+pub(super) fn make(golden: &Golden) -> Devices {
+    let (features, shard) = (golden.features, golden.shard);
     let world = SimWorld::new(1);
-    let disk = world.disk("meta", SIZE);
+    let home = world.disk("meta", SIZE);
+    // Label, two headers, the log, and the label's second copy.
+    let external = features.has(Feature::EXTERNAL_LOG);
+    let log = external.then(|| world.disk("log", LOG + 4 * BLOCK as u64));
     world.run(|env| async move {
-        let device = env.open_disk("meta", WRITE).await.unwrap();
+        let disks = disks(&env, external).await;
         let pag = |id: u16| PagFormat::whole(PagId(id), Uuid([id as u8; 16]), 5000);
         let format = FormatOptions {
             name: "golden".to_owned(),
             uuid: Uuid([0x60; 16]),
-            log_bytes: 4 << 20,
+            log_bytes: LOG,
             pags: vec![pag(3), pag(4)],
             features,
             force: false,
         };
-        Mfs::format(&env, &device, &format).await.unwrap();
+        Mfs::format_shard(&env, &disks, shard, &format).await.unwrap();
         let (maps, long) = match features {
             Features::NONE => (MapLimits::USUAL, LONG),
             _ => (MapLimits::TINY, SHORT),
         };
         let first = OpenOptions { maps, ..options() };
-        let mfs = Mfs::open(&env, &device, first).await.unwrap();
+        let mfs = Mfs::open(&env, &disks, first).await.unwrap();
         long_directory(&mfs, long).await;
         mfs.close().await.unwrap();
-        let mfs = Mfs::open(&env, &device, options()).await.unwrap();
+        let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
         directories(&mfs).await;
         files(&mfs).await;
         mfs.close().await.unwrap();
-        let mfs = Mfs::open(&env, &device, options()).await.unwrap();
+        let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
         afterwards(&mfs).await;
         mfs.sync().await.unwrap();
     });
-    disk.after_power_cut(&mut SimRng::new(1))
+    let cut = |disk: SimDisk| disk.after_power_cut(&mut SimRng::new(1));
+    Devices { home: cut(home), log: log.map(cut) }
 }
 
 /// Makes a directory with many names, and removes nearly all of them.
 async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
-    let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "long")).await;
+    let dir = run(mfs, |txn| mkdir_in_root(txn, "long")).await;
     for first in (0..names).step_by(8) {
         run(mfs, |txn| {
             (first..names.min(first + 8))
@@ -126,23 +140,23 @@ async fn long_directory(mfs: &Mfs, (names, kept): (u32, u32)) {
 }
 
 async fn directories(mfs: &Mfs) {
-    let many = run(mfs, |txn| mkdir(txn, Ino::ROOT, "many")).await;
+    let many = run(mfs, |txn| mkdir_in_root(txn, "many")).await;
     for n in 0..90 {
         run(mfs, |txn| file(txn, many, &format!("m{n}"), n)).await;
     }
-    let mut deep = run(mfs, |txn| mkdir(txn, Ino::ROOT, "deep")).await;
+    let mut deep = run(mfs, |txn| mkdir_in_root(txn, "deep")).await;
     for n in 0..5 {
         deep = run(mfs, |txn| mkdir(txn, deep, &format!("d{n}"))).await;
     }
     run(mfs, |txn| {
         file(txn, deep, &"n".repeat(255), 2)?;
-        mkdir(txn, Ino::ROOT, "empty").map(drop)
+        mkdir_in_root(txn, "empty").map(drop)
     })
     .await;
 }
 
 async fn files(mfs: &Mfs) {
-    let dir = run(mfs, |txn| mkdir(txn, Ino::ROOT, "small")).await;
+    let dir = run(mfs, |txn| mkdir_in_root(txn, "small")).await;
     let client = run(mfs, |txn| txn.new_client(b"a client that is there")).await;
     let (pag, mut next, _) = run(mfs, |txn| txn.space().grant(client, None, 300)).await[0];
     let kinds = [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice];
@@ -233,7 +247,8 @@ async fn layouts(mfs: &Mfs, dir: Ino, client: ClientId) {
 async fn afterwards(mfs: &Mfs) {
     run(mfs, |txn| {
         let find = |txn: &mut Txn<'_>, text: &str| {
-            Ok::<_, Stop>(txn.names().lookup(Ino::ROOT, &name(text))?.unwrap())
+            let root = txn.root_dir();
+            Ok::<_, Stop>(txn.names().lookup(root, &name(text))?.unwrap())
         };
         let (small, many, deep) = (find(txn, "small")?, find(txn, "many")?, find(txn, "deep")?);
         let fragments = txn.names().lookup(small, &name("fragments"))?.unwrap();

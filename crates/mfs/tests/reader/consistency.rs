@@ -16,6 +16,7 @@ pub fn check(image: &Image) {
     let named: BTreeMap<u64, &Inode> =
         found.iter().map(|found| (found.inode.ino, &found.inode)).collect();
     let inodes: Vec<&Inode> = named.values().copied().chain(&orphans).collect();
+    numbers(image, &inodes);
     // Root 16 also counts the orphan directory.
     assert_eq!(image.roots[16], inodes.len() as u64 + 1);
     for inode in &inodes {
@@ -37,6 +38,13 @@ pub fn check(image: &Image) {
 
 fn by_number(image: &Image, ino: u64) -> Inode {
     image.inode(&image.locate(ino).unwrap()).unwrap()
+}
+
+/// Checks that the superblock's shard issued every number (6, 11).
+fn numbers(image: &Image, inodes: &[&Inode]) {
+    let shard = u64::from(image.superblock.shard);
+    assert!(inodes.iter().all(|inode| inode.ino >> 56 == shard));
+    assert!(image.clients().unwrap().iter().all(|(client, _)| client >> 40 == shard));
 }
 
 /// Checks the sums in a slot (7.2).

@@ -61,7 +61,22 @@ pub fn text(image: &Image) -> String {
     let (pooled, freed) = (sum(image.pools().unwrap()), sum(image.freed().unwrap()));
     let clients = image.clients().unwrap().len();
     writeln!(out, "{clients} clients, {pooled} blocks in pools, {freed} given up").unwrap();
+    unusual(image, &mut out);
     out
+}
+
+/// Describes a log that is external, and the numbers that a shard other than 0 issued.
+fn unusual(image: &Image, out: &mut String) {
+    let superblock = &image.superblock;
+    if superblock.is_external() {
+        writeln!(out, "{} blocks of log in a journal", superblock.log_bytes / 4096).unwrap();
+    }
+    if superblock.shard != 0 {
+        let clients = image.clients().unwrap().into_iter().map(|(client, _)| client);
+        writeln!(out, "shard {}, root {:016x}", superblock.shard, superblock.root()).unwrap();
+        writeln!(out, "clients {:012x?}", clients.collect::<Vec<_>>()).unwrap();
+        writeln!(out, "orphans {:016x?}", image.orphans().unwrap()).unwrap();
+    }
 }
 
 fn describe(out: &mut String, number: usize, name: &str, parent: usize, inode: &Inode) {

@@ -26,7 +26,7 @@ mod tree;
 
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use env::sim::SimDisk;
 use redbud_mfs::SlotSize;
@@ -37,6 +37,7 @@ use device::{
 };
 use generate::{Contents, LOG, Plan, make, make_cutting, make_external, store_contents};
 use image::Image;
+use superblock::{Slice, Superblock};
 
 /// Makes a new file with these blocks of a device.
 fn file(name: &str, size: u64, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) -> PathBuf {
@@ -64,13 +65,26 @@ fn golden(name: &str, ending: &str) -> Vec<u8> {
 fn reader_finds_in_golden_images_what_their_text_describes() {
     let files = std::fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
     let images: Vec<_> = files.filter(|path| path.extension().unwrap() == "img").collect();
-    assert!(images.len() >= 6);
+    assert!(images.len() >= 8);
+    let (mut shards, mut journals) = (BTreeSet::new(), 0);
     for path in images {
         let name = path.file_stem().unwrap().to_str().unwrap();
-        let (size, blocks) = golden::blocks(&golden(name, "img"));
-        let path = file(name, size, blocks);
-        let image = Image::open(&path).unwrap();
-        std::fs::remove_file(path).unwrap();
+        let expand = |ending: &str| {
+            let (size, blocks) = golden::blocks(&golden(name, ending));
+            file(&format!("{name}.{ending}"), size, blocks)
+        };
+        let home = expand("img");
+        let journal = path.with_extension("journal").exists().then(|| expand("journal"));
+        if journal.is_some() {
+            assert!(matches!(Image::open(&home), Err(Error::Refused(_))), "{name}: no journal");
+        }
+        let image = Image::open_with(&home, journal.as_deref()).unwrap();
+        check_labels(&image, &home, journal.as_deref());
+        shards.insert(image.superblock.shard);
+        journals += usize::from(journal.is_some());
+        for path in [home].into_iter().chain(journal) {
+            std::fs::remove_file(path).unwrap();
+        }
         assert!(image.device.redone.groups > 0, "{name}: nothing to redo");
         let expected = String::from_utf8(golden(name, "txt")).unwrap();
         for (found, expected) in golden::text(&image).lines().zip(expected.lines()) {
@@ -79,6 +93,19 @@ fn reader_finds_in_golden_images_what_their_text_describes() {
         assert_eq!(golden::text(&image), expected);
         consistency::check(&image);
     }
+    assert!(journals > 0 && shards == BTreeSet::from([0, 200]), "{journals} {shards:?}");
+}
+
+/// The labels name the slices and their pairing as the superblock does.
+fn check_labels(image: &Image, home: &Path, journal: Option<&Path>) {
+    let superblock = &image.superblock;
+    let &Superblock { shard, metadata, journal: log, .. } = superblock;
+    let slices = |path: &Path| superblock::slices(path).unwrap();
+    assert_eq!(slices(home), [Slice { kind: 2, shard, uuid: metadata, pair: log }]);
+    if let Some(journal) = journal {
+        assert_eq!(slices(journal), [Slice { kind: 3, shard, uuid: log, pair: metadata }]);
+    }
+    assert_eq!(superblock.is_external(), log != [0; 16]);
 }
 
 #[test]
@@ -163,9 +190,9 @@ fn reader_redoes_an_external_log_and_refuses_what_is_not_its_journal() {
     let image = Image::open_with(&path, Some(&journal)).unwrap();
     assert!(image.device.redone.groups > 0);
     compare("external", &image, store_contents(&home, Some(&log)));
-    let refused = |journal: Option<&std::path::Path>| {
-        matches!(Image::open_with(&path, journal), Err(Error::Refused(_)))
-    };
+    check_labels(&image, &path, Some(&journal));
+    let refused =
+        |journal: Option<&Path>| matches!(Image::open_with(&path, journal), Err(Error::Refused(_)));
     assert!(refused(None) && refused(Some(&path)));
     // UUIDs of file system, journal and metadata, generation, what was durable, and state.
     for at in [16, 32, 48, 64, 85, 88] {

@@ -1,6 +1,7 @@
 //! The label and the superblock: FORMAT.md 1, 3.2 and 3.3.
 
 use std::fs::File;
+use std::path::Path;
 
 use crate::device::{
     BLOCK, Block, CONTENT, CONTENT_1024, CONTENT_2048, CONTENT_4096, Error, SUPERBLOCK, check,
@@ -19,7 +20,7 @@ const KNOWN: u64 = 0x7f;
 pub struct Superblock {
     pub name: String,
     /// The shard that issues numbers here.
-    shard: u8,
+    pub shard: u8,
     pub uuid: [u8; 16],
     pub blocks: u64,
     pub log_first: u64,
@@ -95,6 +96,22 @@ impl Superblock {
     }
 }
 
+/// What a label says of a slice (1).
+#[derive(PartialEq, Eq, Debug)]
+pub struct Slice {
+    pub kind: u8,
+    pub shard: u8,
+    pub uuid: [u8; 16],
+    /// Of a slice of metadata its journal, of a journal its metadata.
+    pub pair: [u8; 16],
+}
+
+/// The slices of the device in a file, by its label.
+#[expect(clippy::disallowed_methods, reason = "a reader of plain files")]
+pub fn slices(path: &Path) -> Result<Vec<Slice>, Error> {
+    Ok(Label::find(&File::open(path)?)?.slices)
+}
+
 /// What a label says (1) that the reader needs.
 #[derive(PartialEq)]
 struct Label {
@@ -104,6 +121,7 @@ struct Label {
     device: u64,
     /// Blocks of the slice with the metadata, if it has the front of the device and its log.
     metadata: Result<u64, &'static str>,
+    slices: Vec<Slice>,
 }
 
 impl Label {
@@ -161,6 +179,8 @@ impl Label {
             return damaged(place, "reserved bytes are not zero");
         }
         let (mut end, mut metadata) = (0, Err("not a metadata device"));
+        let mut slices = Vec::new();
+        let uuid_of = |bytes: &[u8]| bytes.try_into().expect("16 bytes");
         for slice in label[256..256 + 64 * count].chunks_exact(64) {
             let (start, blocks) = (u64_at(slice, 8), u64_at(slice, 16));
             if start < end || blocks < 2 || start.saturating_add(blocks) >= device {
@@ -170,6 +190,8 @@ impl Label {
                 return damaged(place, "reserved bytes are not zero");
             }
             end = start + blocks;
+            let (uuid, pair) = (uuid_of(&slice[24..40]), uuid_of(&slice[40..56]));
+            slices.push(Slice { kind: slice[0], shard: slice[1], uuid, pair });
             match slice[0] {
                 1 if slice[1] != 0 || !is_zero(&slice[40..56]) => {
                     return damaged(place, "a slice of data with a shard or a pair");
@@ -180,8 +202,8 @@ impl Label {
                 _ => return damaged(place, "an unknown kind of slice"),
             }
         }
-        let uuid = label[16..32].try_into().expect("16 bytes");
-        Ok(Label { uuid, sequence: u64_at(label, 48), device, metadata })
+        let uuid = uuid_of(&label[16..32]);
+        Ok(Label { uuid, sequence: u64_at(label, 48), device, metadata, slices })
     }
 }
 
