@@ -189,7 +189,8 @@ impl Fixer {
             | Fix::Beyond(_)
             | Fix::AddFree(..)
             | Fix::JoinFree(_)
-            | Fix::PagCount(..) => self.fix_data(fix).await,
+            | Fix::PagCount(..)
+            | Fix::PagUse(_) => self.fix_data(fix).await,
             _ => self.fix_record(fix).await,
         }
     }
