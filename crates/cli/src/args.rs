@@ -10,6 +10,7 @@ use types::units::parse_size;
 mod fence;
 mod journal;
 mod key;
+mod pag;
 mod running;
 mod sim;
 pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
@@ -17,6 +18,7 @@ pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArg
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
+pub use pag::{PagAddArgs, PagArgs, PagCommand};
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
     WhyArgs,
@@ -112,6 +114,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List, show or evict clients
     Client(ClientArgs),
+    /// Add data zones to a file system that is served
+    Pag(PagArgs),
     /// Show what of files and directories is not durable yet
     Durable(DurableArgs),
     /// Show what a process or a path waits for, and who holds it

@@ -61,6 +61,13 @@ pub enum Ask {
         /// Bytes a second at most, 0: no limit; none: stop it.
         rate: Option<u64>,
     },
+    /// Of a server: makes a device a data zone.
+    AddZone {
+        /// Its path.
+        path: String,
+        /// Also if it has content.
+        overwrite: bool,
+    },
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use proto::mds::{Op, OpReply};
 use session::server::Who;
 use types::Fault;
+use types::json::Json;
 
 use crate::server::Server;
 use crate::status;
@@ -60,6 +61,17 @@ pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fau
                 None => server.scrubber.cancel(),
             }
             Ok(OpReply::Done {})
+        }
+        Op::AddZone { path, overwrite } => {
+            let added = server.space.add_zone(path, *overwrite).await;
+            let mut out = Json::default();
+            out.open('{');
+            match added {
+                Ok(id) => out.number("added", u64::from(id.0)),
+                Err(why) => out.text("refused", &why),
+            }
+            out.close('}');
+            Ok(OpReply::Text { text: out.into_text() })
         }
         _ => Err(Fault::Unsupported),
     }

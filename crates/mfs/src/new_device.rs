@@ -16,6 +16,8 @@ use crate::mkfs::PagFormat;
 use crate::zones::data_label;
 use engine::format::superblock::Superblock;
 
+/// Bytes of the smallest data zone.
+pub const ZONE_MIN: u64 = 16 << 20;
 /// Bytes to read to find out whether a device is empty.
 const PROBE: usize = 64 << 10;
 

@@ -37,6 +37,7 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::Status => Some(Op::Status {}),
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
         Ask::Scrub { rate } => Some(Op::Scrub { rate }),
+        Ask::AddZone { path, overwrite } => Some(Op::AddZone { path, overwrite }),
         Ask::Why { .. } | Ask::Failover => None,
     }
 }
@@ -47,6 +48,9 @@ pub fn request(op: &Op) -> Option<Ask> {
         Op::Status {} => Some(Ask::Status),
         Op::Evict { client } => Some(Ask::Evict { client: client.0 }),
         Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate }),
+        Op::AddZone { path, overwrite } => {
+            Some(Ask::AddZone { path: path.clone(), overwrite: *overwrite })
+        }
         _ => None,
     }
 }

@@ -82,13 +82,13 @@ impl DataContext {
         let poor =
             |device: &Rc<DataDevice>| device.silent.get() || device.state.borrow().is_failing(now);
         let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
-        let choosy = self.space.is_choosy(now) && self.disks.devices().any(is_sound);
+        let choosy =
+            self.space.is_choosy(now) && self.disks.devices().any(|device| is_sound(&device));
         let mut changed = false;
-        for device in self.disks.devices() {
-            let avoid = device.is_absent() || choosy && poor(device);
-            for zone in &device.zones {
-                changed |= self.pool.set_avoided(zone.info.id, avoid);
-            }
+        for zone in self.disks.zones() {
+            let device = &zone.device;
+            let avoid = zone.is_lost() || device.is_absent() || choosy && poor(device);
+            changed |= self.pool.set_avoided(zone.info().id, avoid);
         }
         let absent = self.disks.devices().filter(|device| device.is_absent()).count();
         self.disks.watch.absent.set(absent);
@@ -137,7 +137,7 @@ impl DataContext {
         let (zones, path) = (device.zone_names(), device.path());
         match (change, device.state.borrow().condition()) {
             (Change::Lost | Change::Reason, Condition::Absent { why, .. }) => {
-                self.rpc.log(&absent_text(&zones, path, why));
+                self.rpc.log(&absent_text(&zones, &path, why));
             }
             (Change::Back, _) => self.rpc.log(&format!("{zones} at {path} is back")),
             _ => {}
@@ -154,6 +154,7 @@ impl DataContext {
     /// See [`crate::boundary::DataHalf::devices`].
     pub(super) fn devices(&self) -> Vec<DeviceStatus> {
         let now = self.env.now();
+        let lost = self.disks.arrivals.lost();
         let statuses = |device: &Rc<DataDevice>| {
             let state = device.state.borrow();
             let (name, since, why) = match state.condition() {
@@ -163,12 +164,14 @@ impl DataContext {
                 _ => ("present", Duration::ZERO, String::new()),
             };
             let of_zone = |zone: &ZonePlace| {
-                let (zone, path, why) = (zone.info.id, device.path().to_owned(), why.clone());
+                let (zone, path, why) = (zone.info.id, device.path(), why.clone());
+                let is_lost = lost.contains(&zone);
+                let name = if is_lost { "lost" } else { name };
                 DeviceStatus { zone, path, state: name, since, why }
             };
             device.zones.iter().map(of_zone).collect::<Vec<_>>()
         };
-        self.disks.devices().flat_map(statuses).collect()
+        self.disks.devices().flat_map(|device| statuses(&device)).collect()
     }
 }
 
@@ -185,7 +188,7 @@ async fn look(device: &Rc<DataDevice>, opening: &Opening) -> Result<(), String> 
             Err(_) => {}
         }
     }
-    match opening.open(&device.infos(), device.path()).await {
+    match opening.open(&device.infos(), &device.path()).await {
         Ok(fresh) => {
             device.set_open(fresh);
             Ok(())

@@ -38,6 +38,7 @@ mod space;
 mod sync;
 mod sync_groups;
 mod write;
+mod zones;
 
 #[cfg(test)]
 mod tests;

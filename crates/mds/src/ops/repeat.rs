@@ -81,7 +81,9 @@ pub fn reply(
         | Op::Status {}
         | Op::Evict { .. }
         | Op::Scrub { .. }
-        | Op::Why { .. } => return Err(protocol),
+        | Op::Why { .. }
+        | Op::Zones {}
+        | Op::AddZone { .. } => return Err(protocol),
     })
 }
 

@@ -5,17 +5,18 @@
 //! - it asks clients for space, and ends no session.
 
 mod devices;
+mod new_zone;
 mod pool_reclaim;
 mod takeover;
 mod zones;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::LockScope;
 use env::sync::Notify;
 use mfs::Cost;
-use proto::mds::PagInfo;
+use proto::mds::{Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
 use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
@@ -23,7 +24,7 @@ pub use self::devices::{DeviceStatus, SETTLING};
 pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
-use crate::sessions::{ClientInfo, Sessions};
+use crate::sessions::{ClientInfo, Session, Sessions};
 
 /// Metadata space is short when less than one part in this many of its device is free.
 const SHORT_FRACTION: u64 = 16;
@@ -37,8 +38,13 @@ pub struct Space {
     runtime: Rc<Runtime>,
     sessions: Rc<Sessions>,
     orphans: Rc<Orphans>,
-    /// Data zones as reported to clients.
+    /// Data zones as reported to clients. New ones come last.
     zones: RefCell<Vec<PagInfo>>,
+    /// A device is being added.
+    adding: Cell<bool>,
+    /// Its zone is in the table, and not yet in `zones`.
+    entering: Cell<bool>,
+    entered: Notify,
     devices: DataDevices,
     /// Notified when blocks may have become free.
     returned: Notify,
@@ -53,6 +59,9 @@ impl Space {
             sessions,
             orphans,
             zones: RefCell::default(),
+            adding: Cell::new(false),
+            entering: Cell::new(false),
+            entered: Notify::new(),
             returned: Notify::new(),
         }
     }
@@ -60,6 +69,40 @@ impl Space {
     /// Data zones as reported to clients.
     pub fn zones(&self) -> Vec<PagInfo> {
         self.zones.borrow().clone()
+    }
+
+    /// The data zones as they are, once none is being entered.
+    pub async fn zone_list(&self) -> ZoneList {
+        loop {
+            let entered = self.entered.notified();
+            if !self.entering.get() {
+                return self.zones_now();
+            }
+            entered.await;
+        }
+    }
+
+    fn zones_now(&self) -> ZoneList {
+        ZoneList { zones: self.zones(), lost: Vec::new() }
+    }
+
+    /// Tells all clients that know of such pushes which zones there are.
+    fn announce_zones(&self) {
+        for session in self.sessions.all() {
+            if session.agreed().features & ZONE_PUSHES != 0 {
+                let push = Push::Zones { list: self.zones_now() };
+                session.push(Message::Push { push });
+            }
+        }
+    }
+
+    /// The zones of which the client does not know, and will not: it gets no blocks there.
+    pub fn unknown_to(&self, session: &Session) -> Vec<PagId> {
+        if session.agreed().features & ZONE_PUSHES != 0 {
+            return Vec::new();
+        }
+        let zones = self.zones.borrow();
+        zones.iter().skip(session.zones_told()).map(|zone| zone.id).collect()
     }
 
     /// The path of a zone's device; empty if the configuration does not name it.

@@ -53,6 +53,8 @@ fn all() -> Vec<Op> {
         Op::Evict { client: ClientId(1) },
         Op::Scrub { rate: None },
         Op::Why { ino: Ino(1), lock: None },
+        Op::Zones {},
+        Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
     ]
 }
 
