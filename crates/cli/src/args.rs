@@ -18,7 +18,7 @@ pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArg
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
-pub use pag::{PagAddArgs, PagArgs, PagCommand};
+pub use pag::{PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
     WhyArgs,
@@ -114,7 +114,7 @@ pub enum Command {
     Status(StatusArgs),
     /// List, show or evict clients
     Client(ClientArgs),
-    /// Add data zones to a file system that is served
+    /// List data zones, add them, name the files in one, say that one is lost or drains
     Pag(PagArgs),
     /// Show what of files and directories is not durable yet
     Durable(DurableArgs),

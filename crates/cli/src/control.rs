@@ -68,6 +68,24 @@ pub enum Ask {
         /// Also if it has content.
         overwrite: bool,
     },
+    /// Of a server: sets the state of a data zone.
+    SetZoneState {
+        /// The zone.
+        pag: u16,
+        /// The state, as in its record.
+        state: u16,
+    },
+    /// Of a server: names files with blocks in a data zone.
+    ZoneFiles {
+        /// The zone.
+        pag: u16,
+        /// First block.
+        from: u64,
+        /// One past the last block.
+        to: u64,
+        /// Where the last answer ended.
+        at: (u64, u64),
+    },
 }
 
 #[cfg(test)]

@@ -303,7 +303,12 @@ impl Execution {
         match op {
             Op::Renew {} => Ok(OpReply::Done {}),
             Op::Statfs {} => self.statfs().await,
-            Op::Status {} | Op::Evict { .. } | Op::Scrub { .. } | Op::AddZone { .. } => {
+            Op::Status {}
+            | Op::Evict { .. }
+            | Op::Scrub { .. }
+            | Op::AddZone { .. }
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => {
                 administration::execute(&self.server, &self.session.who(), op).await
             }
             Op::Why { ino, lock } => {

@@ -24,6 +24,7 @@ pub(crate) mod testing;
 pub mod trees;
 pub mod txn;
 pub mod volatile;
+mod zone_files;
 pub(crate) mod zones;
 
 pub use engine::btree::{self, RootLocation, Tree};
@@ -48,4 +49,5 @@ pub use open::OpenOptions;
 pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, PagState};
 pub use txn::Txn;
 pub use volatile::VolatileState;
+pub use zone_files::ZoneWalk;
 pub use zones::{ZoneDevice, data_label, foreign_devices, label_on};

@@ -356,6 +356,14 @@ wire_enum! {
         /// `overwrite`: also if it has content. Reply `Text`: JSON with `added`, or with `refused`
         /// and the reason.
         AddZone = 37 { path: String, overwrite: bool, },
+        /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost (administrator). Durable
+        /// when it is answered. Reply `Text`: JSON with `before`, or with `refused` and the reason.
+        SetZoneState = 38 { pag: PagId, state: u16, },
+        /// Files with blocks `from..to` of a data zone, a part of them (administrator). `at`: where
+        /// the last part ended, `next` of its answer; at first zeros. Reply `Text`: JSON with
+        /// `files` and `next`, which is null at the end, or with `refused` and the reason. A file
+        /// may be in two parts.
+        ZoneFiles = 39 { pag: PagId, from: u64, to: u64, at: (u64, u64), },
     }
 }
 

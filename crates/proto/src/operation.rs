@@ -39,6 +39,8 @@
 //! | Why | Text | session | – | – | always | client | served |
 //! | Zones | Zones | session | – | – | always | client | served |
 //! | AddZone | Text | session | – | – | – | administrator | waits |
+//! | SetZoneState | Text | session | – | – | – | administrator | waits |
+//! | ZoneFiles | Text | session | – | – | – | administrator | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken.
@@ -258,7 +260,9 @@ impl Op {
             }
             Op::Evict { .. } | Op::Scrub { .. } => administrator(A::Done),
             Op::Zones {} => Spec { grace: Grace::Served, ..session(A::Zones, NONE, R::Always) },
-            Op::AddZone { .. } => administrator(A::Text),
+            Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
+                administrator(A::Text)
+            }
         }
     }
 
@@ -309,7 +313,9 @@ impl Op {
             | Op::Evict { .. }
             | Op::Scrub { .. }
             | Op::Why { .. }
-            | Op::Zones {} => 0,
+            | Op::Zones {}
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => 0,
         }
     }
 }

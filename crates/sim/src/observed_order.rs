@@ -78,7 +78,9 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Scrub { .. }
         | Asked::Why { .. }
         | Asked::Zones {}
-        | Asked::AddZone { .. } => false,
+        | Asked::AddZone { .. }
+        | Asked::SetZoneState { .. }
+        | Asked::ZoneFiles { .. } => false,
     }
 }
 

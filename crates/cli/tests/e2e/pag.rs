@@ -206,3 +206,179 @@ fn server_whose_file_does_not_name_a_new_zone_serves_the_others() {
     });
     cluster.finish();
 }
+
+/// What `pag list` says of a zone.
+fn listed(cluster: &Cluster, zone: u64) -> serde_json::Value {
+    let list = json(&pag(cluster, &["list", "--json"]));
+    let zones = list["pags"].as_array().unwrap();
+    zones.iter().find(|found| found["pag"] == zone).unwrap_or_else(|| panic!("{list}")).clone()
+}
+
+/// The files that `pag files` names, by path or number.
+fn named(cluster: &Cluster, args: &[&str]) -> Vec<String> {
+    let all = json(&pag(cluster, &[&["files", "--json"], args].concat()));
+    let name = |file: &serde_json::Value| match file["path"].as_str() {
+        Some(path) => path.to_owned(),
+        None => format!("ino {}", file["ino"]),
+    };
+    let mut names: Vec<String> = all["files"].as_array().unwrap().iter().map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn lost_zone_fails_its_files_alone_until_that_is_undone() {
+    let mut cluster = Cluster::start(&Spec { data: vec![ZONE; 2], ..small() });
+    cluster.mount();
+    cluster.mount();
+    let (root, other) = (cluster.path(0), cluster.path(1));
+    let mut files: Vec<(PathBuf, u64)> = Vec::new();
+    for seed in 0..4 {
+        files.push((root.join(format!("a{seed}")), seed));
+        files.push((other.join(format!("b{seed}")), seed));
+    }
+    for (path, seed) in &files {
+        let mut file = File::create(path).unwrap();
+        file.write_all(&pattern(*seed, 9 << 20)).unwrap();
+        file.sync_all().unwrap();
+    }
+    let is_on = |path: &Path| zones(path).contains(&1);
+    let (there, elsewhere): (Vec<_>, Vec<_>) = files.iter().partition(|(path, _)| is_on(path));
+    assert!(!there.is_empty() && !elsewhere.is_empty(), "both zones are used");
+    let before = listed(&cluster, 1);
+    assert_eq!(before["state"], "in service");
+    assert_eq!(json(&pag(&cluster, &["lost", "--json", "1"]))["before"], "in service");
+    assert_eq!(listed(&cluster, 1)["state"], "lost");
+    let name = |path: &Path| path.file_name().unwrap().to_owned();
+    let check = |cluster: &Cluster| {
+        for mount in [cluster.path(0), cluster.path(1)] {
+            for (path, _) in &there {
+                let path = mount.join(name(path));
+                let file = File::options().write(true).open(&path).unwrap();
+                let wrote = std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 0);
+                let synced = file.sync_all();
+                assert!(wrote.is_err() || synced.is_err(), "{}", path.display());
+            }
+            fs::write(mount.join("new"), pattern(5, 3 << 20)).unwrap();
+            assert!(!is_on(&mount.join("new")), "nothing is granted there");
+            fs::remove_file(mount.join("new")).unwrap();
+        }
+    };
+    // Nothing of the content is cached in a new mount.
+    for index in [0, 1] {
+        cluster.unmount(index);
+        cluster.remount(index, &[]);
+    }
+    let reads = |cluster: &Cluster| {
+        for mount in [cluster.path(0), cluster.path(1)] {
+            for (path, _) in &there {
+                let error = fs::read(mount.join(name(path))).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(5), "{}", path.display());
+            }
+            for (path, seed) in &elsewhere {
+                assert!(fs::read(mount.join(name(path))).unwrap() == pattern(*seed, 9 << 20));
+            }
+        }
+    };
+    reads(&cluster);
+    let said = describe(&redbud().arg("status").arg(&cluster.source).output().unwrap());
+    assert!(said.contains("RB-ZONE-LOST"), "{said}");
+    // It is durable.
+    cluster.kill_server();
+    cluster.start_server();
+    assert_eq!(listed(&cluster, 1)["state"], "lost");
+    reads(&cluster);
+    check(&cluster);
+    refused(&cluster, &["drain", "--undo", "1"], "is lost, not draining");
+    refused(&cluster, &["lost", "9"], "no data zone 9");
+    assert_eq!(json(&pag(&cluster, &["lost", "--undo", "--json", "1"]))["before"], "lost");
+    eventually("the files can be read again", || {
+        there.iter().all(|(path, _)| fs::read(path).is_ok_and(|found| found.len() == 9 << 20))
+    });
+    cluster.finish();
+}
+
+#[test]
+fn files_of_a_zone_are_named_exactly_and_by_range() {
+    let mut cluster = Cluster::start(&Spec { data: vec![ZONE; 2], ..small() });
+    cluster.mount();
+    let root = cluster.root();
+    fs::create_dir_all(root.join("deep/er")).unwrap();
+    fs::write(root.join("inline"), b"").unwrap();
+    for n in 0..20 {
+        let path = root.join(if n % 2 == 0 { format!("f{n}") } else { format!("deep/er/f{n}") });
+        let mut file = File::create(path).unwrap();
+        file.write_all(&pattern(n, 4 << 20)).unwrap();
+        file.sync_all().unwrap();
+    }
+    // Many segments: beyond the slot, in the tree.
+    let sparse = File::create(root.join("sparse")).unwrap();
+    for n in 0..400 {
+        std::os::unix::fs::FileExt::write_all_at(&sparse, &[1; 4096], n * 16384).unwrap();
+    }
+    sparse.sync_all().unwrap();
+    let orphan = File::options().read(true).write(true).create_new(true).open(root.join("orphan"));
+    let orphan = orphan.unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&orphan, &[2; 8192], 0).unwrap();
+    orphan.sync_all().unwrap();
+    let (at, number) = (
+        zones(&root.join("orphan")),
+        std::os::unix::fs::MetadataExt::ino(&orphan.metadata().unwrap()),
+    );
+    fs::remove_file(root.join("orphan")).unwrap();
+    // By the layouts that the client sees.
+    for zone in [0, 1] {
+        let mut wanted: Vec<String> = Vec::new();
+        for dir in ["", "deep/er/"] {
+            for entry in fs::read_dir(root.join(dir)).unwrap() {
+                let entry = entry.unwrap();
+                let is_file = entry.file_type().unwrap().is_file();
+                if is_file && entry.file_name() != "sparse" && zones(&entry.path()).contains(&zone)
+                {
+                    wanted.push(format!("/{dir}{}", entry.file_name().display()));
+                }
+            }
+        }
+        let mut found = named(&cluster, &[&zone.to_string()]);
+        found.retain(|name| name != "/sparse");
+        if at.contains(&zone) {
+            wanted.push(format!("ino {number}"));
+        }
+        wanted.sort();
+        assert_eq!(found, wanted, "zone {zone}");
+        assert_eq!(named(&cluster, &[&zone.to_string(), "--range", "0-0"]), Vec::<String>::new());
+        // Each file, by its own first block.
+        let last = (ZONE / 4096 - 1).to_string();
+        let all = named(&cluster, &[&zone.to_string(), "--range", &format!("1-{last}")]);
+        assert_eq!(all.iter().filter(|name| *name != "/sparse").count(), wanted.len());
+    }
+    let layout = success(redbud().args(["layout", "--json"]).arg(root.join("f0")));
+    let layout: serde_json::Value = serde_json::from_str(&layout).unwrap();
+    let first = &layout["files"][0]["segments"][0];
+    let (zone, block) = (first["pag"].to_string(), first["address"].as_u64().unwrap() / 4096);
+    let range = format!("{block}-{block}");
+    assert_eq!(named(&cluster, &[&zone, "--range", &range]), ["/f0"], "{layout}");
+    drop(orphan);
+    refused(&cluster, &["files", "7"], "no data zone 7");
+    cluster.finish();
+}
+
+#[test]
+fn draining_zone_is_granted_from_no_more_and_its_files_stay() {
+    let mut cluster = Cluster::start(&Spec { data: vec![ZONE; 2], ..small() });
+    cluster.mount();
+    let files = fill_until(&cluster.root(), 0);
+    assert_eq!(json(&pag(&cluster, &["drain", "--json", "0"]))["state"], "draining");
+    cluster.unmount(0);
+    cluster.remount(0, &[]);
+    let new = cluster.root().join("new");
+    fs::write(&new, pattern(3, 8 << 20)).unwrap();
+    File::open(&new).unwrap().sync_all().unwrap();
+    assert_eq!(zones(&new), [1]);
+    for (path, seed) in &files {
+        assert!(fs::read(path).unwrap() == pattern(*seed, 1 << 20), "{}", path.display());
+    }
+    eventually("no pool has blocks of it", || listed(&cluster, 0)["bytes_pooled"] == 0);
+    assert_eq!(json(&pag(&cluster, &["drain", "--undo", "--json", "0"]))["state"], "in service");
+    cluster.finish();
+}

@@ -71,7 +71,9 @@ impl Core {
             | Op::Scrub { .. }
             | Op::Why { .. }
             | Op::Zones {}
-            | Op::AddZone { .. } => {}
+            | Op::AddZone { .. }
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => {}
         }
     }
 

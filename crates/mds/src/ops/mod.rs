@@ -107,6 +107,8 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Scrub { .. }
         | Op::Why { .. }
         | Op::Zones {}
-        | Op::AddZone { .. } => Err(Fault::Unsupported.into()),
+        | Op::AddZone { .. }
+        | Op::SetZoneState { .. }
+        | Op::ZoneFiles { .. } => Err(Fault::Unsupported.into()),
     }
 }

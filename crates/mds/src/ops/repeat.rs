@@ -83,7 +83,9 @@ pub fn reply(
         | Op::Scrub { .. }
         | Op::Why { .. }
         | Op::Zones {}
-        | Op::AddZone { .. } => return Err(protocol),
+        | Op::AddZone { .. }
+        | Op::SetZoneState { .. }
+        | Op::ZoneFiles { .. } => return Err(protocol),
     })
 }
 

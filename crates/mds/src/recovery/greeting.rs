@@ -69,6 +69,7 @@ impl Recovery {
                 let welcome = self.welcome(&session, standing);
                 connection.send(&Message::Welcome { welcome });
                 session.bind(connection.clone());
+                self.space.tell_lost(&session);
                 if !planted(Bug::RecallNotRepeated) {
                     self.leases.push_unanswered(&session);
                 }

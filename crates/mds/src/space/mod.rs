@@ -8,14 +8,16 @@ mod devices;
 mod new_zone;
 mod pool_reclaim;
 mod takeover;
+mod zone_state;
 mod zones;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::LockScope;
 use env::sync::Notify;
-use mfs::Cost;
+use mfs::{Cost, PagUse};
 use proto::mds::{Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
 use types::{ClientId, Epoch, PagId};
 
@@ -40,6 +42,8 @@ pub struct Space {
     orphans: Rc<Orphans>,
     /// Data zones as reported to clients. New ones come last.
     zones: RefCell<Vec<PagInfo>>,
+    /// What the table says of each zone's use.
+    states: RefCell<BTreeMap<PagId, PagUse>>,
     /// A device is being added.
     adding: Cell<bool>,
     /// Its zone is in the table, and not yet in `zones`.
@@ -59,6 +63,7 @@ impl Space {
             sessions,
             orphans,
             zones: RefCell::default(),
+            states: RefCell::default(),
             adding: Cell::new(false),
             entering: Cell::new(false),
             entered: Notify::new(),
@@ -83,7 +88,7 @@ impl Space {
     }
 
     fn zones_now(&self) -> ZoneList {
-        ZoneList { zones: self.zones(), lost: Vec::new() }
+        ZoneList { zones: self.zones(), lost: self.lost() }
     }
 
     /// Tells all clients that know of such pushes which zones there are.
@@ -94,6 +99,25 @@ impl Space {
                 session.push(Message::Push { push });
             }
         }
+    }
+
+    /// Tells a client that has just been welcomed which zones are lost, if any is.
+    pub fn tell_lost(&self, session: &Session) {
+        if session.agreed().features & ZONE_PUSHES != 0 && !self.lost().is_empty() {
+            let push = Push::Zones { list: self.zones_now() };
+            session.push(Message::Push { push });
+        }
+    }
+
+    /// Blocks in a client's pool, by zone; none if it cannot be read.
+    pub async fn pool_by_zone(&self, client: ClientId) -> BTreeMap<PagId, u64> {
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
+        let pool = self.runtime.checked(pool, "reading a pool");
+        let mut sums = BTreeMap::new();
+        for (pag, _, len) in pool.map(|(pool, _)| pool).unwrap_or_default() {
+            *sums.entry(pag).or_default() += len;
+        }
+        sums
     }
 
     /// The zones of which the client does not know, and will not: it gets no blocks there.

@@ -64,6 +64,7 @@ impl Space {
                     None => devices.push((state.device, vec![place.clone()])),
                 }
             }
+            self.states.borrow_mut().insert(state.id, state.state);
             let path = place.map_or_else(String::new, |place| place.path.clone());
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
             pags.push(PagInfo { id, uuid, device, blocks, path });

@@ -17,3 +17,4 @@ mod restarts;
 mod scrub;
 mod space;
 mod squash;
+mod zones;

@@ -55,6 +55,8 @@ fn all() -> Vec<Op> {
         Op::Why { ino: Ino(1), lock: None },
         Op::Zones {},
         Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
+        Op::SetZoneState { pag: types::PagId(1), state: 2 },
+        Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
     ]
 }
 
