@@ -171,7 +171,7 @@ pub trait DataHalf: Sized {
     /// The device that has been silent for the longest time with requests pending, and that time.
     fn most_silent(&self) -> Option<(String, Duration)>;
     /// The server's list of data zones: opens those that are new, and uses none that is lost.
-    fn zones_told(self: &Rc<Self>, list: &ZoneList);
+    fn zones_reported(self: &Rc<Self>, list: &ZoneList);
     /// The data zones of a later greeting, which does not say what is lost.
     fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]);
     /// Did the server call a zone lost when it last named them?

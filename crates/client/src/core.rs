@@ -154,16 +154,16 @@ impl Core {
     pub fn set_data(&self, data: Rc<DataContext>) {
         let early = self.early_zones.take();
         if let Some(list) = early {
-            data.zones_told(&list);
+            data.zones_reported(&list);
         }
         let first = self.data.set(data).is_ok();
         assert!(first, "data devices are opened once");
     }
 
     /// The server has sent its list of data zones.
-    pub fn zones_told(&self, list: ZoneList) {
+    pub fn zones_reported(&self, list: ZoneList) {
         match self.data.get() {
-            Some(data) => data.zones_told(&list),
+            Some(data) => data.zones_reported(&list),
             None => *self.early_zones.borrow_mut() = Some(list),
         }
     }
@@ -546,7 +546,7 @@ impl Events<Mds> for Core {
                 if let Ok(reply) = me.rpc.call(call).await
                     && let Ok(OpReply::Zones { list }) = result(&reply, 0)
                 {
-                    me.zones_told(list.clone());
+                    me.zones_reported(list.clone());
                 }
             });
         }

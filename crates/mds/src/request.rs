@@ -315,10 +315,7 @@ impl Execution {
                 let text = holders::report(&self.server, self.client(), *ino, lock.as_ref());
                 Ok(OpReply::Text { text })
             }
-            Op::Zones {} if self.session.agreed().features & ZONE_PUSHES == 0 => {
-                Err(Fault::Unsupported)
-            }
-            Op::Zones {} => Ok(OpReply::Zones { list: self.server.space.zone_list().await }),
+            Op::Zones {} => self.zones().await,
             Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
                 let commit = commit::Commit {
                     ino: *ino,
@@ -432,6 +429,14 @@ impl Execution {
                 Err(fault) => return Err(fault),
             }
         }
+    }
+
+    /// The data zones, for a client that knows of changes.
+    async fn zones(&self) -> Result<OpReply, Fault> {
+        if self.session.agreed().features & ZONE_PUSHES == 0 {
+            return Err(Fault::Unsupported);
+        }
+        Ok(OpReply::Zones { list: self.server.space.zone_list().await })
     }
 
     async fn space(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {

@@ -23,6 +23,8 @@ use engine::error::{Stop, StoreError};
 
 /// Blocks of directory content that one step reads.
 const BLOCKS: u32 = 8;
+/// One past the largest number of a chunk in a key.
+const NUMBERS_END: u64 = 1 << 48;
 /// Segments of the tree that one step reads.
 const SEGMENTS_MAX: usize = 1024;
 
@@ -74,11 +76,16 @@ fn content(
     wanted: &impl Fn(&Segment) -> bool,
 ) -> Result<Step, Stop> {
     let rest = Some(ZoneWalk::Segments(Ino(0), 0));
+    if from.0 >= NUMBERS_END {
+        return Ok((Vec::new(), rest));
+    }
     let Some((key, _)) = CHUNKS.next(txn, &chunk_key(from, 0))? else {
         return Ok((Vec::new(), rest));
     };
     let number = decode_key(&key).map_or(from, |(number, _)| number);
-    let next = Some(ZoneWalk::Content(DirNo(number.0 + 1), 0));
+    // Behind the last number that a key can have comes the tree of segments.
+    let is_last = number.0 + 1 >= NUMBERS_END;
+    let next = if is_last { rest } else { Some(ZoneWalk::Content(DirNo(number.0 + 1), 0)) };
     let Some(chunk) = txn.names().read_chunk(number)? else { return Ok((Vec::new(), next)) };
     if chunk.descriptor.is_map() {
         return Ok((Vec::new(), next));

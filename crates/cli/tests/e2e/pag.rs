@@ -161,7 +161,7 @@ fn device_that_cannot_become_a_zone_is_refused_and_left_as_it_is() {
     cluster.finish();
 }
 
-/// The device, after `pag add` was told to overwrite it and then was cut off: it has the label of a
+/// The device, after a `pag add --force` that was cut off: it has the label of a
 /// zone that the table does not have.
 fn used_anew(cluster: &Cluster, used: &Loop) -> String {
     // What the label of zone 1 says, with another number, UUID and device.
@@ -358,7 +358,7 @@ fn files_of_a_zone_are_named_exactly_and_by_range() {
     let (zone, block) = (first["pag"].to_string(), first["address"].as_u64().unwrap() / 4096);
     let range = format!("{block}-{block}");
     assert_eq!(named(&cluster, &[&zone, "--range", &range]), ["/f0"], "{layout}");
-    drop(orphan);
+    drop((orphan, sparse));
     refused(&cluster, &["files", "7"], "no data zone 7");
     cluster.finish();
 }

@@ -73,8 +73,8 @@ impl DataHalf for DataContext {
         DataContext::most_silent(self)
     }
 
-    fn zones_told(self: &Rc<Self>, list: &ZoneList) {
-        DataContext::zones_told(self, list)
+    fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
+        DataContext::zones_reported(self, list)
     }
 
     fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]) {

@@ -75,12 +75,12 @@ impl DataContext {
             if list.zones.iter().all(|zone| zone.id != pag) {
                 return Err(Fault::Corrupt);
             }
-            self.zones_told(&list);
+            self.zones_reported(&list);
         }
     }
 
-    /// See [`crate::boundary::DataHalf::zones_told`].
-    pub(super) fn zones_told(self: &Rc<Self>, list: &ZoneList) {
+    /// See [`crate::boundary::DataHalf::zones_reported`].
+    pub(super) fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
         self.zones_offered(&list.zones);
         *self.disks.arrivals.lost_ids.borrow_mut() = list.lost.iter().copied().collect();
         self.mark_lost();
@@ -109,8 +109,8 @@ impl DataContext {
     /// The server has another path for a zone: it is used if the device is not at the old one.
     fn note_path(&self, known: &DataDisk, zone: &PagInfo) {
         let device = &known.device;
-        let (told, is_given) = self.disks.path_of(&device.infos()).unwrap_or_default();
-        let moves = !is_given && told != zone.path && device.path() != zone.path;
+        let (path, is_given) = self.disks.path_of(&device.infos()).unwrap_or_default();
+        let moves = !is_given && path != zone.path && device.path() != zone.path;
         if moves && device.is_absent() && !zone.path.is_empty() {
             self.rpc.log(&format!("{} is looked for at {}", device.zone_names(), zone.path));
             device.set_path(&zone.path);

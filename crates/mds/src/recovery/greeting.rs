@@ -85,7 +85,7 @@ impl Recovery {
 
     fn welcome(&self, session: &Session, (state, survived): Standing) -> Welcome {
         let (agreed, zones) = (session.agreed(), self.space.zones());
-        session.set_zones_told(zones.len());
+        session.set_zones_named(zones.len());
         Welcome {
             version: agreed.version,
             features: agreed.features,

@@ -126,7 +126,7 @@ impl Space {
             return Vec::new();
         }
         let zones = self.zones.borrow();
-        zones.iter().skip(session.zones_told()).map(|zone| zone.id).collect()
+        zones.iter().skip(session.zones_named()).map(|zone| zone.id).collect()
     }
 
     /// The path of a zone's device; empty if the configuration does not name it.

@@ -43,7 +43,7 @@ fn ask(hint: u16, unreachable: Vec<PagId>) -> Op {
 
 /// PROTOCOLS 6.7.
 #[test]
-fn added_zone_is_told_to_clients_that_can_use_it_and_granted_to_no_others() {
+fn added_zone_reaches_clients_that_can_use_it_and_is_granted_to_no_others() {
     run(|bed| async move {
         let more = bed.world.disk("more", BYTES);
         let (admin, (new, _), (old, _)) =
@@ -57,7 +57,7 @@ fn added_zone_is_told_to_clients_that_can_use_it_and_granted_to_no_others() {
         assert_eq!(new.call(Op::Zones {}).await, Ok(OpReply::Zones { list }));
         let granted = new.call(ask(1, vec![PagId(0)])).await;
         assert!(matches!(&granted, Ok(OpReply::Space { runs }) if is_of(runs, 1)), "{granted:?}");
-        // An older client does not know the zone, and is not told.
+        // An older client does not know the zone, and gets no push.
         assert_eq!(old.call(Op::Zones {}).await, Err(Fault::Unsupported));
         let granted = old.call(ask(1, Vec::new())).await;
         assert!(matches!(&granted, Ok(OpReply::Space { runs }) if is_of(runs, 0)), "{granted:?}");
@@ -105,7 +105,7 @@ fn addition_that_was_cut_off_is_completed_by_the_same_request() {
 }
 
 #[test]
-fn lost_zone_grants_nothing_and_new_clients_are_told_also_after_a_restart() {
+fn lost_zone_grants_nothing_and_new_clients_learn_of_it_also_after_a_restart() {
     with_zones(2, |bed| async move {
         let (admin_of, (first, _)) = (admin(&bed).await, client(&bed, ZONE_PUSHES).await);
         let set = |state| Op::SetZoneState { pag: PagId(1), state };

@@ -47,8 +47,8 @@ fn segment_in_a_zone_that_the_client_does_not_know_waits_for_the_list() {
                     rig.env.spawn_join(async move { first_block(&file).await })
                 })
                 .collect();
-            rig.ctx.zones_told(&list(&[1, 2, 3], &[]));
-            rig.ctx.zones_told(&list(&[1, 2, 3], &[]));
+            rig.ctx.zones_reported(&list(&[1, 2, 3], &[]));
+            rig.ctx.zones_reported(&list(&[1, 2, 3], &[]));
             for read in asks {
                 assert_eq!(read.await, Ok(vec![1; 4096]));
             }
@@ -85,7 +85,7 @@ fn lost_zone_fails_its_files_at_once_and_no_others_until_it_is_found() {
     for seed in 780..784 {
         run(seed, setup(), |rig| async move {
             let (on_lost, other) = (place(&rig, 1, 1), place(&rig, 11, 2));
-            rig.ctx.zones_told(&list(&[1, 2], &[1]));
+            rig.ctx.zones_reported(&list(&[1, 2], &[1]));
             assert_eq!((state(&rig, 1), state(&rig, 2)), ("lost", "present"));
             let (begun, before) = (rig.env.now(), rig.server.disks[0].counts().reads);
             assert_eq!(first_block(&on_lost).await, Err(Fault::Io));
@@ -100,7 +100,7 @@ fn lost_zone_fails_its_files_at_once_and_no_others_until_it_is_found() {
             let placed = rig.server.now.borrow().files[&Ino(30)].layout.to_segments();
             assert!(placed.iter().all(|segment| segment.pag == PagId(2)));
 
-            rig.ctx.zones_told(&list(&[1, 2], &[]));
+            rig.ctx.zones_reported(&list(&[1, 2], &[]));
             assert_eq!((state(&rig, 1), logged(&rig, "is not lost")), ("present", 1));
             assert_eq!(first_block(&on_lost).await, Ok(vec![1; 4096]));
             rig.write(&on_lost, 0, &[6; 4096]).await.unwrap();

@@ -14,9 +14,7 @@ use types::{Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment};
 use super::{Change, Done, Fixer};
 use crate::format::segment::{behind_block_0, decode_item, ino_of_key};
 use crate::format::slot::Slot;
-use crate::format::space::{
-    FreedRun, PagRecord, PagUse, decode_run_key, pag_key, pool_key, run_key,
-};
+use crate::format::space::{FreedRun, PagRecord, decode_run_key, pag_key, pool_key, run_key};
 use crate::fsck::gaps::{Gaps, unmapped};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
@@ -94,11 +92,6 @@ impl Fixer {
                     Ok(format!("data zone {pag} has {free} free blocks, {freed} given up"))
                 })
                 .await
-            }
-            Fix::PagUse(pag) => {
-                let state = PagUse::Draining;
-                let done = self.change(|txn| txn.space().set_pag_use(pag, state).map(drop)).await?;
-                Ok(done.then(|| format!("data zone {pag} is {} now", state.name()).into()))
             }
             _ => Ok(None),
         }

@@ -189,8 +189,8 @@ impl Fixer {
             | Fix::Beyond(_)
             | Fix::AddFree(..)
             | Fix::JoinFree(_)
-            | Fix::PagCount(..)
-            | Fix::PagUse(_) => self.fix_data(fix).await,
+            | Fix::PagCount(..) => self.fix_data(fix).await,
+            Fix::PagUse(pag) => self.drain_zone(*pag).await,
             _ => self.fix_record(fix).await,
         }
     }

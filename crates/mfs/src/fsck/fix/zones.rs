@@ -10,7 +10,7 @@
 use types::{Fault, PagId};
 
 use super::{Done, Fixer};
-use crate::format::space::{PAG_VALUE, PagRecord, pag_key};
+use crate::format::space::{PAG_VALUE, PagRecord, PagUse, pag_key};
 use crate::mkfs::PagFormat;
 use crate::trees::PAGS;
 use crate::txn::Txn;
@@ -48,6 +48,13 @@ impl Fixer {
                 Ok(None)
             }
         }
+    }
+
+    /// Ends grants from a zone whose state is none.
+    pub(super) async fn drain_zone(&mut self, pag: PagId) -> Done {
+        let state = PagUse::Draining;
+        let done = self.change(|txn| txn.space().set_pag_use(pag, state).map(drop)).await?;
+        Ok(done.then(|| format!("data zone {pag} is {} now", state.name()).into()))
     }
 
     /// Sets a zone's line in the table to its label.
