@@ -17,9 +17,9 @@ use proto::mds::PagInfo;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 
+use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
 use super::device_open::{Opened, Opening, Problem, zone_names};
-use super::zones::Arrivals;
 use crate::api::OnEdit;
 use crate::waits::Waits;
 

@@ -13,6 +13,7 @@
 //!   it;
 //! - the client submits nothing new to a device after the session's lease has run out.
 
+mod arrivals;
 mod boundary;
 mod budget;
 mod commit;

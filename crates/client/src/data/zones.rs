@@ -8,43 +8,14 @@
 //! - a new zone is opened as at the mount, but never refuses anything: one that cannot be used is
 //!   absent.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use env::sync::Notify;
 use proto::mds::{PagInfo, ZoneList};
 use types::{Fault, PagId};
 
 use super::context::DataContext;
 use super::device_open::zone_names;
 use super::disks::{DataDisk, by_device};
-
-/// Zones that are on their way into the table of the disks.
-#[derive(Default)]
-pub(super) struct Arrivals {
-    /// Zones whose devices are being opened.
-    opening: RefCell<BTreeSet<PagId>>,
-    /// Zones that cannot be used before the next mount.
-    refused: RefCell<BTreeSet<PagId>>,
-    opened: Notify,
-    /// Number of lost zones.
-    lost: Cell<usize>,
-    /// Those that the server last named.
-    lost_ids: RefCell<BTreeSet<PagId>>,
-}
-
-impl Arrivals {
-    /// The zones that are lost, as the server last said.
-    pub fn lost(&self) -> BTreeSet<PagId> {
-        self.lost_ids.borrow().clone()
-    }
-
-    /// Is any zone lost?
-    pub fn any_lost(&self) -> bool {
-        self.lost.get() > 0
-    }
-}
 
 impl DataContext {
     /// The zone with this number, once the client has it.
