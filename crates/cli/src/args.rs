@@ -11,6 +11,7 @@ mod fence;
 mod journal;
 mod key;
 mod layout;
+mod pag;
 mod running;
 mod sim;
 pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
@@ -19,6 +20,7 @@ pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
+pub use pag::{PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
     WhyArgs,
@@ -114,6 +116,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List, show or evict clients
     Client(ClientArgs),
+    /// List data zones, add them, name the files in one, say that one is lost or drains
+    Pag(PagArgs),
     /// Show what of files and directories is not durable yet
     Durable(DurableArgs),
     /// Show what a process or a path waits for, and who holds it

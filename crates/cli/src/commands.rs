@@ -15,6 +15,7 @@ pub mod local;
 pub mod mds;
 pub mod mkfs;
 pub mod mount;
+pub mod pag;
 pub mod path;
 pub mod scrub;
 pub mod set_layout;

@@ -29,7 +29,7 @@ use crate::keys::{CLIENT_KEY, parse_security};
 use types::units::{parse_duration, parse_size};
 
 /// Smallest data zone.
-pub const DATA_MIN: u64 = 16 << 20;
+pub const DATA_MIN: u64 = mfs::new_device::ZONE_MIN;
 /// Smallest device of a journal: the smallest log, and the blocks before and after it.
 pub const JOURNAL_MIN: u64 = (4 << 20) + 4 * BLOCK_U64;
 /// Smallest metadata zone.

@@ -61,6 +61,31 @@ pub enum Ask {
         /// Bytes a second at most, 0: no limit; none: stop it.
         rate: Option<u64>,
     },
+    /// Of a server: makes a device a data zone.
+    AddZone {
+        /// Its path.
+        path: String,
+        /// Also if it has content.
+        overwrite: bool,
+    },
+    /// Of a server: sets the state of a data zone.
+    SetZoneState {
+        /// The zone.
+        pag: u16,
+        /// The state, as in its record.
+        state: u16,
+    },
+    /// Of a server: names files with blocks in a data zone.
+    ZoneFiles {
+        /// The zone.
+        pag: u16,
+        /// First block.
+        from: u64,
+        /// One past the last block.
+        to: u64,
+        /// Where the last answer ended.
+        at: (u64, u64),
+    },
 }
 
 #[cfg(test)]

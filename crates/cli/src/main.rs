@@ -72,6 +72,7 @@ fn run(command: Command) -> Ended {
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Client(args) => commands::client::run(&args),
+        Command::Pag(args) => commands::pag::run(&args),
         Command::Durable(args) => commands::durable::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),

@@ -70,6 +70,21 @@ pub fn all_here() -> Result<Vec<Source>, Failure> {
     Ok(sources)
 }
 
+/// The file system that `target` names, or the only one that is mounted or served on this host.
+pub fn source_or_only(target: Option<&String>) -> Result<Source, Failure> {
+    if let Some(text) = target {
+        return source(text);
+    }
+    let mut here = all_here()?;
+    match (here.pop(), here.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (None, _) => {
+            Err(Failure::usage("no Redbud file system is mounted or served here: name a target"))
+        }
+        _ => Err(Failure::usage("there are several file systems on this host: name a target")),
+    }
+}
+
 /// The cluster that `path`, a file or the directory of `redbud local`, describes.
 pub fn cluster(path: &Path) -> Result<Cluster, Failure> {
     match config_file(path) {

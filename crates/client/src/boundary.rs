@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
-use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun};
+use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
 use types::{
     Attr, BlockRange, ClientId, Duration, Epoch, Fault, FileBlock, Ino, Instant, PagId, Rights,
     Segment, Timestamp, Uuid,
@@ -100,6 +100,10 @@ pub trait Rpc {
     ) -> LocalFuture<'_, Result<Granted, Fault>>;
     /// Returns pool blocks, or reports that there are none to return.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
+    /// The data zones as the server has them now. `Unsupported`: it never adds any.
+    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+        Box::pin(async { Err(Fault::Unsupported) })
+    }
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>>;
     /// Sends commits, in order, at most `COMPOUND_OPS_MAX`. `sync`: they are durable when answered,
@@ -174,7 +178,13 @@ pub trait DataHalf: Sized {
     /// Number of launched writes that have not ended.
     fn writes_in_flight(&self) -> usize;
     /// The device that has been silent for the longest time with requests pending, and that time.
-    fn most_silent(&self) -> Option<(&str, Duration)>;
+    fn most_silent(&self) -> Option<(String, Duration)>;
+    /// The server's list of data zones: opens those that are new, and uses none that is lost.
+    fn zones_reported(self: &Rc<Self>, list: &ZoneList);
+    /// The data zones of a later greeting, which does not say what is lost.
+    fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]);
+    /// Did the server call a zone lost when it last named them?
+    fn any_lost(&self) -> bool;
     /// Returns when a device with pending requests has been silent for `patience`, counted from the
     /// call.
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;

@@ -15,7 +15,7 @@ use env::Env;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{
     DataAttr, HeldLease, LayoutSlice, Leased, Lock, Mds, NAMED_CALLERS, Op, OpReply, Principal,
-    Push, PushReply, Reply, Request,
+    Push, PushReply, Reply, Request, ZoneList,
 };
 use session::client::ReplayEntry;
 use types::limits::RECLAIM_RANGES_MAX;
@@ -89,6 +89,8 @@ pub(crate) struct Core {
     /// For what operations wait inside this client.
     pub waits: Rc<Waits>,
     data: OnceCell<Rc<DataContext>>,
+    /// The server's list of data zones that came before `data` was there.
+    early_zones: RefCell<Option<ZoneList>>,
     pub inodes: Inodes,
     pub handles: Handles,
     pub locks: Locks,
@@ -128,6 +130,7 @@ impl Core {
             waits: Rc::new(Waits::new(rpc.shared().clone())),
             rpc,
             data: OnceCell::new(),
+            early_zones: RefCell::default(),
             inodes: Inodes::default(),
             handles: Handles::default(),
             locks: Locks::default(),
@@ -149,8 +152,20 @@ impl Core {
 
     /// Sets the data devices after they were opened.
     pub fn set_data(&self, data: Rc<DataContext>) {
+        let early = self.early_zones.take();
+        if let Some(list) = early {
+            data.zones_reported(&list);
+        }
         let first = self.data.set(data).is_ok();
         assert!(first, "data devices are opened once");
+    }
+
+    /// The server has sent its list of data zones.
+    pub fn zones_reported(&self, list: ZoneList) {
+        match self.data.get() {
+            Some(data) => data.zones_reported(&list),
+            None => *self.early_zones.borrow_mut() = Some(list),
+        }
     }
 
     /// Closes the data devices: the client has ended.
@@ -517,6 +532,24 @@ impl Events<Mds> for Core {
             me.push_received(push);
         }
         None
+    }
+
+    fn connected(&self, server: ServerId) {
+        let Some(data) = self.data.get().filter(|_| server == self.rpc.home().server()) else {
+            return;
+        };
+        data.zones_offered(&self.rpc.home().offer().1.unwrap_or_default());
+        // The greeting does not say what is lost; the server sends that only if something is.
+        if let Some(me) = self.me.upgrade().filter(|_| data.any_lost()) {
+            self.env.spawn(async move {
+                let call = Call::reserved(vec![Op::Zones {}]);
+                if let Ok(reply) = me.rpc.call(call).await
+                    && let Ok(OpReply::Zones { list }) = result(&reply, 0)
+                {
+                    me.zones_reported(list.clone());
+                }
+            });
+        }
     }
 
     fn reclaim(&self, server: ServerId, epoch: Epoch) -> Vec<Op> {

@@ -1,6 +1,6 @@
 //! Requests of the data half to the server, in reserved slots.
 
-use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun};
+use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun, ZONE_PUSHES, ZoneList};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
@@ -58,6 +58,18 @@ impl Rpc for DataRpc {
                 (0..ops.len()).try_for_each(|index| result(&reply, index).map(|_| ()))?;
             }
             Ok(())
+        })
+    }
+
+    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+        Box::pin(async move {
+            if self.core()?.rpc.home().agreed().1 & ZONE_PUSHES == 0 {
+                return Err(Fault::Unsupported);
+            }
+            match self.reserved(Op::Zones {}).await? {
+                OpReply::Zones { list } => Ok(list),
+                _ => Err(Fault::Protocol),
+            }
         })
     }
 

@@ -68,6 +68,7 @@ impl Core {
                 let core = self.clone();
                 self.env.spawn(async move { core.return_unused_space().await });
             }
+            Push::Zones { list } => self.zones_reported(list),
             Push::Glimpse { .. } | Push::Evicted { .. } | Push::Committed { .. } => {}
         }
     }

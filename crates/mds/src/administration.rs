@@ -2,12 +2,14 @@
 
 use std::rc::{Rc, Weak};
 
+use mfs::PagUse;
 use proto::mds::{Op, OpReply};
 use session::server::Who;
 use types::Fault;
+use types::json::Json;
 
 use crate::server::Server;
-use crate::status;
+use crate::{status, zone_files};
 
 /// A running server, to be asked by processes of its host. Does not keep the server alive.
 #[derive(Clone)]
@@ -61,6 +63,30 @@ pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fau
             }
             Ok(OpReply::Done {})
         }
+        Op::AddZone { path, overwrite } => {
+            let added = server.space.add_zone(path, *overwrite).await;
+            Ok(answer(added, |out, id| out.number("added", u64::from(id.0))))
+        }
+        Op::SetZoneState { pag, state } => {
+            let set = server.space.set_state(*pag, PagUse::of(*state)).await;
+            Ok(answer(set, |out, before| out.text("before", before.name())))
+        }
+        Op::ZoneFiles { pag, from, to, at } => {
+            let found = zone_files::part(server, *pag, *from..*to, *at).await;
+            Ok(answer(found, |out, part| part.add_to(out)))
+        }
         _ => Err(Fault::Unsupported),
     }
+}
+
+/// JSON with what `add` says of a result, or why there is none.
+fn answer<T>(result: Result<T, String>, add: impl FnOnce(&mut Json, T)) -> OpReply {
+    let mut out = Json::default();
+    out.open('{');
+    match result {
+        Ok(value) => add(&mut out, value),
+        Err(why) => out.text("refused", &why),
+    }
+    out.close('}');
+    OpReply::Text { text: out.into_text() }
 }

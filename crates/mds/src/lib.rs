@@ -54,6 +54,7 @@ mod start;
 pub mod status;
 mod uncommitted;
 mod upkeep;
+mod zone_files;
 
 pub use administration::Control;
 pub use config::{Config, Log, MembershipReport, PagPlace, SCRUB_RATE};

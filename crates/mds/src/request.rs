@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use channel::Squash;
 use mfs::{Cost, GRANT_PIECES, Reserve, Stop, StoreError, Txn};
-use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request};
+use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, ZONE_PUSHES};
 use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -303,13 +303,19 @@ impl Execution {
         match op {
             Op::Renew {} => Ok(OpReply::Done {}),
             Op::Statfs {} => self.statfs().await,
-            Op::Status {} | Op::Evict { .. } | Op::Scrub { .. } => {
+            Op::Status {}
+            | Op::Evict { .. }
+            | Op::Scrub { .. }
+            | Op::AddZone { .. }
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => {
                 administration::execute(&self.server, &self.session.who(), op).await
             }
             Op::Why { ino, lock } => {
                 let text = holders::report(&self.server, self.client(), *ino, lock.as_ref());
                 Ok(OpReply::Text { text })
             }
+            Op::Zones {} => self.zones().await,
             Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
                 let commit = commit::Commit {
                     ino: *ino,
@@ -425,10 +431,21 @@ impl Execution {
         }
     }
 
+    /// The data zones, for a client that knows of changes.
+    async fn zones(&self) -> Result<OpReply, Fault> {
+        if self.session.agreed().features & ZONE_PUSHES == 0 {
+            return Err(Fault::Unsupported);
+        }
+        Ok(OpReply::Zones { list: self.server.space.zone_list().await })
+    }
+
     async fn space(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
         let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
-        let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable };
-        self.session.set_unreachable(wanted.unreachable);
+        self.session.set_unreachable(unreachable);
+        let unknown = self.server.space.unknown_to(&self.session);
+        let mut unreachable = unreachable.clone();
+        unreachable.extend(unknown);
+        let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable: &unreachable };
         let (mut round, mut most) = (0, GRANT_PIECES);
         loop {
             round += 1;

@@ -35,6 +35,11 @@ pub const COMMITTED_PUSHES: u64 = 1;
 /// their callers itself.
 pub const NAMED_CALLERS: u64 = 2;
 
+/// [`Hello::features`]: data zones may be added, and be lost, while the client is there: the server
+/// sends it [`Push::Zones`], and it may ask for [`Op::Zones`]. A client without it uses the zones
+/// that [`Welcome`] named, and is granted no blocks of others; what lies there it cannot read.
+pub const ZONE_PUSHES: u64 = 4;
+
 /// The metadata server, as a session's peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mds;
@@ -63,6 +68,15 @@ wire_struct! {
         pub blocks: u64,
         /// Its path in the cluster's configuration file.
         pub path: String,
+    }
+
+    /// The data zones of a file system.
+    #[derive(Default)]
+    pub struct ZoneList {
+        /// All of them. A zone that was there once stays in the list.
+        pub zones: Vec<PagInfo>,
+        /// Those whose devices are gone, as the administrator says.
+        pub lost: Vec<PagId>,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.
@@ -339,6 +353,20 @@ wire_enum! {
         /// Who keeps the client from going on at the inode, or from taking `lock` there, as JSON:
         /// for people. Answered at once. Reply `Text`.
         Why = 35 { ino: Ino, lock: Option<Lock>, },
+        /// The data zones as they are now; only with [`ZONE_PUSHES`]. Reply `Zones`.
+        Zones = 36 {},
+        /// Makes the device at `path`, as this server's host names it, a data zone (administrator).
+        /// `overwrite`: also if it has content. Reply `Text`: JSON with `added`, or with `refused`
+        /// and the reason.
+        AddZone = 37 { path: String, overwrite: bool, },
+        /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost (administrator). Durable
+        /// when it is answered. Reply `Text`: JSON with `before`, or with `refused` and the reason.
+        SetZoneState = 38 { pag: PagId, state: u16, },
+        /// Files with blocks `from..to` of a data zone, a part of them (administrator). `at`: where
+        /// the last part ended, `next` of its answer; at first zeros. Reply `Text`: JSON with
+        /// `files` and `next`, which is null at the end, or with `refused` and the reason. A file
+        /// may be in two parts.
+        ZoneFiles = 39 { pag: PagId, from: u64, to: u64, at: (u64, u64), },
     }
 }
 
@@ -389,6 +417,8 @@ wire_enum! {
         /// Nothing was given up: the return is older than the grant or recall that raised the
         /// lease's sequence to `seq`.
         StaleReturn = 17 { seq: u64, },
+        /// The data zones.
+        Zones = 18 { list: ZoneList, },
     }
 }
 
@@ -410,6 +440,9 @@ wire_enum! {
         /// Another client needs space, and there is none: return what you do not need. Answered by
         /// [`Op::ReturnSpace`].
         SpaceWanted = 6 {},
+        /// The data zones as they are now. Sent when they change, and after the welcome if some are
+        /// lost, to clients with [`ZONE_PUSHES`].
+        Zones = 7 { list: ZoneList, },
     }
 }
 

@@ -37,6 +37,10 @@
 //! | Evict | Done | session | – | – | – | administrator | waits |
 //! | Scrub | Done | session | – | – | – | administrator | waits |
 //! | Why | Text | session | – | – | always | client | served |
+//! | Zones | Zones | session | – | – | always | client | served |
+//! | AddZone | Text | session | – | – | – | administrator | waits |
+//! | SetZoneState | Text | session | – | – | – | administrator | waits |
+//! | ZoneFiles | Text | session | – | – | – | administrator | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken.
@@ -194,6 +198,7 @@ pub enum Answer {
     Statfs,
     Locked,
     Text,
+    Zones,
 }
 
 impl Op {
@@ -253,8 +258,10 @@ impl Op {
             Op::Why { ino, .. } => {
                 Spec { grace: Grace::Served, ..session(A::Text, one(*ino), R::Always) }
             }
-            Op::Evict { .. } | Op::Scrub { .. } => {
-                Spec { sender: Sender::Administrator, ..session(A::Done, NONE, R::Never) }
+            Op::Evict { .. } | Op::Scrub { .. } => administrator(A::Done),
+            Op::Zones {} => Spec { grace: Grace::Served, ..session(A::Zones, NONE, R::Always) },
+            Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
+                administrator(A::Text)
             }
         }
     }
@@ -276,6 +283,7 @@ impl Op {
             Op::Create { node, .. } | Op::CreateTmpfile { node, .. } => node.symlink.0.len(),
             Op::ReturnSpace { runs } => size_of_val(&runs[..]),
             Op::Space { unreachable, .. } => size_of_val(&unreachable[..]),
+            Op::AddZone { path, .. } => path.len(),
             Op::Reclaim { leases, locks } => size_of_val(&leases[..]) + size_of_val(&locks[..]),
             Op::Lookup { .. }
             | Op::GetAttr { .. }
@@ -304,7 +312,10 @@ impl Op {
             | Op::Status {}
             | Op::Evict { .. }
             | Op::Scrub { .. }
-            | Op::Why { .. } => 0,
+            | Op::Why { .. }
+            | Op::Zones {}
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => 0,
         }
     }
 }
@@ -351,6 +362,11 @@ fn session(answer: Answer, inodes: [Option<Ino>; 2], repeat: Repeat) -> Spec<'st
 #[inline]
 fn anybody(answer: Answer, repeat: Repeat, grace: Grace) -> Spec<'static> {
     Spec { sender: Sender::Anybody, grace, ..session(answer, NONE, repeat) }
+}
+
+#[inline]
+fn administrator(answer: Answer) -> Spec<'static> {
+    Spec { sender: Sender::Administrator, ..session(answer, NONE, Repeat::Never) }
 }
 
 impl<'a> Spec<'a> {
@@ -410,6 +426,7 @@ impl OpReply {
             OpReply::Statfs { .. } => Answer::Statfs,
             OpReply::Locked { .. } => Answer::Locked,
             OpReply::Text { .. } => Answer::Text,
+            OpReply::Zones { .. } => Answer::Zones,
         }
     }
 
@@ -443,6 +460,7 @@ impl OpReply {
             | OpReply::Statfs { .. }
             | OpReply::Locked { .. }
             | OpReply::Text { .. }
+            | OpReply::Zones { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => {}
         }
@@ -480,6 +498,7 @@ impl OpReply {
             | OpReply::Statfs { .. }
             | OpReply::Locked { .. }
             | OpReply::Text { .. }
+            | OpReply::Zones { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => Changed::default(),
         }

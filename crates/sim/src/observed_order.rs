@@ -76,7 +76,11 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Status {}
         | Asked::Evict { .. }
         | Asked::Scrub { .. }
-        | Asked::Why { .. } => false,
+        | Asked::Why { .. }
+        | Asked::Zones {}
+        | Asked::AddZone { .. }
+        | Asked::SetZoneState { .. }
+        | Asked::ZoneFiles { .. } => false,
     }
 }
 

@@ -41,20 +41,6 @@ pub fn run(args: &ClientArgs) -> Ended {
     }
 }
 
-fn source(target: Option<&String>) -> Result<Source, Failure> {
-    if let Some(text) = target {
-        return target::source(text);
-    }
-    let mut here = target::all_here()?;
-    match (here.pop(), here.is_empty()) {
-        (Some(only), true) => Ok(only),
-        (None, _) => {
-            Err(Failure::usage("no Redbud file system is mounted or served here: name a target"))
-        }
-        _ => Err(Failure::usage("there are several file systems on this host: name a target")),
-    }
-}
-
 fn clients(source: &Source) -> Result<Vec<Value>, Failure> {
     let mut server = admin::status(source)?;
     Ok(match server["clients"].take() {
@@ -86,7 +72,7 @@ fn find(clients: &[Value], name: &str) -> Result<Value, Failure> {
 }
 
 fn print_all(args: &ClientListArgs) -> Ended {
-    let source = source(args.target.as_ref())?;
+    let source = target::source_or_only(args.target.as_ref())?;
     let clients = clients(&source)?;
     let report = Clients { version: 1, source: source.to_string(), clients };
     output::print_report(args.output, &report, |report| table(&report.clients).text())?;
@@ -114,7 +100,7 @@ pub fn table<'a>(clients: impl IntoIterator<Item = &'a Value>) -> Columns {
 }
 
 fn show(args: &ClientShowArgs) -> Ended {
-    let source = source(args.target.as_ref())?;
+    let source = target::source_or_only(args.target.as_ref())?;
     let client = find(&clients(&source)?, &args.name)?;
     let same = |text: &str| Source::parse(text).is_ok_and(|one| one.is_same_as(&source));
     let here = control::mounts_of(|one| same(&one.source)).into_iter();
@@ -154,7 +140,7 @@ fn describe(shown: &Shown) -> String {
 }
 
 fn evict(args: &ClientEvictArgs) -> Ended {
-    let source = source(args.target.as_ref())?;
+    let source = target::source_or_only(args.target.as_ref())?;
     let client = find(&clients(&source)?, &args.name)?;
     let name = format!("client {} ({})", client["id"], text(&client["description"]));
     if !args.yes {

@@ -314,16 +314,22 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
         return Err(failed(text));
     }
     for state in states {
-        let Some((_, zone)) = cluster.data.iter().find(|(id, _)| *id == state.id) else {
-            let text = format!(
-                "{}: the file system has a data zone {} ({}) that the file does not name: add it",
-                cluster.file.display(),
-                state.id,
-                state.uuid
-            );
-            return Err(failed(text));
+        let named = cluster.data.iter().find(|(id, _)| *id == state.id);
+        let path = match named {
+            Some((_, zone)) => std::path::absolute(&zone.path).unwrap_or(zone.path.clone()),
+            None => {
+                // `redbud pag add` adds zones while other servers stand by.
+                log::line(&format!(
+                    "{}: the file system has a data zone {} ({}) that the file does not name: add \
+                     a table [[data]] with `id = {}`; until then what lies there fails",
+                    cluster.file.display(),
+                    state.id,
+                    state.uuid,
+                    state.id
+                ));
+                PathBuf::new()
+            }
         };
-        let path = std::path::absolute(&zone.path).unwrap_or_else(|_| zone.path.clone());
         places.push(PagPlace { id: state.id, uuid: state.uuid, path: path.display().to_string() });
     }
     Ok(places)

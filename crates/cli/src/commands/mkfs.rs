@@ -7,16 +7,16 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use env::{Disk, DriverKind, Env, IoBuf};
+use env::{Disk, DriverKind, Env};
 use mfs::SlotFeatures;
-use mfs::superblock::Superblock;
+use mfs::new_device::{self, Owner};
 use mfs::{
     Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, Stop, StoreError,
 };
 use serde::Serialize;
-use types::limits::{BLOCK, BLOCK_U64};
+use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Attr, Fault, Ino, PagId, Uuid};
+use types::{Attr, Epoch, Fault, Ino, PagId, Uuid};
 
 use crate::args::MkfsArgs;
 use crate::config::{Cluster, DATA_MIN, JOURNAL_MIN, METADATA_MIN, Zone};
@@ -28,8 +28,6 @@ use crate::output;
 const LOG_SHARE: u64 = 64;
 /// Minimum and maximum of the default log size.
 const LOG_RANGE: (u64, u64) = (16 << 20, 128 << 20);
-/// Bytes to read to find out whether a device is empty.
-const PROBE: usize = 64 << 10;
 
 /// The new file system.
 #[derive(Serialize)]
@@ -207,9 +205,14 @@ async fn open(
 
 /// Refuses a device that has content.
 pub async fn refuse_used(path: &str, disk: &Disk) -> Result<(), Failure> {
-    let (read, head) = disk.read(0, IoBuf::zeroed(PROBE)).await;
-    read.map_err(|error| failed(error.to_string()))?;
-    refuse_content(path, disk, &head).await
+    let found = new_device::content_of(disk).await.map_err(|error| failed(error.to_string()))?;
+    match found {
+        None => Ok(()),
+        Some(what) => {
+            let text = format!("{path}: {what}; --force formats it, and its content is lost");
+            Err(Failure::failed("RB-MKFS-NOT-EMPTY", text))
+        }
+    }
 }
 
 /// What tells a file or device apart from others, if it is there.
@@ -266,62 +269,16 @@ pub fn create(zone: &Zone) -> Result<(), Failure> {
     })
 }
 
-async fn refuse_content(path: &str, disk: &Disk, head: &[u8]) -> Result<(), Failure> {
-    let blocks = disk.size() / BLOCK_U64 - 1;
-    let text = if label::is_ours(disk).await {
-        let whose = match label::read(disk).await {
-            Ok(found) => {
-                let label = found.label;
-                format!(
-                    "it holds {} of the file system `{}` ({})",
-                    label.contents(),
-                    label.fs_name,
-                    label.fs_uuid
-                )
-            }
-            Err(error) => error.to_string(),
-        };
-        format!(
-            "{path}: formatted already: {whose}; --force formats it again, and its content is lost"
-        )
-    } else if let Ok(found) = Superblock::decode(&head[BLOCK..2 * BLOCK], 0, blocks) {
-        format!(
-            "{path}: it carries a superblock of the file system `{}` ({}), but its label is damaged or \
-             missing: if it was ever in use, run `redbud mds` or `redbud fsck`, which say what to do; \
-             --force formats it, and its content is lost",
-            found.name, found.uuid
-        )
-    } else if head.iter().any(|&byte| byte != 0) {
-        format!("{path}: it is not empty; --force formats it, and its content is lost")
-    } else {
-        return Ok(());
-    };
-    Err(Failure::failed("RB-MKFS-NOT-EMPTY", text))
-}
-
-/// Writes the label of a data device, which cuts it into equal slices; returns the zones.
+/// Labels a data device; returns its zones.
 async fn label(
     env: &Env,
     cluster: &Cluster,
     opened: &Opened,
-    fs_uuid: Uuid,
+    uuid: Uuid,
 ) -> Result<Vec<PagFormat>, Failure> {
-    let (blocks, device) = (opened.disk.size() / BLOCK_U64, env.random_uuid());
-    // The last block is the label's second copy.
-    let each = (blocks - 1) / opened.pags.len() as u64;
-    let zone = |(index, &id): (u64, &PagId)| {
-        let (uuid, start) = (env.random_uuid(), index * each);
-        PagFormat { id, uuid, device, start, blocks: each }
-    };
-    let zones: Vec<PagFormat> = (0..).zip(&opened.pags).map(zone).collect();
-    let label = mfs::data_label(fs_uuid, &cluster.name, blocks, &zones);
-    let label = label.ok_or_else(|| failed(format!("{}: no zone on it", opened.path)))?;
-    let written = async {
-        label::erase(&opened.disk).await?;
-        label::write_new(&opened.disk, &label).await
-    };
-    written.await.map_err(|error| failed(error.to_string()))?;
-    Ok(zones)
+    let owner = Owner { uuid, name: &cluster.name, fencing_epoch: Epoch(0) };
+    let labelled = new_device::label_device(env, &opened.disk, owner, &opened.pags).await;
+    labelled.map_err(|error| failed(error.to_string()))
 }
 
 fn at(path: &Path, error: &std::io::Error) -> Failure {

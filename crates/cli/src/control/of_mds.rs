@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mds::Control;
 use proto::mds::{Op, OpReply};
-use types::ClientId;
+use types::{ClientId, PagId};
 
 use super::{Answer, Ask, Handler};
 
@@ -37,6 +37,11 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::Status => Some(Op::Status {}),
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
         Ask::Scrub { rate } => Some(Op::Scrub { rate }),
+        Ask::AddZone { path, overwrite } => Some(Op::AddZone { path, overwrite }),
+        Ask::SetZoneState { pag, state } => Some(Op::SetZoneState { pag: PagId(pag), state }),
+        Ask::ZoneFiles { pag, from, to, at } => {
+            Some(Op::ZoneFiles { pag: PagId(pag), from, to, at })
+        }
         Ask::Why { .. } | Ask::Failover => None,
     }
 }
@@ -47,6 +52,13 @@ pub fn request(op: &Op) -> Option<Ask> {
         Op::Status {} => Some(Ask::Status),
         Op::Evict { client } => Some(Ask::Evict { client: client.0 }),
         Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate }),
+        Op::SetZoneState { pag, state } => Some(Ask::SetZoneState { pag: pag.0, state: *state }),
+        Op::ZoneFiles { pag, from, to, at } => {
+            Some(Ask::ZoneFiles { pag: pag.0, from: *from, to: *to, at: *at })
+        }
+        Op::AddZone { path, overwrite } => {
+            Some(Ask::AddZone { path: path.clone(), overwrite: *overwrite })
+        }
         _ => None,
     }
 }

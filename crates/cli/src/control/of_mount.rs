@@ -25,9 +25,12 @@ async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answ
     match ask {
         Ask::Status => Ok(status(about, mounted)),
         Ask::Why { threads, ino } => Ok(why(mounted, &threads, ino.map(Ino)).await),
-        Ask::Evict { .. } | Ask::Scrub { .. } | Ask::Failover => {
-            Err("this is a mount: a metadata server is asked for that".into())
-        }
+        Ask::SetZoneState { .. }
+        | Ask::ZoneFiles { .. }
+        | Ask::Evict { .. }
+        | Ask::Scrub { .. }
+        | Ask::Failover
+        | Ask::AddZone { .. } => Err("this is a mount: a metadata server is asked for that".into()),
     }
 }
 

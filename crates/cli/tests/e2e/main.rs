@@ -29,6 +29,7 @@ mod kill;
 mod locks;
 mod missing;
 mod namespaces;
+mod pag;
 mod placement;
 mod posix;
 mod programs;

@@ -69,7 +69,11 @@ impl Core {
             | Op::Status {}
             | Op::Evict { .. }
             | Op::Scrub { .. }
-            | Op::Why { .. } => {}
+            | Op::Why { .. }
+            | Op::Zones {}
+            | Op::AddZone { .. }
+            | Op::SetZoneState { .. }
+            | Op::ZoneFiles { .. } => {}
         }
     }
 

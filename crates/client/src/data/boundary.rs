@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
-use proto::mds::{DataAttr, LayoutSlice, PagInfo};
+use proto::mds::{DataAttr, LayoutSlice, PagInfo, ZoneList};
 use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, Rights, Segment, Uuid};
 
 use super::{DataConfig, DataContext, File};
@@ -69,8 +69,20 @@ impl DataHalf for DataContext {
         DataContext::writes_in_flight(self)
     }
 
-    fn most_silent(&self) -> Option<(&str, Duration)> {
+    fn most_silent(&self) -> Option<(String, Duration)> {
         DataContext::most_silent(self)
+    }
+
+    fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
+        DataContext::zones_reported(self, list)
+    }
+
+    fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]) {
+        DataContext::zones_offered(self, zones)
+    }
+
+    fn any_lost(&self) -> bool {
+        DataContext::any_lost(self)
     }
 
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()> {

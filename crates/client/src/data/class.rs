@@ -161,8 +161,8 @@ impl DataContext {
 
     /// The zones of the class, in order.
     pub(super) fn zones_of(&self, class: &Class) -> Vec<PagId> {
-        let mut zones: Vec<PagId> = self.disks.zones().filter(|&zone| class.allows(zone)).collect();
-        zones.sort_unstable();
+        let mut zones = self.disks.numbers();
+        zones.retain(|&zone| class.allows(zone));
         zones
     }
 
@@ -181,11 +181,7 @@ impl DataContext {
 
     /// Has the class one zone only, or none?
     pub(super) fn is_only_zone(&self, class: &Class) -> bool {
-        if class.zones.is_empty() {
-            self.disks.zones().nth(1).is_none()
-        } else {
-            class.zones.len() == 1
-        }
+        if class.zones.is_empty() { self.disks.count() < 2 } else { class.zones.len() == 1 }
     }
 
     /// Can new blocks go to this zone?

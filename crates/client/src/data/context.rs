@@ -89,7 +89,7 @@ impl DataContext {
     }
 
     /// See [`crate::boundary::DataHalf::most_silent`].
-    pub(super) fn most_silent(&self) -> Option<(&str, Duration)> {
+    pub(super) fn most_silent(&self) -> Option<(String, Duration)> {
         let all = self.disks.devices().map(|device| (device.path(), device.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
     }

@@ -147,7 +147,7 @@ pub(super) struct DataDevice {
     /// The zones that lie on it.
     pub zones: Vec<ZonePlace>,
     /// Its path on this host.
-    path: String,
+    path: RefCell<String>,
     /// The open device; an absent one may still be open.
     disk: RefCell<Option<Disk>>,
     pub state: RefCell<DeviceState>,
@@ -196,7 +196,7 @@ impl DataDevice {
         let device = DataDevice {
             env: env.clone(),
             zones,
-            path: path.to_owned(),
+            path: RefCell::new(path.to_owned()),
             disk: RefCell::default(),
             state: RefCell::new(DeviceState::new(env.now(), found)),
             looks_through: Cell::new(false),
@@ -268,8 +268,13 @@ impl DataDevice {
     }
 
     /// Its path.
-    pub fn path(&self) -> &str {
-        &self.path
+    pub fn path(&self) -> String {
+        self.path.borrow().clone()
+    }
+
+    /// It is looked for at this path from now on.
+    pub fn set_path(&self, path: &str) {
+        path.clone_into(&mut self.path.borrow_mut());
     }
 
     /// Is the device absent?

@@ -84,17 +84,14 @@ impl DataContext {
         let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
         let mut changed = Vec::new();
         for class in self.each_class() {
-            let allows = |device: &Rc<DataDevice>| {
-                device.zones.iter().any(|zone| class.allows(zone.info.id))
-            };
-            let sound = self.disks.devices().any(|device| allows(device) && is_sound(device));
-            let choosy = sound && class.grants.is_choosy(now);
+            let zones =
+                || self.disks.zones().into_iter().filter(|zone| class.allows(zone.info().id));
+            let choosy = class.grants.is_choosy(now) && zones().any(|zone| is_sound(&zone.device));
             let mut any = false;
-            for device in self.disks.devices() {
-                let avoid = device.is_absent() || choosy && poor(device);
-                for zone in device.zones.iter().filter(|zone| class.allows(zone.info.id)) {
-                    any |= class.pool.set_avoided(zone.info.id, avoid);
-                }
+            for zone in zones() {
+                let device = &zone.device;
+                let avoid = zone.is_lost() || device.is_absent() || choosy && poor(device);
+                any |= class.pool.set_avoided(zone.info().id, avoid);
             }
             if any {
                 changed.push(class);
@@ -145,7 +142,7 @@ impl DataContext {
         let (zones, path) = (device.zone_names(), device.path());
         match (change, device.state.borrow().condition()) {
             (Change::Lost | Change::Reason, Condition::Absent { why, .. }) => {
-                self.rpc.log(&absent_text(&zones, path, why));
+                self.rpc.log(&absent_text(&zones, &path, why));
             }
             (Change::Back, _) => self.rpc.log(&format!("{zones} at {path} is back")),
             _ => {}
@@ -162,6 +159,7 @@ impl DataContext {
     /// See [`crate::boundary::DataHalf::devices`].
     pub(super) fn devices(&self) -> Vec<DeviceStatus> {
         let now = self.env.now();
+        let lost = self.disks.arrivals.lost();
         let statuses = |device: &Rc<DataDevice>| {
             let state = device.state.borrow();
             let (name, since, why) = match state.condition() {
@@ -171,12 +169,14 @@ impl DataContext {
                 _ => ("present", Duration::ZERO, String::new()),
             };
             let of_zone = |zone: &ZonePlace| {
-                let (zone, path, why) = (zone.info.id, device.path().to_owned(), why.clone());
+                let (zone, path, why) = (zone.info.id, device.path(), why.clone());
+                let is_lost = lost.contains(&zone);
+                let name = if is_lost { "lost" } else { name };
                 DeviceStatus { zone, path, state: name, since, why }
             };
             device.zones.iter().map(of_zone).collect::<Vec<_>>()
         };
-        self.disks.devices().flat_map(statuses).collect()
+        self.disks.devices().flat_map(|device| statuses(&device)).collect()
     }
 }
 
@@ -193,7 +193,7 @@ async fn look(device: &Rc<DataDevice>, opening: &Opening) -> Result<(), String> 
             Err(_) => {}
         }
     }
-    match opening.open(&device.infos(), device.path()).await {
+    match opening.open(&device.infos(), &device.path()).await {
         Ok(fresh) => {
             device.set_open(fresh);
             Ok(())

@@ -7,7 +7,7 @@
 //!   only [`DataDisk::offset`] adds it;
 //! - nothing goes to an absent device, and nothing waits for one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -17,8 +17,9 @@ use proto::mds::PagInfo;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 
+use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
-use super::device_open::{Opening, zone_names};
+use super::device_open::{Opened, Opening, Problem, zone_names};
 use crate::api::OnEdit;
 use crate::waits::Waits;
 
@@ -45,6 +46,8 @@ pub(super) struct DataDisk {
     /// By their first block.
     in_flight: RefCell<BTreeMap<u64, Flight>>,
     write_done: Notify,
+    /// The administrator says that its device is gone.
+    lost: Cell<bool>,
 }
 
 /// A write in flight.
@@ -59,7 +62,17 @@ struct Flight {
 impl DataDisk {
     fn new(device: &Rc<DataDevice>, nth: usize) -> DataDisk {
         let (in_flight, write_done) = (RefCell::default(), Notify::new());
-        DataDisk { device: device.clone(), nth, in_flight, write_done }
+        DataDisk { device: device.clone(), nth, in_flight, write_done, lost: Cell::new(false) }
+    }
+
+    /// Is the zone lost? Nothing goes there, then.
+    pub fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// See [`DataDisk::is_lost`]. Returns whether that is new.
+    pub fn set_lost(&self, lost: bool) -> bool {
+        self.lost.replace(lost) != lost
     }
 
     /// What the server says of the zone.
@@ -77,6 +90,9 @@ impl DataDisk {
         if !self.contains(addr, buf.len()) {
             return (Err(Fault::Corrupt), buf);
         }
+        if self.is_lost() {
+            return (Err(Fault::Io), buf);
+        }
         self.device.read(self.offset(addr), buf).await
     }
 
@@ -92,7 +108,7 @@ impl DataDisk {
         if !self.contains(addr, buf.len()) {
             return Err(Fault::Corrupt);
         }
-        if self.device.refuses() {
+        if self.is_lost() || self.device.refuses() {
             return Err(Fault::Io);
         }
         let end = addr + (buf.len() / BLOCK) as u64;
@@ -110,7 +126,8 @@ impl DataDisk {
         loop {
             let done = self.write_done.notified();
             let lost = self.device.lost();
-            if self.device.is_absent() || !self.is_written_earlier(session, addr, end) {
+            let gone = self.is_lost() || self.device.is_absent();
+            if gone || !self.is_written_earlier(session, addr, end) {
                 return;
             }
             let _ = first(done, lost).await;
@@ -142,13 +159,16 @@ impl DataDisk {
     }
 }
 
-/// The data zones by number, and their devices.
+/// The data zones by number, and their devices. Zones come (`zones.rs`) and never go.
 pub(super) struct Disks {
-    by_pag: BTreeMap<PagId, Rc<DataDisk>>,
-    devices: Vec<Rc<DataDevice>>,
+    by_pag: RefCell<BTreeMap<PagId, Rc<DataDisk>>>,
+    devices: RefCell<Vec<Rc<DataDevice>>>,
+    /// Paths that were given for this host.
+    given: Vec<(PagId, String)>,
     /// How they are opened.
     pub(super) opening: Opening,
     pub(super) watch: Rc<Watch>,
+    pub(super) arrivals: Arrivals,
 }
 
 impl Drop for Disks {
@@ -178,92 +198,142 @@ impl Disks {
                 "{path} is given for data zone {id}, which this file system does not have"
             ));
         }
-        let watch = Rc::new(Watch::default());
-        let opening = Opening::new(env, fs, client, config.read_only);
+        let disks = Disks {
+            by_pag: RefCell::default(),
+            devices: RefCell::default(),
+            given: config.devices.clone(),
+            opening: Opening::new(env, fs, client, config.read_only),
+            watch: Rc::default(),
+            arrivals: Arrivals::default(),
+        };
         let mut looks = Vec::new();
         for zones in by_device(pags) {
-            let (path, is_given) = path_of(&zones, config)?;
-            let (opening, asked, at) = (opening.clone(), zones.clone(), path.clone());
+            let (path, is_given) = disks.path_of(&zones)?;
+            let (opening, asked, at) = (disks.opening.clone(), zones.clone(), path.clone());
             let look = env.spawn_join(async move { opening.open_in_time(&asked, &at).await });
             looks.push((zones, path, is_given, look));
         }
-        let (mut by_pag, mut devices) = (BTreeMap::new(), Vec::new());
         for (zones, path, is_given, look) in looks {
             let found = match look.await {
-                Ok(opened) => {
-                    if let Some(damage) = &opened.damage {
-                        log(&format!("{path}: {damage}; `redbud fsck --repair` writes it anew"));
-                    }
-                    Ok(opened)
-                }
                 Err(problem) if problem.refuses_mount(is_given) => {
                     return Err(format!("{} at {path}: {problem}", zone_names(&zones)));
                 }
-                Err(problem) => Err(problem.to_string()),
+                found => found,
             };
-            if let Err(why) = &found {
-                log(&absent_text(&zone_names(&zones), &path, why));
-            }
-            let device = Rc::new(DataDevice::new(env, &zones, &path, &watch, found));
-            for (nth, zone) in zones.iter().enumerate() {
-                by_pag.insert(zone.id, Rc::new(DataDisk::new(&device, nth)));
-            }
-            devices.push(device);
+            disks.insert(env, &zones, &path, found, &log);
         }
-        Ok(Disks { by_pag, devices, opening, watch })
+        Ok(disks)
     }
 
-    /// The numbers of all zones.
-    pub fn zones(&self) -> impl Iterator<Item = PagId> {
-        self.by_pag.keys().copied()
+    /// Number of zones.
+    pub fn count(&self) -> usize {
+        self.by_pag.borrow().len()
     }
 
-    /// Is the device of this zone absent?
+    /// The numbers of all zones, sorted.
+    pub fn numbers(&self) -> Vec<PagId> {
+        self.by_pag.borrow().keys().copied().collect()
+    }
+
+    /// Enters the device of these zones, as the first look found it.
+    pub fn insert(
+        &self,
+        env: &Env,
+        zones: &[PagInfo],
+        path: &str,
+        found: Result<Opened, Problem>,
+        log: impl Fn(&str),
+    ) {
+        let found = found.map_err(|problem| problem.to_string());
+        match &found {
+            Ok(Opened { damage: Some(damage), .. }) => {
+                log(&format!("{path}: {damage}; `redbud fsck --repair` writes it anew"));
+            }
+            Ok(_) => {}
+            Err(why) => log(&absent_text(&zone_names(zones), path, why)),
+        }
+        let device = Rc::new(DataDevice::new(env, zones, path, &self.watch, found));
+        for (nth, zone) in zones.iter().enumerate() {
+            let disk = Rc::new(DataDisk::new(&device, nth));
+            self.by_pag.borrow_mut().insert(zone.id, disk);
+        }
+        self.devices.borrow_mut().push(device);
+    }
+
+    /// The path of the device with these zones, and whether it was given for one of them.
+    ///
+    /// # Errors
+    /// Several paths were given.
+    pub fn path_of(&self, zones: &[PagInfo]) -> Result<(String, bool), String> {
+        let of_zones = |(id, _): &&(PagId, String)| zones.iter().any(|zone| zone.id == *id);
+        let mut given = self.given.iter().filter(of_zones).map(|(_, path)| path);
+        let Some(path) = given.next() else { return Ok((zones[0].path.clone(), false)) };
+        match given.find(|other| *other != path) {
+            Some(other) => Err(format!(
+                "{} lie on one device, but {path} and {other} are given: give one path",
+                zone_names(zones)
+            )),
+            None => Ok((path.clone(), true)),
+        }
+    }
+
+    /// Is the device of this zone absent, or the zone lost?
     pub fn is_absent(&self, pag: PagId) -> bool {
-        self.by_pag.get(&pag).is_some_and(|disk| disk.device.is_absent())
+        let zones = self.by_pag.borrow();
+        zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.is_absent())
     }
 
-    /// Is any device absent?
+    /// Is any device absent, or any zone lost?
     pub fn any_absent(&self) -> bool {
-        self.watch.absent.get() > 0
+        self.watch.absent.get() > 0 || self.arrivals.any_lost()
     }
 
     /// Is any device silent?
     pub fn any_silent(&self) -> bool {
-        self.devices.iter().any(|device| device.silent.get())
+        self.devices.borrow().iter().any(|device| device.silent.get())
     }
 
     /// As [`Disks::is_absent`], for a request that is refused if so.
     pub fn refuses(&self, pag: PagId) -> bool {
-        self.by_pag.get(&pag).is_some_and(|disk| disk.device.refuses())
+        let zones = self.by_pag.borrow();
+        zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.refuses())
     }
 
     /// Somebody wants the devices that are absent.
     pub fn ask_for_absent(&self) {
-        self.devices.iter().for_each(|device| _ = device.refuses());
+        self.devices.borrow().iter().for_each(|device| _ = device.refuses());
     }
 
     /// Does a launched write go to a device that answers, so that its bytes will be released?
     pub fn is_room_coming(&self) -> bool {
-        self.devices.iter().any(|device| device.held() > 0 && !device.silent.get())
+        let comes = |device: &Rc<DataDevice>| device.held() > 0 && !device.silent.get();
+        self.devices.borrow().iter().any(comes)
     }
 
-    /// The zone with this number. A segment that names another zone is damaged metadata.
-    pub fn get(&self, pag: PagId) -> Result<&Rc<DataDisk>, Fault> {
-        if planted(Bug::ErrorSpreads) && self.devices.iter().any(|device| device.has_losses()) {
+    /// The zone with this number, if the client knows it; see `DataContext::zone` for one that may
+    /// be new. A segment that names a zone that does not exist is damaged metadata.
+    pub fn get(&self, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
+        if planted(Bug::ErrorSpreads)
+            && self.devices.borrow().iter().any(|device| device.has_losses())
+        {
             return Err(Fault::Io);
         }
-        self.by_pag.get(&pag).ok_or(Fault::Corrupt)
+        self.by_pag.borrow().get(&pag).cloned().ok_or(Fault::Corrupt)
     }
 
-    /// All devices.
-    pub fn devices(&self) -> impl Iterator<Item = &Rc<DataDevice>> {
-        self.devices.iter()
+    /// All zones.
+    pub fn zones(&self) -> Vec<Rc<DataDisk>> {
+        self.by_pag.borrow().values().cloned().collect()
+    }
+
+    /// All devices, as they are now.
+    pub fn devices(&self) -> std::vec::IntoIter<Rc<DataDevice>> {
+        self.devices.borrow().clone().into_iter()
     }
 }
 
 /// The zones that lie on the same device, for each device.
-fn by_device(pags: &[PagInfo]) -> Vec<Vec<PagInfo>> {
+pub(super) fn by_device(pags: &[PagInfo]) -> Vec<Vec<PagInfo>> {
     let mut devices: Vec<Vec<PagInfo>> = Vec::new();
     for pag in pags {
         match devices.iter_mut().find(|zones| zones[0].device == pag.device) {
@@ -272,20 +342,6 @@ fn by_device(pags: &[PagInfo]) -> Vec<Vec<PagInfo>> {
         }
     }
     devices
-}
-
-/// The path of the device with these zones, and whether it was given for one of them.
-fn path_of(zones: &[PagInfo], config: &DataConfig) -> Result<(String, bool), String> {
-    let of_zones = |(id, _): &&(PagId, String)| zones.iter().any(|zone| zone.id == *id);
-    let mut given = config.devices.iter().filter(of_zones).map(|(_, path)| path);
-    let Some(path) = given.next() else { return Ok((zones[0].path.clone(), false)) };
-    match given.find(|other| *other != path) {
-        Some(other) => Err(format!(
-            "{} lie on one device, but {path} and {other} are given: give one path",
-            zone_names(zones)
-        )),
-        None => Ok((path.clone(), true)),
-    }
 }
 
 /// Says that a device is absent, and what to do.

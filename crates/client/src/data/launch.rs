@@ -315,13 +315,13 @@ impl DataContext {
     /// Writes whole blocks, provided that at submission the lease is valid and the session is still
     /// that of the launch.
     async fn write_blocks(
-        &self,
+        self: &Rc<Self>,
         session: u64,
         pag: PagId,
         addr: u64,
         buf: IoBuf,
     ) -> Result<u64, Fault> {
-        let disk = self.disks.get(pag)?;
+        let disk = self.zone(pag).await?;
         let end = addr + (buf.len() / BLOCK) as u64;
         let _held = disk.device.hold(buf.len());
         loop {

@@ -13,6 +13,7 @@
 //!   it;
 //! - the client submits nothing new to a device after the session's lease has run out.
 
+mod arrivals;
 mod boundary;
 mod budget;
 mod class;
@@ -40,6 +41,7 @@ mod sync;
 mod sync_groups;
 mod transfers;
 mod write;
+mod zones;
 
 #[cfg(test)]
 mod tests;

@@ -171,7 +171,7 @@ impl File {
             match part {
                 Source::Memory(buf) => out.push(Some(buf)),
                 Source::Device { pag, addr, blocks } => {
-                    let disk = self.ctx.disks.get(pag)?.clone();
+                    let disk = self.ctx.zone(pag).await?;
                     let buf = IoBuf::unspecified(blocks as usize * BLOCK);
                     if devices == 1 {
                         let read = disk.read(addr, buf);

@@ -113,16 +113,16 @@ impl DataContext {
         if grants.refilling.get() || self.env.now() < grants.quiet_until.get() {
             return;
         }
-        let low_zone = || {
-            let share = self.share_of_zone(class);
-            let used = grants.used_zones.borrow();
-            let mut low = used.iter().copied().filter(|&zone| !class.pool.has(zone, share));
-            low.find(|&zone| self.is_usable(class, zone)).map(|zone| (share, Some(zone)))
+        let share = self.share_of_zone(class);
+        let used = grants.used_zones.borrow();
+        let usable = used.iter().copied().filter(|&zone| self.is_usable(class, zone));
+        let poorest = usable.min_by_key(|&zone| class.pool.stock(zone));
+        let (ask, hint) = match poorest {
+            Some(zone) if !class.pool.has(zone, share) => (share, poorest),
+            _ if class.pool.available() < grants.size.get() => (grants.size.get(), poorest),
+            _ => return,
         };
-        let low = class.pool.available() < grants.size.get();
-        let Some((ask, hint)) = low_zone().or(low.then(|| (grants.size.get(), None))) else {
-            return;
-        };
+        drop(used);
         let (this, class) = (self.clone(), class.clone());
         grants.refilling.set(true);
         self.env.spawn(async move {
@@ -155,7 +155,7 @@ impl DataContext {
         let hint = hint.filter(|&zone| self.is_usable(class, zone));
         let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
         let mut without = class.pool.avoided();
-        without.extend(self.disks.zones().filter(|&zone| !class.allows(zone)));
+        without.extend(self.disks.numbers().into_iter().filter(|&zone| !class.allows(zone)));
         let absent = |zone| self.disks.is_absent(zone);
         let result = match self.zones_of(class).into_iter().all(absent) {
             true => Err(Fault::Io),
@@ -173,9 +173,9 @@ impl DataContext {
                 grants.note_left(zone, left);
             }
             match hint {
-                Some(hint) if zone != Some(hint) || left == 0 && !self.is_only_zone(class) => {
-                    grants.note_full(hint, self.env.now());
-                }
+                Some(hint) if zone != Some(hint) => grants.note_full(hint, self.env.now()),
+                // What the pool has of it is still to be used.
+                Some(_) if left == 0 && !self.is_only_zone(class) => {}
                 // The server grants less when space is scarce: then keep less here, too.
                 _ if granted < blocks => grants.size.set(grants.size.get().min(granted.max(1))),
                 _ => {}

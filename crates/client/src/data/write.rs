@@ -304,7 +304,7 @@ impl File {
         let mut buf = match piece {
             Some(mapped) if mapped.written => {
                 self.ctx.wait_for_lease().await?;
-                let disk = self.ctx.disks.get(mapped.pag)?.clone();
+                let disk = self.ctx.zone(mapped.pag).await?;
                 let read = disk.read(mapped.addr, buf);
                 let wait = Wait::Read(mapped.pag);
                 let (result, buf) = self.ctx.waits.named(&self.ctx.env, wait, read).await;

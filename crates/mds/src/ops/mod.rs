@@ -105,6 +105,10 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Status {}
         | Op::Evict { .. }
         | Op::Scrub { .. }
-        | Op::Why { .. } => Err(Fault::Unsupported.into()),
+        | Op::Why { .. }
+        | Op::Zones {}
+        | Op::AddZone { .. }
+        | Op::SetZoneState { .. }
+        | Op::ZoneFiles { .. } => Err(Fault::Unsupported.into()),
     }
 }

@@ -76,7 +76,11 @@ pub fn reply(
         | Op::Status {}
         | Op::Evict { .. }
         | Op::Scrub { .. }
-        | Op::Why { .. } => return Err(protocol),
+        | Op::Why { .. }
+        | Op::Zones {}
+        | Op::AddZone { .. }
+        | Op::SetZoneState { .. }
+        | Op::ZoneFiles { .. } => return Err(protocol),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Data space: free blocks, grants, returns.
 
-use mfs::{Stop, Txn};
+use mfs::{PagState, PagUse, Stop, Txn};
 use proto::mds::{OpReply, PagRun, Statfs};
 use types::limits::{GRANT_BLOCKS, PAGS_MAX, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
@@ -8,16 +8,19 @@ use types::{Fault, PagId};
 use crate::context::OpContext;
 use crate::recovery::kept_results::Outcome;
 
-/// Counts blocks as free from the moment that nothing maps them.
+/// Counts blocks as free from the moment that nothing maps them, if they can be granted then. What
+/// is lost is not counted.
 pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
     let pags = txn.space().pags()?;
     let inodes = txn.names().inode_counts()?;
+    let free = |pag: &PagState| if pag.state.grants() { pag.free + pag.freed } else { 0 };
+    let is_there = |pag: &&PagState| pag.state != PagUse::Lost;
     Ok(Statfs {
-        blocks: pags.iter().map(|pag| pag.total).sum(),
-        blocks_free: pags.iter().map(|pag| pag.free + pag.freed).sum(),
+        blocks: pags.iter().filter(is_there).map(|pag| pag.total).sum(),
+        blocks_free: pags.iter().map(free).sum(),
         inodes: inodes.used,
         inodes_free: inodes.free,
-        pags: pags.iter().map(|pag| (pag.id, (pag.total, pag.free + pag.freed))).collect(),
+        pags: pags.iter().map(|pag| (pag.id, (pag.total, free(pag)))).collect(),
     })
 }
 
@@ -34,7 +37,7 @@ pub struct Wanted<'a> {
 /// Free blocks of the zones that the client can reach.
 fn reachable(txn: &mut Txn<'_>, unreachable: &[PagId]) -> Result<u64, Stop> {
     let pags = txn.space().pags()?;
-    Ok(pags.iter().filter(|pag| !unreachable.contains(&pag.id)).map(|pag| pag.free).sum())
+    Ok(pags.iter().filter(|pag| !unreachable.contains(&pag.id)).map(PagState::grantable).sum())
 }
 
 /// Is no block free in the zones that the client can reach?

@@ -69,6 +69,7 @@ impl Recovery {
                 let welcome = self.welcome(&session, standing);
                 connection.send(&Message::Welcome { welcome });
                 session.bind(connection.clone());
+                self.space.tell_lost(&session);
                 if !planted(Bug::RecallNotRepeated) {
                     self.leases.push_unanswered(&session);
                 }
@@ -83,7 +84,8 @@ impl Recovery {
     }
 
     fn welcome(&self, session: &Session, (state, survived): Standing) -> Welcome {
-        let agreed = session.agreed();
+        let (agreed, zones) = (session.agreed(), self.space.zones());
+        session.set_zones_named(zones.len());
         Welcome {
             version: agreed.version,
             features: agreed.features,
@@ -97,7 +99,7 @@ impl Recovery {
             survived,
             lease_ms: u32::try_from(session.lease.as_millis()).unwrap_or(u32::MAX),
             slots: SLOTS,
-            offer: self.space.zones(),
+            offer: zones,
             time: self.runtime.env.wall(),
         }
     }

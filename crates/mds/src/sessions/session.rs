@@ -23,6 +23,8 @@ pub struct Session {
     common: session::server::Session<Mds>,
     local: Cell<bool>,
     unreachable: RefCell<Vec<PagId>>,
+    /// Number of the data zones that the welcome named.
+    zones_named: Cell<usize>,
     /// The server has asked the client for unused space, and has no answer yet.
     space_asked: Cell<bool>,
     /// The server does not ask for space again before this time, as the client has just answered.
@@ -53,6 +55,7 @@ impl Session {
             common: session::server::Session::new(identity, state, known, now),
             local: Cell::new(false),
             unreachable: RefCell::default(),
+            zones_named: Cell::new(0),
             space_asked: Cell::new(false),
             space_asked_until: Cell::new(now),
             glimpses: RefCell::default(),
@@ -83,6 +86,16 @@ impl Session {
         if *known != zones {
             zones[..zones.len().min(PAGS_MAX)].clone_into(&mut known);
         }
+    }
+
+    /// How many data zones the welcome named.
+    pub fn zones_named(&self) -> usize {
+        self.zones_named.get()
+    }
+
+    /// See [`Session::zones_named`].
+    pub fn set_zones_named(&self, count: usize) {
+        self.zones_named.set(count);
     }
 
     /// Tells the client that its changes have become durable, if it does not know and wants to.

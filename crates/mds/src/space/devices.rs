@@ -135,6 +135,20 @@ impl DataDevices {
         self.all.borrow_mut().push(Rc::new(device));
     }
 
+    /// The device of these zones is this one from now on, not the one that was missed.
+    pub fn replace(&self, places: Vec<PagPlace>, found: (Disk, Epoch)) {
+        let is_of = |device: &Rc<DataDevice>| {
+            device.places.iter().any(|place| places.iter().any(|new| new.id == place.id))
+        };
+        self.all.borrow_mut().retain(|device| !is_of(device));
+        self.add(places, Some(Ok(found)));
+    }
+
+    /// The fencing epoch that a new label gets.
+    pub fn label_epoch(&self) -> Epoch {
+        self.fencing_epoch.get()
+    }
+
     /// Why this server must not serve: a server of a later epoch has taken over.
     pub fn superseded(&self) -> Option<String> {
         self.all.borrow().iter().find_map(|device| device.superseded(&self.runtime))

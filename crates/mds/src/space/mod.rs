@@ -5,17 +5,20 @@
 //! - it asks clients for space, and ends no session.
 
 mod devices;
+mod new_zone;
 mod pool_reclaim;
 mod takeover;
+mod zone_state;
 mod zones;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::LockScope;
 use env::sync::Notify;
-use mfs::Cost;
-use proto::mds::PagInfo;
+use mfs::{Cost, PagUse};
+use proto::mds::{Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
 use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
@@ -23,7 +26,7 @@ pub use self::devices::{DeviceStatus, SETTLING};
 pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
-use crate::sessions::{ClientInfo, Sessions};
+use crate::sessions::{ClientInfo, Session, Sessions};
 
 /// Metadata space is short when less than one part in this many of its device is free.
 const SHORT_FRACTION: u64 = 16;
@@ -37,8 +40,15 @@ pub struct Space {
     runtime: Rc<Runtime>,
     sessions: Rc<Sessions>,
     orphans: Rc<Orphans>,
-    /// Data zones as reported to clients.
+    /// Data zones as reported to clients. New ones come last.
     zones: RefCell<Vec<PagInfo>>,
+    /// What the table says of each zone's use.
+    states: RefCell<BTreeMap<PagId, PagUse>>,
+    /// A device is being added.
+    adding: Cell<bool>,
+    /// Its zone is in the table, and not yet in `zones`.
+    entering: Cell<bool>,
+    entered: Notify,
     devices: DataDevices,
     /// Notified when blocks may have become free.
     returned: Notify,
@@ -53,6 +63,10 @@ impl Space {
             sessions,
             orphans,
             zones: RefCell::default(),
+            states: RefCell::default(),
+            adding: Cell::new(false),
+            entering: Cell::new(false),
+            entered: Notify::new(),
             returned: Notify::new(),
         }
     }
@@ -60,6 +74,59 @@ impl Space {
     /// Data zones as reported to clients.
     pub fn zones(&self) -> Vec<PagInfo> {
         self.zones.borrow().clone()
+    }
+
+    /// The data zones as they are, once none is being entered.
+    pub async fn zone_list(&self) -> ZoneList {
+        loop {
+            let entered = self.entered.notified();
+            if !self.entering.get() {
+                return self.zones_now();
+            }
+            entered.await;
+        }
+    }
+
+    fn zones_now(&self) -> ZoneList {
+        ZoneList { zones: self.zones(), lost: self.lost() }
+    }
+
+    /// Tells all clients that know of such pushes which zones there are.
+    fn announce_zones(&self) {
+        for session in self.sessions.all() {
+            if session.agreed().features & ZONE_PUSHES != 0 {
+                let push = Push::Zones { list: self.zones_now() };
+                session.push(Message::Push { push });
+            }
+        }
+    }
+
+    /// Tells a client that has just been welcomed which zones are lost, if any is.
+    pub fn tell_lost(&self, session: &Session) {
+        if session.agreed().features & ZONE_PUSHES != 0 && !self.lost().is_empty() {
+            let push = Push::Zones { list: self.zones_now() };
+            session.push(Message::Push { push });
+        }
+    }
+
+    /// Blocks in a client's pool, by zone; none if it cannot be read.
+    pub async fn pool_by_zone(&self, client: ClientId) -> BTreeMap<PagId, u64> {
+        let pool = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pool(client)).await;
+        let pool = self.runtime.checked(pool, "reading a pool");
+        let mut sums = BTreeMap::new();
+        for (pag, _, len) in pool.map(|(pool, _)| pool).unwrap_or_default() {
+            *sums.entry(pag).or_default() += len;
+        }
+        sums
+    }
+
+    /// The zones of which the client does not know, and will not: it gets no blocks there.
+    pub fn unknown_to(&self, session: &Session) -> Vec<PagId> {
+        if session.agreed().features & ZONE_PUSHES != 0 {
+            return Vec::new();
+        }
+        let zones = self.zones.borrow();
+        zones.iter().skip(session.zones_named()).map(|zone| zone.id).collect()
     }
 
     /// The path of a zone's device; empty if the configuration does not name it.

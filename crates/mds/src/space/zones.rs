@@ -9,12 +9,17 @@ use proto::mds::PagInfo;
 use types::{Duration, Uuid};
 
 use super::Space;
+use super::new_zone::Seen;
 use crate::config::PagPlace;
 use crate::error::ServeError;
 use crate::runtime::Runtime;
 
 /// A device that does not answer for so long counts as absent at the start.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// Why the device of a zone without a path is not used.
+const NOT_NAMED: &str =
+    "the cluster's file does not name its device: name it there, and run `redbud pag add` with it";
 
 /// Why a device is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,13 +59,12 @@ impl Space {
                     );
                     return Err(ServeError::Device(text));
                 }
-                if !place.path.is_empty() {
-                    match devices.iter_mut().find(|(device, _)| *device == state.device) {
-                        Some((_, places)) => places.push(place.clone()),
-                        None => devices.push((state.device, vec![place.clone()])),
-                    }
+                match devices.iter_mut().find(|(device, _)| *device == state.device) {
+                    Some((_, places)) => places.push(place.clone()),
+                    None => devices.push((state.device, vec![place.clone()])),
                 }
             }
+            self.states.borrow_mut().insert(state.id, state.state);
             let path = place.map_or_else(String::new, |place| place.path.clone());
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
             pags.push(PagInfo { id, uuid, device, blocks, path });
@@ -96,10 +100,27 @@ impl Space {
 
 /// Opens the device of these zones and checks its label.
 pub(super) async fn open(runtime: &Runtime, places: &[PagPlace]) -> Result<(Disk, Found), Problem> {
+    if places[0].path.is_empty() {
+        return Err(Problem::Missing(NOT_NAMED.into()));
+    }
     let opened = runtime.env.open_disk(&places[0].path, DiskOptions::default()).await;
     let disk = opened.map_err(|error| Problem::Missing(error.to_string()))?;
     let found = check_label(runtime, &disk, places).await?;
     Ok((disk, found))
+}
+
+/// The label of the device at `path`, whatever that is.
+///
+/// # Errors
+/// It is not there, cannot be read, or does not answer.
+pub(super) async fn label_at(runtime: &Runtime, path: &str) -> Result<Seen, String> {
+    let (env, at) = (runtime.env.clone(), path.to_owned());
+    let look = runtime.env.spawn_join(async move {
+        let disk = env.open_disk(&at, DiskOptions::default()).await;
+        Ok(label::read(&disk.map_err(|error| error.to_string())?).await)
+    });
+    let late = || Err(format!("it has not answered for {} s", LOOK_MAX.as_secs()));
+    runtime.env.timeout_awake(LOOK_MAX, look).await.unwrap_or_else(late)
 }
 
 /// Does the device have the expected zones? Its label.

@@ -118,6 +118,8 @@ impl Status {
             out.number("blocks", pag.blocks);
             out.number("free", pag.free);
             out.number("freed", pag.freed);
+            out.number("pooled", pag.pooled);
+            out.text("state", pag.state);
             out.text("device", pag.device);
             if pag.device == "absent" {
                 out.number("absent_ms", pag.absent_ms);

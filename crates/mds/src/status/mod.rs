@@ -2,9 +2,12 @@
 
 mod json;
 
+use std::collections::BTreeMap;
+
 use mfs::SlotFeatures;
 use mfs::scrub::Scrubbed;
 use session::server::{DoorCounts, Who};
+use types::{ClientId, PagId};
 
 use crate::eviction::FenceState;
 use crate::ops::READ;
@@ -60,6 +63,10 @@ pub struct PagStatus {
     pub free: u64,
     /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
+    /// Blocks in the pools of clients.
+    pub pooled: u64,
+    /// "in service", "draining", "lost" or "unknown".
+    pub state: &'static str,
     /// "sound"; "suspect": an eviction went on without waiting for its flush, and it has not
     /// answered since (no quarantine ends while one is suspect); "absent": it is not there, dead,
     /// or another device; "not open": the configuration does not name it.
@@ -164,10 +171,11 @@ pub struct Status {
 /// The state now, as `viewer` may read it.
 pub async fn collect(server: &Server, viewer: &Who) -> Status {
     let (runtime, usage) = (&server.runtime, server.runtime.mfs.usage());
-    let clients = clients(server, viewer).await;
+    let mut pooled = BTreeMap::new();
+    let clients = clients(server, viewer, &mut pooled).await;
     let (orphans, freeing) = server.orphans.counts();
     let features = runtime.mfs.superblock().features;
-    let pags = pags(server).await;
+    let pags = pags(server, &pooled).await;
     let (hand_overs, waited, longest) = server.leases.hand_overs();
     let membership = match &runtime.config.membership {
         Some(report) => report().await,
@@ -212,7 +220,12 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
     }
 }
 
-async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
+/// The clients that `viewer` may see. Adds the blocks in their pools to those of each zone.
+async fn clients(
+    server: &Server,
+    viewer: &Who,
+    pooled: &mut BTreeMap<PagId, u64>,
+) -> Vec<ClientStatus> {
     let mut clients = Vec::new();
     for session in server.sessions.all() {
         let who = session.who();
@@ -224,7 +237,7 @@ async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
             _ if session.is_connected() => "live",
             _ => "suspended",
         };
-        let pool_blocks = server.space.pool_blocks(session.client).await;
+        let pool_blocks = pool(server, session.client, pooled).await;
         clients.push(ClientStatus {
             id: session.client.0,
             state,
@@ -244,7 +257,7 @@ async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
     }
     let quarantined = server.evictions.quarantined().into_iter();
     for client in quarantined.filter(|_| viewer.administers()) {
-        let pool_blocks = server.space.pool_blocks(client).await;
+        let pool_blocks = pool(server, client, pooled).await;
         let (description, fence) = server.evictions.quarantined_client(client);
         clients.push(ClientStatus {
             id: client.0,
@@ -264,6 +277,13 @@ async fn clients(server: &Server, viewer: &Who) -> Vec<ClientStatus> {
         });
     }
     clients
+}
+
+/// Blocks in a client's pool, which are added to those of each zone.
+async fn pool(server: &Server, client: ClientId, pooled: &mut BTreeMap<PagId, u64>) -> u64 {
+    let pool = server.space.pool_by_zone(client).await;
+    pool.iter().for_each(|(pag, blocks)| *pooled.entry(*pag).or_default() += blocks);
+    pool.values().sum()
 }
 
 fn fence_text(state: Option<FenceState>) -> String {
@@ -294,7 +314,7 @@ fn scrub(server: &Server) -> ScrubStatus {
     }
 }
 
-async fn pags(server: &Server) -> Vec<PagStatus> {
+async fn pags(server: &Server, pooled: &BTreeMap<PagId, u64>) -> Vec<PagStatus> {
     let pags = server.runtime.mfs.run(READ, |txn| txn.space().pags()).await;
     let pags =
         server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
@@ -310,6 +330,8 @@ async fn pags(server: &Server) -> Vec<PagStatus> {
                 blocks: pag.total,
                 free: pag.free,
                 freed: pag.freed,
+                pooled: pooled.get(&pag.id).copied().unwrap_or(0),
+                state: pag.state.name(),
                 device: device.state,
                 absent_ms: device.absent.as_millis() as u64,
                 why: device.why,

@@ -27,7 +27,8 @@ fn welcome_says_who_the_server_is_and_what_was_agreed() {
     run(|bed| async move {
         let newer = Hello { version_min: 4, version_max: VERSION + 1, features: !0, ..hello() };
         let welcome = greet(&bed, newer).await.unwrap();
-        assert_eq!((welcome.version, welcome.features), (VERSION, COMMITTED_PUSHES));
+        let features = COMMITTED_PUSHES | ZONE_PUSHES;
+        assert_eq!((welcome.version, welcome.features), (VERSION, features));
         assert_eq!((welcome.server, welcome.role, welcome.map), (ServerId(0), METADATA_SERVER, 0));
         assert_eq!(welcome.fs_uuid, Uuid([9; 16]));
         let older = Hello { version_min: VERSION - 1, features: 0, ..hello() };

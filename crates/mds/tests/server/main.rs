@@ -18,3 +18,4 @@ mod restarts;
 mod scrub;
 mod space;
 mod squash;
+mod zones;

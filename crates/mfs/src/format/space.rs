@@ -9,12 +9,21 @@
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
-//! | pags | pag 2 | uuid of the slice 16 · uuid of the device 16 · start on the device 8 · blocks 8, block 0 included · free 8 · freed 8 |
+//! | pags | pag 2 | uuid of the slice 16 · uuid of the device 16 · start on the device 8 · blocks 6, block 0 included · state 2 · free 8 · freed 8 |
 //! | free | pag 2 · start 8 | length 8 |
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
 //! | quarantines | client 8 | reserved 8 |
 //! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
+//!
+//! The state of a PAG says what may be done with its blocks; the counts and the other trees hold in
+//! each state:
+//!
+//! | state | name | meaning |
+//! |---|---|---|
+//! | 0 | in service | blocks are granted from it |
+//! | 1 | draining | no blocks are granted; files keep those that they have |
+//! | 2 | lost | its device is gone, as the administrator says: no blocks are granted, and clients fail what lies there |
 
 use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
 
@@ -29,6 +38,8 @@ pub const POOL_KEY: usize = 18;
 pub const FROZEN_KEY: usize = 17;
 /// Bytes of a value of the PAG table.
 pub const PAG_VALUE: usize = 64;
+/// The bits of the blocks in their word; the state of the PAG is above them.
+const BLOCKS_MASK: u64 = (1 << 48) - 1;
 /// Bytes of a value of the freed tree.
 pub const FREED_VALUE: usize = 24;
 
@@ -65,6 +76,57 @@ impl PagFormat {
     }
 }
 
+/// What may be done with the blocks of a PAG.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PagUse {
+    /// Blocks are granted.
+    #[default]
+    InService,
+    /// None are granted; files keep what they have.
+    Draining,
+    /// The administrator says that its device is gone.
+    Lost,
+    /// Damage, or a later release: nothing is granted.
+    Unknown(u16),
+}
+
+impl PagUse {
+    /// Its number on the device.
+    pub fn number(self) -> u16 {
+        match self {
+            PagUse::InService => 0,
+            PagUse::Draining => 1,
+            PagUse::Lost => 2,
+            PagUse::Unknown(number) => number,
+        }
+    }
+
+    /// The inverse of [`PagUse::number`].
+    pub fn of(number: u16) -> PagUse {
+        match number {
+            0 => PagUse::InService,
+            1 => PagUse::Draining,
+            2 => PagUse::Lost,
+            number => PagUse::Unknown(number),
+        }
+    }
+
+    /// Its name, for administrators.
+    pub fn name(self) -> &'static str {
+        match self {
+            PagUse::InService => "in service",
+            PagUse::Draining => "draining",
+            PagUse::Lost => "lost",
+            PagUse::Unknown(_) => "unknown",
+        }
+    }
+
+    /// May blocks be granted?
+    pub fn grants(self) -> bool {
+        self == PagUse::InService
+    }
+}
+
 /// A PAG's record in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagRecord {
@@ -74,8 +136,10 @@ pub struct PagRecord {
     pub device: Uuid,
     /// First block of the slice on the device.
     pub start: u64,
-    /// Blocks, block 0 included.
+    /// Blocks, block 0 included; below 2^48.
     pub blocks: u64,
+    /// What may be done with them.
+    pub state: PagUse,
     /// Blocks in the free tree.
     pub free: u64,
     /// Blocks in the freed tree.
@@ -89,7 +153,7 @@ impl PagRecord {
         out[..16].copy_from_slice(&self.uuid.0);
         out[16..32].copy_from_slice(&self.device.0);
         put_u64(&mut out, 32, self.start);
-        put_u64(&mut out, 40, self.blocks);
+        put_u64(&mut out, 40, self.blocks & BLOCKS_MASK | u64::from(self.state.number()) << 48);
         put_u64(&mut out, 48, self.free);
         put_u64(&mut out, 56, self.freed);
         out
@@ -106,16 +170,17 @@ impl PagRecord {
             uuid: uuid(0),
             device: uuid(16),
             start: get_u64(value, 32),
-            blocks: get_u64(value, 40),
+            blocks: get_u64(value, 40) & BLOCKS_MASK,
+            state: PagUse::of((get_u64(value, 40) >> 48) as u16),
             free: get_u64(value, 48),
             freed: get_u64(value, 56),
         }
     }
 
-    /// The record of a zone, with these counts.
+    /// The record of a zone in service, with these counts.
     pub fn new(zone: &PagFormat, free: u64, freed: u64) -> PagRecord {
         let PagFormat { uuid, device, start, blocks, .. } = *zone;
-        PagRecord { uuid, device, start, blocks, free, freed }
+        PagRecord { uuid, device, start, blocks, state: PagUse::InService, free, freed }
     }
 
     /// The zone with this number and record.
@@ -240,6 +305,11 @@ mod tests {
         let pag = PagRecord::new(&zone, 5, 6);
         assert_eq!(pag.zone(PagId(3)), zone);
         assert_eq!(PagRecord::decode(&pag.encode()), pag);
+        for state in [PagUse::Draining, PagUse::Lost, PagUse::Unknown(u16::MAX)] {
+            let pag = PagRecord { state, ..pag };
+            assert_eq!(PagRecord::decode(&pag.encode()), pag);
+            assert_eq!(pag.zone(PagId(3)), zone, "the state is no part of the size");
+        }
         let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
         assert_eq!(FreedRun::decode(&freed.encode()), freed);
     }

@@ -230,6 +230,8 @@ pub(super) enum Fix {
     JoinFree([u8; RUN_KEY]),
     /// Counts of a data zone: free, freed.
     PagCount(PagId, u64, u64),
+    /// The state of a zone is none: no blocks are granted from it.
+    PagUse(PagId),
     /// Enter a client that owns something.
     AddClient(ClientId),
     /// Remove the description of a client.
@@ -299,7 +301,10 @@ impl Fix {
             | Fix::Content(..)
             | Fix::Target(..) => Stage::Inodes,
             Fix::IndexEntry(..) => Stage::Index,
-            Fix::Inodes(_) | Fix::FreeMeta(..) | Fix::PagCount(..) | Fix::Fragments(..) => {
+            Fix::Inodes(_) | Fix::FreeMeta(..)
+            | Fix::PagCount(..)
+            | Fix::PagUse(_)
+            | Fix::Fragments(..) => {
                 Stage::Counts
             }
             _ => Stage::Data,

@@ -71,6 +71,9 @@ kinds! {
     /// device.
     WrongZone = Error, "the table of data zones does not say what the label of a zone says",
         "it says so, before anything in the zone is cut or becomes free; where what lies in the zone ends as the table says, and not as the label does, both are left, and all data with them";
+    /// The state in a record of the table of data zones is none.
+    BadZoneState = Error, "the state of a data zone makes no sense",
+        "it becomes `draining`: files keep what they have there, and no blocks are granted until `redbud pag drain --undo`";
     /// Two owners of one metadata block.
     SharedMetaBlock = Error, "a metadata block is used twice",
         "its content says whose it is; the others get a copy, or lose it";

@@ -7,7 +7,7 @@ use types::{ClientId, FileKind, Ino, PagBlock, PagId, Segment};
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::format::segment::{behind_block_0, decode_item};
-use crate::format::space::{FreedRun, PagRecord, decode_pool_key, decode_run_key, run_key};
+use crate::format::space::{FreedRun, PagRecord, PagUse, decode_pool_key, decode_run_key, run_key};
 use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use engine::error::StoreError;
 
@@ -332,6 +332,11 @@ impl Check {
         }
         if at < record.blocks {
             self.lost_data(pag, at, record.blocks);
+        }
+        if let PagUse::Unknown(number) = record.state {
+            let subject = Subject::Data(pag, PagBlock(0));
+            self.found(ProblemKind::BadZoneState, subject, format!("state {number}"));
+            self.plan.add(Fix::PagUse(pag));
         }
         if (record.free, record.freed) != (free, freed) {
             let detail = format!(

@@ -18,7 +18,7 @@ use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, ino_of};
 use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
 use crate::format::slot_size::SlotFeatures;
-use crate::format::space::{PagRecord, frozen_keys, pag_key, pool_key, run_key};
+use crate::format::space::{PagRecord, PagUse, frozen_keys, pag_key, pool_key, run_key};
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
 use crate::space::ALL_FILES;
@@ -993,11 +993,15 @@ fn content_of_a_zone_without_a_record_is_left_as_it_is() {
 }
 
 #[test]
-fn wrong_counts_and_unjoined_runs_are_found() {
+fn wrong_counts_and_states_and_unjoined_runs_are_found() {
     planted(ProblemKind::WrongCount, 1, |_, txn| {
         let record = txn.space().pag(PagId(1))?.unwrap();
         let wrong = PagRecord { free: record.free + 1, ..record };
         PAGS.insert(txn, &pag_key(PagId(1)), &wrong.encode())?;
+        Ok(Subject::Data(PagId(1), PagBlock(0)))
+    });
+    planted(ProblemKind::BadZoneState, 1, |_, txn| {
+        txn.space().set_pag_use(PagId(1), PagUse::Unknown(0x300))?;
         Ok(Subject::Data(PagId(1), PagBlock(0)))
     });
     planted(ProblemKind::UnjoinedRuns, 1, |_, txn| {
@@ -1202,7 +1206,7 @@ const HERE: &[fn()] = &[
     layout_blocks_without_their_feature_are_found,
     wrong_fragmentation_count_is_found,
     data_blocks_with_two_owners_or_none_are_found,
-    wrong_counts_and_unjoined_runs_are_found,
+    wrong_counts_and_states_and_unjoined_runs_are_found,
     senseless_client_records_are_found,
     unreachable_inodes_go_to_lost_and_found,
 ];

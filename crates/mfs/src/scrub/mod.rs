@@ -18,14 +18,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use types::{DirNo, FileKind, Ino, MetaBlock, PagId};
+use types::{DirNo, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment};
 
 use crate::format::chunk::decode_key;
 use crate::format::namespace;
 use crate::format::number::{SlotPlace, is_system};
 use crate::format::segment::decode_item;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
-use crate::format::space::PagRecord;
+use crate::format::space::{PagRecord, PagUse};
 use crate::format::xattr::BLOB_MAX;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
@@ -88,7 +88,8 @@ impl Mfs {
         *report.borrow_mut() = Scrubbed::default();
         let engine = engine::scrub::Scrub::new(self, options, BLOB_MAX, Reporter(report));
         let Some(engine) = engine else { return Ok(()) };
-        Scrub { engine, report, pags: BTreeMap::new() }.run().await
+        let (pags, strays) = (BTreeMap::new(), RefCell::default());
+        Scrub { engine, report, pags, strays }.run().await
     }
 }
 
@@ -119,8 +120,11 @@ impl Progress for Reporter<'_> {
 struct Scrub<'a> {
     engine: engine::scrub::Scrub<'a, Mfs, Reporter<'a>>,
     report: &'a RefCell<Scrubbed>,
-    /// Sizes of the data zones in blocks, which never change; empty if they cannot be read.
+    /// Sizes in blocks of the data zones that the table had when the scrub began; they never
+    /// change. Empty if they cannot be read.
     pags: BTreeMap<PagId, u64>,
+    /// Segments in other zones: such a zone may have been added since.
+    strays: RefCell<Vec<(Ino, Segment)>>,
 }
 
 impl<'a> Deref for Scrub<'a> {
@@ -134,12 +138,7 @@ impl<'a> Deref for Scrub<'a> {
 impl Scrub<'_> {
     async fn run(mut self) -> Result<(), StoreError> {
         self.fixed_blocks().await?;
-        let mut pags = Vec::new();
-        self.tree(PAGS, |key, value| pags.push((*key, *value))).await?;
-        self.pags = pags
-            .into_iter()
-            .map(|(key, value)| (PagId(u16::from_be_bytes(key)), PagRecord::decode(&value).blocks))
-            .collect();
+        self.zones().await?;
         self.tree(FREE, |_, _| {}).await?;
         self.tree(POOLS, |_, _| {}).await?;
         self.tree(FREED, |_, _| {}).await?;
@@ -149,7 +148,26 @@ impl Scrub<'_> {
         self.segments().await?;
         self.lists().await?;
         self.namespace().await?;
-        self.chunks().await
+        self.chunks().await?;
+        self.zones().await?;
+        let strays = self.strays.take();
+        strays.iter().for_each(|(ino, segment)| self.check_place(*ino, segment));
+        Ok(())
+    }
+
+    /// Reads the table of data zones, which only grows.
+    async fn zones(&mut self) -> Result<(), StoreError> {
+        let mut pags = Vec::new();
+        self.tree(PAGS, |key, value| pags.push((*key, *value))).await?;
+        for (key, value) in pags {
+            let (id, record) = (PagId(u16::from_be_bytes(key)), PagRecord::decode(&value));
+            if let PagUse::Unknown(number) = record.state {
+                let subject = Subject::Data(id, PagBlock(0));
+                self.found(ProblemKind::BadZoneState, subject, format!("state {number}"));
+            }
+            self.pags.insert(id, record.blocks);
+        }
+        Ok(())
     }
 
     fn found(&self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
@@ -173,8 +191,18 @@ impl Scrub<'_> {
         .await
     }
 
-    /// Checks that a segment lies in a data zone.
-    fn segment(&self, ino: Ino, segment: &types::Segment) {
+    /// Checks that a segment lies in a data zone; at the end, if the zone is not known yet.
+    fn segment(&self, ino: Ino, segment: &Segment) {
+        if self.pags.contains_key(&segment.pag) || self.pags.is_empty() {
+            return self.check_place(ino, segment);
+        }
+        let mut strays = self.strays.borrow_mut();
+        if strays.len() < PROBLEMS_MAX {
+            strays.push((ino, *segment));
+        }
+    }
+
+    fn check_place(&self, ino: Ino, segment: &Segment) {
         let end = segment.addr.0.saturating_add(segment.len);
         if self.pags.is_empty() {
             return;

@@ -15,6 +15,7 @@ use types::{
 use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::namespace::NamespaceEntry;
+use crate::format::space::PagUse;
 use crate::fsck::device_tests::{
     blocks_in_use, contents, directory, flip, in_world, is_read, name, new, open, populated, run,
     run_fsck, wipe_log,
@@ -405,6 +406,10 @@ const PLANTS: &[Plant] = &[
         NAMESPACE.insert(txn, &entry.key(), &value).map(drop)
     }),
     (ProblemKind::BadSlot, |txn, known| set_slot(txn, known.file, |slot| slot.set_next_reuse(0))),
+    (ProblemKind::BadZoneState, |txn, _| {
+        let zone = txn.space().pags()?[0].id;
+        txn.space().set_pag_use(zone, PagUse::Unknown(3)).map(drop)
+    }),
 ];
 
 #[test]

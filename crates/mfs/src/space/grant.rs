@@ -83,7 +83,7 @@ impl Space<'_, '_> {
 }
 
 /// The PAG for a grant: the hint; else the first, from the client's own on, with room for all of
-/// it; else the first with any free blocks. Never one of `without`.
+/// it; else the first with any free blocks. Never one of `without`, or one that grants nothing.
 fn choose(
     pags: &[PagState],
     client: ClientId,
@@ -92,7 +92,7 @@ fn choose(
     without: &[PagId],
 ) -> Option<PagId> {
     let first = (client.0 % pags.len().max(1) as u64) as usize;
-    let usable = |pag: &&PagState| !without.contains(&pag.id);
+    let usable = |pag: &&PagState| pag.state.grants() && !without.contains(&pag.id);
     let round = || pags[first..].iter().chain(&pags[..first]).filter(usable);
     let hinted = round().find(|pag| Some(pag.id) == hint && pag.free > 0);
     let roomy = || round().find(|pag| pag.free >= blocks);
@@ -122,6 +122,7 @@ fn pick(runs: Vec<FreeRun>, blocks: u64, most: usize) -> Vec<(u64, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::space::PagUse;
     use types::Uuid;
 
     #[test]
@@ -140,6 +141,7 @@ mod tests {
             device: Uuid::default(),
             start: 0,
             total: 9,
+            state: PagUse::InService,
             free,
             freed: 0,
         };
@@ -160,5 +162,10 @@ mod tests {
         assert_eq!(choose(&pags, ClientId(3), Some(PagId(0)), 5, &lost), Some(PagId(1)));
         assert_eq!(choose(&pags, ClientId(3), None, 5, &[PagId(0), PagId(1)]), None, "2 is full");
         assert_eq!(choose(&[], ClientId(3), None, 1, &[]), None);
+        for state in [PagUse::Draining, PagUse::Lost, PagUse::Unknown(9)] {
+            let pags = [PagState { state, ..pag(0, 5) }, pag(1, 9)];
+            assert_eq!(choose(&pags, ClientId(4), Some(PagId(0)), 5, &[]), Some(PagId(1)));
+            assert_eq!(choose(&pags[..1], ClientId(4), None, 1, &[]), None, "{state:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use types::{ClientId, Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment, SegmentState};
 
 use crate::format::slot::SlotSize;
+use crate::format::space::{PagFormat, PagUse};
 use crate::handle::Mfs;
 use crate::layouts::LayoutLimits;
 use crate::names::NewInode;
@@ -338,6 +339,46 @@ fn data_space_runs_out_and_is_freed_again() {
     let (pag, start, _) = run(&mfs, |txn| txn.space().pool(client))[0];
     run(&mfs, |txn| txn.space().pool_return(client, pag, start, 5));
     assert_eq!(run(&mfs, |txn| txn.space().grant(client, None, 1000)), [(pag, start, 5)]);
+}
+
+#[test]
+fn added_zone_is_granted_from_once_and_only_in_service() {
+    let mfs = formatted();
+    let client = ClientId(run(&mfs, |txn| txn.new_client(b"")).0);
+    let known = run(&mfs, |txn| txn.space().pags());
+    let id = PagId(known.iter().map(|pag| pag.id.0).max().unwrap() + 1);
+    let zone = PagFormat::whole(id, types::Uuid([9; 16]), 1000);
+    run(&mfs, |txn| txn.space().add_pag(&zone));
+    let state = |id| {
+        let all = run(&mfs, |txn| txn.space().pags());
+        *all.iter().find(|pag| pag.id == id).unwrap()
+    };
+    assert_eq!((state(id).zone(), state(id).free, state(id).grantable()), (zone, 999, 999));
+    let other = PagFormat { id: PagId(id.0 + 1), ..zone };
+    for again in [zone, other, PagFormat { uuid: types::Uuid([8; 16]), ..zone }] {
+        assert_eq!(fault(&mfs, |txn| txn.space().add_pag(&again)), Fault::Exists);
+    }
+    let small = PagFormat { id: PagId(77), uuid: types::Uuid([7; 16]), blocks: 1, ..zone };
+    assert_eq!(fault(&mfs, |txn| txn.space().add_pag(&small)), Fault::Invalid);
+    let without: Vec<PagId> = known.iter().map(|pag| pag.id).collect();
+    let grant =
+        || now(mfs.run(Cost::STEP, |txn| txn.space().grant_pieces(client, None, 10, &without, 1)));
+    assert_eq!(grant().unwrap().0, [(id, PagBlock(1), 10)]);
+    for refused in [PagUse::Draining, PagUse::Lost] {
+        run(&mfs, |txn| txn.space().set_pag_use(id, refused));
+        assert!(matches!(grant(), Err(StoreError::Fault(Fault::NoSpace))), "{refused:?}");
+        assert_eq!((state(id).free, state(id).grantable()), (989, 0));
+        // What a client returns is counted as in any other state.
+        assert_eq!(run(&mfs, |txn| txn.space().set_pag_use(id, PagUse::InService)), refused);
+    }
+    run(&mfs, |txn| txn.space().set_pag_use(id, PagUse::Lost));
+    run(&mfs, |txn| txn.space().pool_return(client, id, PagBlock(1), 10));
+    run(&mfs, |txn| txn.space().set_pag_use(id, PagUse::InService));
+    assert_eq!((state(id).free, grant().is_ok()), (999, true));
+    assert_eq!(
+        fault(&mfs, |txn| txn.space().set_pag_use(PagId(999), PagUse::Lost)),
+        Fault::NotFound
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use redbud_mfs::SlotFeatures;
 use redbud_mfs::journal::Disks;
 use redbud_mfs::{
     Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, OpenOptions, PagFormat,
-    SlotSize, Stop, Txn,
+    PagUse, SlotSize, Stop, Txn,
 };
 use types::{
     Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, SegmentState, ShardId,
@@ -177,7 +177,7 @@ async fn format(env: &Env, plan: Plan) {
         name: "made".to_owned(),
         uuid: Uuid([0x51; 16]),
         log_bytes: LOG,
-        pags: vec![pag(0), pag(7)],
+        pags: vec![pag(0), pag(3), pag(7)],
         features: plan.features(),
         force: false,
     };
@@ -239,6 +239,7 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
         txn.set_reply(client, 1, 2, b"short after long")?;
         txn.set_reply(client, 2, 3, &[b's'; 26])?;
         txn.set_reply(client, 127, 7, &[b'l'; 27])?;
+        txn.space().set_pag_use(PagId(3), PagUse::Lost)?;
         txn.set_setting(3, b"a setting")
     })
     .await;
@@ -414,6 +415,7 @@ pub fn store_contents(disk: &SimDisk, log: Option<&SimDisk>) -> Contents {
                 device: pag.device.0,
                 start: pag.start,
                 blocks: pag.total + 1,
+                state: pag.state.number(),
                 free: pag.free,
                 freed: pag.freed,
             };

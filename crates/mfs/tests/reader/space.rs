@@ -16,6 +16,8 @@ pub struct Pag {
     /// First block of the slice on the device.
     pub start: u64,
     pub blocks: u64,
+    /// 0 in service, 1 draining, 2 lost.
+    pub state: u16,
     pub free: u64,
     pub freed: u64,
 }
@@ -47,7 +49,8 @@ impl Image {
             uuid: value[..16].try_into().expect("16 bytes"),
             device: value[16..32].try_into().expect("16 bytes"),
             start: u64_at(value, 32),
-            blocks: u64_at(value, 40),
+            blocks: u64_at(value, 40) & ((1 << 48) - 1),
+            state: u16_at(value, 46),
             free: u64_at(value, 48),
             freed: u64_at(value, 56),
         };

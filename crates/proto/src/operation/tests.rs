@@ -53,6 +53,10 @@ fn all() -> Vec<Op> {
         Op::Evict { client: ClientId(1) },
         Op::Scrub { rate: None },
         Op::Why { ino: Ino(1), lock: None },
+        Op::Zones {},
+        Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
+        Op::SetZoneState { pag: types::PagId(1), state: 2 },
+        Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
     ]
 }
 

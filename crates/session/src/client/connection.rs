@@ -468,6 +468,9 @@ impl<P: Peer> Session<P> {
             Default::default()
         };
         self.adopt(connection);
+        if let Some(events) = self.events() {
+            events.connected(connection.welcome.server);
+        }
         if lost {
             let client = connection.welcome.client;
             self.log(&format!(

@@ -59,6 +59,8 @@ pub trait Events<P: Peer> {
     /// The server sent a push (other than those that the session itself understands). Returns what
     /// the client answers at once, if anything.
     fn push(&self, push: P::Push) -> Option<P::PushReply>;
+    /// The server has answered a later greeting.
+    fn connected(&self, _server: ServerId) {}
     /// The server restarted with `epoch`: returns the operations that reclaim what is held there,
     /// each for a request of its own.
     fn reclaim(&self, server: ServerId, epoch: Epoch) -> Vec<P::Op>;

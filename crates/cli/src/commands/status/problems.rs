@@ -159,6 +159,12 @@ fn of_client(finder: &mut Finder<'_>, server: &Value, client: &Value) {
 
 fn of_zone(finder: &mut Finder<'_>, zone: &Value) {
     let name = format!("zone {} ({})", zone["id"], text(&zone["path"]));
+    if text(&zone["state"]) == "lost" {
+        let what = format!("{name} is lost, as the administrator says");
+        let remedy = "restore the files that `redbud pag files` names; if the device is there after \
+                      all, `redbud pag lost --undo`";
+        return finder.add("RB-ZONE-LOST", what, remedy);
+    }
     match text(&zone["device"]) {
         "absent" => {
             let since = ago(number(&zone["absent_ms"]));

@@ -149,7 +149,10 @@ fn add_zones(out: &mut String, server: &Value) {
         let nth = of_device.iter().position(|other| other["id"] == zone["id"]).unwrap_or(0);
         table.row(vec![
             zone["id"].to_string(),
-            text(&zone["device"]).to_owned(),
+            match text(&zone["state"]) {
+                state @ ("draining" | "lost") => state.to_owned(),
+                _ => text(&zone["device"]).to_owned(),
+            },
             human_size(number(&zone["blocks"]) * BLOCK_U64),
             human_size(number(&zone["free"]) * BLOCK_U64),
             format!("{} of {}", nth + 1, of_device.len()),

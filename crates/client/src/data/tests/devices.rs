@@ -13,7 +13,7 @@ fn kill(disk: &SimDisk) {
 }
 
 /// Gives the server a file of four blocks on zone `pag`.
-fn place(rig: &Rig, ino: u64, pag: u16) -> Rc<File> {
+pub fn place(rig: &Rig, ino: u64, pag: u16) -> Rc<File> {
     {
         let mut now = rig.server.now.borrow_mut();
         let addr = 300 + 4 * ino;
@@ -39,16 +39,16 @@ fn files_on_both(rig: &Rig) -> (Vec<Rc<File>>, Vec<Rc<File>>) {
     (first, second)
 }
 
-fn setup() -> Setup {
+pub fn setup() -> Setup {
     Setup { blocks: 512, dirty_max: 1 << 20, ..Setup::default() }
 }
 
-fn state(rig: &Rig, zone: u16) -> &'static str {
+pub fn state(rig: &Rig, zone: u16) -> &'static str {
     let devices = rig.ctx.devices();
     devices.iter().find(|device| device.zone == PagId(zone)).expect("a zone").state
 }
 
-fn logged(rig: &Rig, word: &str) -> usize {
+pub fn logged(rig: &Rig, word: &str) -> usize {
     rig.server.log.borrow().iter().filter(|line| line.contains(word)).count()
 }
 

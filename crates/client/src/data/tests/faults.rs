@@ -491,7 +491,7 @@ fn fsync_does_not_wait_for_a_stalled_device_of_other_files() {
                     assert_eq!(sync, Some(Ok(true)), "round {round}");
                 }
             }
-            assert_eq!(rig.ctx.most_silent().map(|(path, _)| path), Some("data1"));
+            assert_eq!(rig.ctx.most_silent().map(|(path, _)| path).as_deref(), Some("data1"));
             rig.server.disks[0].stall(false);
             assert_eq!(stuck.await, Ok(true));
             assert_eq!(rig.ctx.most_silent(), None);

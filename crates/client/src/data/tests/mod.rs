@@ -9,6 +9,7 @@ mod model;
 mod parallel;
 mod place;
 mod units;
+mod zones;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +18,7 @@ use std::rc::Rc;
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
-use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun};
+use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -85,6 +86,8 @@ pub struct Server {
     pub log: RefCell<Vec<String>>,
     /// Bytes that the client told the kernel to drop.
     pub voided: RefCell<Vec<(Ino, u64, u64)>>,
+    /// Its data zones; `None`: it cannot be asked for them.
+    pub zones: RefCell<Option<ZoneList>>,
 }
 
 impl Server {
@@ -262,6 +265,13 @@ impl Rpc for Server {
                 }
             }
             Ok(())
+        })
+    }
+
+    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+        Box::pin(async move {
+            self.delay().await;
+            self.zones.borrow().clone().ok_or(Fault::Unsupported)
         })
     }
 
@@ -470,6 +480,7 @@ impl Rig {
             commits: Cell::new(0),
             log: RefCell::default(),
             voided: RefCell::default(),
+            zones: RefCell::default(),
         });
         let config = DataConfig {
             devices: Vec::new(),

@@ -190,6 +190,7 @@ impl Fixer {
             | Fix::AddFree(..)
             | Fix::JoinFree(_)
             | Fix::PagCount(..) => self.fix_data(fix).await,
+            Fix::PagUse(pag) => self.drain_zone(*pag).await,
             _ => self.fix_record(fix).await,
         }
     }

@@ -10,7 +10,7 @@
 use types::{Fault, PagId};
 
 use super::{Done, Fixer};
-use crate::format::space::{PAG_VALUE, PagRecord, pag_key};
+use crate::format::space::{PAG_VALUE, PagRecord, PagUse, pag_key};
 use crate::mkfs::PagFormat;
 use crate::trees::PAGS;
 use crate::txn::Txn;
@@ -50,6 +50,13 @@ impl Fixer {
         }
     }
 
+    /// Ends grants from a zone whose state is none.
+    pub(super) async fn drain_zone(&mut self, pag: PagId) -> Done {
+        let state = PagUse::Draining;
+        let done = self.change(|txn| txn.space().set_pag_use(pag, state).map(drop)).await?;
+        Ok(done.then(|| format!("data zone {pag} is {} now", state.name()).into()))
+    }
+
     /// Sets a zone's line in the table to its label.
     pub(super) async fn set_zone(&mut self, said: &Result<PagFormat, String>) -> Done {
         match said {
@@ -57,7 +64,8 @@ impl Fixer {
                 let PagFormat { id, blocks, .. } = *zone;
                 self.change_with_report(|txn| {
                     let record = txn.space().pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
-                    let record = PagRecord::new(zone, record.free, record.freed);
+                    let PagRecord { state, free, freed, .. } = record;
+                    let record = PagRecord { state, ..PagRecord::new(zone, free, freed) };
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
                     Ok(format!("data zone {id} has {blocks} blocks, as its label says"))
                 })

@@ -1,0 +1,220 @@
+//! `redbud pag`: the data zones of a file system that is served.
+
+use std::collections::BTreeSet;
+
+use bench::report::Columns;
+use mfs::PagUse;
+use proto::mds::{Op, OpReply};
+use serde::Serialize;
+use serde_json::Value;
+use types::PagId;
+use types::limits::BLOCK_U64;
+use types::units::human_size;
+
+use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
+use crate::commands::status::problems::{list, number, text};
+use crate::exit::{Ended, Failure};
+use crate::source::Source;
+use crate::{admin, output, target};
+
+#[derive(Serialize)]
+struct Added {
+    version: u32,
+    source: String,
+    pag: u64,
+    device: String,
+    /// What to write into the cluster's file.
+    next: String,
+}
+
+/// Runs one of them.
+pub fn run(args: &PagArgs) -> Ended {
+    match &args.command {
+        PagCommand::Add(args) => add(args),
+        PagCommand::List(args) => list_all(args),
+        PagCommand::Lost(args) => {
+            let to = if args.undo { PagUse::InService } else { PagUse::Lost };
+            set((args.pag, PagUse::Lost), to, args.target.as_ref(), args.output)
+        }
+        PagCommand::Drain(args) => {
+            let to = if args.undo { PagUse::InService } else { PagUse::Draining };
+            set((args.pag, PagUse::Draining), to, args.target.as_ref(), args.output)
+        }
+        PagCommand::Files(args) => files(args),
+    }
+}
+
+fn refused(text: impl Into<String>) -> Failure {
+    Failure::failed("RB-PAG-REFUSED", text)
+}
+
+/// The server's answer to `op`, which is JSON.
+fn ask(source: &Source, op: Op) -> Result<Value, Failure> {
+    let OpReply::Text { text: answer } = admin::ask(source, op)? else {
+        return Err(refused(format!("{source}: the server sent an unexpected reply")));
+    };
+    let answer: Value = serde_json::from_str(&answer)
+        .map_err(|error| refused(format!("{source}: the server sent no JSON: {error}")))?;
+    match &answer["refused"] {
+        Value::Null => Ok(answer),
+        why => Err(refused(text(why))),
+    }
+}
+
+fn add(args: &PagAddArgs) -> Ended {
+    let source = target::source_or_only(args.target.as_ref())?;
+    let path = std::path::absolute(&args.device);
+    let path =
+        path.map_err(|error| Failure::usage(format!("{}: {error}", args.device.display())))?;
+    let Some(device) = path.to_str() else {
+        let text = format!("{}: the path of a data device is UTF-8", path.display());
+        return Err(Failure::usage(text));
+    };
+    let op = Op::AddZone { path: device.to_owned(), overwrite: args.force };
+    let answer = ask(&source, op)?;
+    let Some(pag) = answer["added"].as_u64() else {
+        return Err(refused(format!("{source}: the server does not say which zone it is")));
+    };
+    let named = Value::from(device);
+    let next = format!("[[data]]\npath = {named}\nid = {pag}\n");
+    let (device, source) = (device.to_owned(), source.to_string());
+    let report = Added { version: 1, source, pag, device, next };
+    output::print_report(args.output, &report, |report| {
+        format!(
+            "{} is data zone {} of {}\nnow add to the cluster's file of every server:\n\n{}",
+            report.device, report.pag, report.source, report.next
+        )
+    })?;
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct Zones {
+    version: u32,
+    source: String,
+    pags: Vec<Zone>,
+}
+
+#[derive(Serialize)]
+struct Zone {
+    pag: u64,
+    uuid: String,
+    device: String,
+    state: String,
+    /// How the server finds the device.
+    device_state: String,
+    bytes: u64,
+    bytes_free: u64,
+    /// Given up by files, not yet free.
+    bytes_freed: u64,
+    /// In the pools of clients.
+    bytes_pooled: u64,
+}
+
+fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
+    let server = admin::status(source)?;
+    let bytes = |zone: &Value, key: &str| number(&zone[key]) * BLOCK_U64;
+    let zone = |zone: &Value| Zone {
+        pag: number(&zone["id"]),
+        uuid: text(&zone["uuid"]).to_owned(),
+        device: text(&zone["path"]).to_owned(),
+        state: text(&zone["state"]).to_owned(),
+        device_state: text(&zone["device"]).to_owned(),
+        bytes: bytes(zone, "blocks"),
+        bytes_free: bytes(zone, "free"),
+        bytes_freed: bytes(zone, "freed"),
+        bytes_pooled: bytes(zone, "pooled"),
+    };
+    Ok(list(&server["pags"]).map(zone).collect())
+}
+
+fn list_all(args: &PagListArgs) -> Ended {
+    let source = target::source_or_only(args.target.as_ref())?;
+    let report = Zones { version: 1, source: source.to_string(), pags: zones(&source)? };
+    output::print_report(args.output, &report, |report| {
+        let head = ["pag", "state", "size", "free", "freed", "in pools", "server", "device"];
+        let mut table = Columns::new(&head);
+        for zone in &report.pags {
+            table.row(vec![
+                zone.pag.to_string(),
+                zone.state.clone(),
+                human_size(zone.bytes),
+                human_size(zone.bytes_free),
+                human_size(zone.bytes_freed),
+                human_size(zone.bytes_pooled),
+                zone.device_state.clone(),
+                zone.device.clone(),
+            ]);
+        }
+        table.text()
+    })?;
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct Changed {
+    version: u32,
+    source: String,
+    pag: u16,
+    before: String,
+    state: &'static str,
+}
+
+/// Sets the state of a zone. `of`: the zone, and the state that an undo ends.
+fn set((pag, of): (u16, PagUse), to: PagUse, target: Option<&String>, output: Output) -> Ended {
+    let source = target::source_or_only(target)?;
+    if to == PagUse::InService {
+        let known = zones(&source)?.into_iter().find(|zone| zone.pag == u64::from(pag));
+        if let Some(zone) = known.filter(|zone| zone.state != of.name()) {
+            let (state, of) = (zone.state, of.name());
+            return Err(refused(format!("data zone {pag} is {state}, not {of}: nothing to undo")));
+        }
+    }
+    let answer = ask(&source, Op::SetZoneState { pag: PagId(pag), state: to.number() })?;
+    let (before, source) = (text(&answer["before"]).to_owned(), source.to_string());
+    let report = Changed { version: 1, source, pag, before, state: to.name() };
+    output::print_report(output, &report, |report| {
+        let already = if report.before == report.state { " already" } else { "" };
+        format!("data zone {} of {} is {}{already}\n", report.pag, report.source, report.state)
+    })?;
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct Files {
+    version: u32,
+    source: String,
+    pag: u16,
+    files: Vec<Value>,
+}
+
+fn files(args: &PagFilesArgs) -> Ended {
+    let source = target::source_or_only(args.target.as_ref())?;
+    let (from, to) = match args.range {
+        Some((from, last)) => (from, last.saturating_add(1)),
+        None => (0, u64::MAX),
+    };
+    let (mut at, mut met, mut files) = ((0, 0), BTreeSet::new(), Vec::new());
+    loop {
+        let mut part = ask(&source, Op::ZoneFiles { pag: PagId(args.pag), from, to, at })?;
+        if let Value::Array(found) = part["files"].take() {
+            files.extend(found.into_iter().filter(|file| met.insert(number(&file["ino"]))));
+        }
+        let word = |index: usize| text(&part["next"][index]).parse::<u64>();
+        at = match (&part["next"], word(0), word(1)) {
+            (Value::Null, ..) => break,
+            (_, Ok(first), Ok(second)) => (first, second),
+            _ => return Err(refused(format!("{source}: the server sent no place to go on at"))),
+        };
+    }
+    let report = Files { version: 1, source: source.to_string(), pag: args.pag, files };
+    output::print_report(args.output, &report, |report| {
+        let line = |file: &Value| match (&file["path"], &file["orphan"]) {
+            (Value::String(path), _) => format!("{path}\n"),
+            (_, Value::Bool(true)) => format!("ino {} (removed, still open)\n", file["ino"]),
+            _ => format!("ino {}\n", file["ino"]),
+        };
+        report.files.iter().map(line).collect()
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,161 @@
+//! Data zones that are added, lost or found again while the file system is mounted.
+//!
+//! Invariants:
+//! - a zone stays known for as long as the client runs; what changes is whether it is lost, and the
+//!   path of a device that is absent;
+//! - a segment or a grant may name a zone before the server's push about it is here: the client
+//!   then asks for the list. Only a zone that the server does not know either is damaged metadata;
+//! - a new zone is opened as at the mount, but never refuses anything: one that cannot be used is
+//!   absent.
+
+use std::rc::Rc;
+
+use proto::mds::{PagInfo, ZoneList};
+use types::{Fault, PagId};
+
+use super::context::DataContext;
+use super::device_open::zone_names;
+use super::disks::{DataDisk, by_device};
+
+impl DataContext {
+    /// The zone with this number, once the client has it.
+    ///
+    /// # Errors
+    /// `Corrupt`: the server knows no such zone. `Io`: it cannot be used before the next mount.
+    /// Else those of the request to the server.
+    pub(super) async fn zone(self: &Rc<Self>, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
+        let arrivals = &self.disks.arrivals;
+        loop {
+            let opened = arrivals.opened.notified();
+            match self.disks.get(pag) {
+                Err(Fault::Corrupt) => {}
+                found => return found,
+            }
+            if arrivals.opening.borrow().contains(&pag) {
+                opened.await;
+                continue;
+            }
+            if arrivals.refused.borrow().contains(&pag) {
+                return Err(Fault::Io);
+            }
+            let list = match self.rpc.zones().await {
+                // A server that cannot be asked never adds zones.
+                Err(Fault::Unsupported) => return Err(Fault::Corrupt),
+                list => list?,
+            };
+            if list.zones.iter().all(|zone| zone.id != pag) {
+                return Err(Fault::Corrupt);
+            }
+            self.zones_reported(&list);
+        }
+    }
+
+    /// See [`crate::boundary::DataHalf::zones_reported`].
+    pub(super) fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
+        self.zones_offered(&list.zones);
+        *self.disks.arrivals.lost_ids.borrow_mut() = list.lost.iter().copied().collect();
+        self.mark_lost();
+    }
+
+    /// See [`crate::boundary::DataHalf::zones_offered`].
+    pub(super) fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]) {
+        let arrivals = &self.disks.arrivals;
+        let is_coming = |zone: &PagInfo| {
+            arrivals.opening.borrow().contains(&zone.id)
+                || arrivals.refused.borrow().contains(&zone.id)
+        };
+        let mut new = Vec::new();
+        for zone in zones {
+            match self.disks.get(zone.id) {
+                Ok(known) => self.note_path(&known, zone),
+                Err(Fault::Corrupt) if !is_coming(zone) => new.push(zone.clone()),
+                Err(_) => {}
+            }
+        }
+        for zones in by_device(&new) {
+            self.open_zones(zones);
+        }
+    }
+
+    /// The server has another path for a zone: it is used if the device is not at the old one.
+    fn note_path(&self, known: &DataDisk, zone: &PagInfo) {
+        let device = &known.device;
+        let (path, is_given) = self.disks.path_of(&device.infos()).unwrap_or_default();
+        let moves = !is_given && path != zone.path && device.path() != zone.path;
+        if moves && device.is_absent() && !zone.path.is_empty() {
+            self.rpc.log(&format!("{} is looked for at {}", device.zone_names(), zone.path));
+            device.set_path(&zone.path);
+            self.disks.watch.rouse();
+        }
+    }
+
+    /// Opens the device of zones that the client does not know.
+    fn open_zones(self: &Rc<Self>, zones: Vec<PagInfo>) {
+        let arrivals = &self.disks.arrivals;
+        let is_known = |uuid| {
+            self.disks.devices().any(|device| device.infos().iter().any(|zone| zone.device == uuid))
+        };
+        let (path, _) = match self.disks.path_of(&zones) {
+            Ok(path) if !is_known(zones[0].device) => path,
+            _ => {
+                self.rpc.log(&format!(
+                    "{} lies on a device that is in use: it can be used after the next mount",
+                    zone_names(&zones)
+                ));
+                arrivals.refused.borrow_mut().extend(zones.iter().map(|zone| zone.id));
+                return;
+            }
+        };
+        arrivals.opening.borrow_mut().extend(zones.iter().map(|zone| zone.id));
+        let (weak, opening) = (Rc::downgrade(self), self.disks.opening.clone());
+        self.env.spawn(async move {
+            let found = opening.open_in_time(&zones, &path).await;
+            let Some(ctx) = weak.upgrade() else { return };
+            ctx.rpc.log(&format!("{} has been added, at {path}", zone_names(&zones)));
+            ctx.disks.insert(&ctx.env, &zones, &path, found, |text| ctx.rpc.log(text));
+            let arrivals = &ctx.disks.arrivals;
+            arrivals.opening.borrow_mut().retain(|id| zones.iter().all(|zone| zone.id != *id));
+            ctx.mark_lost();
+            ctx.choose_zones();
+            ctx.each_class().iter().for_each(|class| ctx.zones_changed(class));
+            ctx.disks.watch.rouse();
+            ctx.disks.arrivals.opened.notify_all();
+        });
+    }
+
+    /// Marks the zones that the server called lost, and no others.
+    fn mark_lost(self: &Rc<Self>) {
+        let arrivals = &self.disks.arrivals;
+        let zones = self.disks.zones();
+        let mut changed = false;
+        for zone in &zones {
+            let id = zone.info().id;
+            let lost = arrivals.lost_ids.borrow().contains(&id);
+            if !zone.set_lost(lost) {
+                continue;
+            }
+            changed = true;
+            let what = match lost {
+                true => "is lost, as the administrator says: what lies on it fails with EIO",
+                false => "is not lost, as the administrator says: it is used again",
+            };
+            self.rpc.log(&format!("data zone {id} {what}"));
+        }
+        arrivals.lost.set(zones.iter().filter(|zone| zone.is_lost()).count());
+        for device in self.disks.devices() {
+            let mut on_it = zones.iter().filter(|zone| Rc::ptr_eq(&zone.device, &device));
+            if changed && !device.is_absent() && on_it.all(|zone| zone.is_lost()) {
+                // Nothing waits for it any more.
+                device.give_up_unflushed();
+            }
+        }
+        if changed {
+            self.choose_zones();
+        }
+    }
+
+    /// See [`crate::boundary::DataHalf::any_lost`].
+    pub(super) fn any_lost(&self) -> bool {
+        !self.disks.arrivals.lost_ids.borrow().is_empty()
+    }
+}
