@@ -18,6 +18,7 @@ pub mod message;
 pub mod operation;
 mod peer;
 pub mod placement;
+pub mod prealloc;
 pub mod ranges;
 pub mod slots;
 pub mod timeout;
