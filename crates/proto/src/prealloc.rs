@@ -42,6 +42,12 @@ pub trait Space {
     /// if nothing is free.
     fn cut(&mut self, len: u64) -> Option<PagRun>;
 
+    /// As [`Space::cut`], for blocks that will be continued: away from other windows, if there is
+    /// room.
+    fn cut_apart(&mut self, len: u64) -> Option<PagRun> {
+        self.cut(len)
+    }
+
     /// Takes back blocks that were cut.
     fn give_back(&mut self, run: PagRun);
 }

@@ -15,6 +15,10 @@
 //! - Neither says when a stream is armed again. Here a sequential run does it, and it also clears
 //!   the count of misses, which would otherwise turn off every long stream in the end.
 //! - A request may reach over the end of the windows: its head decides what it is.
+//! - A write into another stream's window of the same file takes the blocks that wait there for
+//!   just this part of the file, and counts as that stream's: threads of one program that share a
+//!   sequential file are one stream. 002 only forbids that other streams take such blocks for
+//!   *other* parts.
 //!
 //! The first blocks of a file get a place without a window: most files are written once, and small
 //! files are to lie side by side.
@@ -117,6 +121,11 @@ impl StreamState {
         self.current.iter().chain(&self.sequential).any(|window| window.covers(at))
     }
 
+    /// Is a block for file block `at` in a window?
+    fn holds(&self, at: u64) -> bool {
+        self.current.iter().chain(&self.sequential).any(|window| window.holds(at))
+    }
+
     fn give_back(&mut self, space: &mut dyn Space) {
         let windows = [self.current.take(), self.sequential.take()];
         windows.into_iter().flatten().for_each(|window| window.give_back(space));
@@ -171,9 +180,9 @@ impl OnDemand {
             Some(run) if run.len >= enough.max(1) => run,
             Some(short) => {
                 space.give_back(short);
-                space.cut(len)?
+                space.cut_apart(len)?
             }
-            None => space.cut(len)?,
+            None => space.cut_apart(len)?,
         };
         Some(Window::new(from, run))
     }
@@ -327,6 +336,19 @@ impl OnDemand {
         self.begin(space, stream, request, placed);
     }
 
+    /// The stream that serves the request: another one of the file if that has blocks for just
+    /// these in a window, and the writer has not.
+    fn owner(&self, request: &Request, stream: Stream) -> (Ino, Stream) {
+        let (key, at) = ((request.ino, stream), request.block.0);
+        let own = self.streams.get(&key);
+        if own.is_some_and(|state| state.covers(at) || state.next == at) {
+            return key;
+        }
+        let all = (request.ino, Stream::FIRST)..=(request.ino, Stream::LAST);
+        let mut others = self.streams.range(all);
+        others.find(|(_, state)| state.holds(at)).map_or(key, |(other, _)| *other)
+    }
+
     /// The state of the request's stream, taken out of the table.
     fn take_stream(&mut self, space: &mut dyn Space, key: (Ino, Stream)) -> StreamState {
         if let Some(stream) = self.streams.remove(&key) {
@@ -357,7 +379,7 @@ impl Preallocator for OnDemand {
         let is_first = request.block.0 == 0 && request.before.is_none();
         let stream = request.stream.filter(|_| !is_first || self.options.for_empty_files);
         if let Some(stream) = stream.filter(|_| request.len > 0) {
-            let key = (request.ino, stream);
+            let key = self.owner(request, stream);
             self.requests += 1;
             let mut state = self.take_stream(space, key);
             self.serve(space, &mut state, request, &mut placed);
@@ -404,8 +426,12 @@ impl Preallocator for OnDemand {
 
     fn take_zone(&mut self, pag: PagId) -> Vec<PagRun> {
         let mut out = Vec::new();
-        let windows = self.streams.values_mut().flat_map(StreamState::windows);
-        windows.for_each(|window| window.take_zone(pag, &mut out));
+        for stream in self.streams.values_mut() {
+            for window in [&mut stream.current, &mut stream.sequential] {
+                window.iter_mut().for_each(|window| window.take_zone(pag, &mut out));
+                window.take_if(|window| window.held() == 0);
+            }
+        }
         self.held -= out.iter().map(|run| run.len).sum::<u64>();
         out
     }

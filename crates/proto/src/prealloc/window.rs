@@ -36,6 +36,12 @@ impl Window {
         (self.from..self.to).contains(&at)
     }
 
+    /// Does it still have a block for file block `at`?
+    pub fn holds(&self, at: u64) -> bool {
+        let has = |(from, run): &(u64, PagRun)| (*from..*from + run.len).contains(&at);
+        self.covers(at) && self.pieces.iter().any(has)
+    }
+
     /// The place where a window behind it would continue it.
     pub fn end(&self) -> (PagId, PagBlock) {
         self.end

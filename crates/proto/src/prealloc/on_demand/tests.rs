@@ -203,3 +203,13 @@ fn a_closed_handle_gives_back_its_windows_only() {
     writers.preallocator.close_handle(&mut writers.zone, Ino(1), 1);
     assert_eq!((writers.preallocator.held(), writers.preallocator.streams.len()), (3, 1));
 }
+
+#[test]
+fn threads_that_share_a_sequential_file_are_one_stream() {
+    let mut writers = writers(OdOptions::default());
+    for step in 0..400 {
+        writers.write(1 + step as u32 % 3, 1000 + step * 4, 4);
+    }
+    assert_eq!(writers.segments(), 1);
+    writers.check();
+}
