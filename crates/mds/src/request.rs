@@ -299,6 +299,14 @@ impl Execution {
     }
 
     /// Executes operations that are not a single transaction.
+    async fn goodbye(&mut self) -> Result<OpReply, Fault> {
+        let left = self.server.evictions.goodbye(&self.session).await;
+        let transno = self.store(left)?;
+        self.dependency = self.dependency.max(transno);
+        self.leave = true;
+        Ok(OpReply::Done {})
+    }
+
     async fn other(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
         match op {
             Op::Renew {} => Ok(OpReply::Done {}),
@@ -348,13 +356,7 @@ impl Execution {
                 self.store(finished)?;
                 Ok(OpReply::Done {})
             }
-            Op::Goodbye {} => {
-                let left = self.server.evictions.goodbye(&self.session).await;
-                let transno = self.store(left)?;
-                self.dependency = self.dependency.max(transno);
-                self.leave = true;
-                Ok(OpReply::Done {})
-            }
+            Op::Goodbye {} => self.goodbye().await,
             // `ops::execute` runs these.
             Op::Lookup { .. }
             | Op::GetAttr { .. }

@@ -34,7 +34,6 @@ use super::device_watch::watch_devices;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
-use super::pool::Pool;
 use super::sync_groups::{Devices, Syncs};
 use super::transfers::Transfers;
 
@@ -156,13 +155,6 @@ impl DataContext {
             this.unmapping.set(false);
         });
         self.env.timeout(patience, commits).await;
-    }
-
-    /// See [`crate::boundary::DataHalf::pool_blocks`].
-    pub(super) fn pool_blocks(&self) -> (u64, u64) {
-        let classes = self.classes.borrow();
-        let sum = |of: fn(&Pool) -> u64| classes.iter().map(|class| of(&class.pool)).sum();
-        (sum(Pool::blocks), sum(Pool::tainted))
     }
 
     /// A writer waits for budget: launches everything dirty, unless writes in flight will release

@@ -718,26 +718,6 @@ impl File {
         }
     }
 
-    /// A write may have dirtied blocks again that had a place then and have lost it now: reserves
-    /// new ones. Without space, these bytes are lost as well.
-    fn reserve_again(&self, state: &mut FileState, from: u64, to: u64) {
-        let mut at = from;
-        while let Some((start, run)) = state.dirty_from(at, to) {
-            at = start + run.blocks();
-            let missing = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
-            if missing == 0 {
-                continue;
-            }
-            match self.pool().reserve(missing) {
-                Some(more) => {
-                    let run = state.dirty.get_mut(&start).expect("found");
-                    run.reserved.merge(more);
-                }
-                None => drop(state.dirty.remove(&start)),
-            }
-        }
-    }
-
     fn unmap_failed(&self, state: &mut FileState, gone: &Segment) {
         self.pool().add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
         for piece in state.layout.pieces(gone.file.0, gone.end()) {

@@ -82,6 +82,11 @@ impl File {
         Place { zone: home, to: u64::MAX }
     }
 
+    /// Did a writer get `NoSpace` recently, and is the file's pool empty?
+    pub(super) fn is_scarce(&self) -> bool {
+        self.ctx.is_scarce(&self.class.borrow())
+    }
+
     /// The zone to ask for blocks, as far as it is clear before the file has a place.
     pub(super) fn zone_hint(&self) -> Option<PagId> {
         let (state, class) = (self.state.borrow(), self.class());
@@ -122,6 +127,26 @@ impl File {
             }
         }
         None
+    }
+
+    /// A write may have dirtied blocks again that had a place then and have lost it now: reserves
+    /// new ones. Without space, these bytes are lost as well.
+    pub(super) fn reserve_again(&self, state: &mut FileState, from: u64, to: u64) {
+        let mut at = from;
+        while let Some((start, run)) = state.dirty_from(at, to) {
+            at = start + run.blocks();
+            let missing = state.layout.unplaced(start, at).saturating_sub(run.reserved.blocks());
+            if missing == 0 {
+                continue;
+            }
+            match self.pool().reserve(missing) {
+                Some(more) => {
+                    let run = state.dirty.get_mut(&start).expect("found");
+                    run.reserved.merge(more);
+                }
+                None => drop(state.dirty.remove(&start)),
+            }
+        }
     }
 
     /// Allocates the blocks `[from, to)`, in order.

@@ -1,7 +1,8 @@
 //! Space for accepted bytes: reservations from the pool, and grants of the server to the pool.
 //!
 //! Invariants:
-//! - the client asks for one grant of a class at a time; waiting writers are served first come, first served;
+//! - the client asks for one grant of a class at a time; waiting writers are served first come,
+//!   first served;
 //! - a grant that arrives is kept even if the caller that asked for it is gone;
 //! - before a writer gets `NoSpace`, the client has committed everything that would free blocks;
 //! - a run that lost its place because its zone is avoided now is *starved*: it waits for
@@ -48,8 +49,8 @@ impl Drop for Waiter<'_> {
 }
 
 impl DataContext {
-    /// Reserves `blocks` of the pool of a class, which would best lie in the zone `hint`. Fails with
-    /// `NoSpace`, `Evicted`, and with `Io` if the device of every zone is absent.
+    /// Reserves `blocks` of the pool of a class, which would best lie in the zone `hint`. Fails
+    /// with `NoSpace`, `Evicted`, and with `Io` if the device of every zone is absent.
     pub(super) async fn reserve(
         self: &Rc<Self>,
         class: &Rc<Class>,
@@ -352,6 +353,13 @@ impl DataContext {
         {
             self.rpc.log(&format!("cannot return unused space to the server: {fault}"));
         }
+    }
+
+    /// See [`crate::boundary::DataHalf::pool_blocks`].
+    pub(super) fn pool_blocks(&self) -> (u64, u64) {
+        let classes = self.classes.borrow();
+        let sum = |of: fn(&Pool) -> u64| classes.iter().map(|class| of(&class.pool)).sum();
+        (sum(Pool::blocks), sum(Pool::tainted))
     }
 
     /// See [`crate::boundary::DataHalf::unused_blocks`].

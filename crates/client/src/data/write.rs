@@ -116,8 +116,7 @@ impl File {
         let claim = self.claim(blocks * BLOCK_U64).await;
         let reserved = self.pool().no_blocks();
         let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new() };
-        let mut data = Some(data);
-        let (mut sends, mut sent) = (SENDS, false);
+        let (mut data, mut sends, mut sent) = (Some(data), SENDS, false);
         let range = loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
@@ -141,10 +140,8 @@ impl File {
                 missing
             };
             let bytes = &data.as_ref().expect("not put in yet")[..range.len()];
-            if matches!(missing, Missing::Space(_))
-                && sends > 0
-                && self.ctx.is_scarce(&self.class())
-            {
+            let scarce = matches!(missing, Missing::Space(_)) && self.is_scarce();
+            if scarce && sends > 0 {
                 sends -= 1;
                 if self.send_inline(generation, range.start, bytes).await {
                     sent = true;
