@@ -192,8 +192,9 @@ impl Inherited {
     /// may have survived.
     fn or_as_answered(self, cx: &OpContext<'_>) -> Inherited {
         match cx.replayed {
-            Some(OpReply::Created { leased, .. }) => {
-                Inherited { mode: leased.attr.mode, gid: leased.attr.gid, ..self }
+            Some(OpReply::Created { leased, placement, .. }) => {
+                let layout = (!placement.0.is_empty()).then(|| placement.0.clone());
+                Inherited { mode: leased.attr.mode, gid: leased.attr.gid, layout, ..self }
             }
             _ => self,
         }

@@ -6,6 +6,7 @@ use proto::wire::Bytes;
 use types::*;
 
 use crate::bed::*;
+use crate::recovery::replay;
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -62,6 +63,32 @@ fn layout_is_inherited_at_creation_and_stays() {
         assert_eq!(acquired(&d, before).await, "");
         let (_, changed) = create(&d, below, "later", FileKind::Regular).await;
         assert_eq!(changed, "zones=2");
+    });
+}
+
+/// The change of the directory came later, and its replay comes first.
+#[test]
+fn replayed_creation_gets_the_layout_that_was_answered() {
+    with_zones(3, |bed| async move {
+        let c = bed.client("c").await;
+        let dir = c.dir(ROOT, "dir").await;
+        c.sync().await;
+        let (node, want) = (node(FileKind::Regular, 0o666), Rights::empty());
+        let make = c.request(1, vec![Op::Create { dir, name: name("file"), node, want }]);
+        let made = c.exchange(make.clone()).await.unwrap();
+        let change = c.request(2, vec![set(dir, "zones=2")]);
+        let changed = c.exchange(change.clone()).await.unwrap();
+        bed.restart().await;
+        assert_eq!(c.connect(c.id()).await.unwrap().state, RECOVERED);
+        for (request, reply) in [(&change, &changed), (&make, &made)] {
+            let again = c.exchange(replay(request, reply)).await.unwrap();
+            assert!(again.results[0].is_ok(), "{again:?}");
+        }
+        c.call(Op::ReclaimDone {}).await.unwrap();
+        let Ok(OpReply::Created { leased, .. }) = &made.results[0] else { panic!("{made:?}") };
+        assert_eq!(acquired(&c, leased.attr.ino).await, "");
+        let (_, later) = create(&c, dir, "later", FileKind::Regular).await;
+        assert_eq!(later, "zones=2");
     });
 }
 
