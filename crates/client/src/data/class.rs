@@ -31,7 +31,7 @@ pub(super) struct Class {
     turns: RefCell<Turns>,
 }
 
-/// What is known of a class's zones, and the state of its grants.
+/// The state of a class's grants, and of its zones as far as the client knows it.
 pub(super) struct Grants {
     pub fifo: AsyncMutex,
     pub waiting: Cell<usize>,
@@ -219,7 +219,8 @@ impl DataContext {
 
     /// Blocks to ask one zone for: the zones of a class share the size of its grants.
     pub(super) fn share_of_zone(&self, class: &Class) -> u64 {
-        let zones = self.zones_of(class).len().clamp(1, ZONES_AT_ONCE) as u64;
+        let all = if class.zones.is_empty() { self.disks.count() } else { class.zones.len() };
+        let zones = all.clamp(1, ZONES_AT_ONCE) as u64;
         let size = class.grants.size.get();
         (size / zones).max(SHARE_MIN.min(size))
     }

@@ -90,6 +90,9 @@ impl File {
     /// The zone to ask for blocks, as far as it is clear before the file has a place.
     pub(super) fn zone_hint(&self) -> Option<PagId> {
         let (state, class) = (self.state.borrow(), self.class());
+        if self.ctx.is_only_zone(&class) {
+            return None;
+        }
         let (at, zones) = (state.size / BLOCK_U64, self.ctx.zones_of(&class));
         let part = state.policy.stripe(self.ino, at, zones.len());
         part.and_then(|(nth, _)| zones.get(nth).copied()).or(state.home)

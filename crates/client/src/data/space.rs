@@ -175,7 +175,7 @@ impl DataContext {
             }
             match hint {
                 Some(hint) if zone != Some(hint) => grants.note_full(hint, self.env.now()),
-                // What the pool has of it is still to be used.
+                // The pool still has blocks of that zone to use.
                 Some(_) if left == 0 && !self.is_only_zone(class) => {}
                 // The server grants less when space is scarce: then keep less here, too.
                 _ if granted < blocks => grants.size.set(grants.size.get().min(granted.max(1))),
