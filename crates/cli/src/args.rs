@@ -371,6 +371,8 @@ Options (-o, separated by commas):
   timeo=N,retrans=N  mounting gives up after retrans tries of timeo tenths of a second (3, 50)
   lease=TIME         lease that the client asks the server for, 1s to 1h
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
+  prealloc=od        growing files get windows of free blocks by process; prealloc=reservation:
+                     one for each file; prealloc=vanilla: none
   dataN=PATH         path of data zone N on this host, if not that of the cluster's file
   cluster=FILE       the cluster's file, of which a client needs security and public_keys of
                      [server] and key of [client]; default: /etc/redbud/FSNAME.toml

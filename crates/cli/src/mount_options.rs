@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use proto::prealloc::Policy;
 use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
@@ -51,6 +52,8 @@ pub struct MountOptions {
     pub lease: Option<Duration>,
     /// Dirty bytes held before writers wait.
     pub dirty_max: Option<u64>,
+    /// How places for growing files are chosen.
+    pub prealloc: Policy,
     /// Paths of data zones on this host that differ from the cluster's file.
     pub data: Vec<(PagId, PathBuf)>,
     /// Keys.
@@ -89,6 +92,7 @@ impl Default for MountOptions {
             mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
             lease: None,
             dirty_max: None,
+            prealloc: Policy::default(),
             data: Vec::new(),
             keys: KeyOptions::default(),
             log: None,
@@ -175,6 +179,14 @@ impl MountOptions {
                 let dirty = Some(dirty).filter(|dirty| *dirty >= DIRTY_MIN);
                 self.dirty_max = Some(dirty.ok_or_else(|| explain("write 1M or more".into()))?);
             }
+            "prealloc" => {
+                self.prealloc = match value {
+                    "od" => Policy::default(),
+                    "reservation" => Policy::Reservation,
+                    "vanilla" => Policy::Vanilla,
+                    _ => return Err(explain("write od, reservation or vanilla".into())),
+                }
+            }
             "log" => self.log = Some(value.into()),
             "cluster" => self.keys.cluster = Some(absolute(value)),
             "key" => self.keys.key = Some(absolute(value)),
@@ -255,6 +267,14 @@ mod tests {
     }
 
     #[test]
+    fn ways_to_choose_a_place_are_named() {
+        let of = |option| MountOptions::parse([option]).unwrap().prealloc;
+        assert_eq!([of("rw"), of("prealloc=od")], [Policy::default(); 2]);
+        assert_eq!(of("prealloc=vanilla,prealloc=reservation"), Policy::Reservation);
+        assert_eq!(of("prealloc=vanilla"), Policy::Vanilla);
+    }
+
+    #[test]
     fn options_without_their_usual_effect_are_refused() {
         for bad in [
             "soft",
@@ -273,6 +293,8 @@ mod tests {
             "lease=1000h",
             "dirty=0",
             "dirty=4096",
+            "prealloc=static",
+            "prealloc=",
         ] {
             assert!(MountOptions::parse([bad]).is_err(), "{bad}");
         }

@@ -120,6 +120,8 @@ pub struct ClientConfig {
     pub devices: Vec<(PagId, String)>,
     /// Dirty bytes before writers wait.
     pub dirty_max: usize,
+    /// How places for growing files are chosen.
+    pub prealloc: proto::prealloc::Policy,
     /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
     /// Reads the keys for connections by TCP; `None`: there are none.
@@ -149,6 +151,7 @@ impl Default for ClientConfig {
             lease: None,
             devices: Vec::new(),
             dirty_max: types::limits::DIRTY_MAX,
+            prealloc: proto::prealloc::Policy::default(),
             inodes_max: 1_200_000,
             keys: None,
             kept: KeptLimits::default(),

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
+use proto::prealloc::Stream;
 use types::{
     Attr, BlockRange, ClientId, Duration, Epoch, Fault, FileBlock, Ino, Instant, PagId, Rights,
     Segment, Timestamp, Uuid,
@@ -194,6 +195,8 @@ pub trait DataHalf: Sized {
 
     /// Blocks of the pool, and tainted blocks, which are to be returned.
     fn pool_blocks(&self) -> (u64, u64);
+    /// Blocks of the pool that wait in windows for the next writes of open files.
+    fn blocks_in_windows(&self) -> u64;
     /// Blocks given to this client that are neither in a file nor reserved for accepted bytes.
     fn unused_blocks(&self) -> u64;
     /// Is no transfer of blocks in progress?
@@ -231,13 +234,15 @@ pub trait FileContent {
         offset: u64,
         len: usize,
     ) -> impl Future<Output = Result<ReadData, Fault>>;
-    /// Writes the first `len` bytes of `data` at `offset`, or at the end of the file. Returns the
-    /// offset and the number of bytes. Fails with `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
+    /// Writes the first `len` bytes of `data` at `offset`, or at the end of the file. `stream`: who
+    /// does, for the choice of a place. Returns the offset and the number of bytes. Fails with
+    /// `NoSpace`, `FileTooBig`, `Io`, `Evicted`.
     fn write(
         self: &Rc<Self>,
         offset: Option<u64>,
         data: IoBuf,
         len: usize,
+        stream: Option<Stream>,
     ) -> impl Future<Output = Result<(u64, u32), Fault>>;
     /// Sets the size. Waits for devices only, not for the server, unless a block of a frozen file
     /// has to be copied.
@@ -312,6 +317,8 @@ pub trait FileContent {
     /// Ends a pause.
     fn resume(self: &Rc<Self>);
 
+    /// A handle of the file was closed: its streams need no windows any more.
+    fn handle_closed(&self, handle: u64);
     /// The last handle was closed: returns the blocks of the file's window.
     fn last_handle_closed(self: &Rc<Self>);
     /// Drops all state: the file is gone, or (`lost`) the session is. A lost session counts as an

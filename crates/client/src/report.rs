@@ -106,6 +106,7 @@ impl Core {
         out.number("ranges", ranges);
         out.number("locks", self.locks.held().len() as u64);
         out.number("pool_bytes", pool * BLOCK_U64);
+        out.number("window_bytes", data.blocks_in_windows() * BLOCK_U64);
         out.number("pool_returning_bytes", tainted * BLOCK_U64);
         out.number("inodes", self.inodes.len() as u64);
         out.number("names", self.inodes.names() as u64);

@@ -61,7 +61,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::EmptyUnchecked, 1, Invariant::Recovered),
     (Bug::KernelNamesKept, 42, Invariant::Linearizable),
     (Bug::KernelAttrKept, 24, Invariant::Linearizable),
-    (Bug::StaleWriteBack, 24, Invariant::Linearizable),
+    (Bug::StaleWriteBack, 203, Invariant::Linearizable),
     (Bug::LocksNotReclaimed, 51, Invariant::Linearizable),
     (Bug::LockKeptByNobody, 38, Invariant::Linearizable),
     (Bug::KernelPagesKept, 28, Invariant::Linearizable),
@@ -81,7 +81,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::LackingPageKept, 2, Invariant::Own),
     (Bug::PartWaits, 40, Invariant::Fair),
     (Bug::FenceBelieved, 190, Invariant::Epoch),
-    (Bug::TermIgnored, 13, Invariant::Epoch),
+    (Bug::TermIgnored, 56, Invariant::Epoch),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.

@@ -32,6 +32,7 @@ mod namespaces;
 mod pag;
 mod placement;
 mod posix;
+mod prealloc;
 mod programs;
 mod random;
 mod ranges;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo, ZoneList};
+use proto::prealloc::Stream;
 use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, Rights, Segment, Uuid};
 
 use super::{DataConfig, DataContext, File};
@@ -97,6 +98,10 @@ impl DataHalf for DataContext {
         DataContext::pool_blocks(self)
     }
 
+    fn blocks_in_windows(&self) -> u64 {
+        self.each_class().iter().map(|class| class.pool.in_windows()).sum()
+    }
+
     fn unused_blocks(&self) -> u64 {
         DataContext::unused_blocks(self)
     }
@@ -160,8 +165,9 @@ impl FileContent for File {
         offset: Option<u64>,
         data: IoBuf,
         len: usize,
+        stream: Option<Stream>,
     ) -> impl Future<Output = Result<(u64, u32), Fault>> {
-        File::write(self, offset, data, len)
+        File::write(self, offset, data, len, stream)
     }
 
     fn set_size(self: &Rc<Self>, size: u64) -> impl Future<Output = Result<(), Fault>> {
@@ -259,6 +265,10 @@ impl FileContent for File {
 
     fn resume(self: &Rc<Self>) {
         File::resume(self)
+    }
+
+    fn handle_closed(&self, handle: u64) {
+        File::handle_closed(self, handle)
     }
 
     fn last_handle_closed(self: &Rc<Self>) {

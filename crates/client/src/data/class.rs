@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
 use proto::placement::{Candidate, Turns, ZONES_AT_ONCE};
+use proto::prealloc::Policy;
 use types::limits::GRANT_BLOCKS;
 use types::{Duration, Ino, Instant, PagId};
 
@@ -127,8 +128,10 @@ impl Grants {
 
 impl Class {
     /// A class of these zones; empty: of all.
-    pub fn new(zones: Vec<PagId>) -> Class {
-        Class { zones, pool: Rc::default(), grants: Grants::default(), turns: RefCell::default() }
+    /// `prealloc` chooses where their files go on.
+    pub fn new(zones: Vec<PagId>, prealloc: Policy) -> Class {
+        let (pool, grants) = (Pool::new(prealloc), Grants::default());
+        Class { zones, pool, grants, turns: RefCell::default() }
     }
 
     /// May its files lie there?
@@ -147,7 +150,7 @@ impl DataContext {
     pub(super) fn class(self: &Rc<Self>, zones: &[PagId]) -> Rc<Class> {
         let found = self.classes.borrow().iter().find(|class| class.zones == zones).cloned();
         found.unwrap_or_else(|| {
-            let class = Rc::new(Class::new(zones.to_vec()));
+            let class = Rc::new(Class::new(zones.to_vec(), self.prealloc));
             self.classes.borrow_mut().push(class.clone());
             self.choose_zones();
             class

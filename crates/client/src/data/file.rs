@@ -19,6 +19,7 @@ use env::IoBuf;
 use env::sync::{AsyncMutex, Notify};
 use proto::mds::{DataAttr, Edit, LayoutSlice};
 use proto::placement::Layout;
+use proto::prealloc::Stream;
 use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -45,6 +46,8 @@ pub(super) struct DirtyRun {
     pub claim: Claim,
     /// Covers those of its blocks that have no place yet.
     pub reserved: Reservation,
+    /// Who wrote its oldest bytes; a run that others continue stays that stream's.
+    pub stream: Option<Stream>,
 }
 
 impl DirtyRun {
@@ -304,6 +307,7 @@ impl FileState {
                     wanted: run.wanted,
                     claim: run.claim.split(bytes as u64),
                     reserved: run.reserved.split(state.layout.unplaced(first, last)),
+                    stream: run.stream,
                 };
                 state.dirty.insert(first, piece);
             };
@@ -438,7 +442,7 @@ impl File {
         if !left.contains(Rights::DATA_X) {
             state.tail = None;
             state.stamps.clear();
-            self.pool().release_window(self.ino);
+            self.pool().release_windows(self.ino, None);
         }
         if !left.contains(Rights::DATA_S) {
             state.generation += 1;
@@ -576,7 +580,7 @@ impl File {
         let edits = std::mem::take(&mut state.edits);
         if !lost {
             self.reclaim_unsent(&state, edits.into_iter().map(|pending| pending.edit));
-            self.pool().release_window(self.ino);
+            self.pool().release_windows(self.ino, None);
         }
         let unflushed = std::mem::take(&mut state.stamps);
         state.abandon();
@@ -595,6 +599,7 @@ impl File {
     /// See [`crate::boundary::FileContent::detach`].
     pub(super) fn detach(self: &Rc<Self>) {
         self.detached.set(true);
+        self.pool().release_windows(self.ino, None);
         self.state.borrow_mut().abandon();
         self.ctx.forget_file(self);
         self.changed.notify_all();
@@ -613,11 +618,6 @@ impl File {
                 self.pool().add_tainted(run);
             }
         }
-    }
-
-    /// See [`crate::boundary::FileContent::last_handle_closed`].
-    pub(super) fn last_handle_closed(self: &Rc<Self>) {
-        self.pool().release_window(self.ino);
     }
 
     /// See [`crate::boundary::FileContent::layout`].

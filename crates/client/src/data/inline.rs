@@ -323,7 +323,7 @@ impl File {
             let Backing { claim, block } = backing;
             self.make_inline_dirty(
                 state,
-                PreparedWrite { claim, reserved: block, fetched: Vec::new() },
+                PreparedWrite { claim, reserved: block, fetched: Vec::new(), stream: None },
             );
         }
         true

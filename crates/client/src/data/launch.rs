@@ -165,6 +165,19 @@ impl File {
         self.changed.notify_all();
     }
 
+    /// See [`crate::boundary::FileContent::last_handle_closed`].
+    pub(super) fn last_handle_closed(&self) {
+        self.pool().release_windows(self.ino, None);
+    }
+
+    /// See [`crate::boundary::FileContent::handle_closed`].
+    pub(super) fn handle_closed(&self, handle: u64) {
+        for run in self.state.borrow_mut().dirty.values_mut() {
+            run.stream.take_if(|stream| stream.handle == handle);
+        }
+        self.pool().release_windows(self.ino, Some(handle));
+    }
+
     /// Finds a place for every block of the run, and appends the edits for it.
     fn place_run(
         &self,
@@ -173,6 +186,8 @@ impl File {
         end: u64,
         run: &mut DirtyRun,
     ) -> Vec<PlacedPiece> {
+        // Windows of a closed file would stay: nobody closes it again.
+        let stream = run.stream.filter(|_| self.ctx.rpc.is_open(self.ino));
         let mut placed: Vec<PlacedPiece> = Vec::new();
         let mut push = |pag: PagId, addr: u64, from: u64, to: u64| {
             let (from, to) = ((from - start) as usize * BLOCK, (to - start) as usize * BLOCK);
@@ -201,7 +216,7 @@ impl File {
                         state.replace_inline();
                     }
                     let blocks = (piece.from, piece.to);
-                    let runs = self.allocate_blocks(state, blocks, &mut run.reserved);
+                    let runs = self.allocate_blocks(state, stream, blocks, &mut run.reserved);
                     let mut at = piece.from;
                     for new in runs {
                         push(new.pag, new.addr, at, at + new.len);

@@ -40,6 +40,7 @@ mod space;
 mod sync;
 mod sync_groups;
 mod transfers;
+mod windows;
 mod write;
 mod zones;
 

@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use proto::mds::LayoutSlice;
 use proto::placement::Layout;
-use types::PagId;
+use proto::prealloc::{Behind, Request, Stream};
 use types::limits::BLOCK_U64;
+use types::{FileBlock, PagBlock, PagId};
 
 use super::class::Class;
 use super::file::{File, FileState};
@@ -70,7 +71,7 @@ impl File {
             return Place { zone: usable.next().copied(), to };
         }
         let before = state.layout.end_before(at).or_else(|| state.layout.first());
-        let home = state.home.or(before.map(|(zone, _)| zone));
+        let home = state.home.or(before.map(|behind| behind.pag));
         let home = home.filter(|&zone| self.ctx.is_usable(class, zone)).or_else(|| {
             if state.size < SMALL {
                 self.ctx.next_small_zone(class, need)
@@ -122,7 +123,7 @@ impl File {
                 let place = self.place(state, &class, at, end - at);
                 let need = place.to.min(end) - at;
                 if let Some(zone) = place.zone
-                    && !class.pool.has_for(self.ino, zone, need)
+                    && !class.pool.has(zone, need)
                 {
                     return Some((zone, need));
                 }
@@ -156,6 +157,7 @@ impl File {
     pub(super) fn allocate_blocks(
         &self,
         state: &mut FileState,
+        stream: Option<Stream>,
         (from, to): (u64, u64),
         reserved: &mut Reservation,
     ) -> Vec<PoolRun> {
@@ -165,11 +167,19 @@ impl File {
         while at < to {
             let place = self.place(state, &class, at, to - at);
             let end = place.to.min(to);
-            let mut after = state.layout.end_before(at);
+            let mut before = state.layout.end_before(at);
             if let Some(PoolRun { pag, addr, len }) = out.last().copied() {
-                after = Some((pag, addr + len));
+                before = Some(Behind { block: FileBlock(at), pag, addr: PagBlock(addr + len) });
             }
-            out.extend(class.pool.allocate(self.ino, end - at, after, place.zone, reserved));
+            let request = Request {
+                ino: self.ino,
+                // A window could reach into the next part, which lies on another zone.
+                stream: stream.filter(|_| place.to == u64::MAX),
+                block: FileBlock(at),
+                len: end - at,
+                before,
+            };
+            out.extend(class.pool.allocate(&request, place.zone, reserved));
             if let Some(zone) = place.zone {
                 class.grants.used_zones.borrow_mut().insert(zone);
             }

@@ -1,7 +1,7 @@
 //! Blocks that the server gave to this client and that belong to no file yet.
 //!
 //! Invariants:
-//! - every block of the pool is in one free run, in one file's window, or set aside;
+//! - every block of the pool is in one free run, in one window, or set aside;
 //! - the blocks of *avoided* zones are set aside: they are neither reserved nor allocated;
 //! - `reserved` never exceeds the blocks of the pool that are not set aside: accepted bytes have a
 //!   place. Only when blocks are set aside the pool is *short* of blocks, until more are granted;
@@ -10,17 +10,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeBounds;
 use std::rc::Rc;
 
 use proto::mds::PagRun;
-use types::limits::GRANT_BLOCKS;
+use proto::prealloc::{Policy, Request};
 use types::{Ino, PagBlock, PagId};
 
-/// Largest window of a file.
-const WINDOW_MAX: u64 = GRANT_BLOCKS;
-/// Free runs that are examined for a good fit.
-const SCAN_MAX: usize = 64;
+use super::windows::{FreeRuns, Windows};
 
 /// A contiguous run of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,17 +29,9 @@ pub(super) struct PoolRun {
     pub len: u64,
 }
 
-/// Blocks where the next blocks of one file go.
-struct Window {
-    run: PoolRun,
-    /// Length at its creation; the next window is twice as long.
-    size: u64,
-}
-
-#[derive(Default)]
 struct PoolState {
-    free: BTreeMap<(PagId, u64), u64>,
-    windows: BTreeMap<Ino, Window>,
+    free: FreeRuns,
+    windows: Windows,
     /// Blocks in free runs and windows.
     blocks: u64,
     avoided: BTreeSet<PagId>,
@@ -56,7 +44,6 @@ struct PoolState {
 }
 
 /// The pool of one client.
-#[derive(Default)]
 pub(super) struct Pool {
     inner: RefCell<PoolState>,
 }
@@ -107,6 +94,16 @@ impl Drop for Reservation {
 }
 
 impl Pool {
+    /// An empty pool; `policy` chooses where files go on.
+    pub fn new(policy: Policy) -> Rc<Pool> {
+        Rc::new(Pool { inner: RefCell::new(PoolState::new(Windows::new(policy))) })
+    }
+
+    /// Blocks in the windows of files.
+    pub fn in_windows(&self) -> u64 {
+        self.inner.borrow().windows.held()
+    }
+
     /// Blocks of the pool that are not reserved.
     pub fn available(&self) -> u64 {
         let inner = self.inner.borrow();
@@ -141,10 +138,8 @@ impl Pool {
             return false;
         }
         if avoid {
-            let windows = inner.windows.extract_if(.., |_, window| window.run.pag == pag);
-            let mut runs: Vec<PoolRun> = windows.map(|(_, window)| window.run).collect();
-            let free = inner.free.extract_if((pag, 0)..=(pag, u64::MAX), |_, _| true);
-            runs.extend(free.map(|((pag, addr), len)| PoolRun { pag, addr, len }));
+            let mut runs = inner.windows.take_zone(pag);
+            runs.extend(inner.free.take_zone(pag));
             inner.blocks -= runs.iter().map(|run| run.len).sum::<u64>();
             inner.avoided.insert(pag);
             runs.into_iter().for_each(|run| inner.add(run));
@@ -164,31 +159,12 @@ impl Pool {
 
     /// Has the pool `need` blocks of this zone, in free runs?
     pub fn has(&self, pag: PagId, need: u64) -> bool {
-        let inner = self.inner.borrow();
-        let mut have = 0;
-        let mut runs = inner.free.range((pag, 0)..=(pag, u64::MAX));
-        need == 0
-            || runs.any(|(_, len)| {
-                have += len;
-                have >= need
-            })
+        self.inner.borrow().free.has(pag, need)
     }
 
-    /// The blocks of this zone in the pool.
+    /// The free blocks of this zone.
     pub fn stock(&self, pag: PagId) -> u64 {
-        let inner = self.inner.borrow();
-        let free = inner.free.range((pag, 0)..=(pag, u64::MAX)).map(|(_, len)| len);
-        let windows = inner.windows.values().filter(|window| window.run.pag == pag);
-        free.sum::<u64>() + windows.map(|window| window.run.len).sum::<u64>()
-    }
-
-    /// As [`Pool::has`], with the window of this file.
-    pub fn has_for(&self, ino: Ino, pag: PagId, need: u64) -> bool {
-        let inner = self.inner.borrow();
-        let window = inner.windows.get(&ino).filter(|window| window.run.pag == pag);
-        let own = window.map_or(0, |window| window.run.len);
-        drop(inner);
-        self.has(pag, need.saturating_sub(own))
+        self.inner.borrow().free.stock(pag)
     }
 
     /// The zones that are avoided.
@@ -240,43 +216,32 @@ impl Pool {
         self.inner.borrow_mut().tainted.push(run);
     }
 
-    /// Allocates `need` blocks out of `reserved`, for a file that would best continue at `after`,
-    /// in the zone `prefer` if there are enough.
+    /// Allocates the blocks of `request` out of `reserved`, in the zone `prefer` if it has any.
     pub fn allocate(
         &self,
-        ino: Ino,
-        need: u64,
-        after: Option<(PagId, u64)>,
+        request: &Request,
         prefer: Option<PagId>,
         reserved: &mut Reservation,
     ) -> Vec<PoolRun> {
+        let need = request.len;
         assert!(need <= reserved.blocks, "allocating {need} of {} reserved", reserved.blocks);
         let mut inner = self.inner.borrow_mut();
         assert_eq!(inner.generation, reserved.generation, "a reservation of a lost session");
         reserved.blocks -= need;
         inner.reserved -= need;
         inner.blocks -= need;
-        let mut out: Vec<PoolRun> = Vec::new();
-        let mut left = need;
-        while left > 0 {
-            let run = inner.take(ino, left, after, prefer);
-            left -= run.len;
-            match out.last_mut() {
-                Some(last) if last.pag == run.pag && last.addr + last.len == run.addr => {
-                    last.len += run.len;
-                }
-                _ => out.push(run),
-            }
-        }
+        let PoolState { free, windows, .. } = &mut *inner;
+        free.prefer = prefer;
+        let out = windows.place(free, request);
+        let placed: u64 = out.iter().map(|run| run.len).sum();
+        assert_eq!(placed, need, "reserved blocks are in free runs or windows");
         out
     }
 
-    /// The file is not written any more: frees its window for other files.
-    pub fn release_window(&self, ino: Ino) {
-        let mut inner = self.inner.borrow_mut();
-        if let Some(window) = inner.windows.remove(&ino) {
-            inner.put(window.run);
-        }
+    /// The file is not written any more, or not through `handle`: frees its windows for others.
+    pub fn release_windows(&self, ino: Ino, handle: Option<u64>) {
+        let PoolState { free, windows, .. } = &mut *self.inner.borrow_mut();
+        windows.close(free, ino, handle);
     }
 
     /// Removes unreserved blocks, beyond `keep` of them, to be returned to the server; with `keep`
@@ -314,7 +279,8 @@ impl Pool {
         let mut inner = self.inner.borrow_mut();
         let generation = inner.generation + 1;
         let avoided = std::mem::take(&mut inner.avoided);
-        *inner = PoolState { generation, avoided, ..PoolState::default() };
+        let windows = inner.windows.forgotten();
+        *inner = PoolState { generation, avoided, ..PoolState::new(windows) };
     }
 }
 
@@ -324,27 +290,35 @@ pub(super) fn to_wire(runs: &[PoolRun]) -> Vec<PagRun> {
 }
 
 impl PoolState {
+    fn new(windows: Windows) -> PoolState {
+        PoolState {
+            free: FreeRuns::default(),
+            windows,
+            blocks: 0,
+            avoided: BTreeSet::new(),
+            aside: BTreeMap::new(),
+            reserved: 0,
+            tainted: Vec::new(),
+            generation: 0,
+        }
+    }
+
     /// Turns all windows into free runs.
     fn close_windows(&mut self) {
-        for window in std::mem::take(&mut self.windows).into_values() {
-            self.put(window.run);
-        }
+        self.windows.close_all(&mut self.free);
     }
 
     /// Removes unreserved free runs beyond `keep` blocks.
     fn surplus(&mut self, keep: u64, out: &mut Vec<PoolRun>) {
         let mut surplus = self.blocks.saturating_sub(self.reserved).saturating_sub(keep);
-        while surplus > 0 {
-            let Some((&(pag, addr), &len)) = self.free.last_key_value() else { break };
-            let len_out = len.min(surplus);
-            self.free.remove(&(pag, addr));
-            if len > len_out {
-                self.free.insert((pag, addr), len - len_out);
-            }
-            self.blocks -= len_out;
-            surplus -= len_out;
-            out.push(PoolRun { pag, addr: addr + (len - len_out), len: len_out });
+        while surplus > 0
+            && let Some(run) = self.free.cut_last(surplus)
+        {
+            self.blocks -= run.len;
+            surplus -= run.len;
+            out.push(run);
         }
+        self.windows.trim(&mut self.free);
     }
 
     /// Adds a run that is new to the pool. An empty one, of a window that is used up, is nothing:
@@ -357,7 +331,7 @@ impl PoolState {
             *self.aside.entry((run.pag, run.addr)).or_default() += run.len;
         } else {
             self.blocks += run.len;
-            self.put(run);
+            self.free.put(run);
         }
     }
 
@@ -366,121 +340,25 @@ impl PoolState {
         let runs = self.aside.extract_if(.., |(pag, _), _| of(*pag));
         runs.map(|((pag, addr), len)| PoolRun { pag, addr, len }).collect()
     }
-
-    /// Adds a free run, joined with its neighbours. The caller adds to `blocks`.
-    fn put(&mut self, run: PoolRun) {
-        if run.len == 0 {
-            return;
-        }
-        let (mut addr, mut len) = (run.addr, run.len);
-        let left = self.free.range(..(run.pag, addr)).next_back().map(|(&key, &len)| (key, len));
-        if let Some(((pag, start), before)) = left
-            && pag == run.pag
-            && start + before == addr
-        {
-            self.free.remove(&(pag, start));
-            addr = start;
-            len += before;
-        }
-        if let Some(after) = self.free.remove(&(run.pag, run.addr + run.len)) {
-            len += after;
-        }
-        self.free.insert((run.pag, addr), len);
-    }
-
-    /// Cuts up to `len` blocks off the front of the free run at `key`.
-    fn cut(&mut self, key: (PagId, u64), len: u64) -> PoolRun {
-        let have = self.free.remove(&key).expect("a free run");
-        let len = len.min(have);
-        if have > len {
-            self.free.insert((key.0, key.1 + len), have - len);
-        }
-        PoolRun { pag: key.0, addr: key.1, len }
-    }
-
-    /// The best free run for `len` blocks, of the zone `prefer` if it has any: the first that is
-    /// long enough, or else the longest.
-    fn fit(&self, len: u64, prefer: Option<PagId>) -> Option<(PagId, u64)> {
-        let of_zone = prefer.and_then(|zone| self.fit_in((zone, 0)..=(zone, u64::MAX), len));
-        of_zone.or_else(|| self.fit_in(.., len))
-    }
-
-    fn fit_in(&self, keys: impl RangeBounds<(PagId, u64)>, len: u64) -> Option<(PagId, u64)> {
-        let mut best: Option<((PagId, u64), u64)> = None;
-        for (&key, &have) in self.free.range(keys).take(SCAN_MAX) {
-            if have >= len {
-                return Some(key);
-            }
-            if best.is_none_or(|(_, longest)| have > longest) {
-                best = Some((key, have));
-            }
-        }
-        best.map(|(key, _)| key)
-    }
-
-    /// Takes up to `need` blocks for a file, at least one. The caller subtracts from `blocks`.
-    fn take(
-        &mut self,
-        ino: Ino,
-        need: u64,
-        after: Option<(PagId, u64)>,
-        prefer: Option<PagId>,
-    ) -> PoolRun {
-        let elsewhere = |run: &PoolRun| prefer.is_some_and(|zone| zone != run.pag);
-        if self.windows.get(&ino).is_some_and(|window| elsewhere(&window.run)) {
-            let window = self.windows.remove(&ino).expect("found above");
-            self.put(window.run);
-        }
-        let after = after.filter(|(zone, _)| prefer.is_none_or(|prefer| prefer == *zone));
-        if let Some(window) = self.windows.get_mut(&ino)
-            && window.run.len > 0
-        {
-            let len = need.min(window.run.len);
-            let run = PoolRun { len, ..window.run };
-            window.run.addr += len;
-            window.run.len -= len;
-            return run;
-        }
-        // A file that continues gets a window of its own, so that streams do not mix; the first
-        // blocks of a file lie next to those of the previous file.
-        if let Some(after) = after {
-            let last = self.windows.get(&ino).map_or(need, |window| window.size);
-            let size = (last * 2).clamp(need.min(WINDOW_MAX), WINDOW_MAX).max(need);
-            let key =
-                if self.free.contains_key(&after) { Some(after) } else { self.fit(size, prefer) };
-            if let Some(key) = key {
-                let run = self.cut(key, size);
-                let len = need.min(run.len);
-                let remainder = PoolRun { addr: run.addr + len, len: run.len - len, ..run };
-                self.windows.insert(ino, Window { run: remainder, size: size.min(WINDOW_MAX) });
-                return PoolRun { len, ..run };
-            }
-        } else if let Some(key) = self.fit(need, prefer) {
-            return self.cut(key, need);
-        }
-        // No run is free: take from the largest window of another file.
-        let (&owner, _) = self
-            .windows
-            .iter()
-            .max_by_key(|(_, window)| window.run.len)
-            .expect("reserved blocks are in free runs or windows");
-        let mut window = self.windows.remove(&owner).expect("found above");
-        let len = need.min(window.run.len);
-        assert!(len > 0, "reserved blocks are in free runs or windows");
-        let run = PoolRun { len, ..window.run };
-        window.run.addr += len;
-        window.run.len -= len;
-        self.put(window.run);
-        run
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proto::prealloc::{Behind, Stream};
+    use types::{ClientId, FileBlock};
+
     use super::*;
 
+    /// Blocks of a file from `block` on, which continue at `after`, if it has any yet.
+    fn request(ino: u64, block: u64, len: u64, after: Option<(PagId, u64)>) -> Request {
+        let block = FileBlock(block);
+        let before = after.map(|(pag, addr)| Behind { block, pag, addr: PagBlock(addr) });
+        let stream = Some(Stream { client: ClientId(1), handle: ino, process: 1 });
+        Request { ino: Ino(ino), stream, block, len, before }
+    }
+
     fn granted(len: u64) -> Rc<Pool> {
-        let pool = Rc::new(Pool::default());
+        let pool = Pool::new(Policy::default());
         pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(100), len }]);
         pool
     }
@@ -489,12 +367,12 @@ mod tests {
     fn reserved_blocks_can_be_allocated_from_other_files_windows() {
         let pool = granted(64);
         let mut a = pool.reserve(2).unwrap();
-        let first = pool.allocate(Ino(1), 1, None, None, &mut a);
+        let first = pool.allocate(&request(1, 0, 1, None), None, &mut a);
         let end = first[0].addr + 1;
-        pool.allocate(Ino(1), 1, Some((PagId(1), end)), None, &mut a);
+        pool.allocate(&request(1, 1, 1, Some((PagId(1), end))), None, &mut a);
         let mut b = pool.reserve(62).unwrap();
         assert!(pool.reserve(1).is_none());
-        let runs = pool.allocate(Ino(2), 62, None, None, &mut b);
+        let runs = pool.allocate(&request(2, 0, 62, None), None, &mut b);
         assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 62);
         assert_eq!(pool.blocks(), 0);
     }
@@ -503,16 +381,20 @@ mod tests {
     fn interleaved_streams_stay_contiguous() {
         let pool = granted(4096);
         let mut ends = [None, None];
-        for _ in 0..6 {
+        for round in 0..6 {
             for (index, end) in ends.iter_mut().enumerate() {
                 let mut reserved = pool.reserve(8).unwrap();
-                let runs = pool.allocate(Ino(index as u64 + 1), 8, *end, None, &mut reserved);
+                let runs = pool.allocate(
+                    &request(index as u64 + 1, round * 8, 8, *end),
+                    None,
+                    &mut reserved,
+                );
                 *end = runs.last().map(|run| (run.pag, run.addr + run.len));
             }
         }
         // The last allocations of one stream came out of one window.
         let mut reserved = pool.reserve(8).unwrap();
-        let runs = pool.allocate(Ino(1), 8, ends[0], None, &mut reserved);
+        let runs = pool.allocate(&request(1, 48, 8, ends[0]), None, &mut reserved);
         assert_eq!((runs[0].pag, runs[0].addr), ends[0].unwrap());
     }
 
@@ -533,12 +415,12 @@ mod tests {
         pool.grant(&[PagRun { pag: PagId(2), addr: PagBlock(50), len: 6 }]);
         let mut reserved = pool.reserve(12).unwrap();
         // A window, too.
-        let run = pool.allocate(Ino(1), 2, Some((PagId(1), 9)), None, &mut reserved)[0];
+        let run = pool.allocate(&request(1, 1, 2, Some((PagId(1), 9))), None, &mut reserved)[0];
         assert_eq!(run.pag, PagId(1));
         assert!(pool.set_avoided(PagId(1), true) && !pool.set_avoided(PagId(1), true));
         assert_eq!((pool.available(), pool.blocks(), pool.missing_for(0)), (0, 14, 4));
         assert!(pool.can_place(6) && !pool.can_place(7) && pool.reserve(1).is_none());
-        let runs = pool.allocate(Ino(1), 6, Some((PagId(1), 9)), None, &mut reserved);
+        let runs = pool.allocate(&request(1, 3, 6, Some((PagId(1), 9))), None, &mut reserved);
         assert_eq!(runs, [PoolRun { pag: PagId(2), addr: 50, len: 6 }]);
         pool.give_back(PoolRun { pag: PagId(1), addr: 300, len: 1 });
         assert_eq!((pool.avoided(), pool.blocks()), (vec![PagId(1)], 9));
@@ -556,7 +438,7 @@ mod tests {
     fn window_that_is_used_up_leaves_nothing_to_return() {
         let pool = granted(4);
         let mut reserved = pool.reserve(4).unwrap();
-        let run = pool.allocate(Ino(1), 4, Some((PagId(1), 99)), None, &mut reserved)[0];
+        let run = pool.allocate(&request(1, 1, 4, Some((PagId(1), 99))), None, &mut reserved)[0];
         assert_eq!(run.len, 4, "the file's window is empty");
         assert!(pool.set_avoided(PagId(1), true));
         assert_eq!(pool.drain_unused(), []);

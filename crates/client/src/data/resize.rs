@@ -304,8 +304,9 @@ impl File {
     }
 
     fn map_unwritten(&self, state: &mut FileState, from: u64, to: u64, reserved: &mut Reservation) {
+        // The range is known in advance: it needs no window.
         let mut at = from;
-        for run in self.allocate_blocks(state, (from, to), reserved) {
+        for run in self.allocate_blocks(state, None, (from, to), reserved) {
             let mapped = Mapped {
                 len: run.len,
                 pag: run.pag,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use proto::prealloc::Behind;
 use types::{FileBlock, PagBlock, PagId, Segment, SegmentState};
 
 /// The place of a segment.
@@ -107,15 +108,21 @@ impl SegmentMap {
 
     /// The place right behind the last mapped block below `block`: the file would best continue
     /// there.
-    pub fn end_before(&self, block: u64) -> Option<(PagId, u64)> {
+    pub fn end_before(&self, block: u64) -> Option<Behind> {
         let (&start, &mapped) = self.map.range(..block).next_back()?;
         let len = mapped.len.min(block - start);
-        Some((mapped.pag, mapped.addr + len))
+        Some(Behind {
+            block: FileBlock(start + len),
+            pag: mapped.pag,
+            addr: PagBlock(mapped.addr + len),
+        })
     }
 
     /// The place of the first mapped block.
-    pub fn first(&self) -> Option<(PagId, u64)> {
-        self.map.first_key_value().map(|(_, mapped)| (mapped.pag, mapped.addr))
+    pub fn first(&self) -> Option<Behind> {
+        let (&start, mapped) = self.map.first_key_value()?;
+        let addr = PagBlock(mapped.addr);
+        Some(Behind { block: FileBlock(start), pag: mapped.pag, addr })
     }
 
     /// Number of blocks in `[from, to)` that have no place which a write may use.

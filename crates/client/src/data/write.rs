@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
+use proto::prealloc::Stream;
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Duration, Fault, planted};
 
@@ -78,6 +79,8 @@ pub(super) struct PreparedWrite {
     pub reserved: Reservation,
     /// Old content of partially covered blocks.
     pub fetched: Vec<FetchedBlock>,
+    /// Who writes; `None`: the client itself.
+    pub stream: Option<Stream>,
 }
 
 impl PreparedWrite {
@@ -96,6 +99,7 @@ impl File {
         offset: Option<u64>,
         data: IoBuf,
         len: usize,
+        stream: Option<Stream>,
     ) -> Result<(u64, u32), Fault> {
         // If the session is lost while this call waits, the call fails.
         let generation = self.state.borrow().generation;
@@ -115,7 +119,7 @@ impl File {
         };
         let claim = self.claim(blocks * BLOCK_U64).await;
         let reserved = self.pool().no_blocks();
-        let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new() };
+        let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new(), stream };
         let (mut data, mut sends, mut sent) = (Some(data), SENDS, false);
         let range = loop {
             if self.state.borrow().generation != generation {
@@ -250,6 +254,7 @@ impl File {
             claim: self.ctx.budget.force(BLOCK_U64),
             reserved: self.pool().no_blocks(),
             fetched: Vec::new(),
+            stream: None,
         }
     }
 
@@ -341,9 +346,9 @@ impl File {
         if let Some(block) = state.stale_tail(offset) {
             let old = state.size;
             let (claim, reserved) = (prepared.claim.split(BLOCK_U64), self.pool().no_blocks());
-            let mut sub = PreparedWrite { claim, reserved, fetched: Vec::new() };
+            let fetched = prepared.fetched.extract_if(.., |f| f.block == block).collect();
+            let mut sub = PreparedWrite { claim, reserved, fetched, stream: prepared.stream };
             sub.reserved.merge(prepared.reserved.split(state.layout.unplaced(block, block + 1)));
-            sub.fetched = prepared.fetched.extract_if(.., |f| f.block == block).collect();
             self.put_zeros(state, sub, block * BLOCK_U64, old, (block + 1) * BLOCK_U64);
         }
         let (first, last) = blocks_of(offset, end);
@@ -476,6 +481,7 @@ impl File {
             buf,
             seq,
             wanted: false,
+            stream: prepared.stream,
         };
         state.dirty.insert(first, run);
     }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
+use proto::prealloc::Stream;
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, IO_MAX};
 use types::{Attr, Bug, Duration, Fault, Ino, Rights, planted};
 
@@ -110,13 +111,15 @@ impl Client {
     ) -> Result<u32, Fault> {
         self.core.check_writable()?;
         let file = self.core.handles.any_file(handle)?;
+        let client = self.core.rpc.home().client();
+        let stream = Some(Stream { client, handle: handle.0, process: caller.pid });
         if !flags.write_back_cache {
             file.report_write_error()?;
-            return self.write_to(&file, caller, offset, data, len, flags).await;
+            return self.write_to((&file, stream), caller, offset, data, len, flags).await;
         }
         // The kernel writes back for every process that stored, through any descriptor: all
         // descriptors report what is lost.
-        match self.write_to(&file, caller, offset, data, len, flags).await {
+        match self.write_to((&file, stream), caller, offset, data, len, flags).await {
             Err(Fault::Evicted | Fault::NotHeld | Fault::Stale) => {
                 if let Some(data_lease) = file.inode.data_lease() {
                     data_lease.refuse_write_back();
@@ -130,7 +133,7 @@ impl Client {
     /// As [`Client::write`]. If the session is lost during a wait, so are the bytes.
     async fn write_to(
         &self,
-        file: &OpenFile,
+        (file, stream): (&OpenFile, Option<Stream>),
         caller: &Caller,
         offset: u64,
         data: IoBuf,
@@ -170,14 +173,14 @@ impl Client {
                 inode.set_pages(true);
             }
             if flags.write_back_cache {
-                (offset, guard.write_back(offset, data, len).await?)
+                (offset, guard.write_back(offset, data, len, stream).await?)
             } else {
                 let place = (!append).then_some(offset);
                 let from = place.unwrap_or_else(|| guard.file().size());
                 let end = place.map_or(u64::MAX, |_| range.1);
                 let _changing = guard.pages().change((from, end)).await;
                 overwrite = guard.overwrite(inode, place, len).await;
-                guard.file().write(place, data, len).await?
+                guard.file().write(place, data, len, stream).await?
             }
         };
         if !flags.write_back_cache {
@@ -342,16 +345,22 @@ impl IoGuard {
 
     /// Applies a write-back of the kernel's pages, except for bytes of WRITEs that these pages may
     /// lack.
-    async fn write_back(&self, offset: u64, data: IoBuf, len: usize) -> Result<u32, Fault> {
+    async fn write_back(
+        &self,
+        offset: u64,
+        data: IoBuf,
+        len: usize,
+        stream: Option<Stream>,
+    ) -> Result<u32, Fault> {
         let range = (offset, offset + len as u64);
         let (_writing, parts) = self.pages().write_back(range);
         if parts == [range] {
-            return Ok(self.file().write(Some(offset), data, len).await?.1);
+            return Ok(self.file().write(Some(offset), data, len, stream).await?.1);
         }
         for (from, to) in parts {
             let part = IoBuf::copy_of(&data[(from - offset) as usize..(to - offset) as usize]);
             let len = part.len();
-            self.file().write(Some(from), part, len).await?;
+            self.file().write(Some(from), part, len, stream).await?;
         }
         Ok(len as u32)
     }

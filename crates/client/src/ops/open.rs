@@ -227,6 +227,9 @@ impl Client {
         }
         let left = inode.count_open(-1);
         drop(file);
+        if let Some(data_lease) = inode.data_lease() {
+            data_lease.file.handle_closed(handle.0);
+        }
         if left > 0 || inode.is_lost() {
             return;
         }

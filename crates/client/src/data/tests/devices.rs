@@ -159,7 +159,7 @@ fn stalled_device_does_not_use_up_the_budget_of_others() {
                     rig.spawn_join(async move {
                         for round in 0..200u64 {
                             let data = IoBuf::copy_of(&[7; 4 * BLOCK]);
-                            let _ = file.write(Some(0), data, 4 * BLOCK).await;
+                            let _ = file.write(Some(0), data, 4 * BLOCK, None).await;
                             file.launch_all();
                             if round % 8 == 0 {
                                 env.sleep(Duration::from_millis(1)).await;
@@ -174,7 +174,7 @@ fn stalled_device_does_not_use_up_the_budget_of_others() {
             let flooding = env.spawn_join(async move {
                 for piece in 0..4u64 {
                     let data = IoBuf::copy_of(&vec![8; 256 << 10]);
-                    let _ = flooded.write(Some(piece * (256 << 10)), data, 256 << 10).await;
+                    let _ = flooded.write(Some(piece * (256 << 10)), data, 256 << 10, None).await;
                 }
             });
             let mut longest = Duration::ZERO;
@@ -234,6 +234,7 @@ fn zones_of_one_device_share_its_state() {
             devices: vec![(PagId(2), "both".into())],
             dirty_max: 1 << 20,
             read_only: false,
+            prealloc: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -273,6 +274,7 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             devices: vec![(PagId(2), "late".into())],
             dirty_max: 1 << 20,
             read_only: false,
+            prealloc: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -312,6 +314,7 @@ fn client_stopped_during_its_mount_has_the_devices_that_answer() {
                     devices: Vec::new(),
                     dirty_max: 1 << 20,
                     read_only: false,
+                    prealloc: Default::default(),
                     on_edit: None,
                     waits: Rc::default(),
                 };

@@ -9,6 +9,7 @@ mod model;
 mod parallel;
 mod place;
 mod units;
+mod windows;
 mod zones;
 
 use std::cell::{Cell, RefCell};
@@ -19,6 +20,7 @@ use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
 use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
+use proto::prealloc::{Policy, Stream};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -431,11 +433,19 @@ pub struct Setup {
     pub dirty_max: usize,
     pub grant_max: u64,
     pub inline_max: u32,
+    pub prealloc: Policy,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { disks: 2, blocks: 2048, dirty_max: 8 << 20, grant_max: 512, inline_max: 0 }
+        Setup {
+            disks: 2,
+            blocks: 2048,
+            dirty_max: 8 << 20,
+            grant_max: 512,
+            inline_max: 0,
+            prealloc: Policy::default(),
+        }
     }
 }
 
@@ -486,6 +496,7 @@ impl Rig {
             devices: Vec::new(),
             dirty_max: setup.dirty_max,
             read_only: false,
+            prealloc: setup.prealloc,
             on_edit: None,
             waits: Rc::default(),
         };
@@ -511,7 +522,7 @@ impl Rig {
 
     pub async fn write(&self, file: &Rc<File>, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
         let data = IoBuf::copy_of(bytes);
-        file.write(Some(offset), data, bytes.len()).await.map(|(_, len)| len)
+        file.write(Some(offset), data, bytes.len(), process_at(offset)).await.map(|(_, len)| len)
     }
 
     /// Commits and returns everything; nothing may be lost on the way.
@@ -538,4 +549,9 @@ pub fn run<F: Future<Output = ()>>(seed: u64, setup: Setup, main: impl FnOnce(Ri
         let rig = Rig::new(&inner, env, seed, setup).await;
         main(rig).await;
     });
+}
+
+/// Parts of a file have writers of their own.
+pub fn process_at(offset: u64) -> Option<Stream> {
+    Some(Stream { client: ClientId(5), handle: 1, process: (offset >> 20) as u32 % 3 })
 }

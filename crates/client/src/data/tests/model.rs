@@ -120,7 +120,7 @@ impl Player {
                 if size < self.span as usize {
                     let bytes = vec![7; (len % 3000 + 1) as usize];
                     let (offset, n) = file
-                        .write(None, IoBuf::copy_of(&bytes), bytes.len())
+                        .write(None, IoBuf::copy_of(&bytes), bytes.len(), None)
                         .await
                         .expect("appends");
                     assert_eq!((offset as usize, n as usize), (size, bytes.len()));
@@ -238,6 +238,7 @@ fn random_operations_agree_when_memory_and_grants_are_small() {
             dirty_max: 128 << 10,
             grant_max: 7,
             inline_max: [0, 3000][seed as usize % 2],
+            ..Setup::default()
         };
         play(seed, setup, 200);
     }

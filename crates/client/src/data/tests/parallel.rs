@@ -188,7 +188,7 @@ fn append_during_the_zeroing_of_the_tail_stays() {
                 }
             });
             let data = IoBuf::copy_of(&[2; 8000]);
-            let (at, len) = file.write(None, data, 8000).await.expect("appends");
+            let (at, len) = file.write(None, data, 8000, None).await.expect("appends");
             zeroing.await.expect("zeroes");
             let got = file.read(at, len as usize).await.expect("reads").to_vec();
             let whole = got.iter().filter(|&&byte| byte == 2).count();
@@ -213,7 +213,8 @@ fn append_comes_before_the_zeroing_of_a_range_or_behind_it() {
             for _ in 0..turns {
                 rig.env.yield_now().await;
             }
-            let (at, _) = file.write(None, IoBuf::copy_of(&[2; 68]), 68).await.expect("appends");
+            let (at, _) =
+                file.write(None, IoBuf::copy_of(&[2; 68]), 68, None).await.expect("appends");
             zeroing.await.expect("zeroes");
             let got = file.read(0, 2 * END as usize).await.expect("reads").to_vec();
             let mut want = vec![0; END as usize];
@@ -273,7 +274,7 @@ fn waiting_append_goes_to_the_end_that_a_truncation_left() {
             let appended = {
                 let file = file.clone();
                 rig.env.spawn_join(async move {
-                    file.write(None, IoBuf::copy_of(&[2; 8000]), 8000).await
+                    file.write(None, IoBuf::copy_of(&[2; 8000]), 8000, None).await
                 })
             };
             while !rig.ctx.budget.has_waiters() {

@@ -11,7 +11,7 @@ use super::{File, Rig, Setup, run};
 const MIB: usize = 1 << 20;
 
 fn setup(disks: u16, blocks: u64) -> Setup {
-    Setup { disks, blocks, dirty_max: 16 << 20, grant_max: blocks, inline_max: 0 }
+    Setup { disks, blocks, dirty_max: 16 << 20, grant_max: blocks, ..Setup::default() }
 }
 
 /// The zones of a file's segments, in the order of the file; neighbours are joined.

@@ -54,7 +54,7 @@ fn append_after_an_fsync_needs_no_read() {
             |rig: &Rig| -> u64 { rig.server.disks.iter().map(|disk| disk.counts().reads).sum() };
         let before = reads(&rig);
         for _ in 0..50 {
-            file.write(None, IoBuf::copy_of(&[3; 100]), 100).await.unwrap();
+            file.write(None, IoBuf::copy_of(&[3; 100]), 100, None).await.unwrap();
             file.fsync(true).await.unwrap();
         }
         assert_eq!(reads(&rig), before);
@@ -151,6 +151,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         devices: vec![(PagId(1), "other".into())],
         dirty_max: 1,
         read_only: false,
+        prealloc: Default::default(),
         on_edit: None,
         waits: Rc::default(),
     };
