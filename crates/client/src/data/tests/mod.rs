@@ -535,6 +535,17 @@ impl Rig {
     }
 }
 
+/// Files that still wait for their commit at the end would keep the context, and with it the disks
+/// of their world, in memory.
+struct Unqueued(Rc<DataContext>);
+
+impl Drop for Unqueued {
+    fn drop(&mut self) {
+        self.0.queue.take();
+        self.0.active.take();
+    }
+}
+
 /// Runs `main` in a world of its own.
 pub fn run<F: Future<Output = ()>>(seed: u64, setup: Setup, main: impl FnOnce(Rig) -> F) {
     // Odd seeds: tasks run in any order, and devices are slow.
@@ -547,6 +558,7 @@ pub fn run<F: Future<Output = ()>>(seed: u64, setup: Setup, main: impl FnOnce(Ri
     let inner = world.clone();
     world.run(|env| async move {
         let rig = Rig::new(&inner, env, seed, setup).await;
+        let _unqueued = Unqueued(rig.ctx.clone());
         main(rig).await;
     });
 }
