@@ -373,6 +373,9 @@ Options (-o, separated by commas):
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
   prealloc=od        growing files get windows of free blocks by process; prealloc=reservation:
                      one for each file; prealloc=vanilla: none
+  place=launch       a place is chosen when bytes go to the device; place=write: at once
+  chunk=SIZE         free space that the client asks the server for at a time, at first (16M)
+  od_*=...           parameters of prealloc=od, see docs/mount-options.md
   dataN=PATH         path of data zone N on this host, if not that of the cluster's file
   cluster=FILE       the cluster's file, of which a client needs security and public_keys of
                      [server] and key of [client]; default: /etc/redbud/FSNAME.toml

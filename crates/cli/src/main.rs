@@ -28,6 +28,7 @@ mod mount_options;
 mod mountinfo;
 mod notify;
 mod output;
+mod placing_options;
 mod registry;
 mod source;
 mod target;

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
-use proto::prealloc::Policy;
 use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
 use crate::config::LEASE_RANGE;
 use crate::keys::{KeyOptions, parse_security};
+use crate::placing_options::PlacingOptions;
 use types::units::{parse_duration, parse_size};
 
 /// How requests come from the kernel.
@@ -52,8 +52,8 @@ pub struct MountOptions {
     pub lease: Option<Duration>,
     /// Dirty bytes held before writers wait.
     pub dirty_max: Option<u64>,
-    /// How places for growing files are chosen.
-    pub prealloc: Policy,
+    /// How blocks for growing files are chosen.
+    pub allocation: PlacingOptions,
     /// Paths of data zones on this host that differ from the cluster's file.
     pub data: Vec<(PagId, PathBuf)>,
     /// Keys.
@@ -92,7 +92,7 @@ impl Default for MountOptions {
             mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
             lease: None,
             dirty_max: None,
-            prealloc: Policy::default(),
+            allocation: PlacingOptions::default(),
             data: Vec::new(),
             keys: KeyOptions::default(),
             log: None,
@@ -167,6 +167,9 @@ impl MountOptions {
 
     fn set_value(&mut self, option: &str, key: &str, value: &str) -> Result<(), String> {
         let explain = |text: String| format!("option `{option}`: {text}");
+        if let Some(set) = self.allocation.set(key, value) {
+            return set.map_err(explain);
+        }
         match key {
             "lease" => {
                 let lease = parse_duration(value).map_err(explain)?;
@@ -178,14 +181,6 @@ impl MountOptions {
                 let dirty = parse_size(value).map_err(explain)?;
                 let dirty = Some(dirty).filter(|dirty| *dirty >= DIRTY_MIN);
                 self.dirty_max = Some(dirty.ok_or_else(|| explain("write 1M or more".into()))?);
-            }
-            "prealloc" => {
-                self.prealloc = match value {
-                    "od" => Policy::default(),
-                    "reservation" => Policy::Reservation,
-                    "vanilla" => Policy::Vanilla,
-                    _ => return Err(explain("write od, reservation or vanilla".into())),
-                }
             }
             "log" => self.log = Some(value.into()),
             "cluster" => self.keys.cluster = Some(absolute(value)),
@@ -240,6 +235,8 @@ fn unknown(option: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proto::prealloc::{Allocation, Policy};
+
     use super::*;
 
     #[test]
@@ -267,11 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn ways_to_choose_a_place_are_named() {
-        let of = |option| MountOptions::parse([option]).unwrap().prealloc;
-        assert_eq!([of("rw"), of("prealloc=od")], [Policy::default(); 2]);
-        assert_eq!(of("prealloc=vanilla,prealloc=reservation"), Policy::Reservation);
-        assert_eq!(of("prealloc=vanilla"), Policy::Vanilla);
+    fn ways_to_choose_a_place_are_options() {
+        let options = MountOptions::parse(["prealloc=vanilla,chunk=1M"]).unwrap();
+        let expected = Allocation { how: Policy::Vanilla, chunk: 256, ..Allocation::default() };
+        assert_eq!(options.allocation.chosen(), expected);
     }
 
     #[test]
@@ -294,7 +290,7 @@ mod tests {
             "dirty=0",
             "dirty=4096",
             "prealloc=static",
-            "prealloc=",
+            "od_scale=1",
         ] {
             assert!(MountOptions::parse([bad]).is_err(), "{bad}");
         }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use env::IoBuf;
+use proto::prealloc::Allocation;
 use types::{Attr, Duration, FileKind, Ino, Name, PagId, Timestamp};
 
 pub use crate::boundary::LocalFuture;
@@ -120,8 +121,8 @@ pub struct ClientConfig {
     pub devices: Vec<(PagId, String)>,
     /// Dirty bytes before writers wait.
     pub dirty_max: usize,
-    /// How places for growing files are chosen.
-    pub prealloc: proto::prealloc::Policy,
+    /// How blocks for growing files are chosen.
+    pub allocation: Allocation,
     /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
     /// Reads the keys for connections by TCP; `None`: there are none.
@@ -151,7 +152,7 @@ impl Default for ClientConfig {
             lease: None,
             devices: Vec::new(),
             dirty_max: types::limits::DIRTY_MAX,
-            prealloc: proto::prealloc::Policy::default(),
+            allocation: Allocation::default(),
             inodes_max: 1_200_000,
             keys: None,
             kept: KeptLimits::default(),

@@ -48,7 +48,7 @@ impl Client {
             devices: config.devices.clone(),
             dirty_max: config.dirty_max,
             read_only: config.read_only,
-            prealloc: config.prealloc,
+            allocation: config.allocation,
             on_edit: config.on_edit.clone(),
             waits: core.waits.clone(),
         };

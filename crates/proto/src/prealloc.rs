@@ -12,6 +12,7 @@
 //! *On-demand* is Algorithm 1 of paper 002 (§4.2; also 004 §III). *Reservation* and *vanilla* are
 //! what the papers measure it against, and *static* is their upper bound.
 
+use types::limits::GRANT_BLOCKS;
 use types::{ClientId, FileBlock, Ino, PagBlock, PagId};
 
 use self::on_demand::OnDemand;
@@ -136,6 +137,33 @@ impl Policy {
             Policy::Vanilla => Box::new(Vanilla),
             Policy::Static => Box::new(Announced::default()),
         }
+    }
+}
+
+/// When the place of a write is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum When {
+    /// When its bytes go to the device: writes that come in any order lie in the order of the file.
+    #[default]
+    Launch,
+    /// When it is accepted: in the order of arrival, as in the papers.
+    Write,
+}
+
+/// How a client comes by blocks, and chooses among them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// How places are chosen.
+    pub how: Policy,
+    /// When.
+    pub when: When,
+    /// Blocks that the client asks the server for at a time, at first (the chunk of paper 000).
+    pub chunk: u64,
+}
+
+impl Default for Allocation {
+    fn default() -> Allocation {
+        Allocation { how: Policy::default(), when: When::default(), chunk: GRANT_BLOCKS }
     }
 }
 

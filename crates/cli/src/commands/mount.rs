@@ -170,7 +170,7 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
             .collect(),
         keys: keys::of_client(&options.keys, &source.fs_name),
         dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
-        prealloc: options.prealloc,
+        allocation: options.allocation.chosen(),
         read_only: options.read_only,
         connect_timeout: options.mount_timeout,
         admit: Some(admit(options.allow_unzoned)),

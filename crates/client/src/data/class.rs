@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
 use proto::placement::{Candidate, Turns, ZONES_AT_ONCE};
-use proto::prealloc::Policy;
+use proto::prealloc::Allocation;
 use types::limits::GRANT_BLOCKS;
 use types::{Duration, Ino, Instant, PagId};
 
@@ -38,7 +38,9 @@ pub(super) struct Grants {
     pub waiting: Cell<usize>,
     pub refilling: Cell<bool>,
     pub granted: Notify,
-    /// Blocks to ask for at a time; doubles when a writer had to wait.
+    /// Blocks to ask for at a time, at first.
+    pub chunk: u64,
+    /// Blocks to ask for at a time now; doubles when a writer had to wait.
     pub size: Cell<u64>,
     /// A writer got `NoSpace` recently.
     pub scarce_until: Cell<Instant>,
@@ -61,14 +63,15 @@ pub(super) struct Grants {
     left: RefCell<BTreeMap<PagId, u64>>,
 }
 
-impl Default for Grants {
-    fn default() -> Grants {
+impl Grants {
+    fn new(chunk: u64) -> Grants {
         Grants {
+            chunk,
             fifo: AsyncMutex::new(),
             waiting: Cell::new(0),
             refilling: Cell::new(false),
             granted: Notify::new(),
-            size: Cell::new(GRANT_BLOCKS),
+            size: Cell::new(chunk),
             scarce_until: Cell::new(Instant::default()),
             quiet_until: Cell::new(Instant::default()),
             used: Cell::new(false),
@@ -81,9 +84,7 @@ impl Default for Grants {
             left: RefCell::default(),
         }
     }
-}
 
-impl Grants {
     /// Are silent and failing zones avoided?
     pub fn is_choosy(&self, now: Instant) -> bool {
         now >= self.modest_until.get()
@@ -116,7 +117,7 @@ impl Grants {
 
     /// The session is lost, and all granted blocks with it.
     pub fn forget(&self) {
-        self.size.set(GRANT_BLOCKS);
+        self.size.set(self.chunk);
         self.scarce_until.set(Instant::default());
         self.quiet_until.set(Instant::default());
         self.wanted.take();
@@ -127,10 +128,9 @@ impl Grants {
 }
 
 impl Class {
-    /// A class of these zones; empty: of all.
-    /// `prealloc` chooses where their files go on.
-    pub fn new(zones: Vec<PagId>, prealloc: Policy) -> Class {
-        let (pool, grants) = (Pool::new(prealloc), Grants::default());
+    /// A class of these zones; empty: of all. `allocation` says how their files get blocks.
+    pub fn new(zones: Vec<PagId>, allocation: Allocation) -> Class {
+        let (pool, grants) = (Pool::new(allocation.how), Grants::new(allocation.chunk));
         Class { zones, pool, grants, turns: RefCell::default() }
     }
 
@@ -150,7 +150,7 @@ impl DataContext {
     pub(super) fn class(self: &Rc<Self>, zones: &[PagId]) -> Rc<Class> {
         let found = self.classes.borrow().iter().find(|class| class.zones == zones).cloned();
         found.unwrap_or_else(|| {
-            let class = Rc::new(Class::new(zones.to_vec(), self.prealloc));
+            let class = Rc::new(Class::new(zones.to_vec(), self.allocation));
             self.classes.borrow_mut().push(class.clone());
             self.choose_zones();
             class
@@ -217,7 +217,7 @@ impl DataContext {
 
     /// The zone for `need` blocks of a small file.
     pub(super) fn next_small_zone(&self, class: &Class, need: u64) -> Option<PagId> {
-        class.turns.borrow_mut().next_small(&self.candidates(class), need, GRANT_BLOCKS)
+        class.turns.borrow_mut().next_small(&self.candidates(class), need, self.allocation.chunk)
     }
 
     /// Blocks to ask one zone for: the zones of a class share the size of its grants.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use env::Env;
 use env::sync::Notify;
-use proto::prealloc::Policy;
+use proto::prealloc::Allocation;
 use types::limits::COMPOUND_OPS_MAX;
 use types::{ClientId, Duration, Fault, Ino, Instant};
 
@@ -53,8 +53,8 @@ pub struct DataContext {
     pub(super) disks: Disks,
     /// The classes of zones, that of all zones first.
     pub(super) classes: RefCell<Vec<Rc<Class>>>,
-    /// How the pools of new classes choose places.
-    pub(super) prealloc: Policy,
+    /// How blocks for growing files are chosen.
+    pub(super) allocation: Allocation,
     /// This client, in the current session.
     pub(super) client: Cell<ClientId>,
     pub(super) budget: Rc<Budget>,

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use env::sync::{Notify, Permit, first};
 use env::{Env, IoBuf};
 use proto::mds::PagInfo;
-use proto::prealloc::Policy;
+use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 
@@ -33,8 +33,8 @@ pub struct DataConfig {
     pub dirty_max: usize,
     /// Devices are opened for reading only.
     pub read_only: bool,
-    /// How places for growing files are chosen.
-    pub prealloc: Policy,
+    /// How blocks for growing files are chosen.
+    pub allocation: Allocation,
     /// Called whenever content changes.
     pub on_edit: Option<OnEdit>,
     /// Where operations name their waits.

@@ -186,8 +186,7 @@ impl File {
         end: u64,
         run: &mut DirtyRun,
     ) -> Vec<PlacedPiece> {
-        // Windows of a closed file would stay: nobody closes it again.
-        let stream = run.stream.filter(|_| self.ctx.rpc.is_open(self.ino));
+        let stream = self.open_stream(run);
         let mut placed: Vec<PlacedPiece> = Vec::new();
         let mut push = |pag: PagId, addr: u64, from: u64, to: u64| {
             let (from, to) = ((from - start) as usize * BLOCK, (to - start) as usize * BLOCK);

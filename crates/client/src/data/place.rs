@@ -12,7 +12,7 @@ use types::limits::BLOCK_U64;
 use types::{FileBlock, PagBlock, PagId};
 
 use super::class::Class;
-use super::file::{File, FileState};
+use super::file::{DirtyRun, File, FileState};
 use super::pool::{Pool, PoolRun, Reservation};
 use super::write::DIRECT_MIN;
 
@@ -151,6 +151,35 @@ impl File {
                 None => drop(state.dirty.remove(&start)),
             }
         }
+    }
+
+    /// Gives the blocks `[from, to)` of the run at `start` a place before it is launched, as far as
+    /// they have none and the pool has one. Until they are written they read as zeros, as
+    /// preallocated blocks do.
+    pub(super) fn place_at_write(&self, state: &mut FileState, start: u64, (from, to): (u64, u64)) {
+        let run = &state.dirty[&start];
+        let (stream, unplaced) = (self.open_stream(run), state.layout.unplaced(from, to));
+        // A small file may still become inline data.
+        let is_inline = from == 0 && (state.is_inline(0) || state.fits_inline(state.size));
+        if is_inline || !self.pool().can_place(unplaced) || self.lacking(state, from, to).is_some()
+        {
+            return;
+        }
+        let mut reserved = self.pool().no_blocks();
+        std::mem::swap(&mut reserved, &mut state.dirty.get_mut(&start).expect("given").reserved);
+        for piece in state.layout.pieces(from, to) {
+            // A launch replaces frozen blocks.
+            if piece.mapped.is_none() {
+                self.map_unwritten(state, stream, (piece.from, piece.to), &mut reserved);
+            }
+        }
+        state.dirty.get_mut(&start).expect("given").reserved = reserved;
+    }
+
+    /// The stream that may get windows for the run. Those of a closed file would stay: nobody closes
+    /// it again.
+    pub(super) fn open_stream(&self, run: &DirtyRun) -> Option<Stream> {
+        run.stream.filter(|_| self.ctx.rpc.is_open(self.ino))
     }
 
     /// Allocates the blocks `[from, to)`, in order.

@@ -15,6 +15,7 @@
 use std::rc::Rc;
 
 use proto::mds::Edit;
+use proto::prealloc::Stream;
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Fault, FileBlock, planted};
 
@@ -277,7 +278,8 @@ impl File {
                 }
                 if missing == 0 && !short && lacking.is_none() {
                     for (from, to) in holes {
-                        self.map_unwritten(&mut state, from, to, &mut reserved);
+                        // The range is known in advance: it needs no window.
+                        self.map_unwritten(&mut state, None, (from, to), &mut reserved);
                     }
                 }
                 (missing, short, lacking)
@@ -303,10 +305,16 @@ impl File {
         Ok(())
     }
 
-    fn map_unwritten(&self, state: &mut FileState, from: u64, to: u64, reserved: &mut Reservation) {
-        // The range is known in advance: it needs no window.
+    /// Gives the blocks `[from, to)` a place before they are written.
+    pub(super) fn map_unwritten(
+        &self,
+        state: &mut FileState,
+        stream: Option<Stream>,
+        (from, to): (u64, u64),
+        reserved: &mut Reservation,
+    ) {
         let mut at = from;
-        for run in self.allocate_blocks(state, None, (from, to), reserved) {
+        for run in self.allocate_blocks(state, stream, (from, to), reserved) {
             let mapped = Mapped {
                 len: run.len,
                 pag: run.pag,

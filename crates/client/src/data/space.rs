@@ -449,9 +449,9 @@ impl DataContext {
             let keep = if class.grants.used.replace(false) {
                 2 * class.grants.size.get()
             } else {
-                class.grants.size.set(GRANT_BLOCKS);
+                class.grants.size.set(class.grants.chunk);
                 // Only the class of all zones keeps blocks for the next writer.
-                if class.zones.is_empty() { GRANT_BLOCKS } else { 0 }
+                if class.zones.is_empty() { class.grants.chunk } else { 0 }
             };
             let mut runs = self.returnable_tainted(&class);
             runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use proto::prealloc::Stream;
+use proto::prealloc::{Stream, When};
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Duration, Fault, planted};
 
@@ -388,6 +388,9 @@ impl File {
         state.mark_unsettled(first, last);
         self.grow(state, end);
         self.accepted(state);
+        if self.ctx.allocation.when == When::Write {
+            self.place_at_write(state, start, (first, last));
+        }
         let soon = self.fsync_expected(state);
         let run = state.dirty.get_mut(&start).expect("put in above");
         let large = run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN);

@@ -234,7 +234,7 @@ fn zones_of_one_device_share_its_state() {
             devices: vec![(PagId(2), "both".into())],
             dirty_max: 1 << 20,
             read_only: false,
-            prealloc: Default::default(),
+            allocation: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -274,7 +274,7 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             devices: vec![(PagId(2), "late".into())],
             dirty_max: 1 << 20,
             read_only: false,
-            prealloc: Default::default(),
+            allocation: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -314,7 +314,7 @@ fn client_stopped_during_its_mount_has_the_devices_that_answer() {
                     devices: Vec::new(),
                     dirty_max: 1 << 20,
                     read_only: false,
-                    prealloc: Default::default(),
+                    allocation: Default::default(),
                     on_edit: None,
                     waits: Rc::default(),
                 };

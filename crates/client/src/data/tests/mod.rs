@@ -20,7 +20,7 @@ use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
 use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
-use proto::prealloc::{Policy, Stream};
+use proto::prealloc::{Allocation, Stream};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
@@ -433,7 +433,7 @@ pub struct Setup {
     pub dirty_max: usize,
     pub grant_max: u64,
     pub inline_max: u32,
-    pub prealloc: Policy,
+    pub allocation: Allocation,
 }
 
 impl Default for Setup {
@@ -444,7 +444,7 @@ impl Default for Setup {
             dirty_max: 8 << 20,
             grant_max: 512,
             inline_max: 0,
-            prealloc: Policy::default(),
+            allocation: Allocation::default(),
         }
     }
 }
@@ -496,7 +496,7 @@ impl Rig {
             devices: Vec::new(),
             dirty_max: setup.dirty_max,
             read_only: false,
-            prealloc: setup.prealloc,
+            allocation: setup.allocation,
             on_edit: None,
             waits: Rc::default(),
         };

@@ -151,7 +151,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         devices: vec![(PagId(1), "other".into())],
         dirty_max: 1,
         read_only: false,
-        prealloc: Default::default(),
+        allocation: Default::default(),
         on_edit: None,
         waits: Rc::default(),
     };

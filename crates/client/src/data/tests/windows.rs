@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use proto::prealloc::{Policy, Stream};
+use proto::prealloc::{Allocation, Policy, Stream, When};
 use types::{ClientId, Duration};
 
 use super::{Rig, Setup, run};
@@ -16,8 +16,8 @@ const PART: u64 = 8 << 20;
 /// Bytes of a request.
 const REQUEST: u64 = 64 << 10;
 
-fn setup(prealloc: Policy) -> Setup {
-    Setup { disks: 1, blocks: 40_000, grant_max: 40_000, prealloc, ..Setup::default() }
+fn setup(allocation: Allocation) -> Setup {
+    Setup { disks: 1, blocks: 40_000, grant_max: 40_000, allocation, ..Setup::default() }
 }
 
 /// Writes the first `bytes` of each part in turns, a request at a time, by a process for each.
@@ -36,10 +36,10 @@ async fn write_parts(rig: &Rig, file: &Rc<File>, bytes: u64) {
 }
 
 /// Segments of the file when all parts are written.
-fn segments(prealloc: Policy) -> usize {
+fn segments(allocation: Allocation) -> usize {
     let found = Rc::new(Cell::new(0));
     let segments = found.clone();
-    run(811, setup(prealloc), |rig| async move {
+    run(811, setup(allocation), |rig| async move {
         let file = rig.file(1);
         write_parts(&rig, &file, PART).await;
         file.fsync(false).await.unwrap();
@@ -55,15 +55,18 @@ fn segments(prealloc: Policy) -> usize {
 
 #[test]
 fn parts_of_different_processes_do_not_mix() {
-    let [on_demand, reservation, vanilla] =
-        [Policy::default(), Policy::Reservation, Policy::Vanilla].map(segments);
-    assert!(on_demand * 2 <= reservation, "{on_demand} against {reservation}");
-    assert!(reservation <= vanilla, "{reservation} against {vanilla}");
+    for when in [When::Launch, When::Write] {
+        let [on_demand, reservation, vanilla] =
+            [Policy::default(), Policy::Reservation, Policy::Vanilla]
+                .map(|how| segments(Allocation { how, when, ..Allocation::default() }));
+        assert!(on_demand * 2 <= reservation, "{when:?}: {on_demand} against {reservation}");
+        assert!(reservation <= vanilla, "{when:?}: {reservation} against {vanilla}");
+    }
 }
 
 #[test]
 fn windows_are_free_when_their_handle_is_closed() {
-    run(812, setup(Policy::default()), |rig| async move {
+    run(812, setup(Allocation::default()), |rig| async move {
         let file = rig.file(1);
         write_parts(&rig, &file, 2 << 20).await;
         file.fsync(false).await.unwrap();
@@ -85,7 +88,7 @@ fn windows_are_free_when_their_handle_is_closed() {
 
 #[test]
 fn late_writes_to_a_closed_file_leave_no_window() {
-    run(813, setup(Policy::default()), |rig| async move {
+    run(813, setup(Allocation::default()), |rig| async move {
         let file = rig.file(1);
         rig.server.open.set(false);
         write_parts(&rig, &file, 2 << 20).await;

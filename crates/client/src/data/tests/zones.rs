@@ -11,7 +11,7 @@ async fn rig_of_two(world: &SimWorld, env: Env, seed: u64) -> Rig {
         dirty_max: 1 << 20,
         read_only: false,
         on_edit: None,
-        prealloc: proto::prealloc::Policy::default(),
+        allocation: Default::default(),
         waits: Rc::default(),
     };
     let pags = [info(1, 512), info(2, 512)];
