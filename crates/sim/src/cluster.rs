@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use client::{Client, ClientConfig, Kernel, NoKernel};
+use client::{Caller, Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{
     DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
 };
@@ -20,6 +20,7 @@ use mfs::{
     SlotSize, Stop, StoreError, Txn,
 };
 use proto::mds::Reply;
+use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
@@ -95,6 +96,8 @@ pub struct Cluster {
     pub lease: Duration,
     /// The keys that sessions prove; `None`: they prove none.
     pub keys: Option<Keys>,
+    /// How clients come by blocks.
+    pub allocation: Allocation,
     disks: Rc<RefCell<Disks>>,
     /// Starts of the server so far.
     pub starts: Rc<Cell<u64>>,
@@ -298,6 +301,7 @@ impl Cluster {
             env,
             lease: LEASE,
             keys: None,
+            allocation: Allocation::default(),
             disks,
             starts,
             restarted,
@@ -688,6 +692,17 @@ impl Cluster {
         }
     }
 
+    /// Gives the root directory a layout, which all files inherit.
+    pub async fn set_layout(&self, layout: &str) -> Result<(), String> {
+        let client = self.connect("layout").await?;
+        let root = Caller { uid: 0, gid: 0, pid: 1 };
+        let value = layout.as_bytes();
+        let set =
+            client.setxattr(&root, Ino::ROOT, b"user.redbud.dir.layout", value, 0, false).await;
+        client.unmount().await;
+        set.map_err(|fault| format!("the root directory gets no layout `{layout}`: {fault}"))
+    }
+
     /// Connects a client on the node `name`.
     pub async fn connect(&self, name: &str) -> Result<Client, String> {
         self.connect_kernel(name, Rc::new(NoKernel)).await
@@ -709,6 +724,7 @@ impl Cluster {
             keys: self.keys.as_ref().map(|keys| keys.of_client(name)),
             log: Rc::new(move |text| lines.client_line(text)),
             on_edit: Some(Rc::new(move |ino, edited| edits.emit(Event::Edited(ino, edited)))),
+            allocation: self.allocation,
             ..ClientConfig::default()
         };
         let client = Client::connect(env, config, kernel).await;

@@ -34,6 +34,7 @@ mod mount;
 mod mutate_history;
 mod observed_order;
 mod panics;
+mod placing;
 mod pool;
 mod repairs;
 mod run;

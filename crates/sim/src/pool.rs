@@ -10,6 +10,7 @@ use types::Duration;
 
 use crate::faults::Fault;
 use crate::keys;
+use crate::placing;
 use crate::run::Plan;
 use crate::script::Workload;
 
@@ -106,6 +107,7 @@ impl Plan {
             zones,
             devices: Some(group),
             keys: keys::drawn(seed),
+            placing: placing::drawn(seed),
             ..Plan::new(seed)
         };
         let mut plan = plan.about(subject, &mut rng);

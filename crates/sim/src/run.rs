@@ -23,7 +23,7 @@ use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::zones::{Drawn, Sizes};
-use crate::{fields, invariants, panics, space};
+use crate::{fields, invariants, panics, placing, space};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -75,6 +75,8 @@ pub struct Plan {
     pub keys: Option<Mode>,
     /// Servers that stand by beside the first one.
     pub standbys: usize,
+    /// Draw from this how clients choose places, and the root directory's layout; 0: the usual.
+    pub placing: u64,
 }
 
 impl Plan {
@@ -101,6 +103,7 @@ impl Plan {
             lease: cluster::LEASE,
             keys: None,
             standbys: 0,
+            placing: 0,
         }
     }
 
@@ -264,6 +267,9 @@ impl Plan {
         if self.standbys != 0 {
             text += &format!(" --standbys {}", self.standbys);
         }
+        if self.placing != 0 {
+            text += &format!(" --placing {}", self.placing);
+        }
         text
     }
 }
@@ -368,6 +374,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             (cluster.lease, cluster.keys) = (plan.lease, plan.its_keys());
+            cluster.allocation = placing::allocation(plan.placing);
             cluster.stand_by(plan.standbys, plan.world_seed());
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
@@ -483,6 +490,9 @@ async fn safety_and_healing(
     let _watching = cluster.watch_devices();
     invariants::watch(&cluster, &fleet, plan.only_devices_fail());
     cluster.start_server();
+    if let Some(layout) = placing::layout(plan.placing, plan.zones) {
+        cluster.set_layout(&layout).await.map_err(|text| (Invariant::Mount, text))?;
+    }
     for client in 0..plan.clients {
         cluster.world.set_executors(&node_name(client), plan.executors);
     }

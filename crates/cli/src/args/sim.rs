@@ -99,11 +99,15 @@ pub struct SimArgs {
     /// Metadata servers that stand by beside the first one, up to 3; they share an etcd cluster
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=3))]
     pub standbys: u16,
+    /// Draw from this number how clients choose places for data, and the root directory's layout
+    /// [default: the usual ways]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub placing: u64,
     /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices
     #[arg(long, conflicts_with_all = [
         "clients", "processes", "executors", "operations", "faults", "workload", "hours", "keep",
         "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations", "security",
-        "standbys",
+        "standbys", "placing",
     ])]
     pub pool: bool,
     /// Number of metadata servers; only 1 is supported

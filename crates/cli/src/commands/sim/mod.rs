@@ -86,6 +86,7 @@ impl Options {
             lease: args.lease.unwrap_or(usual.lease),
             keys: args.security.0,
             standbys: args.standbys.into(),
+            placing: args.placing,
             ..usual
         }
     }
