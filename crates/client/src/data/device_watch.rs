@@ -172,7 +172,7 @@ impl DataContext {
                 let (zone, path, why) = (zone.info.id, device.path(), why.clone());
                 let is_lost = lost.contains(&zone);
                 let name = if is_lost { "lost" } else { name };
-                DeviceStatus { zone, path, state: name, since, why }
+                DeviceStatus { zone, path, state: name, since, why, load: device.load() }
             };
             device.zones.iter().map(of_zone).collect::<Vec<_>>()
         };
