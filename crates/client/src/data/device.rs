@@ -261,6 +261,11 @@ impl DataDevice {
         self.pending.get().requests > 0
     }
 
+    /// Is it sound, and has it answered all requests?
+    pub fn is_idle(&self) -> bool {
+        !self.has_pending() && self.state.borrow().is_settled(self.env.now())
+    }
+
     /// Its zones, for messages.
     pub fn zone_names(&self) -> String {
         zone_names(&self.infos())

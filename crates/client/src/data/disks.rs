@@ -301,6 +301,13 @@ impl Disks {
         zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.refuses())
     }
 
+    /// The zones whose devices are sound and have nothing to do.
+    pub fn idle_zones(&self) -> Vec<PagId> {
+        let zones = self.by_pag.borrow();
+        let idle = zones.iter().filter(|(_, disk)| !disk.is_lost() && disk.device.is_idle());
+        idle.map(|(&zone, _)| zone).collect()
+    }
+
     /// Somebody wants the devices that are absent.
     pub fn ask_for_absent(&self) {
         self.devices.borrow().iter().for_each(|device| _ = device.refuses());

@@ -123,6 +123,62 @@ fn writes_that_wait_fail_at_once_when_their_device_dies() {
     });
 }
 
+#[test]
+fn idle_device_gets_what_does_not_grow_any_more() {
+    run(910, setup(), |rig| async move {
+        let (growing, still, closed) = (rig.file(1), rig.file(2), rig.file(3));
+        let writes = || rig.server.disks[0].counts().writes;
+        let before = writes();
+        rig.write(&still, 0, &[2; 3 * BLOCK]).await.unwrap();
+        rig.env.sleep(Duration::from_millis(9)).await;
+        assert_eq!(writes(), before, "it may grow still");
+        // A file that grows all the time is not launched in small pieces.
+        for piece in 0..20u64 {
+            rig.write(&growing, piece * 8192, &[1; 8192]).await.unwrap();
+            rig.env.sleep(Duration::from_millis(3)).await;
+        }
+        assert_eq!(writes() - before, 1, "the file that is still");
+        assert!(still.is_launched() && !growing.is_launched());
+        rig.env.sleep(Duration::from_millis(25)).await;
+        assert_eq!(writes() - before, 2);
+        // One that was closed goes at the next look, whenever it was written.
+        rig.write(&closed, 0, &[3; 3 * BLOCK]).await.unwrap();
+        closed.last_handle_closed();
+        rig.env.sleep(Duration::from_micros(10_500)).await;
+        assert_eq!(writes() - before, 3);
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn busy_device_gets_what_is_still_only_when_it_has_answered() {
+    run(911, setup(), |rig| async move {
+        let (first, second) = (rig.file(1), rig.file(2));
+        rig.server.disks[0].stall(true);
+        rig.write(&first, 0, &[1; 2 * BLOCK]).await.unwrap();
+        first.launch_all();
+        rig.write(&second, 0, &[2; 2 * BLOCK]).await.unwrap();
+        rig.env.sleep(Duration::from_millis(100)).await;
+        assert!(!second.is_launched(), "the device has not answered");
+        rig.server.disks[0].stall(false);
+        rig.env.sleep(Duration::from_millis(25)).await;
+        assert!(second.is_launched());
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn file_that_its_inode_may_hold_waits_for_its_commit() {
+    run(912, Setup { inline_max: 2000, ..setup() }, |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 900]).await.unwrap();
+        file.last_handle_closed();
+        rig.env.sleep(Duration::from_millis(100)).await;
+        rig.finish(2048).await;
+        assert_eq!(rig.server.disks[0].counts().writes, 0);
+    });
+}
+
 /// Reads all of a file of `parts` parts of 1 MiB in turns over `disks` slow disks; how long that
 /// takes.
 fn read_time(disks: u16, parts: u64) -> Duration {
