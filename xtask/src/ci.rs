@@ -1,38 +1,50 @@
 //! The gate and its quick part, step by step. Every step runs even if an earlier one failed (a
 //! build that fails makes the later ones fail at once), so one run reports everything.
 
-use std::cell::Cell;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::step::{self, Outcome};
-use crate::{prerequisites, tidy};
+use crate::{lanes, prerequisites, tidy};
 
 /// No step takes this long on two quiet cores; a hang ends here.
 pub const LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// A step: its name, the arguments of cargo, its environment.
-type Step = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
+/// A step: its name, what runs, its environment.
+type Step = (&'static str, Work, &'static [(&'static str, &'static str)]);
 
-const FORMATTING: Step = ("formatting", &["fmt", "--all", "--check"], &[]);
-const LINTS: Step =
-    ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[]);
+/// What a step runs.
+#[derive(Clone, Copy)]
+enum Work {
+    /// cargo with these arguments.
+    Cargo(&'static [&'static str]),
+    /// All tests of the workspace, in lanes.
+    Tests,
+}
+use Work::{Cargo, Tests};
+
+const FORMATTING: Step = ("formatting", Cargo(&["fmt", "--all", "--check"]), &[]);
+const LINTS: Step = (
+    "lints",
+    Cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
+    &[],
+);
 
 /// The steps of the gate behind `tidy`.
 const GATE: [Step; 6] = [
     FORMATTING,
     LINTS,
-    ("build", &["build", "--workspace", "--all-targets", "--locked"], &[]),
-    ("tests", &["test", "--workspace", "--locked", "--no-fail-fast"], &[("RUST_BACKTRACE", "1")]),
+    ("build", Cargo(&["build", "--workspace", "--all-targets", "--locked"]), &[]),
+    ("tests", Tests, &[("RUST_BACKTRACE", "1")]),
     (
         "orders of threads",
-        &["test", "--package", "redbud-env", "--lib", "--locked", "loom_"],
+        Cargo(&["test", "--package", "redbud-env", "--lib", "--locked", "loom_"]),
         // Another directory: the flag is one of every crate.
         &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
     ),
     (
         "documentation",
-        &["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"],
+        Cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]),
         // Private items are documented too, so links to them lead somewhere.
         &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")],
     ),
@@ -42,13 +54,13 @@ const GATE: [Step; 6] = [
 const QUICK: [Step; 4] = [
     FORMATTING,
     LINTS,
-    ("unit tests", &["test", "--workspace", "--lib", "--locked", "--no-fail-fast"], &[]),
+    ("unit tests", Cargo(&["test", "--workspace", "--lib", "--locked", "--no-fail-fast"]), &[]),
     (
         "seeds",
-        &[
+        Cargo(&[
             "run", "--quiet", "--locked", "--", "sim", "--seed", "1", "--count", "200", "--jobs",
             "2",
-        ],
+        ]),
         &[],
     ),
 ];
@@ -77,9 +89,18 @@ pub fn quick() -> ExitCode {
 fn steps(name: &str, steps: &[Step], begin: Instant) -> ExitCode {
     let tree = tree_state();
     let mut done: Vec<(&str, Outcome)> = vec![("tidy", tidy())];
-    for &(step, arguments, environment) in steps {
-        println!("== {step}: cargo {}", arguments.join(" "));
-        done.push((step, run_step(arguments, environment)));
+    for &(step, work, environment) in steps {
+        let outcome = match work {
+            Cargo(arguments) => {
+                println!("== {step}: cargo {}", arguments.join(" "));
+                step::cargo(arguments, environment, LIMIT, watcher())
+            }
+            Tests => {
+                println!("== {step}: all of the workspace, in two lanes");
+                lanes::run(environment, LIMIT)
+            }
+        };
+        done.push((step, outcome));
         report(step, &done[done.len() - 1].1);
     }
     let touched = tree_state() != tree;
@@ -106,13 +127,14 @@ fn steps(name: &str, steps: &[Step], begin: Instant) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run_step(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
-    let panicked = Cell::new(false);
-    step::cargo(arguments, environment, LIMIT, |line| {
+/// Finds in the lines of one program's output those that the report must repeat.
+pub fn watcher() -> impl FnMut(&str) -> Option<String> {
+    let mut panicked = false;
+    move |line| {
         // A panic prints its message in the line after its place.
-        let says = panicked.replace(is_panic(line)).then(|| line.to_owned());
+        let says = std::mem::replace(&mut panicked, is_panic(line)).then(|| line.to_owned());
         finding(line).or(says)
-    })
+    }
 }
 
 fn tidy() -> Outcome {

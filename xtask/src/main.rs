@@ -11,6 +11,7 @@
 
 mod ci;
 mod documents;
+mod lanes;
 mod prerequisites;
 mod step;
 mod tidy;

@@ -1,7 +1,9 @@
 //! One command of the gate: run with its output shown and searched, bounded in time.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -22,12 +24,29 @@ pub fn cargo(
     arguments: &[&str],
     environment: &[(&str, &str)],
     limit: Duration,
-    watch: impl Fn(&str) -> Option<String>,
+    mut watch: impl FnMut(&str) -> Option<String>,
 ) -> Outcome {
-    let begin = Instant::now();
+    run(&mut cargo_command(arguments, environment), limit, |line| {
+        println!("{line}");
+        watch(line)
+    })
+}
+
+/// `cargo` with `arguments`.
+pub fn cargo_command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).envs(environment.iter().copied());
+    command
+}
+
+/// Runs a command; `watch` gets each line of its output, and returns what the report must repeat.
+pub fn run(
+    command: &mut Command,
+    limit: Duration,
+    mut watch: impl FnMut(&str) -> Option<String>,
+) -> Outcome {
+    let begin = Instant::now();
     // Its own group, so that reaching the limit ends the tests it started too.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = match command.spawn() {
@@ -35,7 +54,7 @@ pub fn cargo(
         Err(error) => {
             return Outcome {
                 passed: false,
-                failures: vec![format!("cargo {}: {error}", arguments.join(" "))],
+                failures: vec![format!("{}: {error}", words(command))],
                 time: begin.elapsed(),
             };
         }
@@ -46,10 +65,7 @@ pub fn cargo(
     loop {
         let left = limit.saturating_sub(begin.elapsed());
         match lines.recv_timeout(left) {
-            Ok(line) => {
-                println!("{line}");
-                failures.extend(watch(&line));
-            }
+            Ok(line) => failures.extend(watch(&line)),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 late = true;
@@ -63,13 +79,23 @@ pub fn cargo(
     }
     let status = child.wait();
     let passed = !late && status.as_ref().is_ok_and(|status| status.success());
-    if !passed && failures.is_empty() {
+    // A program that a signal ended tells of no test that failed.
+    let signalled = status.as_ref().is_ok_and(|status| status.code().is_none());
+    if !passed && (failures.is_empty() || signalled && !late) {
         failures.push(match status {
-            Ok(status) => format!("cargo {}: {status}", arguments.join(" ")),
-            Err(error) => format!("cargo {}: {error}", arguments.join(" ")),
+            Ok(status) => format!("{}: {status}", words(command)),
+            Err(error) => format!("{}: {error}", words(command)),
         });
     }
     Outcome { passed, failures, time: begin.elapsed() }
+}
+
+/// The command, for messages.
+fn words(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let words = std::iter::once(name).chain(command.get_args()).map(OsStr::to_string_lossy);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The lines of both outputs, as they come. The channel closes when both end.

@@ -464,6 +464,31 @@ pub struct DeviceStatus {
     pub since: Duration,
     /// Why it is absent.
     pub why: String,
+    /// What it has been asked to write. Zones on one device have this in common.
+    pub load: DeviceLoad,
+}
+
+/// The writes that a client has sent to a device since the mount, and those that wait. Writes of
+/// neighbouring blocks that wait go as one request.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceLoad {
+    /// Writes that have gone to the device.
+    pub writes: u64,
+    /// Requests that they were: `writes / requests` is the merge ratio.
+    pub requests: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Requests by size: of at most so many bytes, and more than the size before. The last one has
+    /// no bound.
+    pub sizes: Vec<(Option<u64>, u64)>,
+    /// Requests that the device has not answered, now and at most.
+    pub in_flight: u64,
+    /// See `in_flight`.
+    pub in_flight_max: u64,
+    /// Writes that wait, now and at most.
+    pub waiting: u64,
+    /// See `waiting`.
+    pub waiting_max: u64,
 }
 
 /// Result of a lookup: an entry, or how long the kernel may cache that the name does not exist.

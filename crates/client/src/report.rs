@@ -36,7 +36,7 @@ impl Client {
         core.add_owed(&mut out);
         core.add_held(&mut out);
         out.list("sessions", core.rpc.all(), |out, session| add_session(out, &session.report()));
-        out.list("devices", self.devices(), |out, device| add_device(out, &device));
+        out.list("devices", self.devices(), add_device_and_load);
         out.close('}');
         out.into_text()
     }
@@ -193,12 +193,41 @@ fn add_session(out: &mut Json, report: &SessionReport) {
 
 /// Adds a data device as an object.
 pub(crate) fn add_device(out: &mut Json, device: &DeviceStatus) {
-    let DeviceStatus { zone, path, state, since, why } = device;
     out.open('{');
+    add_device_state(out, device);
+    out.close('}');
+}
+
+/// As [`add_device`], with what it was asked to write.
+fn add_device_and_load(out: &mut Json, device: DeviceStatus) {
+    let load = &device.load;
+    out.open('{');
+    add_device_state(out, &device);
+    out.key("load");
+    out.open('{');
+    out.number("writes", load.writes);
+    out.number("requests", load.requests);
+    out.number("bytes", load.bytes);
+    out.number("in_flight", load.in_flight);
+    out.number("in_flight_max", load.in_flight_max);
+    out.number("waiting", load.waiting);
+    out.number("waiting_max", load.waiting_max);
+    out.list("sizes", &load.sizes, |out, (bytes_max, requests)| {
+        out.open('{');
+        out.key("bytes_max");
+        out.raw(&bytes_max.map_or("null".to_owned(), |bytes| bytes.to_string()));
+        out.number("requests", *requests);
+        out.close('}');
+    });
+    out.close('}');
+    out.close('}');
+}
+
+fn add_device_state(out: &mut Json, device: &DeviceStatus) {
+    let DeviceStatus { zone, path, state, since, why, load: _ } = device;
     out.number("zone", u64::from(zone.0));
     out.text("path", path);
     out.text("state", state);
     out.number("since_ms", millis(*since));
     out.text("why", why);
-    out.close('}');
 }

@@ -75,6 +75,17 @@ impl IoBuf {
         buf
     }
 
+    /// A buffer that holds the bytes of all `parts`, one behind the other.
+    pub(crate) fn joined(parts: &[IoBuf]) -> IoBuf {
+        let mut buf = IoBuf::unspecified(parts.iter().map(IoBuf::len).sum());
+        let mut at = 0;
+        for part in parts {
+            buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        buf
+    }
+
     /// A buffer of `len` zero bytes, 256 KiB or more, in a mapping of its own, for buffers that
     /// wait long: only the pages that are touched take memory. It is not pooled.
     pub(crate) fn sparse(len: usize) -> IoBuf {

@@ -27,6 +27,9 @@ struct Inner {
     lock_scope: Option<LockScope>,
 }
 
+/// Most buffers of [`Disk::write_parts`]: that of the operating system.
+pub const PARTS_MAX: usize = 1024;
+
 fn buf_of(payload: Payload) -> IoBuf {
     match payload {
         Payload::Buf(buf) => buf,
@@ -91,6 +94,35 @@ impl Disk {
             }
         }
         (Ok(()), buf)
+    }
+
+    /// Writes several buffers, one behind the other, by one request; as [`Disk::write`] else. There
+    /// are at most [`PARTS_MAX`], each a multiple of 4096 long.
+    pub async fn write_parts(&self, offset: u64, mut bufs: Vec<IoBuf>) -> io::Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        assert!(bufs.len() <= PARTS_MAX, "{} parts of one write", bufs.len());
+        bufs.iter().for_each(|buf| assert_aligned(offset, buf.len()));
+        let at = || format!("write {len} bytes at {offset}");
+        let mut start = 0;
+        while start < len {
+            let (result, payload) = self
+                .0
+                .env
+                .submit(Op::WriteParts { disk: self.handle(), offset, bufs, start })
+                .await;
+            bufs = match payload {
+                Payload::Bufs(bufs) => bufs,
+                // A simulated disk has joined them.
+                payload => vec![buf_of(payload)],
+            };
+            match result {
+                Ok(0) => return Err(self.failed(&at(), &io::ErrorKind::WriteZero.into())),
+                Ok(written) => start += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(&at(), &error)),
+            }
+        }
+        Ok(())
     }
 
     /// Makes everything that completed before the call stable. Returns `Ok` at once for

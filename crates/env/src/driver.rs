@@ -44,6 +44,9 @@ pub(crate) enum Op {
     Read { disk: Handle, offset: u64, buf: IoBuf, start: usize },
     /// Writes `buf[start..]` to `offset + start`.
     Write { disk: Handle, offset: u64, buf: IoBuf, start: usize },
+    /// Writes `bufs`, one behind the other and without their first `start` bytes, to
+    /// `offset + start`.
+    WriteParts { disk: Handle, offset: u64, bufs: Vec<IoBuf>, start: usize },
     /// Makes completed writes stable.
     Flush { disk: Handle },
     /// Discards the range; its content is unspecified afterwards.
@@ -70,6 +73,7 @@ pub(crate) enum Op {
 pub(crate) enum Payload {
     None,
     Buf(IoBuf),
+    Bufs(Vec<IoBuf>),
     Bytes(Vec<u8>),
     Socket(Handle, String),
     Fuse(Box<FuseEntry>),

@@ -426,6 +426,7 @@ impl Core {
         if let Some((kind, text)) = refusal {
             let payload = match op {
                 Op::Read { buf, .. } | Op::Write { buf, .. } => Payload::Buf(buf),
+                Op::WriteParts { bufs, .. } => Payload::Bufs(bufs),
                 Op::Recv { bytes, .. } | Op::Send { bytes, .. } => Payload::Bytes(bytes),
                 Op::Fuse { entry, .. } => Payload::Fuse(entry),
                 _ => Payload::None,

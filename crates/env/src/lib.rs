@@ -28,7 +28,7 @@ mod threads;
 mod timer;
 
 pub use buffer::IoBuf;
-pub use disk::Disk;
+pub use disk::{Disk, PARTS_MAX};
 pub use driver::{DiskOptions, LockScope};
 pub use env::{Env, Join};
 pub use executor::TERM_OVER;

@@ -30,7 +30,6 @@ use super::context::{
     COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
 };
 use super::device::Stability;
-use super::device_watch::watch_devices;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
@@ -90,6 +89,8 @@ impl DataContext {
             client: Cell::new(client),
             budget: Budget::new(config.dirty_max as u64),
             transfers: Transfers::default(),
+            unlaunched: RefCell::default(),
+            unlaunched_wake: Notify::new(),
             syncs: Syncs::default(),
             unreported_losses: Cell::new(0),
             flights: Cell::new(0),
@@ -103,9 +104,7 @@ impl DataContext {
             batches: RefCell::default(),
         });
         env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
-        let watch = ctx.disks.watch.clone();
-        env.spawn(watch_devices(env.clone(), Rc::downgrade(&ctx), watch));
-        ctx.choose_zones();
+        ctx.watch_devices();
         Ok(ctx)
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::Notify;
@@ -59,6 +59,11 @@ pub struct DataContext {
     pub(super) client: Cell<ClientId>,
     pub(super) budget: Rc<Budget>,
     pub(super) transfers: Transfers,
+    /// The files that are marked as `is_unlaunched`: they have dirty runs that nobody wanted to be
+    /// launched, when their last write was accepted.
+    pub(super) unlaunched: RefCell<Vec<Weak<File>>>,
+    /// There are such files again.
+    pub(super) unlaunched_wake: Notify,
     pub(super) syncs: Syncs,
     /// Device writes in flight.
     pub(super) flights: Cell<usize>,

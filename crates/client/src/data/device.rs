@@ -12,16 +12,16 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use env::sync::{Notify, Permit, Semaphore, first};
+use env::sync::Notify;
 use env::{Disk, Env, IoBuf};
 use proto::mds::PagInfo;
 use types::{Bug, ClientId, Duration, Fault, Instant, planted};
 
 use super::device_open::{Opened, lock_client, zone_names};
+use super::device_queue::DeviceQueue;
 use super::device_state::DeviceState;
+use super::device_writes::QueuedWrite;
 
-/// Most writes of one device in flight.
-const WRITES_MAX: usize = 128;
 /// Ranges of lost flushes that are kept apart; older ones are joined.
 const LOST_MAX: usize = 64;
 
@@ -143,7 +143,7 @@ pub(super) struct ZonePlace {
 
 /// See the module.
 pub(super) struct DataDevice {
-    env: Env,
+    pub(super) env: Env,
     /// The zones that lie on it.
     pub zones: Vec<ZonePlace>,
     /// Its path on this host.
@@ -161,7 +161,10 @@ pub(super) struct DataDevice {
     held: Cell<u64>,
     watch: Rc<Watch>,
     pending: Cell<PendingRequests>,
-    writes: Semaphore,
+    /// Writes that wait or are in flight; [`super::device_writes`] has the code.
+    pub(super) queue: RefCell<DeviceQueue<QueuedWrite>>,
+    /// Requests are being taken from the queue.
+    pub(super) sending: Cell<bool>,
     flushes: RefCell<Flushes>,
     flushed: Notify,
     /// The device has become absent; how often so far.
@@ -205,7 +208,8 @@ impl DataDevice {
             held: Cell::new(0),
             watch: watch.clone(),
             pending: Cell::default(),
-            writes: Semaphore::new(WRITES_MAX),
+            queue: RefCell::default(),
+            sending: Cell::new(false),
             flushes: RefCell::default(),
             flushed: Notify::new(),
             lost: Notify::new(),
@@ -255,6 +259,11 @@ impl DataDevice {
     /// Is a request pending?
     pub fn has_pending(&self) -> bool {
         self.pending.get().requests > 0
+    }
+
+    /// Is it sound, and has it answered all requests?
+    pub fn is_idle(&self) -> bool {
+        !self.has_pending() && self.state.borrow().is_settled(self.env.now())
     }
 
     /// Its zones, for messages.
@@ -323,6 +332,7 @@ impl DataDevice {
         self.flushes.borrow_mut().lose_all();
         self.flushed.notify_all();
         self.lost.notify_all();
+        self.refuse_waiting();
     }
 
     /// Fills `buf` from `offset` on.
@@ -339,29 +349,23 @@ impl DataDevice {
         (result.map_err(|_| Fault::Io), buf)
     }
 
-    /// Permits one more write in flight. Fails if the device is absent, or becomes so.
-    pub async fn write_permit(&self) -> Result<Permit, Fault> {
-        let lost = self.lost.notified();
-        if self.refuses() {
-            return Err(Fault::Io);
-        }
-        match self.writes.try_acquire(1) {
-            Some(permit) => Ok(permit),
-            None => first(self.writes.acquire(1), lost).await.ok_or(Fault::Io),
-        }
-    }
-
-    /// Writes all of `buf` at `offset`.
-    pub async fn write(&self, offset: u64, buf: IoBuf) -> Result<(), Fault> {
+    /// Writes all of `bufs`, one behind the other, at `offset`; returns the stamp of completion.
+    pub(super) async fn submit_write(&self, offset: u64, bufs: Vec<IoBuf>) -> Result<u64, Fault> {
         let disk = self.usable()?;
         let losses = self.losses.get();
         let _request = self.begin_request();
-        let (result, _buf) = disk.write(offset, buf).await;
+        let result = match <[IoBuf; 1]>::try_from(bufs) {
+            Ok([buf]) => disk.write(offset, buf).await.0,
+            Err(bufs) => disk.write_parts(offset, bufs).await,
+        };
         if result.is_err() {
             self.note_failure(true);
         }
         // If the device was lost meanwhile, no flush of the open file that follows covers it.
-        if result.is_err() || losses != self.losses.get() { Err(Fault::Io) } else { Ok(()) }
+        if result.is_err() || losses != self.losses.get() {
+            return Err(Fault::Io);
+        }
+        Ok(self.flushes_begun())
     }
 
     /// Number of flushes begun so far.

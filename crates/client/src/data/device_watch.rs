@@ -20,6 +20,7 @@ use super::device::{DataDevice, Watch, ZonePlace};
 use super::device_open::{LOOK_MAX, Opening, Problem, no_answer};
 use super::device_state::{Change, Condition, SILENT};
 use super::disks::absent_text;
+use super::idle::launch_to_idle_devices;
 use crate::api::DeviceStatus;
 
 /// Pause between two rounds while a device owes an answer.
@@ -32,7 +33,7 @@ const TRIES: u32 = 3;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Watches as long as the context lives.
-pub(super) async fn watch_devices(env: Env, weak: Weak<DataContext>, watch: Rc<Watch>) {
+async fn watch_devices(env: Env, weak: Weak<DataContext>, watch: Rc<Watch>) {
     loop {
         let wake = watch.wake.notified();
         watch.awake.set(false);
@@ -51,6 +52,14 @@ pub(super) async fn watch_devices(env: Env, weak: Weak<DataContext>, watch: Rc<W
 }
 
 impl DataContext {
+    /// Begins to watch the devices, and to launch to those that are idle.
+    pub(super) fn watch_devices(self: &Rc<Self>) {
+        let (env, watch) = (self.env.clone(), self.disks.watch.clone());
+        self.env.spawn(watch_devices(env.clone(), Rc::downgrade(self), watch));
+        self.env.spawn(launch_to_idle_devices(env, Rc::downgrade(self)));
+        self.choose_zones();
+    }
+
     /// One round of the watch. Returns the pause until the next one; `None`: until it is roused.
     fn watch_round(self: &Rc<Self>) -> Option<Duration> {
         let now = self.env.now();
@@ -172,7 +181,7 @@ impl DataContext {
                 let (zone, path, why) = (zone.info.id, device.path(), why.clone());
                 let is_lost = lost.contains(&zone);
                 let name = if is_lost { "lost" } else { name };
-                DeviceStatus { zone, path, state: name, since, why }
+                DeviceStatus { zone, path, state: name, since, why, load: device.load() }
             };
             device.zones.iter().map(of_zone).collect::<Vec<_>>()
         };

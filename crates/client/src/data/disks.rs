@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use env::sync::{Notify, Permit, first};
+use env::sync::{Notify, first};
 use env::{Env, IoBuf};
 use proto::mds::PagInfo;
 use proto::prealloc::Allocation;
@@ -21,6 +21,7 @@ use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
 use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
 use super::device_open::{Opened, Opening, Problem, zone_names};
+use super::device_writes::Written;
 use crate::api::OnEdit;
 use crate::waits::Waits;
 
@@ -53,12 +54,12 @@ pub(super) struct DataDisk {
     lost: Cell<bool>,
 }
 
-/// A write in flight.
+/// A write that waits in the queue of its device, or is in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     /// One past its last block.
     end: u64,
-    /// The client's session in which it was submitted.
+    /// The client's session in which it was launched.
     session: u64,
 }
 
@@ -99,15 +100,15 @@ impl DataDisk {
         self.device.read(self.offset(addr), buf).await
     }
 
-    /// Writes whole blocks from block `addr` on, and returns the stamp of completion. No write of
-    /// an earlier session may be in flight there.
+    /// Writes whole blocks from block `addr` on, if `permits` says yes to the session when the
+    /// write goes to the device. No write of an earlier session may wait or be in flight there.
     pub async fn write(
         &self,
-        _permit: Permit,
         session: u64,
         addr: u64,
         buf: IoBuf,
-    ) -> Result<u64, Fault> {
+        permits: impl Fn(u64) -> bool,
+    ) -> Result<Written, Fault> {
         if !self.contains(addr, buf.len()) {
             return Err(Fault::Corrupt);
         }
@@ -116,11 +117,12 @@ impl DataDisk {
         }
         let end = addr + (buf.len() / BLOCK) as u64;
         self.begin_write(session, addr, end);
-        let written = self.device.write(self.offset(addr), buf).await;
+        // Only writes of this zone are joined with it: block 0 of a zone is never written.
+        let permits = |session| !self.is_lost() && permits(session);
+        let written = self.device.write(session, self.offset(addr), buf, permits).await;
         self.in_flight.borrow_mut().remove(&addr);
         self.write_done.notify_all();
-        written?;
-        Ok(self.device.flushes_begun())
+        written
     }
 
     /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
@@ -300,6 +302,13 @@ impl Disks {
     pub fn refuses(&self, pag: PagId) -> bool {
         let zones = self.by_pag.borrow();
         zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.refuses())
+    }
+
+    /// The zones whose devices are sound and have nothing to do.
+    pub fn idle_zones(&self) -> Vec<PagId> {
+        let zones = self.by_pag.borrow();
+        let idle = zones.iter().filter(|(_, disk)| !disk.is_lost() && disk.device.is_idle());
+        idle.map(|(&zone, _)| zone).collect()
     }
 
     /// Somebody wants the devices that are absent.

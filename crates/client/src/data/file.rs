@@ -32,6 +32,7 @@ use super::context::DataContext;
 use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
+use super::stillness::Stillness;
 use crate::waits::Wait;
 
 /// Accepted bytes that no device has been given yet: whole blocks.
@@ -131,6 +132,7 @@ pub(super) struct FileState {
     pub stamped_since: Instant,
     /// Since when the file has changes that are not committed; `None` while it has none.
     pub unsaved_since: Option<Instant>,
+    pub stillness: Stillness,
     pub committing: bool,
     /// Writes accepted since the last fsync, or since the file was clean.
     pub writes: u32,
@@ -163,6 +165,7 @@ pub struct File {
     pub(super) unreported: Cell<bool>,
     /// The inode does not exist any more, and another one may have its number: send nothing for it.
     pub(super) detached: Cell<bool>,
+    pub(super) is_unlaunched: Cell<bool>,
 }
 
 impl std::fmt::Debug for File {
@@ -389,6 +392,7 @@ impl File {
                 stamps: BTreeMap::new(),
                 stamped_since: Instant::default(),
                 unsaved_since: None,
+                stillness: Stillness::default(),
                 committing: false,
                 writes: 0,
                 alone: false,
@@ -405,6 +409,7 @@ impl File {
             errors: Cell::new(0),
             unreported: Cell::new(false),
             detached: Cell::new(false),
+            is_unlaunched: Cell::new(false),
         })
     }
 

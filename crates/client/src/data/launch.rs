@@ -13,6 +13,7 @@ use types::{Fault, FileBlock, Instant, PagId};
 
 use super::budget::Claim;
 use super::context::DataContext;
+use super::device_writes::Written;
 use super::file::{DirtyRun, File, FileState};
 use super::segments::{Mapped, Piece, to_wire_segment};
 
@@ -167,6 +168,7 @@ impl File {
 
     /// See [`crate::boundary::FileContent::last_handle_closed`].
     pub(super) fn last_handle_closed(&self) {
+        self.state.borrow_mut().stillness.closed();
         self.pool().release_windows(self.ino, None);
     }
 
@@ -333,7 +335,7 @@ impl DataContext {
         session: u64,
         pag: PagId,
         addr: u64,
-        buf: IoBuf,
+        mut buf: IoBuf,
     ) -> Result<u64, Fault> {
         let disk = self.zone(pag).await?;
         let end = addr + (buf.len() / BLOCK) as u64;
@@ -341,12 +343,19 @@ impl DataContext {
         loop {
             self.wait_for_lease().await?;
             disk.earlier_writes_done(session, addr, end).await;
-            let permit = disk.device.write_permit().await?;
+            if disk.is_lost() || disk.device.refuses() {
+                return Err(Fault::Io);
+            }
             if self.session.get() != session {
                 return Err(Fault::Evicted);
             }
-            if !self.expired() && !disk.is_written_earlier(session, addr, end) {
-                return disk.write(permit, session, addr, buf).await;
+            if self.expired() || disk.is_written_earlier(session, addr, end) {
+                continue;
+            }
+            let permits = |session| self.session.get() == session && !self.expired();
+            match disk.write(session, addr, buf, permits).await? {
+                Written::Done(stamp) => return Ok(stamp),
+                Written::Again(back) => buf = back,
             }
         }
     }

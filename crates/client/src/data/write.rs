@@ -166,7 +166,7 @@ impl File {
                 other => other?,
             }
         };
-        self.enqueue();
+        self.enqueue_written();
         Ok((range.start, range.len() as u32))
     }
 

@@ -327,6 +327,12 @@ impl Driver for Fallback {
                     (result, Payload::Buf(buf))
                 })
             }
+            Op::WriteParts { disk, offset, bufs, start } => {
+                pool::submit(&self.mailbox, token, move || {
+                    let at = offset + start as u64;
+                    (sys::write_parts_at(raw(&disk), at, &bufs, start), Payload::Bufs(bufs))
+                })
+            }
             Op::Flush { disk } => pool::submit(&self.mailbox, token, move || {
                 (sys::datasync(raw(&disk)).map(|()| 0), Payload::None)
             }),

@@ -43,6 +43,7 @@ type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 /// The objects that an operation in flight keeps alive.
 enum InFlight {
     Disk { _disk: Handle, buf: IoBuf },
+    Parts { _disk: Handle, bufs: Vec<IoBuf>, vector: Vec<libc::iovec> },
     Flush { _disk: Handle },
     Recv { _socket: Handle, bytes: Vec<u8> },
     Send { _socket: Handle, bytes: Vec<u8> },
@@ -57,6 +58,7 @@ impl InFlight {
     fn leak_buffer(self) {
         match self {
             InFlight::Disk { buf, .. } => std::mem::forget(buf),
+            InFlight::Parts { bufs, vector, .. } => std::mem::forget((bufs, vector)),
             InFlight::Recv { bytes, .. } | InFlight::Send { bytes, .. } => std::mem::forget(bytes),
             InFlight::Connect { target, .. } => std::mem::forget(target),
             InFlight::Fuse { entry, .. } => std::mem::forget(entry),
@@ -97,6 +99,7 @@ fn serves_all(ring: &Uring) -> io::Result<bool> {
     let needed = [
         opcode::Read::CODE,
         opcode::Write::CODE,
+        opcode::Writev::CODE,
         opcode::Fsync::CODE,
         opcode::Send::CODE,
         opcode::Recv::CODE,
@@ -183,6 +186,28 @@ impl Ring {
         Ok(())
     }
 
+    /// The operation ends without the kernel.
+    fn refuse(&mut self, token: Token, error: io::Error) {
+        self.ended.push(Completion::new(token, Err(error), Payload::None));
+    }
+
+    fn write_parts(
+        &mut self,
+        token: Token,
+        disk: Handle,
+        offset: u64,
+        bufs: Vec<IoBuf>,
+        start: usize,
+    ) {
+        // Its memory stays where it is when the vector moves.
+        let vector = sys::vector(&bufs, start);
+        let count = vector.len() as u32;
+        let entry = opcode::Writev::new(Fd(raw(&disk)), vector.as_ptr(), count)
+            .offset(offset + start as u64)
+            .build();
+        self.start(token, entry, InFlight::Parts { _disk: disk, bufs, vector });
+    }
+
     /// Moves completions of the kernel to `done`.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ended);
@@ -202,6 +227,7 @@ impl Ring {
         let result = sys::check_result(result);
         let payload = match op {
             InFlight::Disk { buf, .. } => Payload::Buf(buf),
+            InFlight::Parts { bufs, .. } => Payload::Bufs(bufs),
             InFlight::Flush { .. } | InFlight::Poll { .. } => Payload::None,
             InFlight::Send { bytes, .. } => Payload::Bytes(bytes),
             InFlight::Recv { mut bytes, .. } => {
@@ -350,6 +376,9 @@ impl Driver for Ring {
                     .build();
                 self.start(token, entry, InFlight::Disk { _disk: disk, buf });
             }
+            Op::WriteParts { disk, offset, bufs, start } => {
+                self.write_parts(token, disk, offset, bufs, start);
+            }
             Op::Flush { disk } => {
                 let entry = opcode::Fsync::new(Fd(raw(&disk)))
                     .flags(io_uring::types::FsyncFlags::DATASYNC)
@@ -383,7 +412,7 @@ impl Driver for Ring {
             }
             Op::Connect { target } => {
                 if let Err(error) = self.connect(token, target) {
-                    self.ended.push(Completion::new(token, Err(error), Payload::None));
+                    self.refuse(token, error);
                 }
             }
             Op::Readable { file } => {
@@ -394,10 +423,7 @@ impl Driver for Ring {
                 let submission = entry.submission(raw(&file));
                 self.start(token, submission, InFlight::Fuse { _file: file, entry });
             }
-            Op::Stop => {
-                let error = io::Error::from(io::ErrorKind::Unsupported);
-                self.ended.push(Completion::new(token, Err(error), Payload::None));
-            }
+            Op::Stop => self.refuse(token, io::ErrorKind::Unsupported.into()),
             Op::Job(job) => pool::submit(&self.mailbox, token, move || {
                 job();
                 (Ok(0), Payload::None)

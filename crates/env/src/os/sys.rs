@@ -9,6 +9,8 @@ use std::path::Path;
 
 use types::{Instant, Timestamp};
 
+use crate::buffer::IoBuf;
+
 /// The value of a system call that reports errors in errno.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -377,6 +379,36 @@ pub(crate) fn read_at(fd: RawFd, offset: u64, buf: &mut [u8]) -> io::Result<usiz
 pub(crate) fn write_at(fd: RawFd, offset: u64, buf: &[u8]) -> io::Result<usize> {
     // SAFETY: reads a live slice.
     check_len(unsafe { libc::pwrite64(fd, buf.as_ptr().cast(), buf.len(), offset as i64) })
+}
+
+/// The parts of `bufs`, one behind the other, without their first `start` bytes.
+pub(crate) fn vector(bufs: &[IoBuf], start: usize) -> Vec<libc::iovec> {
+    let mut skip = start;
+    let mut parts = Vec::with_capacity(bufs.len());
+    for buf in bufs {
+        let skipped = skip.min(buf.len());
+        skip -= skipped;
+        let rest = &buf[skipped..];
+        if !rest.is_empty() {
+            let iov_base = rest.as_ptr().cast_mut().cast();
+            parts.push(libc::iovec { iov_base, iov_len: rest.len() });
+        }
+    }
+    parts
+}
+
+/// pwritev(2) of `bufs` without their first `start` bytes; `offset` is that of the first byte
+/// written.
+pub(crate) fn write_parts_at(
+    fd: RawFd,
+    offset: u64,
+    bufs: &[IoBuf],
+    start: usize,
+) -> io::Result<usize> {
+    let parts = vector(bufs, start);
+    let count = parts.len() as i32;
+    // SAFETY: reads live slices.
+    check_len(unsafe { libc::pwritev64(fd, parts.as_ptr(), count, offset as i64) })
 }
 
 /// fdatasync(2).

@@ -705,6 +705,12 @@ impl Driver for SimDriver {
                     .submit_io(token, DiskOp::Write { file: id_of(&disk), offset, buf, start });
                 Some(disk)
             }
+            Op::WriteParts { disk, offset, bufs, start } => {
+                let buf = IoBuf::joined(&bufs);
+                lock(&self.0)
+                    .submit_io(token, DiskOp::Write { file: id_of(&disk), offset, buf, start });
+                Some(disk)
+            }
             Op::Flush { disk } => {
                 lock(&self.0).submit_io(token, DiskOp::Flush { file: id_of(&disk) });
                 Some(disk)

@@ -80,7 +80,23 @@ async fn program(env: Env, address: &str, disk_path: &str) -> (u64, u64) {
         result.unwrap();
         stored += u64::from_le_bytes(block[..8].try_into().unwrap());
     }
+    parts_are_one_piece(&env, &disk).await;
     (heard, stored)
+}
+
+/// Writes buffers of different lengths by one request, and reads them as one piece.
+async fn parts_are_one_piece(env: &Env, disk: &env::Disk) {
+    let offset = MESSAGES * BLOCK as u64;
+    let part = |blocks: usize, byte: u8| {
+        let mut buf = env.buffer(blocks * BLOCK);
+        buf.fill(byte);
+        buf
+    };
+    disk.write_parts(offset, vec![part(1, 1), part(3, 2), part(2, 3)]).await.unwrap();
+    let (result, whole) = disk.read(offset, env.buffer(6 * BLOCK)).await;
+    result.unwrap();
+    let expected = [(1, 1), (3, 2), (2, 3)].map(|(blocks, byte)| vec![byte; blocks * BLOCK]);
+    assert!(whole[..] == expected.concat(), "the parts are where they belong");
 }
 
 fn expected() -> (u64, u64) {

@@ -210,6 +210,30 @@ pub fn add_client(out: &mut String, client: &Value) {
         .map(|device| format!("zone {} {}", device["zone"], text(&device["state"])))
         .collect();
     *out += &format!("  devices   {}\n", states.join(", "));
+    devices.into_iter().take(ROWS_MAX).for_each(|device| add_load(out, device));
+}
+
+/// Adds what a device was asked to write, if that is anything.
+fn add_load(out: &mut String, device: &Value) {
+    let load = &device["load"];
+    let of = |key: &str| number(&load[key]);
+    let (writes, requests) = (of("writes"), of("requests"));
+    if requests == 0 && of("waiting") == 0 {
+        return;
+    }
+    let sent = requests.max(1);
+    *out += &format!(
+        "  writes    zone {}: {writes} in {requests} requests, {}.{} each, of {} on average; \
+         {} in flight, {} at most; {} wait, {} at most\n",
+        device["zone"],
+        writes / sent,
+        writes * 10 / sent % 10,
+        human_size(of("bytes") / sent),
+        of("in_flight"),
+        of("in_flight_max"),
+        of("waiting"),
+        of("waiting_max"),
+    );
 }
 
 fn add_session(out: &mut String, session: &Value) {
@@ -258,7 +282,7 @@ pub fn ago(millis: u64) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{add_security, ago};
+    use super::{add_load, add_security, ago};
 
     #[test]
     fn times_have_units() {
@@ -273,6 +297,25 @@ mod tests {
         ] {
             assert_eq!(ago(millis), text);
         }
+    }
+
+    #[test]
+    fn load_of_a_device_is_shown_once_it_has_any() {
+        let said = |writes: u64, requests: u64, waiting: u64| {
+            let load = json!({
+                "writes": writes, "requests": requests, "bytes": 64 * 4096, "in_flight": 3,
+                "in_flight_max": 32, "waiting": waiting, "waiting_max": 80,
+            });
+            let mut out = String::new();
+            add_load(&mut out, &json!({"zone": 2, "load": load}));
+            out
+        };
+        assert_eq!(said(0, 0, 0), "");
+        let text = said(19, 8, 5);
+        let expected = "zone 2: 19 in 8 requests, 2.3 each, of 32 KiB on average; 3 in flight, 32 at \
+                        most; 5 wait, 80 at most\n";
+        assert!(text.ends_with(expected), "{text}");
+        assert!(said(0, 0, 1).contains("0 in 0 requests, 0.0 each"));
     }
 
     #[test]

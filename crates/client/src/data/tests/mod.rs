@@ -8,6 +8,7 @@ mod inline;
 mod model;
 mod parallel;
 mod place;
+mod queue;
 mod units;
 mod windows;
 mod zones;

@@ -1,0 +1,474 @@
+//! The writes that wait for a data device, and which of them go next. Pure: time is an argument,
+//! and nothing waits.
+//!
+//! Requests go in the order of their blocks, like an elevator that returns to the bottom. Waiting
+//! writes that are neighbours on the device go as one request.
+//!
+//! Invariants:
+//! - a write that was pushed leaves the queue exactly once: in a request, or by
+//!   [`DeviceQueue::take_waiting`];
+//! - of two writes to one block, the later one goes when the earlier one has ended;
+//! - at most [`REQUESTS_MAX`] requests are in flight. While fewer are, a write waits only for one
+//!   of the same blocks;
+//! - of [`TURNS`] requests, one takes the oldest write that may go, if it has waited for
+//!   [`AGE_MAX`]: writes elsewhere do not starve it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{Duration, Instant};
+
+/// Most requests in flight. More hide nothing from a device: flash has all its channels at work,
+/// and a disk with seek times sorts fewer. Fewer in flight leave more that can be joined.
+pub(super) const REQUESTS_MAX: usize = 32;
+/// Most blocks of a request that joins writes: 1 MiB, as much as a launch has.
+pub(super) const JOINED_MAX: u64 = 256;
+/// A write that has waited for so long goes out of turn.
+pub(super) const AGE_MAX: Duration = Duration::from_millis(500);
+/// One of so many requests goes out of turn at most. If all waiting writes are old, the others keep
+/// the elevator's order.
+pub(super) const TURNS: u32 = 8;
+/// Upper bounds of the sizes of requests that are counted apart, in blocks; one more count is for
+/// those above.
+pub(super) const SIZES: [u64; 5] = [1, 4, 16, 64, 256];
+
+/// Requests for one device so far, and now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct QueueCounts {
+    /// Writes that have gone to the device.
+    pub writes: u64,
+    /// Requests that they were.
+    pub requests: u64,
+    /// Blocks of them.
+    pub blocks: u64,
+    /// Requests by size; see [`SIZES`].
+    pub sizes: [u64; SIZES.len() + 1],
+    /// Requests in flight, now and at most.
+    pub in_flight: usize,
+    pub in_flight_max: usize,
+    /// Writes that wait, now and at most.
+    pub waiting: usize,
+    pub waiting_max: usize,
+}
+
+/// Its first block, then its number: the order of arrival.
+type Key = (u64, u64);
+
+/// A write that waits.
+struct Waiting<T> {
+    /// One past its last block.
+    end: u64,
+    since: Instant,
+    item: T,
+}
+
+/// Writes that go to the device as one.
+pub(super) struct Request<T> {
+    /// For [`DeviceQueue::ended`].
+    pub number: u64,
+    /// Its first block.
+    pub first: u64,
+    /// The writes, each beginning where the one before it ends.
+    pub items: Vec<T>,
+}
+
+/// See the module.
+pub(super) struct DeviceQueue<T> {
+    waiting: BTreeMap<Key, Waiting<T>>,
+    /// First block of each waiting write, by its number.
+    by_age: BTreeMap<u64, u64>,
+    /// Waiting writes that met an earlier waiting one in one of their blocks.
+    crossing: BTreeSet<u64>,
+    /// Most blocks that a write ever had.
+    longest: u64,
+    /// Blocks of each request in flight, by its number.
+    in_flight: BTreeMap<u64, (u64, u64)>,
+    /// One past the last block of the last request.
+    head: u64,
+    /// Requests since one took an old write out of turn.
+    in_turn: u32,
+    next_number: u64,
+    counts: QueueCounts,
+}
+
+impl<T> Default for DeviceQueue<T> {
+    fn default() -> DeviceQueue<T> {
+        DeviceQueue {
+            waiting: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            crossing: BTreeSet::new(),
+            longest: 0,
+            in_flight: BTreeMap::new(),
+            head: 0,
+            in_turn: TURNS,
+            next_number: 0,
+            counts: QueueCounts::default(),
+        }
+    }
+}
+
+impl<T> DeviceQueue<T> {
+    /// Adds a write of `blocks` blocks from `first` on.
+    pub fn push(&mut self, now: Instant, first: u64, blocks: u64, item: T) {
+        let (number, end) = (self.take_number(), first + blocks);
+        self.longest = self.longest.max(blocks);
+        if self.meets_waiting((first, number), end) {
+            self.crossing.insert(number);
+        }
+        self.waiting.insert((first, number), Waiting { end, since: now, item });
+        self.by_age.insert(number, first);
+        self.counts.waiting_max = self.counts.waiting_max.max(self.waiting.len());
+    }
+
+    /// The request that goes now, if one may. It is in flight until [`DeviceQueue::ended`].
+    pub fn next(&mut self, now: Instant) -> Option<Request<T>> {
+        if self.in_flight.len() >= REQUESTS_MAX {
+            return None;
+        }
+        let old = if self.in_turn + 1 >= TURNS { self.oldest(now) } else { None };
+        let key = old.or_else(|| self.next_above())?;
+        self.in_turn = if old.is_some() { 0 } else { self.in_turn.saturating_add(1) };
+        let (keys, end) = self.with_neighbours(key);
+        let first = keys[0].0;
+        let items: Vec<T> = keys.into_iter().map(|key| self.remove(key)).collect();
+        let number = self.take_number();
+        self.in_flight.insert(number, (first, end));
+        self.head = end;
+        self.count(items.len(), end - first);
+        Some(Request { number, first, items })
+    }
+
+    /// The request with this number has ended.
+    pub fn ended(&mut self, number: u64) {
+        let known = self.in_flight.remove(&number);
+        debug_assert!(known.is_some(), "request {number} ended twice");
+    }
+
+    /// Removes all writes that wait, the oldest first.
+    pub fn take_waiting(&mut self) -> Vec<T> {
+        let keys: Vec<Key> = self.by_age.iter().map(|(&number, &first)| (first, number)).collect();
+        keys.into_iter().map(|key| self.remove(key)).collect()
+    }
+
+    /// See [`QueueCounts`].
+    pub fn counts(&self) -> QueueCounts {
+        let (in_flight, waiting) = (self.in_flight.len(), self.waiting.len());
+        QueueCounts { in_flight, waiting, ..self.counts }
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn remove(&mut self, key: Key) -> T {
+        self.by_age.remove(&key.1);
+        self.crossing.remove(&key.1);
+        self.waiting.remove(&key).expect("a waiting write").item
+    }
+
+    fn count(&mut self, writes: usize, blocks: u64) {
+        let counts = &mut self.counts;
+        counts.writes += writes as u64;
+        counts.requests += 1;
+        counts.blocks += blocks;
+        let class = SIZES.iter().position(|&most| blocks <= most).unwrap_or(SIZES.len());
+        counts.sizes[class] += 1;
+        counts.in_flight_max = counts.in_flight_max.max(self.in_flight.len());
+    }
+
+    /// The oldest write that may go, if it has waited for long.
+    fn oldest(&self, now: Instant) -> Option<Key> {
+        let mut keys = self.by_age.iter().map(|(&number, &first)| (first, number));
+        let old = |key: &Key| now.since(self.waiting[key].since) >= AGE_MAX;
+        keys.by_ref().take_while(old).find(|&key| self.may_go(key))
+    }
+
+    /// The next write in the order of blocks that may go.
+    fn next_above(&self) -> Option<Key> {
+        let head = (self.head, 0);
+        let order = self.waiting.range(head..).chain(self.waiting.range(..head));
+        order.map(|(&key, _)| key).find(|&key| self.may_go(key))
+    }
+
+    /// A write and those that go with it, in the order of blocks; and one past their last block.
+    fn with_neighbours(&self, key: Key) -> (Vec<Key>, u64) {
+        let (mut keys, mut first, mut end) = (vec![key], key.0, self.waiting[&key].end);
+        loop {
+            let mut above = self.waiting.range((end, 0)..(end + 1, 0)).map(|(&key, _)| key);
+            let Some(key) = above.find(|&key| self.may_go(key)) else { break };
+            let last = self.waiting[&key].end;
+            if last - first > JOINED_MAX {
+                break;
+            }
+            keys.push(key);
+            end = last;
+        }
+        let mut below = Vec::new();
+        while let Some((&key, waiting)) = self.waiting.range(..(first, 0)).next_back() {
+            if waiting.end != first || end - key.0 > JOINED_MAX || !self.may_go(key) {
+                break;
+            }
+            below.push(key);
+            first = key.0;
+        }
+        below.reverse();
+        below.append(&mut keys);
+        (below, end)
+    }
+
+    /// May this write go, because nothing ahead of it has one of its blocks?
+    fn may_go(&self, key: Key) -> bool {
+        let end = self.waiting[&key].end;
+        let meets = self.in_flight.values().any(|&(from, to)| from < end && key.0 < to);
+        !meets && !(self.crossing.contains(&key.1) && self.meets_waiting(key, end))
+    }
+
+    /// Has a waiting write with a smaller number a block in `[key.0, end)`?
+    fn meets_waiting(&self, key: Key, end: u64) -> bool {
+        let mut below = self.waiting.range(..(end, 0)).rev();
+        if self.crossing.is_empty() {
+            // A new write, and those that wait do not overlap: the last one below `end` reaches
+            // farthest.
+            return below.next().is_some_and(|(_, write)| write.end > key.0);
+        }
+        let from = key.0.saturating_sub(self.longest);
+        let mut near = below.take_while(|(other, _)| other.0 >= from);
+        near.any(|(other, write)| other.1 < key.1 && write.end > key.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use env::sim::SimRng;
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::default() + Duration::from_millis(millis)
+    }
+
+    /// A queue with `REQUESTS_MAX` requests in flight, far above all others, and their numbers.
+    fn busy() -> (DeviceQueue<u64>, Vec<u64>) {
+        let mut queue = DeviceQueue::default();
+        let far = |nth: usize| (1 << 40) + 2 * nth as u64;
+        let numbers = (0..REQUESTS_MAX).map(|nth| {
+            queue.push(at(0), far(nth), 1, far(nth));
+            queue.next(at(0)).expect("there is room").number
+        });
+        let numbers = numbers.collect();
+        queue.head = 0;
+        (queue, numbers)
+    }
+
+    /// Ends all requests in flight, and returns what goes then, one request after another.
+    fn drain(queue: &mut DeviceQueue<u64>, numbers: Vec<u64>, now: Instant) -> Vec<Vec<u64>> {
+        numbers.into_iter().for_each(|number| queue.ended(number));
+        let mut out = Vec::new();
+        while let Some(request) = queue.next(now) {
+            queue.ended(request.number);
+            out.push(request.items);
+        }
+        out
+    }
+
+    #[test]
+    fn write_goes_at_once_while_few_are_in_flight() {
+        let (mut queue, numbers) = busy();
+        queue.push(at(0), 7, 1, 7);
+        assert!(queue.next(at(0)).is_none());
+        queue.ended(numbers[3]);
+        assert_eq!(queue.next(at(0)).unwrap().items, [7]);
+        let counts = queue.counts();
+        assert_eq!((counts.in_flight, counts.in_flight_max), (REQUESTS_MAX, REQUESTS_MAX));
+        assert_eq!((counts.waiting, counts.waiting_max), (0, 1));
+    }
+
+    #[test]
+    fn waiting_neighbours_go_as_one_and_all_in_the_order_of_blocks() {
+        let (mut queue, numbers) = busy();
+        for first in [40, 12, 8, 90, 10] {
+            queue.push(at(0), first, 2, first);
+        }
+        queue.head = 20;
+        assert_eq!(drain(&mut queue, numbers, at(0)), [vec![40], vec![90], vec![8, 10, 12]]);
+        let counts = queue.counts();
+        let busy = REQUESTS_MAX as u64;
+        assert_eq!((counts.writes, counts.requests), (busy + 5, busy + 3));
+        assert_eq!((counts.blocks, counts.sizes), (busy + 10, [busy, 2, 1, 0, 0, 0]));
+    }
+
+    #[test]
+    fn joined_request_has_a_limit_that_a_single_write_may_exceed() {
+        let (mut queue, numbers) = busy();
+        queue.push(at(0), 0, JOINED_MAX - 1, 1);
+        queue.push(at(0), JOINED_MAX - 1, 1, 2);
+        queue.push(at(0), JOINED_MAX, 2 * JOINED_MAX, 3);
+        assert_eq!(drain(&mut queue, numbers, at(0)), [vec![1, 2], vec![3]]);
+        assert_eq!(queue.counts().sizes[4..], [1, 1]);
+    }
+
+    #[test]
+    fn old_write_goes_out_of_turn_and_takes_its_neighbours_along() {
+        let (mut queue, numbers) = busy();
+        queue.push(at(0), 5, 1, 5);
+        for first in [4, 100, 6, 200] {
+            queue.push(at(499), first, 1, first);
+        }
+        queue.head = 50;
+        assert_eq!(drain(&mut queue, numbers, at(500))[0], [4, 5, 6]);
+    }
+
+    #[test]
+    fn write_is_not_starved_by_younger_ones_above_it() {
+        let (mut queue, mut numbers) = busy();
+        queue.push(at(0), 1, 1, 1);
+        queue.head = 100;
+        // A device that takes 10 ms for each request, and always has another write ahead.
+        for step in 0.. {
+            let now = at(10 * step);
+            assert!(now <= at(500 + 10 * u64::from(TURNS)), "starved");
+            queue.push(now, 100 + 2 * step, 1, 0);
+            queue.ended(numbers.remove(0));
+            let request = queue.next(now).expect("two wait");
+            numbers.push(request.number);
+            if request.items == [1] {
+                assert!(now >= at(500), "it went in turn");
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn elevator_goes_on_when_all_writes_are_old() {
+        let (mut queue, numbers) = busy();
+        let blocks = [30, 10, 50, 20, 40];
+        blocks.iter().for_each(|&first| queue.push(at(0), first, 1, first));
+        let order = drain(&mut queue, numbers, at(9_000)).concat();
+        assert_eq!(order, [30, 40, 50, 10, 20]);
+    }
+
+    #[test]
+    fn writes_of_one_block_go_in_the_order_in_which_they_came() {
+        let mut queue = DeviceQueue::default();
+        queue.push(at(0), 10, 4, 'a');
+        let a = queue.next(at(0)).unwrap();
+        queue.push(at(0), 12, 4, 'b');
+        queue.push(at(0), 8, 6, 'c');
+        queue.push(at(0), 16, 1, 'd');
+        let d = queue.next(at(0)).unwrap();
+        assert_eq!(d.items, ['d'], "the others wait for a write in flight");
+        assert!(queue.next(at(900)).is_none());
+        queue.ended(a.number);
+        let b = queue.next(at(900)).unwrap();
+        assert_eq!(b.items, ['b']);
+        assert!(queue.next(at(900)).is_none(), "`c` has blocks of `b`");
+        queue.ended(b.number);
+        assert_eq!(queue.next(at(900)).unwrap().items, ['c']);
+    }
+
+    #[test]
+    fn taken_writes_come_in_the_order_of_arrival_and_never_again() {
+        let (mut queue, numbers) = busy();
+        for first in [9, 3, 6] {
+            queue.push(at(0), first, 1, first);
+        }
+        assert_eq!(queue.take_waiting(), [9, 3, 6]);
+        assert!(drain(&mut queue, numbers, at(0)).is_empty());
+    }
+
+    /// What the test knows of a write.
+    struct Known {
+        first: u64,
+        end: u64,
+        since: Instant,
+        gone: bool,
+        ended: bool,
+    }
+
+    impl Known {
+        fn meets(&self, other: &Known) -> bool {
+            self.first < other.end && other.first < self.end
+        }
+    }
+
+    /// Checks a request against all writes that were pushed; it begins.
+    fn check_request(known: &mut [Known], request: &Request<usize>) {
+        let mut at = request.first;
+        for &item in &request.items {
+            let write = &known[item];
+            assert!(!write.gone, "write {item} goes twice");
+            assert_eq!(write.first, at, "the request has a gap");
+            at = write.end;
+            let ahead = known[..item].iter().find(|other| !other.ended && other.meets(write));
+            assert!(ahead.is_none(), "write {item} overtakes one of its blocks");
+            let later = known[item + 1..].iter().find(|other| other.gone && other.meets(write));
+            assert!(later.is_none(), "a later write of its blocks went before write {item}");
+        }
+        let alone = request.items.len() == 1;
+        assert!(alone || at - request.first <= JOINED_MAX, "the request is too large");
+        request.items.iter().for_each(|&item| known[item].gone = true);
+    }
+
+    /// The oldest write that is old and may go.
+    fn oldest(known: &[Known], now: Instant) -> Option<usize> {
+        let old = |write: &Known| !write.gone && now.since(write.since) >= AGE_MAX;
+        let may_go = |nth: usize| {
+            let ahead = |(other, write): (usize, &Known)| {
+                !write.ended && (other < nth || write.gone) && write.meets(&known[nth])
+            };
+            !known.iter().enumerate().any(ahead)
+        };
+        (0..known.len()).find(|&nth| old(&known[nth]) && may_go(nth))
+    }
+
+    #[test]
+    fn random_writes_go_once_in_order_and_in_time() {
+        let (mut most, mut skips_max) = (0, 0);
+        for seed in 0..40 {
+            let mut rng = SimRng::new(seed);
+            // Few blocks: many writes meet; many: few do.
+            let span = if seed % 2 == 0 { 500 } else { 50_000 };
+            let mut queue = DeviceQueue::default();
+            let mut known: Vec<Known> = Vec::new();
+            let mut flying: Vec<Request<usize>> = Vec::new();
+            let mut skips = 0;
+            for step in 0..3_500 {
+                let now = at(step);
+                if step < 1_500 && rng.one_in(2) {
+                    let first = rng.below(span);
+                    let most = if rng.one_in(8) { 300 } else { 8 };
+                    let end = first + 1 + rng.below(most);
+                    queue.push(now, first, end - first, known.len());
+                    known.push(Known { first, end, since: now, gone: false, ended: false });
+                }
+                // Fewer end than come, then all do.
+                if !flying.is_empty() && (step >= 2_500 || rng.one_in(4)) {
+                    let nth = rng.below(flying.len() as u64) as usize;
+                    let request = flying.swap_remove(nth);
+                    request.items.iter().for_each(|&item| known[item].ended = true);
+                    queue.ended(request.number);
+                }
+                loop {
+                    let oldest = oldest(&known, now);
+                    let Some(request) = queue.next(now) else { break };
+                    let takes = |nth: usize| request.items.contains(&nth);
+                    skips = if oldest.is_none_or(takes) { 0 } else { skips + 1 };
+                    skips_max = skips.max(skips_max);
+                    check_request(&mut known, &request);
+                    flying.push(request);
+                }
+                assert!(flying.len() <= REQUESTS_MAX);
+                assert!(skips < TURNS, "seed {seed}: writes elsewhere starve an old one");
+                let waiting = known.iter().filter(|write| !write.gone).count();
+                most = most.max(waiting);
+                assert_eq!(queue.counts().waiting, waiting);
+                assert_eq!(queue.counts().in_flight, flying.len());
+            }
+            assert!(known.iter().all(|write| write.ended), "seed {seed}: a write was lost");
+            let counts = queue.counts();
+            assert_eq!(counts.writes, known.len() as u64);
+            assert_eq!(counts.sizes.iter().sum::<u64>(), counts.requests);
+        }
+        assert!(most > 100 && skips_max > 2, "{most} waited, {skips_max} went before an old one");
+    }
+}
