@@ -4,6 +4,7 @@
 //! one per client, and [`FileContent`], one per inode. The data half calls back through [`Rpc`].
 //! Everything else of `data` is visible only there, so the compiler refuses any other call.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -183,8 +184,10 @@ pub trait DataHalf: Sized {
     fn zones_reported(self: &Rc<Self>, list: &ZoneList);
     /// The data zones of a later greeting, which does not say what is lost.
     fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]);
-    /// Did the server call a zone lost when it last named them?
-    fn any_lost(&self) -> bool;
+    /// Did the server call a zone lost or draining when it last named them?
+    fn any_out_of_service(&self) -> bool;
+    /// Places nothing in these zones from now on.
+    fn shun_zones(&self, zones: BTreeSet<PagId>);
     /// Returns when a device with pending requests has been silent for `patience`, counted from the
     /// call.
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;

@@ -1,11 +1,14 @@
 //! What the metadata half may ask of this one: the only way from there into this module.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo, ZoneList};
-use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, Rights, Segment, Uuid};
+use types::{
+    Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, PagId, Rights, Segment, Uuid,
+};
 
 use super::{DataConfig, DataContext, File};
 use crate::api::{DeviceStatus, ReadData, Whence};
@@ -81,8 +84,12 @@ impl DataHalf for DataContext {
         DataContext::zones_offered(self, zones)
     }
 
-    fn any_lost(&self) -> bool {
-        DataContext::any_lost(self)
+    fn any_out_of_service(&self) -> bool {
+        DataContext::any_out_of_service(self)
+    }
+
+    fn shun_zones(&self, zones: BTreeSet<PagId>) {
+        DataContext::shun_zones(self, zones)
     }
 
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()> {

@@ -293,6 +293,28 @@ impl Pool {
         out
     }
 
+    /// Removes blocks of these zones, as far as reservations do not need them, to be returned to the
+    /// server.
+    pub fn drain_zones(&self, of: impl Fn(PagId) -> bool) -> Vec<PoolRun> {
+        let mut inner = self.inner.borrow_mut();
+        let windows = inner.windows.extract_if(.., |_, window| of(window.run.pag));
+        let runs: Vec<PoolRun> = windows.map(|(_, window)| window.run).collect();
+        runs.into_iter().for_each(|run| inner.put(run));
+        let mut out = inner.take_aside(&of);
+        let mut spare = inner.blocks.saturating_sub(inner.reserved);
+        let keys: Vec<(PagId, u64)> = inner.free.keys().copied().filter(|key| of(key.0)).collect();
+        for key in keys {
+            if spare == 0 {
+                break;
+            }
+            let run = inner.cut(key, spare);
+            spare -= run.len;
+            inner.blocks -= run.len;
+            out.push(run);
+        }
+        out
+    }
+
     /// Removes the tainted blocks, to be returned. No write may be in flight.
     pub fn drain_tainted(&self) -> Vec<PoolRun> {
         std::mem::take(&mut self.inner.borrow_mut().tainted)
@@ -550,6 +572,24 @@ mod tests {
         let returned = pool.drain_aside(|pag| pag == PagId(1));
         assert_eq!(returned.iter().map(|run| run.len).sum::<u64>(), 9);
         assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn blocks_of_a_draining_zone_leave_as_far_as_nothing_accepted_needs_them() {
+        let pool = granted(10);
+        pool.grant(&[PagRun { pag: PagId(2), addr: PagBlock(50), len: 6 }]);
+        let mut reserved = pool.reserve(9).unwrap();
+        // One block of the zone goes to a file, which has a window there then.
+        pool.allocate(Ino(1), 1, Some((PagId(1), 9)), Some(PagId(1)), &mut reserved);
+        let sum = |runs: &[PoolRun]| runs.iter().map(|run| run.len).sum::<u64>();
+        let left = pool.drain_zones(|pag| pag == PagId(1));
+        assert_eq!((sum(&left), pool.stock(PagId(1))), (7, 2), "8 blocks are reserved");
+        assert_eq!((pool.blocks(), pool.available(), pool.missing_for(0)), (8, 0, 0));
+        assert!(left.iter().all(|run| run.pag == PagId(1)));
+        drop(reserved);
+        assert_eq!(sum(&pool.drain_zones(|pag| pag == PagId(1))), 2);
+        assert_eq!((pool.blocks(), pool.stock(PagId(2))), (6, 6));
+        assert_eq!(pool.drain_zones(|pag| pag == PagId(1)), []);
     }
 
     #[test]

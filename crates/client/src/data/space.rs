@@ -156,7 +156,9 @@ impl DataContext {
         let hint = hint.filter(|&zone| self.is_usable(class, zone));
         let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
         let mut without = class.pool.avoided();
-        without.extend(self.disks.numbers().into_iter().filter(|&zone| !class.allows(zone)));
+        let arrivals = &self.disks.arrivals;
+        let is_out = |&zone: &PagId| !class.allows(zone) || arrivals.is_leaving(zone);
+        without.extend(self.disks.numbers().into_iter().filter(is_out));
         let absent = |zone| self.disks.is_absent(zone);
         let result = match self.zones_of(class).into_iter().all(absent) {
             true => Err(Fault::Io),
@@ -429,6 +431,7 @@ impl DataContext {
             class.grants.quiet_until.set(self.env.now() + SCARCE);
             runs.extend(self.returnable_tainted(&class));
             if class.grants.waiting.get() == 0 {
+                runs.extend(class.pool.drain_zones(|pag| self.disks.arrivals.is_leaving(pag)));
                 runs.extend(class.pool.drain_unused());
             }
         }
@@ -438,9 +441,32 @@ impl DataContext {
         }
     }
 
+    /// Returns the blocks of zones that drain. Those that accepted bytes need are replaced by blocks
+    /// of other zones before; if there are none, they stay: what was accepted has a place.
+    pub(super) async fn leave_zones(self: &Rc<Self>) {
+        let is_leaving = |pag: PagId| self.disks.arrivals.is_leaving(pag);
+        for class in self.each_class() {
+            let zones = self.zones_of(&class).into_iter();
+            let stock: u64 =
+                zones.filter(|&zone| is_leaving(zone)).map(|zone| class.pool.stock(zone)).sum();
+            let missing = stock.saturating_sub(class.pool.available());
+            if missing > 0 && !class.grants.refilling.get() {
+                // What it fails with, the next writer is told.
+                let _ = self.refill(&class, missing, None).await;
+            }
+            let runs = class.pool.drain_zones(is_leaving);
+            class.grants.note_returned(&runs);
+            self.return_runs(runs).await;
+        }
+    }
+
     /// Called regularly: an idle client keeps at most one grant, one that writes keeps two grants
     /// of its current size.
-    pub(super) async fn trim_pool(&self) {
+    pub(super) async fn trim_pool(self: &Rc<Self>) {
+        if self.any_out_of_service() {
+            let this = self.clone();
+            self.env.spawn(async move { this.leave_zones().await });
+        }
         for class in self.each_class() {
             if class.grants.refilling.get() {
                 continue;
