@@ -17,7 +17,7 @@ use types::{
 };
 
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::data::DataConfig;
+use crate::data::{DataConfig, MoveStep, Room};
 
 /// A boxed future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -264,6 +264,22 @@ pub trait FileContent {
     fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>>;
     /// Length of the file's inline data in bytes. Fails as [`FileContent::layout`].
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>>;
+    /// Under `DATA_X`: moves up to `most` blocks that lie in `zones`, from block `at` of the file
+    /// on, elsewhere, to where its layout and the shunned zones allow. It is committed on return.
+    ///
+    /// # Errors
+    /// `Io`: a device failed. `Evicted`: the session is lost. Nothing is lost in either case.
+    fn move_blocks(
+        self: &Rc<Self>,
+        zones: &BTreeSet<PagId>,
+        blocks: (u64, u64),
+        room: &mut Room,
+    ) -> impl Future<Output = Result<MoveStep, Fault>>;
+    /// Gets what the last [`FileContent::move_blocks`] lacked. Fails with `NoSpace`, `Io`,
+    /// `Evicted`.
+    fn find_room(self: &Rc<Self>, room: &mut Room) -> impl Future<Output = Result<(), Fault>>;
+    /// The zones that the file's layout allows, as far as it is known; empty: all.
+    fn zones_allowed(&self) -> Vec<PagId>;
     /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the
     /// size.
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;

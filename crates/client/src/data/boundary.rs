@@ -10,7 +10,7 @@ use types::{
     Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, PagId, Rights, Segment, Uuid,
 };
 
-use super::{DataConfig, DataContext, File};
+use super::{DataConfig, DataContext, File, MoveStep, Room};
 use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::boundary::{DataHalf, FileContent, Rpc, Unsaved};
 
@@ -198,6 +198,23 @@ impl FileContent for File {
 
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>> {
         File::inline_len(self)
+    }
+
+    fn move_blocks(
+        self: &Rc<Self>,
+        zones: &BTreeSet<PagId>,
+        blocks: (u64, u64),
+        room: &mut Room,
+    ) -> impl Future<Output = Result<MoveStep, Fault>> {
+        File::move_blocks(self, zones, blocks, room)
+    }
+
+    fn find_room(self: &Rc<Self>, room: &mut Room) -> impl Future<Output = Result<(), Fault>> {
+        File::find_room(self, room)
+    }
+
+    fn zones_allowed(&self) -> Vec<PagId> {
+        File::zones_allowed(self)
     }
 
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {
