@@ -48,7 +48,7 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
 
 /// The keys for `source`: those of its cluster's file, or of this host's mount of it, or the usual
 /// ones.
-fn keys_for(source: &Source) -> Option<ReadClientKeys> {
+pub fn keys_for(source: &Source) -> Option<ReadClientKeys> {
     let options = match &source.cluster {
         Some(file) => KeyOptions { cluster: Some(file.clone()), ..KeyOptions::default() },
         None => {
