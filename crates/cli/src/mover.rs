@@ -7,6 +7,7 @@ use client::{Client, ClientConfig, FileMove, NoKernel, NotMoved};
 use env::{DriverKind, Env, asked_to_stop};
 use proto::mds::{Op, OpReply};
 use serde_json::Value;
+use session::client::ReadClientKeys;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
 use types::{Duration, Fault, Ino, Instant, PagId};
@@ -19,6 +20,10 @@ use crate::{admin, output};
 
 /// How often the zones are looked at while files move, and the progress is printed.
 const LOOK: Duration = Duration::from_secs(1);
+/// For so long, the command waits for a server that is away.
+const AWAY: Duration = Duration::from_secs(120);
+/// Pause between two tries to ask it.
+const RETRY: Duration = Duration::from_millis(250);
 /// Longest sleep without a look at signals.
 const NAP: Duration = Duration::from_millis(100);
 /// With a rate, a step moves what the rate allows for this part of a second.
@@ -105,7 +110,8 @@ pub type Next = Result<(), Failure>;
 pub struct Mover {
     pub env: Env,
     client: Client,
-    source: String,
+    source: Source,
+    keys: Option<ReadClientKeys>,
     rate: Option<u64>,
     talks: bool,
     begun: Instant,
@@ -132,13 +138,14 @@ pub fn run<T: 'static>(
     // From here on a signal ends the command between two steps.
     asked_to_stop();
     let source = order.source.clone();
+    let keys = admin::keys_for(&source);
     let config = ClientConfig {
         server: source.servers.clone(),
         fs_name: source.fs_name.clone(),
         description: format!("{}, pid {}, {}", host_name(), std::process::id(), order.command),
-        keys: admin::keys_for(&source),
-        // Rights are given back after each file.
-        inodes_max: 0,
+        keys: keys.clone(),
+        // No file is used twice, but for those that stay.
+        inodes_max: 1024,
         log: Rc::new(|line| output::eprint_line(line)),
         ..ClientConfig::default()
     };
@@ -156,7 +163,8 @@ pub fn run<T: 'static>(
         let mut mover = Mover {
             env,
             client: client.clone(),
-            source: source.to_string(),
+            source,
+            keys,
             rate,
             talks,
             begun: now,
@@ -193,9 +201,20 @@ impl Mover {
 
     /// The server's answer to an administrator's question, which is JSON.
     async fn ask(&self, what: &str, op: Op) -> Result<Value, Failure> {
-        let answer = self.client.administer(op).await;
-        let OpReply::Text { text: answer } = answer.map_err(|fault| self.failed(what, fault))?
-        else {
+        let until = self.env.now() + AWAY;
+        let answer = loop {
+            match admin::ask_over(&self.env, &self.source, self.keys.as_ref(), op.clone()).await {
+                Err(failure)
+                    if failure.code == Status::Unreachable as u8
+                        && self.env.now() < until
+                        && !asked_to_stop() =>
+                {
+                    self.env.sleep(RETRY).await;
+                }
+                answer => break answer?,
+            }
+        };
+        let OpReply::Text { text: answer } = answer else {
             return Err(self.failed(what, Fault::Protocol));
         };
         let answer: Value = serde_json::from_str(&answer).map_err(|error| {

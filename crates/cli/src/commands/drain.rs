@@ -16,7 +16,7 @@ use crate::exit::{Ended, Failure, Status};
 use crate::mover::{self, Mover, Order, Zone};
 use crate::{output, target};
 
-/// For so long, pools and freed blocks that do not change are waited for, when all files have moved.
+/// When all files have moved, what is left may stay unchanged for so long before the command ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -167,8 +167,8 @@ impl DataContext {
     }
 
     /// The zones that this client keeps blocks of, for files of the class: neither avoided nor
-    /// draining nor full ones, at most [`ZONES_AT_ONCE`]. Clients begin at different zones, so that few of them
-    /// write to one device.
+    /// draining nor full ones, at most [`ZONES_AT_ONCE`]. Clients begin at different zones, so that
+    /// few of them write to one device.
     fn active_zones(&self, class: &Class) -> Vec<PagId> {
         let zones = self.zones_of(class);
         let first = (self.client.get().0 % zones.len().max(1) as u64) as usize;

@@ -1,8 +1,8 @@
 //! Moves blocks of a file out of zones: the core of `redbud pag drain` and `redbud rebalance`.
 //!
 //! A step runs under `DATA_X`. It copies some segments to fresh blocks of the pool, flushes their
-//! devices, and sends one commit with a *map* for each copied piece. The server frees the old blocks
-//! in the transaction that maps the new ones.
+//! devices, and sends one commit with a *map* for each copied piece. The server frees the old
+//! blocks in the transaction that maps the new ones.
 //!
 //! Invariants:
 //! - a *map* is sent only when its content is stable, as that of every other edit;

@@ -293,8 +293,8 @@ impl Pool {
         out
     }
 
-    /// Removes blocks of these zones, as far as reservations do not need them, to be returned to the
-    /// server.
+    /// Removes blocks of these zones, as far as reservations do not need them, to be returned to
+    /// the server.
     pub fn drain_zones(&self, of: impl Fn(PagId) -> bool) -> Vec<PoolRun> {
         let mut inner = self.inner.borrow_mut();
         let windows = inner.windows.extract_if(.., |_, window| of(window.run.pag));

@@ -441,22 +441,23 @@ impl DataContext {
         }
     }
 
-    /// Returns the blocks of zones that drain. Those that accepted bytes need are replaced by blocks
-    /// of other zones before; if there are none, they stay: what was accepted has a place.
+    /// Returns the blocks of zones that drain. Those that accepted bytes need are replaced by
+    /// blocks of other zones before; if there are none, they stay: what was accepted has a place.
     pub(super) async fn leave_zones(self: &Rc<Self>) {
         let is_leaving = |pag: PagId| self.disks.arrivals.is_leaving(pag);
         for class in self.each_class() {
-            let zones = self.zones_of(&class).into_iter();
-            let stock: u64 =
-                zones.filter(|&zone| is_leaving(zone)).map(|zone| class.pool.stock(zone)).sum();
-            let missing = stock.saturating_sub(class.pool.available());
-            if missing > 0 && !class.grants.refilling.get() {
-                // What it fails with, the next writer is told.
-                let _ = self.refill(&class, missing, None).await;
+            loop {
+                let runs = class.pool.drain_zones(is_leaving);
+                class.grants.note_returned(&runs);
+                self.return_runs(runs).await;
+                let zones = self.zones_of(&class).into_iter().filter(|&zone| is_leaving(zone));
+                let stock: u64 = zones.map(|zone| class.pool.stock(zone)).sum();
+                let busy = class.grants.refilling.get();
+                // If there are none, the next writer that needs more meets that.
+                if stock == 0 || busy || self.refill(&class, stock, None).await.is_err() {
+                    break;
+                }
             }
-            let runs = class.pool.drain_zones(is_leaving);
-            class.grants.note_returned(&runs);
-            self.return_runs(runs).await;
         }
     }
 

@@ -1,17 +1,15 @@
-//! A client that moves blocks between data zones, for an administrator's command: it needs no mount.
+//! A client that moves blocks between data zones for an administrator: it needs no mount.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use proto::mds::{Op, OpReply};
 use types::{Attr, Duration, Fault, Ino, PagId, Rights};
 
-use crate::api::Caller;
+use crate::api::{Caller, Handle, OpenFlags};
 use crate::boundary::{DataHalf, FileContent};
 use crate::client::Client;
 use crate::data::{MoveStep, Room};
 use crate::data_lease::Service;
-use crate::rpc::{Call, result};
 
 /// How long one step may keep a file from its writers; the steps become so large that they take
 /// about half of that.
@@ -25,6 +23,8 @@ const SMALLEST: u64 = 16;
 /// A move of one file.
 pub struct FileMove {
     ino: Ino,
+    /// It is open meanwhile, so that a removed file stays until the step is over.
+    handle: Option<Handle>,
     /// The zones that its blocks are to leave.
     zones: BTreeSet<PagId>,
     /// Block of the file where the next step begins.
@@ -46,20 +46,12 @@ pub enum NotMoved {
 impl FileMove {
     /// The blocks of `ino` are to leave `zones`.
     pub fn new(ino: Ino, zones: BTreeSet<PagId>) -> FileMove {
-        FileMove { ino, zones, next: 0, room: Room::default(), size: Cell::new(FIRST) }
+        let (handle, room, size) = (None, Room::default(), Cell::new(FIRST));
+        FileMove { ino, handle, zones, next: 0, room, size }
     }
 }
 
 impl Client {
-    /// Asks the server something that only an administrator may ask, or that concerns no inode.
-    ///
-    /// # Errors
-    /// `NotPermitted`, and what the operation may fail with.
-    pub async fn administer(&self, op: Op) -> Result<OpReply, Fault> {
-        let reply = self.core.rpc.call(Call::one(&Caller::default(), op)).await?;
-        result(&reply, 0).cloned()
-    }
-
     /// Places nothing in these zones from now on.
     pub fn shun_zones(&self, zones: BTreeSet<PagId>) {
         self.core.data().shun_zones(zones);
@@ -74,8 +66,8 @@ impl Client {
     }
 
     /// One step of a move, of at most `most` blocks. Returns the blocks that it has moved; `None`:
-    /// none are left to move, or the file is gone. Other clients get the file after the step if they
-    /// want it, and then have it for as long as the step took.
+    /// none are left to move, or the file is gone. Other clients that want the file get it after
+    /// the step, and have it for as long as the step took.
     ///
     /// # Errors
     /// Why the file stays; what was moved before stays moved.
@@ -96,6 +88,10 @@ impl Client {
 
     async fn try_step(&self, file: &mut FileMove, most: u64) -> Result<Option<u64>, Fault> {
         let core = &self.core;
+        if file.handle.is_none() {
+            let flags = OpenFlags(OpenFlags::WRITE_ONLY);
+            file.handle = Some(self.open(&Caller::default(), file.ino, flags).await?.handle);
+        }
         let inode = core.inode(file.ino).await?;
         let waits = !inode.holds(Rights::DATA_X) && file.next > 0;
         loop {
@@ -123,19 +119,13 @@ impl Client {
         }
     }
 
-    /// Ends a move: gives back all rights on the file, unless the client uses it otherwise. A client
-    /// that keeps inodes (`inodes_max`) keeps these, too.
+    /// Ends a move: gives the right on the content back, and closes the file.
     pub async fn let_go(&self, file: FileMove) {
-        let core = &self.core;
-        let ino = file.ino;
-        drop(file);
-        let Some(inode) = core.inodes.get(ino).filter(|inode| inode.opens() == 0) else { return };
-        if let Some(data_lease) = inode.data_lease() {
-            data_lease.file.last_handle_closed();
+        let FileMove { ino, handle: Some(handle), .. } = file else { return };
+        if let Some(inode) = self.core.inodes.get(ino) {
+            self.core.give_up_whole(&inode).await;
         }
-        core.inodes.became_idle(&inode);
-        drop(inode);
-        core.trim().await;
+        self.release(handle, None).await;
     }
 }
 
