@@ -2,7 +2,7 @@
 //!
 //! The commands of root on the server's host need no key: the server trusts its local socket.
 
-use env::DriverKind;
+use env::{DriverKind, Env};
 use proto::mds::{Mds, Op, OpReply, Principal};
 use serde_json::Value;
 use session::client::{ReadClientKeys, ToolError, ask as ask_one};
@@ -24,21 +24,8 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
         return answer;
     }
     let keys = keys_for(source);
-    let description = format!("redbud, pid {}", std::process::id());
     let asked = env::run(DriverKind::Fallback, |env| async move {
-        let mut reasons = Vec::new();
-        for server in &source.servers {
-            let way = (server.as_str(), keys.as_ref());
-            let names = (source.fs_name.as_str(), description.as_str());
-            let request = (principal(), op.clone());
-            match ask_one::<Mds>(&env, way, names, request, PATIENCE).await {
-                Err(ToolError::Unreachable(text)) => reasons.push(text),
-                answer => return answer.map_err(|error| failure(server, error)),
-            }
-        }
-        let text =
-            format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
-        Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+        ask_over(&env, source, keys.as_ref(), op).await
     });
     asked.unwrap_or_else(|error| {
         let text = format!("cannot start the I/O driver: {error}");
@@ -46,9 +33,31 @@ pub fn ask(source: &Source, op: Op) -> Result<OpReply, Failure> {
     })
 }
 
+/// As [`ask`], over the network only, and within an executor that does more than that.
+pub async fn ask_over(
+    env: &Env,
+    source: &Source,
+    keys: Option<&ReadClientKeys>,
+    op: Op,
+) -> Result<OpReply, Failure> {
+    let description = format!("redbud, pid {}", std::process::id());
+    let mut reasons = Vec::new();
+    for server in &source.servers {
+        let names = (source.fs_name.as_str(), description.as_str());
+        let request = (principal(), op.clone());
+        match ask_one::<Mds>(env, (server.as_str(), keys), names, request, PATIENCE).await {
+            Err(ToolError::Unreachable(text)) => reasons.push(text),
+            answer => return answer.map_err(|error| failure(server, error)),
+        }
+    }
+    let text =
+        format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
+    Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
+}
+
 /// The keys for `source`: those of its cluster's file, or of this host's mount of it, or the usual
 /// ones.
-fn keys_for(source: &Source) -> Option<ReadClientKeys> {
+pub fn keys_for(source: &Source) -> Option<ReadClientKeys> {
     let options = match &source.cluster {
         Some(file) => KeyOptions { cluster: Some(file.clone()), ..KeyOptions::default() },
         None => {

@@ -20,7 +20,9 @@ pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
-pub use pag::{PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
+pub use pag::{
+    PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,
+};
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
     WhyArgs,
@@ -118,6 +120,8 @@ pub enum Command {
     Client(ClientArgs),
     /// List data zones, add them, name the files in one, say that one is lost or drains
     Pag(PagArgs),
+    /// Move files from data zones that are fuller than others
+    Rebalance(RebalanceArgs),
     /// Show what of files and directories is not durable yet
     Durable(DurableArgs),
     /// Show what a process or a path waits for, and who holds it

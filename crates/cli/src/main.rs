@@ -26,6 +26,7 @@ mod log;
 mod membership_file;
 mod mount_options;
 mod mountinfo;
+mod mover;
 mod notify;
 mod output;
 mod placing_options;
@@ -74,6 +75,7 @@ fn run(command: Command) -> Ended {
         Command::Status(args) => commands::status::run(&args),
         Command::Client(args) => commands::client::run(&args),
         Command::Pag(args) => commands::pag::run(&args),
+        Command::Rebalance(args) => commands::rebalance::run(&args),
         Command::Durable(args) => commands::durable::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),

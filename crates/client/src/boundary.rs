@@ -4,6 +4,7 @@
 //! one per client, and [`FileContent`], one per inode. The data half calls back through [`Rpc`].
 //! Everything else of `data` is visible only there, so the compiler refuses any other call.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,7 +18,7 @@ use types::{
 };
 
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::data::DataConfig;
+use crate::data::{DataConfig, MoveStep, Room};
 
 /// A boxed future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -184,8 +185,10 @@ pub trait DataHalf: Sized {
     fn zones_reported(self: &Rc<Self>, list: &ZoneList);
     /// The data zones of a later greeting, which does not say what is lost.
     fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]);
-    /// Did the server call a zone lost when it last named them?
-    fn any_lost(&self) -> bool;
+    /// Did the server call a zone lost or draining when it last named them?
+    fn any_out_of_service(&self) -> bool;
+    /// Places nothing in these zones from now on.
+    fn shun_zones(&self, zones: BTreeSet<PagId>);
     /// Returns when a device with pending requests has been silent for `patience`, counted from the
     /// call.
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;
@@ -266,6 +269,22 @@ pub trait FileContent {
     fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>>;
     /// Length of the file's inline data in bytes. Fails as [`FileContent::layout`].
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>>;
+    /// Under `DATA_X`: moves up to `most` blocks that lie in `zones`, from block `at` of the file
+    /// on, elsewhere, to where its layout and the shunned zones allow. It is committed on return.
+    ///
+    /// # Errors
+    /// `Io`: a device failed. `Evicted`: the session is lost. Nothing is lost in either case.
+    fn move_blocks(
+        self: &Rc<Self>,
+        zones: &BTreeSet<PagId>,
+        blocks: (u64, u64),
+        room: &mut Room,
+    ) -> impl Future<Output = Result<MoveStep, Fault>>;
+    /// Gets what the last [`FileContent::move_blocks`] lacked. Fails with `NoSpace`, `Io`,
+    /// `Evicted`.
+    fn find_room(self: &Rc<Self>, room: &mut Room) -> impl Future<Output = Result<(), Fault>>;
+    /// The zones that the file's layout allows, as far as it is known; empty: all.
+    fn zones_allowed(&self) -> Vec<PagId>;
     /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the
     /// size.
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;

@@ -539,8 +539,9 @@ impl Events<Mds> for Core {
             return;
         };
         data.zones_offered(&self.rpc.home().offer().1.unwrap_or_default());
-        // The greeting does not say what is lost; the server sends that only if something is.
-        if let Some(me) = self.me.upgrade().filter(|_| data.any_lost()) {
+        // The greeting does not say what is lost or drains; the server sends that only if something
+        // is or does.
+        if let Some(me) = self.me.upgrade().filter(|_| data.any_out_of_service()) {
             self.env.spawn(async move {
                 let call = Call::reserved(vec![Op::Zones {}]);
                 if let Ok(reply) = me.rpc.call(call).await

@@ -35,4 +35,5 @@ mod why;
 
 pub use api::*;
 pub use client::Client;
+pub use ops::moving::{FileMove, NotMoved};
 pub use waits::{Named, Wait, Waits};

@@ -77,6 +77,8 @@ wire_struct! {
         pub zones: Vec<PagInfo>,
         /// Those whose devices are gone, as the administrator says.
         pub lost: Vec<PagId>,
+        /// Those that drain: their blocks go elsewhere or back to the server.
+        pub leaving: Vec<PagId>,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.
@@ -359,8 +361,10 @@ wire_enum! {
         /// `overwrite`: also if it has content. Reply `Text`: JSON with `added`, or with `refused`
         /// and the reason.
         AddZone = 37 { path: String, overwrite: bool, },
-        /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost (administrator). Durable
-        /// when it is answered. Reply `Text`: JSON with `before`, or with `refused` and the reason.
+        /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost, 3 drain paused
+        /// (administrator). Durable when it is answered. A zone that drains already: clients are
+        /// asked again for its blocks in their pools. Reply `Text`: JSON with `before`, or with
+        /// `refused` and the reason.
         SetZoneState = 38 { pag: PagId, state: u16, },
         /// Files with blocks `from..to` of a data zone, a part of them (administrator). `at`: where
         /// the last part ended, `next` of its answer; at first zeros. Reply `Text`: JSON with

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use types::units::parse_size;
+
 use super::Output;
 
 /// Arguments of `pag`.
@@ -23,7 +25,7 @@ pub enum PagCommand {
     List(PagListArgs),
     /// Say that the device of a data zone is gone: clients fail what lies there at once
     Lost(PagLostArgs),
-    /// Grant no more blocks of a data zone; files keep what they have there
+    /// Empty a data zone: move its files to others, and grant no more blocks of it
     Drain(PagDrainArgs),
     /// Name the files that have blocks in a data zone
     Files(PagFilesArgs),
@@ -85,16 +87,49 @@ pub struct PagLostArgs {
 /// Arguments of `pag drain`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Clients that have blocks of the zone in their pools and do not need them give them back. Files stay
-where they are: copy them to move them, and see with `redbud pag files` which are left.")]
+The command is a client of its own, which opens the data devices at the paths of the cluster's file.
+It takes one file after the other from its writers, for at most about 100 ms at a time, and moves its
+blocks to zones that the layout of the file allows. Programs notice nothing else.
+
+It may be interrupted at any moment, also by SIGKILL: nothing is lost, the zone goes on draining, and
+the same command ends the work. When the zone is empty it stays in the table, and nothing is granted
+there until --undo.
+
+Exit status: 0 the zone is empty, or what was asked for is done; 3 something is left, as the command
+says; 1 failed.")]
 pub struct PagDrainArgs {
     /// Number of the data zone
     pub pag: u16,
     /// File system, as of `status`; default: the only one of this host
     pub target: Option<String>,
-    /// Grant blocks of it again
-    #[arg(long)]
+    /// Move at most so many bytes in a second
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub rate: Option<u64>,
+    /// Move nothing from now on, and end a command that does; nothing is granted there all the same
+    #[arg(long, conflicts_with_all = ["rate", "undo"])]
+    pub pause: bool,
+    /// Grant blocks of it again, and end a command that moves files
+    #[arg(long, conflicts_with = "rate")]
     pub undo: bool,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `rebalance`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Moves whole files, as `redbud pag drain` does, from the fullest data zone to emptier ones, until the
+shares of their space that files take differ by 5 % at most, or nothing more can move. It may be
+interrupted at any moment.
+
+Exit status: 0 done; 3 some files could not be moved, as the command says; 1 failed.")]
+pub struct RebalanceArgs {
+    /// File system, as of `status`; default: the only one of this host
+    pub target: Option<String>,
+    /// Move at most so many bytes in a second
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub rate: Option<u64>,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

@@ -12,10 +12,14 @@ use types::limits::BLOCK_U64;
 use types::units::human_size;
 
 use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
+use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
 use crate::exit::{Ended, Failure};
 use crate::source::Source;
 use crate::{admin, output, target};
+
+/// The state of a zone that drains, or whose drain is paused, and that has nothing left.
+const DRAINED: &str = "drained";
 
 #[derive(Serialize)]
 struct Added {
@@ -34,11 +38,16 @@ pub fn run(args: &PagArgs) -> Ended {
         PagCommand::List(args) => list_all(args),
         PagCommand::Lost(args) => {
             let to = if args.undo { PagUse::InService } else { PagUse::Lost };
-            set((args.pag, PagUse::Lost), to, args.target.as_ref(), args.output)
+            set((args.pag, &[PagUse::Lost]), to, args.target.as_ref(), args.output)
         }
         PagCommand::Drain(args) => {
-            let to = if args.undo { PagUse::InService } else { PagUse::Draining };
-            set((args.pag, PagUse::Draining), to, args.target.as_ref(), args.output)
+            let to = match (args.undo, args.pause) {
+                (true, _) => PagUse::InService,
+                (_, true) => PagUse::Paused,
+                (false, false) => return drain::run(args),
+            };
+            let of = [PagUse::Draining, PagUse::Paused];
+            set((args.pag, &of), to, args.target.as_ref(), args.output)
         }
         PagCommand::Files(args) => files(args),
     }
@@ -114,11 +123,15 @@ struct Zone {
 fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
     let server = admin::status(source)?;
     let bytes = |zone: &Value, key: &str| number(&zone[key]) * BLOCK_U64;
+    let is_drained = |zone: &Value| {
+        let leaves = [PagUse::Draining, PagUse::Paused].map(PagUse::name);
+        leaves.contains(&text(&zone["state"])) && zone["free"] == zone["blocks"]
+    };
     let zone = |zone: &Value| Zone {
         pag: number(&zone["id"]),
         uuid: text(&zone["uuid"]).to_owned(),
         device: text(&zone["path"]).to_owned(),
-        state: text(&zone["state"]).to_owned(),
+        state: if is_drained(zone) { DRAINED } else { text(&zone["state"]) }.to_owned(),
         device_state: text(&zone["device"]).to_owned(),
         bytes: bytes(zone, "blocks"),
         bytes_free: bytes(zone, "free"),
@@ -160,13 +173,17 @@ struct Changed {
     state: &'static str,
 }
 
-/// Sets the state of a zone. `of`: the zone, and the state that an undo ends.
-fn set((pag, of): (u16, PagUse), to: PagUse, target: Option<&String>, output: Output) -> Ended {
+/// Sets the state of a zone. `of`: the zone, and the states that an undo ends.
+fn set((pag, of): (u16, &[PagUse]), to: PagUse, target: Option<&String>, output: Output) -> Ended {
     let source = target::source_or_only(target)?;
     if to == PagUse::InService {
         let known = zones(&source)?.into_iter().find(|zone| zone.pag == u64::from(pag));
-        if let Some(zone) = known.filter(|zone| zone.state != of.name()) {
-            let (state, of) = (zone.state, of.name());
+        let drains = of.contains(&PagUse::Draining);
+        let ends = |zone: &Zone| {
+            of.iter().any(|of| of.name() == zone.state) || drains && zone.state == DRAINED
+        };
+        if let Some(zone) = known.filter(|zone| !ends(zone)) {
+            let (state, of) = (zone.state, of[0].name());
             return Err(refused(format!("data zone {pag} is {state}, not {of}: nothing to undo")));
         }
     }

@@ -28,6 +28,7 @@ mod keys;
 mod kill;
 mod locks;
 mod missing;
+mod mover;
 mod namespaces;
 mod pag;
 mod placement;

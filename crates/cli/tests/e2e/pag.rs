@@ -7,16 +7,16 @@ use std::process::{Command, Output};
 
 use crate::harness::{Cluster, Spec, describe, eventually, pattern, redbud, success};
 
-const ZONE: u64 = 64 << 20;
+pub const ZONE: u64 = 64 << 20;
 
 /// A loop device over a new file of this size.
-struct Loop {
-    device: String,
+pub struct Loop {
+    pub device: String,
     file: PathBuf,
 }
 
 impl Loop {
-    fn new(cluster: &Cluster, name: &str, bytes: u64) -> Loop {
+    pub fn new(cluster: &Cluster, name: &str, bytes: u64) -> Loop {
         let file = cluster.dir.join(name);
         File::create(&file).unwrap().set_len(bytes).unwrap();
         let made = success(Command::new("losetup").args(["--find", "--show"]).arg(&file));
@@ -33,21 +33,21 @@ impl Drop for Loop {
     }
 }
 
-fn small() -> Spec {
+pub fn small() -> Spec {
     Spec { data: vec![ZONE], inline_data: false, ..Spec::default() }
 }
 
-fn pag(cluster: &Cluster, args: &[&str]) -> Output {
+pub fn pag(cluster: &Cluster, args: &[&str]) -> Output {
     redbud().arg("pag").args(args).arg(&cluster.source).output().unwrap()
 }
 
-fn json(output: &Output) -> serde_json::Value {
+pub fn json(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", describe(output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Adds a device, and names it in the cluster's file as the command says.
-fn add(cluster: &Cluster, device: &str) -> u64 {
+pub fn add(cluster: &Cluster, device: &str) -> u64 {
     let added = json(&pag(cluster, &["add", "--json", device]));
     let mut file = File::options().append(true).open(&cluster.config).unwrap();
     write!(file, "\n{}", added["next"].as_str().unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn refused(cluster: &Cluster, args: &[&str], why: &str) {
 }
 
 /// The zones that a file lies on.
-fn zones(path: &Path) -> Vec<u64> {
+pub fn zones(path: &Path) -> Vec<u64> {
     let mut text = vec![0; 1 << 16];
     let len = rustix::fs::getxattr(path, "user.redbud.layout", &mut text[..]).unwrap();
     let layout: serde_json::Value = serde_json::from_slice(&text[..len]).unwrap();
@@ -208,14 +208,14 @@ fn server_whose_file_does_not_name_a_new_zone_serves_the_others() {
 }
 
 /// What `pag list` says of a zone.
-fn listed(cluster: &Cluster, zone: u64) -> serde_json::Value {
+pub fn listed(cluster: &Cluster, zone: u64) -> serde_json::Value {
     let list = json(&pag(cluster, &["list", "--json"]));
     let zones = list["pags"].as_array().unwrap();
     zones.iter().find(|found| found["pag"] == zone).unwrap_or_else(|| panic!("{list}")).clone()
 }
 
 /// The files that `pag files` names, by path or number.
-fn named(cluster: &Cluster, args: &[&str]) -> Vec<String> {
+pub fn named(cluster: &Cluster, args: &[&str]) -> Vec<String> {
     let all = json(&pag(cluster, &[&["files", "--json"], args].concat()));
     let name = |file: &serde_json::Value| match file["path"].as_str() {
         Some(path) => path.to_owned(),
@@ -364,11 +364,11 @@ fn files_of_a_zone_are_named_exactly_and_by_range() {
 }
 
 #[test]
-fn draining_zone_is_granted_from_no_more_and_its_files_stay() {
+fn zone_whose_drain_is_paused_is_granted_from_no_more_and_its_files_stay() {
     let mut cluster = Cluster::start(&Spec { data: vec![ZONE; 2], ..small() });
     cluster.mount();
     let files = fill_until(&cluster.root(), 0);
-    assert_eq!(json(&pag(&cluster, &["drain", "--json", "0"]))["state"], "draining");
+    assert_eq!(json(&pag(&cluster, &["drain", "--pause", "--json", "0"]))["state"], "drain paused");
     cluster.unmount(0);
     cluster.remount(0, &[]);
     let new = cluster.root().join("new");

@@ -1,14 +1,17 @@
 //! What the metadata half may ask of this one: the only way from there into this module.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo, ZoneList};
 use proto::prealloc::Stream;
-use types::{Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, Rights, Segment, Uuid};
+use types::{
+    Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, PagId, Rights, Segment, Uuid,
+};
 
-use super::{DataConfig, DataContext, File};
+use super::{DataConfig, DataContext, File, MoveStep, Room};
 use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::boundary::{DataHalf, FileContent, Rpc, Unsaved};
 
@@ -82,8 +85,12 @@ impl DataHalf for DataContext {
         DataContext::zones_offered(self, zones)
     }
 
-    fn any_lost(&self) -> bool {
-        DataContext::any_lost(self)
+    fn any_out_of_service(&self) -> bool {
+        DataContext::any_out_of_service(self)
+    }
+
+    fn shun_zones(&self, zones: BTreeSet<PagId>) {
+        DataContext::shun_zones(self, zones)
     }
 
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()> {
@@ -197,6 +204,23 @@ impl FileContent for File {
 
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>> {
         File::inline_len(self)
+    }
+
+    fn move_blocks(
+        self: &Rc<Self>,
+        zones: &BTreeSet<PagId>,
+        blocks: (u64, u64),
+        room: &mut Room,
+    ) -> impl Future<Output = Result<MoveStep, Fault>> {
+        File::move_blocks(self, zones, blocks, room)
+    }
+
+    fn find_room(self: &Rc<Self>, room: &mut Room) -> impl Future<Output = Result<(), Fault>> {
+        File::find_room(self, room)
+    }
+
+    fn zones_allowed(&self) -> Vec<PagId> {
+        File::zones_allowed(self)
     }
 
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {

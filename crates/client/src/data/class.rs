@@ -170,15 +170,16 @@ impl DataContext {
     }
 
     /// The zones that this client keeps blocks of, for files of the class: neither avoided nor
-    /// full ones, at most [`ZONES_AT_ONCE`]. Clients begin at different zones, so that few of them
-    /// write to one device.
+    /// draining nor full ones, at most [`ZONES_AT_ONCE`]. Clients begin at different zones, so that
+    /// few of them write to one device.
     fn active_zones(&self, class: &Class) -> Vec<PagId> {
         let zones = self.zones_of(class);
         let first = (self.client.get().0 % zones.len().max(1) as u64) as usize;
         let (now, full) = (self.env.now(), class.grants.full.borrow());
         let has_room = |zone: &PagId| full.get(zone).is_none_or(|&until| now >= until);
         let from_first = zones[first..].iter().chain(&zones[..first]).copied();
-        let usable = from_first.filter(|zone| has_room(zone) && !class.pool.avoids(*zone));
+        let is_left = |zone: PagId| class.pool.avoids(zone) || self.disks.arrivals.is_leaving(zone);
+        let usable = from_first.filter(|zone| has_room(zone) && !is_left(*zone));
         usable.take(ZONES_AT_ONCE).collect()
     }
 
@@ -193,6 +194,7 @@ impl DataContext {
         class.allows(zone)
             && full.get(&zone).is_none_or(|&until| now >= until)
             && !class.pool.avoids(zone)
+            && !self.disks.arrivals.is_leaving(zone)
     }
 
     fn candidates(&self, class: &Class) -> Vec<Candidate> {

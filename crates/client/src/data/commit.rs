@@ -424,7 +424,7 @@ impl DataContext {
     }
 
     /// Flushes all these devices at the same time.
-    async fn flush_past(&self, all: &Stamps) {
+    pub(super) async fn flush_past(&self, all: &Stamps) {
         let mut flushes = Vec::new();
         for (&pag, &(_, high)) in all {
             if let Ok(disk) = self.disks.get(pag) {

@@ -330,7 +330,7 @@ async fn write_placed(
 impl DataContext {
     /// Writes whole blocks, provided that at submission the lease is valid and the session is still
     /// that of the launch.
-    async fn write_blocks(
+    pub(super) async fn write_blocks(
         self: &Rc<Self>,
         session: u64,
         pag: PagId,

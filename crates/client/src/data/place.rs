@@ -118,17 +118,25 @@ impl File {
             .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
             .map(|piece| (piece.from, piece.to))
             .collect();
-        for (mut at, end) in unplaced {
-            while at < end {
-                let place = self.place(state, &class, at, end - at);
-                let need = place.to.min(end) - at;
-                if let Some(zone) = place.zone
-                    && !class.pool.has(zone, need)
-                {
-                    return Some((zone, need));
-                }
-                at += need;
+        unplaced.into_iter().find_map(|blocks| self.lacking_for(state, &class, blocks))
+    }
+
+    /// As [`File::lacking`], for fresh blocks `[at, end)`, wherever they lie now.
+    pub(super) fn lacking_for(
+        &self,
+        state: &mut FileState,
+        class: &Class,
+        (mut at, end): (u64, u64),
+    ) -> Option<(PagId, u64)> {
+        while at < end {
+            let place = self.place(state, class, at, end - at);
+            let need = place.to.min(end) - at;
+            if let Some(zone) = place.zone
+                && !class.pool.has(zone, need)
+            {
+                return Some((zone, need));
             }
+            at += need;
         }
         None
     }

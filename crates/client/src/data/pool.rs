@@ -258,6 +258,22 @@ impl Pool {
         out
     }
 
+    /// Removes blocks of these zones, as far as reservations do not need them, to be returned to
+    /// the server.
+    pub fn drain_zones(&self, zones: &[PagId]) -> Vec<PoolRun> {
+        let PoolState { free, windows, blocks, reserved, .. } = &mut *self.inner.borrow_mut();
+        let mut out = Vec::new();
+        for &zone in zones {
+            windows.take_zone(zone).into_iter().for_each(|run| free.put(run));
+            let spare = blocks.saturating_sub(*reserved);
+            let runs = free.cut_zone(zone, spare);
+            *blocks -= runs.iter().map(|run| run.len).sum::<u64>();
+            out.extend(runs);
+        }
+        windows.trim(free);
+        out
+    }
+
     /// Removes the tainted blocks, to be returned. No write may be in flight.
     pub fn drain_tainted(&self) -> Vec<PoolRun> {
         std::mem::take(&mut self.inner.borrow_mut().tainted)
@@ -432,6 +448,24 @@ mod tests {
         let returned = pool.drain_aside(|pag| pag == PagId(1));
         assert_eq!(returned.iter().map(|run| run.len).sum::<u64>(), 9);
         assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn blocks_of_a_draining_zone_leave_as_far_as_nothing_accepted_needs_them() {
+        let pool = granted(10);
+        pool.grant(&[PagRun { pag: PagId(2), addr: PagBlock(50), len: 6 }]);
+        let mut reserved = pool.reserve(9).unwrap();
+        // One block of the zone goes to a file, which has a window there then.
+        pool.allocate(&request(1, 1, 1, Some((PagId(1), 9))), Some(PagId(1)), &mut reserved);
+        let sum = |runs: &[PoolRun]| runs.iter().map(|run| run.len).sum::<u64>();
+        let left = pool.drain_zones(&[PagId(1)]);
+        assert_eq!((sum(&left), pool.stock(PagId(1))), (7, 2), "8 blocks are reserved");
+        assert_eq!((pool.blocks(), pool.available(), pool.missing_for(0)), (8, 0, 0));
+        assert!(left.iter().all(|run| run.pag == PagId(1)));
+        drop(reserved);
+        assert_eq!(sum(&pool.drain_zones(&[PagId(1)])), 2);
+        assert_eq!((pool.blocks(), pool.stock(PagId(2))), (6, 6));
+        assert_eq!(pool.drain_zones(&[PagId(1)]), []);
     }
 
     #[test]

@@ -89,6 +89,13 @@ impl SegmentMap {
         out
     }
 
+    /// The segments from block `from` on; the first is cut off there.
+    pub fn segments_from(&self, from: u64) -> impl Iterator<Item = (u64, Mapped)> {
+        let before = self.map.range(..from).next_back();
+        let all = before.into_iter().chain(self.map.range(from..));
+        all.filter_map(move |(&start, &mapped)| slice(start, mapped, from, u64::MAX))
+    }
+
     /// The place of `block`.
     pub fn at(&self, block: u64) -> Option<Mapped> {
         let (&start, &mapped) = self.map.range(..=block).next_back()?;

@@ -156,7 +156,9 @@ impl DataContext {
         let hint = hint.filter(|&zone| self.is_usable(class, zone));
         let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
         let mut without = class.pool.avoided();
-        without.extend(self.disks.numbers().into_iter().filter(|&zone| !class.allows(zone)));
+        let arrivals = &self.disks.arrivals;
+        let is_out = |&zone: &PagId| !class.allows(zone) || arrivals.is_leaving(zone);
+        without.extend(self.disks.numbers().into_iter().filter(is_out));
         let absent = |zone| self.disks.is_absent(zone);
         let result = match self.zones_of(class).into_iter().all(absent) {
             true => Err(Fault::Io),
@@ -429,6 +431,7 @@ impl DataContext {
             class.grants.quiet_until.set(self.env.now() + SCARCE);
             runs.extend(self.returnable_tainted(&class));
             if class.grants.waiting.get() == 0 {
+                runs.extend(class.pool.drain_zones(&self.leaving_zones(&class)));
                 runs.extend(class.pool.drain_unused());
             }
         }
@@ -438,9 +441,40 @@ impl DataContext {
         }
     }
 
+    /// The zones of the class that drain.
+    fn leaving_zones(&self, class: &Class) -> Vec<PagId> {
+        let mut zones = self.zones_of(class);
+        zones.retain(|&zone| self.disks.arrivals.is_leaving(zone));
+        zones
+    }
+
+    /// Returns the blocks of zones that drain. Those that accepted bytes need are replaced by
+    /// blocks of other zones before; if there are none, they stay: what was accepted has a place.
+    pub(super) async fn leave_zones(self: &Rc<Self>) {
+        for class in self.each_class() {
+            loop {
+                let zones = self.leaving_zones(&class);
+                let mut runs = class.pool.drain_aside(|zone| zones.contains(&zone));
+                runs.extend(class.pool.drain_zones(&zones));
+                class.grants.note_returned(&runs);
+                self.return_runs(runs).await;
+                let stock: u64 = zones.into_iter().map(|zone| class.pool.stock(zone)).sum();
+                let busy = class.grants.refilling.get();
+                // If there are none, the next writer that needs more meets that.
+                if stock == 0 || busy || self.refill(&class, stock, None).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Called regularly: an idle client keeps at most one grant, one that writes keeps two grants
     /// of its current size.
-    pub(super) async fn trim_pool(&self) {
+    pub(super) async fn trim_pool(self: &Rc<Self>) {
+        if self.any_out_of_service() {
+            let this = self.clone();
+            self.env.spawn(async move { this.leave_zones().await });
+        }
         for class in self.each_class() {
             if class.grants.refilling.get() {
                 continue;

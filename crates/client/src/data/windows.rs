@@ -68,6 +68,18 @@ impl FreeRuns {
         runs
     }
 
+    /// Cuts up to `most` blocks of a zone.
+    pub fn cut_zone(&mut self, pag: PagId, most: u64) -> Vec<PoolRun> {
+        let (mut out, mut left) = (Vec::new(), most);
+        while left > 0 {
+            let first = self.of_zone(pag).next().map(|(key, _)| key);
+            let Some(run) = first.and_then(|key| self.cut_front(key, left)) else { break };
+            left -= run.len;
+            out.push(from_wire(&run));
+        }
+        out
+    }
+
     /// Has the zone `need` free blocks?
     pub fn has(&self, pag: PagId, need: u64) -> bool {
         let mut have = 0;

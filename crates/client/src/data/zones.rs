@@ -1,4 +1,4 @@
-//! Data zones that are added, lost or found again while the file system is mounted.
+//! Data zones that are added, drained, lost or found again while the file system is mounted.
 //!
 //! Invariants:
 //! - a zone stays known for as long as the client runs; what changes is whether it is lost, and the
@@ -8,6 +8,7 @@
 //! - a new zone is opened as at the mount, but never refuses anything: one that cannot be used is
 //!   absent.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use proto::mds::{PagInfo, ZoneList};
@@ -55,6 +56,28 @@ impl DataContext {
         self.zones_offered(&list.zones);
         *self.disks.arrivals.lost_ids.borrow_mut() = list.lost.iter().copied().collect();
         self.mark_lost();
+        self.mark_leaving(list.leaving.iter().copied().collect());
+    }
+
+    /// Nothing new goes to the zones that drain, as far as others have room; what the pools have of
+    /// them goes back.
+    fn mark_leaving(self: &Rc<Self>, leaving: BTreeSet<PagId>) {
+        let before = self.disks.arrivals.leaving.replace(leaving.clone());
+        for zone in leaving.difference(&before) {
+            self.rpc.log(&format!("data zone {zone} drains, as the administrator says"));
+        }
+        for zone in before.difference(&leaving) {
+            self.rpc.log(&format!("data zone {zone} does not drain any more"));
+        }
+        if before != leaving {
+            let this = self.clone();
+            self.env.spawn(async move { this.leave_zones().await });
+        }
+    }
+
+    /// See [`crate::boundary::DataHalf::shun_zones`].
+    pub(super) fn shun_zones(&self, zones: BTreeSet<PagId>) {
+        *self.disks.arrivals.shunned.borrow_mut() = zones;
     }
 
     /// See [`crate::boundary::DataHalf::zones_offered`].
@@ -154,8 +177,9 @@ impl DataContext {
         }
     }
 
-    /// See [`crate::boundary::DataHalf::any_lost`].
-    pub(super) fn any_lost(&self) -> bool {
-        !self.disks.arrivals.lost_ids.borrow().is_empty()
+    /// See [`crate::boundary::DataHalf::any_out_of_service`].
+    pub(super) fn any_out_of_service(&self) -> bool {
+        let arrivals = &self.disks.arrivals;
+        !arrivals.lost_ids.borrow().is_empty() || !arrivals.leaving.borrow().is_empty()
     }
 }

@@ -5,6 +5,7 @@ mod listing;
 pub(crate) mod lock;
 mod lookup;
 mod modify;
+pub(crate) mod moving;
 pub(crate) mod open;
 mod root;
 mod setattr;

@@ -69,7 +69,7 @@ impl Recovery {
                 let welcome = self.welcome(&session, standing);
                 connection.send(&Message::Welcome { welcome });
                 session.bind(connection.clone());
-                self.space.tell_lost(&session);
+                self.space.tell_states(&session);
                 if !planted(Bug::RecallNotRepeated) {
                     self.leases.push_unanswered(&session);
                 }

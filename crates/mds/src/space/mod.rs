@@ -88,7 +88,7 @@ impl Space {
     }
 
     fn zones_now(&self) -> ZoneList {
-        ZoneList { zones: self.zones(), lost: self.lost() }
+        ZoneList { zones: self.zones(), lost: self.lost(), leaving: self.leaving() }
     }
 
     /// Tells all clients that know of such pushes which zones there are.
@@ -101,9 +101,10 @@ impl Space {
         }
     }
 
-    /// Tells a client that has just been welcomed which zones are lost, if any is.
-    pub fn tell_lost(&self, session: &Session) {
-        if session.agreed().features & ZONE_PUSHES != 0 && !self.lost().is_empty() {
+    /// Tells a client that has just been welcomed which zones are lost or draining, if any is.
+    pub fn tell_states(&self, session: &Session) {
+        let all_serve = self.lost().is_empty() && self.leaving().is_empty();
+        if session.agreed().features & ZONE_PUSHES != 0 && !all_serve {
             let push = Push::Zones { list: self.zones_now() };
             session.push(Message::Push { push });
         }

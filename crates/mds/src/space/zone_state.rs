@@ -1,4 +1,4 @@
-//! What an administrator says of a data zone: in service, draining, or lost.
+//! What an administrator says of a data zone: in service, draining, drain paused, or lost.
 //!
 //! Invariants:
 //! - the state is durable before anybody learns of it;
@@ -40,7 +40,7 @@ impl Space {
                 .log(&format!("data zone {id} is {now}, as the administrator says; it was {was}"));
             self.announce_zones();
         }
-        if state == PagUse::Draining {
+        if state.is_leaving() {
             let space = self.clone();
             runtime.env.spawn(async move { space.reclaim_pools(ClientId(0)).await });
         }
@@ -49,7 +49,16 @@ impl Space {
 
     /// The zones whose devices are gone.
     pub(super) fn lost(&self) -> Vec<PagId> {
+        self.in_state(|state| state == PagUse::Lost)
+    }
+
+    /// The zones that drain.
+    pub(super) fn leaving(&self) -> Vec<PagId> {
+        self.in_state(PagUse::is_leaving)
+    }
+
+    fn in_state(&self, wanted: impl Fn(PagUse) -> bool) -> Vec<PagId> {
         let states = self.states.borrow();
-        states.iter().filter(|(_, state)| **state == PagUse::Lost).map(|(id, _)| *id).collect()
+        states.iter().filter(|(_, state)| wanted(**state)).map(|(id, _)| *id).collect()
     }
 }

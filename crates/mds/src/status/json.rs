@@ -118,7 +118,17 @@ impl Status {
             out.number("blocks", pag.blocks);
             out.number("free", pag.free);
             out.number("freed", pag.freed);
-            out.number("pooled", pag.pooled);
+            out.number("pooled", pag.pools.iter().map(|(_, blocks)| blocks).sum());
+            out.key("pools");
+            out.open('[');
+            for (client, blocks) in &pag.pools {
+                out.item();
+                out.open('{');
+                out.number("client", *client);
+                out.number("blocks", *blocks);
+                out.close('}');
+            }
+            out.close(']');
             out.text("state", pag.state);
             out.text("device", pag.device);
             if pag.device == "absent" {

@@ -63,9 +63,9 @@ pub struct PagStatus {
     pub free: u64,
     /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
-    /// Blocks in the pools of clients.
-    pub pooled: u64,
-    /// "in service", "draining", "lost" or "unknown".
+    /// Blocks in the pools of clients: client and number.
+    pub pools: Vec<(u64, u64)>,
+    /// "in service", "draining", "drain paused", "lost" or "unknown".
     pub state: &'static str,
     /// "sound"; "suspect": an eviction went on without waiting for its flush, and it has not
     /// answered since (no quarantine ends while one is suspect); "absent": it is not there, dead,
@@ -171,11 +171,11 @@ pub struct Status {
 /// The state now, as `viewer` may read it.
 pub async fn collect(server: &Server, viewer: &Who) -> Status {
     let (runtime, usage) = (&server.runtime, server.runtime.mfs.usage());
-    let mut pooled = BTreeMap::new();
-    let clients = clients(server, viewer, &mut pooled).await;
+    let mut pools = Pools::new();
+    let clients = clients(server, viewer, &mut pools).await;
     let (orphans, freeing) = server.orphans.counts();
     let features = runtime.mfs.superblock().features;
-    let pags = pags(server, &pooled).await;
+    let pags = pags(server, &pools).await;
     let (hand_overs, waited, longest) = server.leases.hand_overs();
     let membership = match &runtime.config.membership {
         Some(report) => report().await,
@@ -220,12 +220,11 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
     }
 }
 
+/// The clients with blocks of each zone in their pools, and how many.
+type Pools = BTreeMap<PagId, Vec<(u64, u64)>>;
+
 /// The clients that `viewer` may see. Adds the blocks in their pools to those of each zone.
-async fn clients(
-    server: &Server,
-    viewer: &Who,
-    pooled: &mut BTreeMap<PagId, u64>,
-) -> Vec<ClientStatus> {
+async fn clients(server: &Server, viewer: &Who, pools: &mut Pools) -> Vec<ClientStatus> {
     let mut clients = Vec::new();
     for session in server.sessions.all() {
         let who = session.who();
@@ -237,7 +236,7 @@ async fn clients(
             _ if session.is_connected() => "live",
             _ => "suspended",
         };
-        let pool_blocks = pool(server, session.client, pooled).await;
+        let pool_blocks = pool(server, session.client, pools).await;
         clients.push(ClientStatus {
             id: session.client.0,
             state,
@@ -257,7 +256,7 @@ async fn clients(
     }
     let quarantined = server.evictions.quarantined().into_iter();
     for client in quarantined.filter(|_| viewer.administers()) {
-        let pool_blocks = pool(server, client, pooled).await;
+        let pool_blocks = pool(server, client, pools).await;
         let (description, fence) = server.evictions.quarantined_client(client);
         clients.push(ClientStatus {
             id: client.0,
@@ -280,9 +279,9 @@ async fn clients(
 }
 
 /// Blocks in a client's pool, which are added to those of each zone.
-async fn pool(server: &Server, client: ClientId, pooled: &mut BTreeMap<PagId, u64>) -> u64 {
+async fn pool(server: &Server, client: ClientId, pools: &mut Pools) -> u64 {
     let pool = server.space.pool_by_zone(client).await;
-    pool.iter().for_each(|(pag, blocks)| *pooled.entry(*pag).or_default() += blocks);
+    pool.iter().for_each(|(pag, blocks)| pools.entry(*pag).or_default().push((client.0, *blocks)));
     pool.values().sum()
 }
 
@@ -314,7 +313,7 @@ fn scrub(server: &Server) -> ScrubStatus {
     }
 }
 
-async fn pags(server: &Server, pooled: &BTreeMap<PagId, u64>) -> Vec<PagStatus> {
+async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
     let pags = server.runtime.mfs.run(READ, |txn| txn.space().pags()).await;
     let pags =
         server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
@@ -330,7 +329,7 @@ async fn pags(server: &Server, pooled: &BTreeMap<PagId, u64>) -> Vec<PagStatus> 
                 blocks: pag.total,
                 free: pag.free,
                 freed: pag.freed,
-                pooled: pooled.get(&pag.id).copied().unwrap_or(0),
+                pools: pools.get(&pag.id).cloned().unwrap_or_default(),
                 state: pag.state.name(),
                 device: device.state,
                 absent_ms: device.absent.as_millis() as u64,

@@ -22,8 +22,9 @@
 //! | state | name | meaning |
 //! |---|---|---|
 //! | 0 | in service | blocks are granted from it |
-//! | 1 | draining | no blocks are granted; files keep those that they have |
+//! | 1 | draining | no blocks are granted; clients move files elsewhere, which keep what they have until then |
 //! | 2 | lost | its device is gone, as the administrator says: no blocks are granted, and clients fail what lies there |
+//! | 3 | drain paused | no blocks are granted; files keep those that they have |
 
 use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
 
@@ -86,6 +87,8 @@ pub enum PagUse {
     Draining,
     /// The administrator says that its device is gone.
     Lost,
+    /// As draining, and what is moving its blocks is to stop.
+    Paused,
     /// Damage, or a later release: nothing is granted.
     Unknown(u16),
 }
@@ -97,6 +100,7 @@ impl PagUse {
             PagUse::InService => 0,
             PagUse::Draining => 1,
             PagUse::Lost => 2,
+            PagUse::Paused => 3,
             PagUse::Unknown(number) => number,
         }
     }
@@ -107,6 +111,7 @@ impl PagUse {
             0 => PagUse::InService,
             1 => PagUse::Draining,
             2 => PagUse::Lost,
+            3 => PagUse::Paused,
             number => PagUse::Unknown(number),
         }
     }
@@ -117,8 +122,14 @@ impl PagUse {
             PagUse::InService => "in service",
             PagUse::Draining => "draining",
             PagUse::Lost => "lost",
+            PagUse::Paused => "drain paused",
             PagUse::Unknown(_) => "unknown",
         }
+    }
+
+    /// Are its blocks to leave it?
+    pub fn is_leaving(self) -> bool {
+        matches!(self, PagUse::Draining | PagUse::Paused)
     }
 
     /// May blocks be granted?
@@ -305,7 +316,7 @@ mod tests {
         let pag = PagRecord::new(&zone, 5, 6);
         assert_eq!(pag.zone(PagId(3)), zone);
         assert_eq!(PagRecord::decode(&pag.encode()), pag);
-        for state in [PagUse::Draining, PagUse::Lost, PagUse::Unknown(u16::MAX)] {
+        for state in [PagUse::Draining, PagUse::Lost, PagUse::Paused, PagUse::Unknown(u16::MAX)] {
             let pag = PagRecord { state, ..pag };
             assert_eq!(PagRecord::decode(&pag.encode()), pag);
             assert_eq!(pag.zone(PagId(3)), zone, "the state is no part of the size");

@@ -408,7 +408,7 @@ const PLANTS: &[Plant] = &[
     (ProblemKind::BadSlot, |txn, known| set_slot(txn, known.file, |slot| slot.set_next_reuse(0))),
     (ProblemKind::BadZoneState, |txn, _| {
         let zone = txn.space().pags()?[0].id;
-        txn.space().set_pag_use(zone, PagUse::Unknown(3)).map(drop)
+        txn.space().set_pag_use(zone, PagUse::Unknown(4)).map(drop)
     }),
 ];
 

@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(choose(&pags, ClientId(3), Some(PagId(0)), 5, &lost), Some(PagId(1)));
         assert_eq!(choose(&pags, ClientId(3), None, 5, &[PagId(0), PagId(1)]), None, "2 is full");
         assert_eq!(choose(&[], ClientId(3), None, 1, &[]), None);
-        for state in [PagUse::Draining, PagUse::Lost, PagUse::Unknown(9)] {
+        for state in [PagUse::Draining, PagUse::Lost, PagUse::Paused, PagUse::Unknown(9)] {
             let pags = [PagState { state, ..pag(0, 5) }, pag(1, 9)];
             assert_eq!(choose(&pags, ClientId(4), Some(PagId(0)), 5, &[]), Some(PagId(1)));
             assert_eq!(choose(&pags[..1], ClientId(4), None, 1, &[]), None, "{state:?}");

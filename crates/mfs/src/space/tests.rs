@@ -364,7 +364,7 @@ fn added_zone_is_granted_from_once_and_only_in_service() {
     let grant =
         || now(mfs.run(Cost::STEP, |txn| txn.space().grant_pieces(client, None, 10, &without, 1)));
     assert_eq!(grant().unwrap().0, [(id, PagBlock(1), 10)]);
-    for refused in [PagUse::Draining, PagUse::Lost] {
+    for refused in [PagUse::Draining, PagUse::Lost, PagUse::Paused] {
         run(&mfs, |txn| txn.space().set_pag_use(id, refused));
         assert!(matches!(grant(), Err(StoreError::Fault(Fault::NoSpace))), "{refused:?}");
         assert_eq!((state(id).free, state(id).grantable()), (989, 0));

@@ -16,7 +16,7 @@ pub struct Pag {
     /// First block of the slice on the device.
     pub start: u64,
     pub blocks: u64,
-    /// 0 in service, 1 draining, 2 lost.
+    /// 0 in service, 1 draining, 2 lost, 3 drain paused.
     pub state: u16,
     pub free: u64,
     pub freed: u64,

@@ -6,6 +6,7 @@ mod devices;
 mod faults;
 mod inline;
 mod model;
+mod moving;
 mod parallel;
 mod place;
 mod queue;

@@ -22,7 +22,8 @@ async fn rig_of_two(world: &SimWorld, env: Env, seed: u64) -> Rig {
 
 fn list(ids: &[u16], lost: &[u16]) -> ZoneList {
     let zones = ids.iter().map(|&id| info(id, 512)).collect();
-    ZoneList { zones, lost: lost.iter().map(|&id| PagId(id)).collect() }
+    let lost = lost.iter().map(|&id| PagId(id)).collect();
+    ZoneList { zones, lost, leaving: Vec::new() }
 }
 
 async fn first_block(file: &Rc<File>) -> Result<Vec<u8>, Fault> {
