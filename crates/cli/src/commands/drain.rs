@@ -55,7 +55,9 @@ pub fn run(args: &PagDrainArgs) -> Ended {
     let (report, end) = mover::run(&order, async move |mover| {
         let end = drain(mover, id).await;
         mover.print_stayed();
-        // If the server is away, the failure says so; there is nothing to report.
+        if !end.as_ref().is_err_and(|end| end.code == Status::Unreachable as u8) {
+            mover.look().await?;
+        }
         let Some(zone) = mover.zone(id).cloned() else { return Err(unknown(id)) };
         Ok((report(mover, &zone, name), end))
     })?;

@@ -77,6 +77,7 @@ fn zone_drains_while_its_files_are_written_truncated_removed_and_read() {
         sparse.write_all_at(&pattern(n, 5000), n * 16384).unwrap();
     }
     sparse.sync_all().unwrap();
+    drop(sparse);
     let sparse = fs::read(one.join("sparse")).unwrap();
     for n in 0..12 {
         let file = File::create(one.join(format!("planned{n}"))).unwrap();

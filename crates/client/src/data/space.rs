@@ -156,8 +156,9 @@ impl DataContext {
         let hint = hint.filter(|&zone| self.is_usable(class, zone));
         let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
         let mut without = class.pool.avoided();
-        let arrivals = &self.disks.arrivals;
-        let is_out = |&zone: &PagId| !class.allows(zone) || arrivals.is_leaving(zone);
+        // The server itself grants nothing of zones that drain.
+        let shunned = self.disks.arrivals.shunned.borrow().clone();
+        let is_out = |zone: &PagId| !class.allows(*zone) || shunned.contains(zone);
         without.extend(self.disks.numbers().into_iter().filter(is_out));
         let absent = |zone| self.disks.is_absent(zone);
         let result = match self.zones_of(class).into_iter().all(absent) {

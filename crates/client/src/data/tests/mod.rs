@@ -226,6 +226,8 @@ impl Rpc for Server {
         Box::pin(async move {
             self.delay().await;
             let mut runs: Vec<PagRun> = Vec::new();
+            let leaving = self.zones.borrow().as_ref().map(|list| list.leaving.clone());
+            let unreachable = [unreachable, leaving.unwrap_or_default()].concat();
             {
                 let mut now = self.now.borrow_mut();
                 let zone = now.zone_for(hint, &unreachable);

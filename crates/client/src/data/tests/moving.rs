@@ -185,6 +185,7 @@ fn pools_leave_a_zone_that_drains_but_for_what_accepted_bytes_need() {
             let file = rig.file(11);
             let pool = rig.ctx.class(&[]).pool.clone();
             let reserved = pool.reserve(pool.available()).expect("so many are there");
+            *rig.server.zones.borrow_mut() = Some(draining(&[zone]));
             rig.ctx.zones_reported(&draining(&[zone]));
             rig.env.sleep(Duration::from_secs(1)).await;
             assert!(stock(zone) > 0 && pool.missing_for(0) == 0, "what is accepted has a place");
