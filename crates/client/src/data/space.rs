@@ -447,6 +447,7 @@ impl DataContext {
     pub(super) async fn leave_zones(self: &Rc<Self>) {
         let is_leaving = |pag: PagId| self.disks.arrivals.is_leaving(pag);
         for class in self.each_class() {
+            let mut before = u64::MAX;
             loop {
                 let runs = class.pool.drain_zones(is_leaving);
                 class.grants.note_returned(&runs);
@@ -454,8 +455,13 @@ impl DataContext {
                 let zones = self.zones_of(&class).into_iter().filter(|&zone| is_leaving(zone));
                 let stock: u64 = zones.map(|zone| class.pool.stock(zone)).sum();
                 let busy = class.grants.refilling.get();
-                // If there are none, the next writer that needs more meets that.
-                if stock == 0 || busy || self.refill(&class, stock, None).await.is_err() {
+                // A server that grants blocks there again has news for this client.
+                if stock == 0 || busy || stock >= before {
+                    break;
+                }
+                before = stock;
+                // If there are no others, the next writer that needs more meets that.
+                if self.refill(&class, stock, None).await.is_err() {
                     break;
                 }
             }
