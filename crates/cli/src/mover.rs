@@ -146,7 +146,7 @@ pub fn run<T: 'static>(
         keys: keys.clone(),
         // No file is used twice, but for those that stay.
         inodes_max: 1024,
-        log: Rc::new(|line| output::eprint_line(line)),
+        log: Rc::new(output::eprint_line),
         ..ClientConfig::default()
     };
     let (rate, talks) = (order.rate, order.talks);
@@ -349,7 +349,7 @@ impl Mover {
             left => format!(", {} left", human_size(left * BLOCK_U64)),
         };
         let nanos = self.env.now().since(self.begun).as_nanos().max(1);
-        let rate = u128::from(self.blocks * BLOCK_U64) * 1_000_000_000 / u128::from(nanos);
+        let rate = u128::from(self.blocks * BLOCK_U64) * 1_000_000_000 / nanos;
         output::print(&format!(
             "moved {} of {} files{left}, {}/s\n",
             human_size(self.blocks * BLOCK_U64),

@@ -453,6 +453,7 @@ impl DataContext {
     /// blocks of other zones before; if there are none, they stay: what was accepted has a place.
     pub(super) async fn leave_zones(self: &Rc<Self>) {
         for class in self.each_class() {
+            let mut before = u64::MAX;
             loop {
                 let zones = self.leaving_zones(&class);
                 let mut runs = class.pool.drain_aside(|zone| zones.contains(&zone));
@@ -461,8 +462,13 @@ impl DataContext {
                 self.return_runs(runs).await;
                 let stock: u64 = zones.into_iter().map(|zone| class.pool.stock(zone)).sum();
                 let busy = class.grants.refilling.get();
-                // If there are none, the next writer that needs more meets that.
-                if stock == 0 || busy || self.refill(&class, stock, None).await.is_err() {
+                // A server that grants blocks there again has news for this client.
+                if stock == 0 || busy || stock >= before {
+                    break;
+                }
+                before = stock;
+                // If there are no others, the next writer that needs more meets that.
+                if self.refill(&class, stock, None).await.is_err() {
                     break;
                 }
             }
