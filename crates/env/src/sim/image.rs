@@ -24,9 +24,10 @@ pub(crate) fn zero_page() -> Page {
     ZERO.clone()
 }
 
-/// `bytes`, which fill whole pages, as pages.
+/// `bytes`, which fill whole pages, as pages. All pages of zeros are one page in memory.
 pub(crate) fn pages_of(bytes: &[u8]) -> Vec<Page> {
-    bytes.as_chunks::<PAGE>().0.iter().map(|page| Arc::new(*page)).collect()
+    let page = |page: &[u8; PAGE]| if *page == **ZERO { zero_page() } else { Arc::new(*page) };
+    bytes.as_chunks::<PAGE>().0.iter().map(page).collect()
 }
 
 /// See the module.
@@ -99,5 +100,27 @@ impl Image {
     /// Pages that were ever written.
     pub(crate) fn pages(&self) -> usize {
         self.base.len() + self.top.keys().filter(|index| !self.base.contains_key(index)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_zeros_share_their_memory() {
+        let mut bytes = vec![0; 3 * PAGE];
+        bytes[PAGE + 5] = 1;
+        let pages = pages_of(&bytes);
+        assert!(Arc::ptr_eq(&pages[0], &pages[2]) && !Arc::ptr_eq(&pages[0], &pages[1]));
+        let mut image = Image::default();
+        for (index, page) in (0..).zip(pages) {
+            image.set(index, page);
+        }
+        image.write(1, &[7]);
+        let mut read = vec![9; 3 * PAGE];
+        image.read(0, &mut read);
+        bytes[1] = 7;
+        assert_eq!(read, bytes, "and a change of one leaves the others");
     }
 }
