@@ -18,9 +18,12 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-All figures but F8 compare the embedded directories with the traditional layout on the
-virtual disk:
+F1, F2 and F3 run a metadata server, clients and data zones, each zone on a virtual disk. F4, F5 and
+F9 compare the embedded directories with the traditional layout on a virtual disk:
 
+  F1  throughput of 1 to 32 clients with as many PAGs, in requests of 32 KiB
+  F2  throughput of 10 clients with 1 to 12 PAGs, FileRound beside Striping
+  F3  files that stay whole when PAGs are overwritten (10 PAGs) or lost (of 12)
   F4  Metarates, as `repro metarates` measures it
   F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
   F8  timeouts that follow the load of a modelled server, in virtual time
@@ -117,6 +120,16 @@ pub struct FigureArgs {
     /// F4: one processor of the server takes its price in virtual time, too (`repro price`)
     #[arg(long)]
     pub price: bool,
+    /// F1, F2: size of a file, 1M to 4G [default: F1 256M, F2 64M]
+    #[arg(long, value_parser = parse_stream)]
+    pub size: Option<u64>,
+    /// F2: files of each client, which it writes one after another
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    pub streams: u64,
+    /// F3: files of which PAGs are lost, and 50 times those that are overwritten; the paper's were
+    /// 1,000,000
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
+    pub snapshot: u64,
     /// F4: files of each process; several numbers give several panels
     #[arg(long, value_delimiter = ',', default_values_t = [5_000, 10_000, 50_000], value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub files: Vec<u64>,
@@ -132,6 +145,15 @@ pub struct FigureArgs {
 /// A figure of the papers.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
+    /// As clients and PAGs grow together (002 Fig. 4a)
+    #[value(name = "F1")]
+    F1,
+    /// As PAGs are added (002 Fig. 4b)
+    #[value(name = "F2")]
+    F2,
+    /// Files that stay whole (002 Fig. 5)
+    #[value(name = "F3")]
+    F3,
     /// Metarates (002 Fig. 6, 004 Fig. 8)
     #[value(name = "F4")]
     F4,
@@ -500,6 +522,14 @@ pub struct PriceArgs {
     pub json: Option<PathBuf>,
 }
 
+/// A file that F1 and F2 write.
+fn parse_stream(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if (1 << 20..=4 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a file has at least 1 MiB and at most 4 GiB".to_owned()),
+    }
+}
+
 /// A metadata device on which F9 can be made.
 fn parse_aged(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
@@ -525,7 +555,13 @@ mod tests {
         let both = figures("repro F5 F9 --aged 64M --lazy").unwrap().unwrap();
         assert_eq!((both.figures, both.aged), (vec![Figure::F5, Figure::F9], 64 << 20));
         assert!(figures("repro inline --dirs 2").unwrap().is_none());
-        for bad in ["repro", "repro F6", "repro F9 --aged 63M", "repro --lazy inline"] {
+        for bad in [
+            "repro",
+            "repro F6",
+            "repro F1 --size 9K",
+            "repro F9 --aged 63M",
+            "repro --lazy inline",
+        ] {
             assert_eq!(figures(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
     }

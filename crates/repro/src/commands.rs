@@ -8,8 +8,9 @@ use bench::contender::SetUp;
 use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
-use repro::figures::{F4, F5, F8, F9};
+use repro::figures::{F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F8, F9};
 use repro::layouts::{Ground, Settings};
+use repro::streams::Files;
 use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small, timeouts};
 
 use crate::args::{
@@ -19,6 +20,9 @@ use crate::args::{
 
 /// The least that a disk holds.
 const DISK_MIN: u64 = 128 << 20;
+/// Size of a file of F1 and of F2.
+const F1_BYTES: u64 = 256 << 20;
+const F2_BYTES: u64 = 64 << 20;
 /// Metadata of a file, at most: what the metadata disk is sized by.
 const METADATA_EACH: u64 = 2 << 10;
 
@@ -107,6 +111,9 @@ fn figures(args: &FigureArgs) -> Res<()> {
     std::fs::create_dir_all(&args.out).map_err(at)?;
     for figure in &args.figures {
         match figure {
+            Figure::F1 => f1(args)?,
+            Figure::F2 => f2(args)?,
+            Figure::F3 => f3(args)?,
             Figure::F4 => f4(args)?,
             Figure::F5 => f5(args)?,
             Figure::F8 => f8(args)?,
@@ -124,6 +131,25 @@ fn settings(args: &FigureArgs) -> Settings {
 fn draw(args: &FigureArgs, figure: &str, svg: &str, json: &str) -> Res<()> {
     write(&args.out.join(format!("{figure}.svg")), svg)?;
     write(&args.out.join(format!("{figure}.json")), json)
+}
+
+fn f1(args: &FigureArgs) -> Res<()> {
+    let figure = F1::measure(args.size.unwrap_or(F1_BYTES), &F1_CLIENTS, &mut progress)?;
+    draw(args, "F1", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f2(args: &FigureArgs) -> Res<()> {
+    let files = Files { files: args.streams, bytes: args.size.unwrap_or(F2_BYTES) };
+    let figure = F2::measure(files, F2_PAGS, &mut progress)?;
+    draw(args, "F2", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f3(args: &FigureArgs) -> Res<()> {
+    let figure = F3::measure(F3Size::papers(args.snapshot), &mut progress)?;
+    draw(args, "F3", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
 }
 
 fn f4(args: &FigureArgs) -> Res<()> {

@@ -16,6 +16,7 @@
 pub mod aging;
 pub mod alone;
 pub mod burst;
+pub mod cluster;
 pub mod figures;
 pub mod greet;
 pub mod inline;
@@ -26,4 +27,6 @@ pub mod placement;
 pub mod price;
 pub mod server;
 pub mod small;
+pub mod snapshot;
+pub mod streams;
 pub mod timeouts;

@@ -15,8 +15,12 @@ const LEGEND: u32 = 36;
 /// Share of a group that its bars take, and share of a bar's place that it fills.
 const BARS: f64 = 0.8;
 const FILLED: f64 = 0.85;
-const COLORS: [RGBColor; 3] =
-    [RGBColor(0x2a, 0x6f, 0x97), RGBColor(0xad, 0xb5, 0xbd), RGBColor(0xd9, 0x8e, 0x04)];
+const COLORS: [RGBColor; 4] = [
+    RGBColor(0x2a, 0x6f, 0x97),
+    RGBColor(0xad, 0xb5, 0xbd),
+    RGBColor(0xd9, 0x8e, 0x04),
+    RGBColor(0x6b, 0x8e, 0x4e),
+];
 const FONT: &str = "sans-serif";
 
 /// One panel.

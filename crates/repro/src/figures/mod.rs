@@ -5,11 +5,17 @@
 
 mod chart;
 mod curves;
+mod f1;
+mod f2;
+mod f3;
 mod f4;
 mod f5;
 mod f8;
 mod f9;
 
+pub use f1::{CLIENTS as F1_CLIENTS, F1};
+pub use f2::{F2, PAGS as F2_PAGS};
+pub use f3::{F3, Size as F3Size};
 pub use f4::F4;
 pub use f5::F5;
 pub use f8::F8;
