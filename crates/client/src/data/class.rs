@@ -107,6 +107,11 @@ impl Grants {
         self.left.borrow_mut().insert(zone, blocks);
     }
 
+    /// Did the server last have so many free blocks in the zone?
+    pub fn has_left(&self, zone: PagId, blocks: u64) -> bool {
+        self.left.borrow().get(&zone).is_some_and(|&left| left >= blocks)
+    }
+
     /// Blocks go back to the server.
     pub fn note_returned(&self, runs: &[PoolRun]) {
         let mut left = self.left.borrow_mut();

@@ -309,11 +309,13 @@ impl DataContext {
                 continue;
             }
             let ask = blocks.max(self.share_of_zone(class));
-            match self.refill(class, ask, Some(zone)).await {
-                Ok(()) | Err(Fault::NoSpace | Fault::Io) => {}
+            let has_more = match self.refill(class, ask, Some(zone)).await {
+                // Other files may have used what came: the server says whether that was all.
+                Ok(()) => class.grants.has_left(zone, blocks),
+                Err(Fault::NoSpace | Fault::Io) => false,
                 Err(fault) => return Err(fault),
-            }
-            if !class.pool.has(zone, blocks) {
+            };
+            if !has_more && !class.pool.has(zone, blocks) {
                 class.grants.note_full(zone, self.env.now());
             }
         }

@@ -144,3 +144,28 @@ fn unreadable_layout_is_the_default_one() {
         rig.finish(2048).await;
     });
 }
+
+#[test]
+fn zone_whose_grant_others_used_up_is_not_full() {
+    for seed in 0..4 {
+        let setup = Setup { grant_max: 96, ..setup(3, 16384) };
+        run(seed, setup, |rig| async move {
+            *rig.server.placement.borrow_mut() = "policy=striping part=512K".to_owned();
+            let rig = Rc::new(rig);
+            let mut files = Vec::new();
+            for ino in 1..=8 {
+                let of = rig.clone();
+                files.push(rig.env.spawn_join(async move { written(&of, ino, 6 * MIB).await }));
+            }
+            for file in files {
+                let segments = file.await.layout().await.unwrap();
+                let first = segments[0].pag.0 - 1;
+                for segment in segments {
+                    let part = (segment.file.0 / 128) as u16;
+                    assert_eq!(segment.pag.0 - 1, (first + part) % 3, "seed {seed}: {segment:?}");
+                }
+            }
+            rig.finish(16384).await;
+        });
+    }
+}
