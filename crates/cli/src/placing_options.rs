@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn other_options_and_wrong_values_are_told_apart() {
+    fn other_options_are_left_and_wrong_values_refused() {
         assert!(PlacingOptions::default().set("lease", "3s").is_none());
         for (key, value) in [
             ("prealloc", "static"),

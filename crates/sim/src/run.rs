@@ -132,6 +132,12 @@ impl Plan {
         self.has(Fault::Space, 2)
     }
 
+    fn configure(&self, cluster: &mut Cluster) {
+        (cluster.lease, cluster.keys) = (self.lease, self.its_keys());
+        cluster.allocation = placing::allocation(self.placing);
+        cluster.stand_by(self.standbys, self.world_seed());
+    }
+
     fn its_keys(&self) -> Option<Keys> {
         self.keys.map(|mode| Keys::new(mode, self.seed))
     }
@@ -373,9 +379,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
-            (cluster.lease, cluster.keys) = (plan.lease, plan.its_keys());
-            cluster.allocation = placing::allocation(plan.placing);
-            cluster.stand_by(plan.standbys, plan.world_seed());
+            plan.configure(&mut cluster);
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
             standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());

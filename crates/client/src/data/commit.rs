@@ -20,9 +20,7 @@ use env::Env;
 use env::sync::Notify;
 use proto::mds::{Edit, PagInfo};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
-use types::{
-    Bug, ClientId, Duration, Fault, Instant, PagId, SegmentState, Timestamp, Uuid, planted,
-};
+use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, Timestamp, Uuid, planted};
 
 use super::budget::Budget;
 use super::class::Class;
@@ -33,7 +31,7 @@ use super::device::Stability;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
-use super::sync_groups::{Devices, Syncs};
+use super::sync_groups::{Devices, Stamps, Syncs};
 use super::transfers::Transfers;
 
 use crate::boundary::{Commit, Refusal, Rpc};
@@ -50,8 +48,6 @@ const POOL_CHECK: Duration = Duration::from_secs(10);
 pub(super) const BATCH: usize = 256;
 /// Concurrent batches of files whose writes are on the same devices.
 const BATCHES: usize = 4;
-/// Lowest and highest stamp of completed writes, by device.
-type Stamps = BTreeMap<PagId, (u64, u64)>;
 
 /// A file's state when it was sealed.
 pub(super) struct Sealed {
@@ -420,22 +416,6 @@ impl DataContext {
             if lost {
                 file.fail_range(&mut state, 0, u64::MAX, "the device could not make it stable");
             }
-        }
-    }
-
-    /// Flushes all these devices at the same time.
-    pub(super) async fn flush_past(&self, all: &Stamps) {
-        let mut flushes = Vec::new();
-        for (&pag, &(_, high)) in all {
-            if let Ok(disk) = self.disks.get(pag) {
-                let disk = disk.clone();
-                flushes.push(
-                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
-                );
-            }
-        }
-        for flush in flushes {
-            flush.await;
         }
     }
 

@@ -184,8 +184,8 @@ impl File {
         state.dirty.get_mut(&start).expect("given").reserved = reserved;
     }
 
-    /// The stream that may get windows for the run. Those of a closed file would stay: nobody closes
-    /// it again.
+    /// The stream that may get windows for the run. Those of a closed file would stay: nobody
+    /// closes it again.
     pub(super) fn open_stream(&self, run: &DirtyRun) -> Option<Stream> {
         run.stream.filter(|_| self.ctx.rpc.is_open(self.ino))
     }

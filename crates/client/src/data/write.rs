@@ -84,6 +84,10 @@ pub(super) struct PreparedWrite {
 }
 
 impl PreparedWrite {
+    fn new(claim: Claim, reserved: Reservation, stream: Option<Stream>) -> PreparedWrite {
+        PreparedWrite { claim, reserved, fetched: Vec::new(), stream }
+    }
+
     fn content(&self, block: u64) -> Option<&IoBuf> {
         self.fetched
             .iter()
@@ -118,8 +122,7 @@ impl File {
             Some(_) => range.last - range.first + 1,
         };
         let claim = self.claim(blocks * BLOCK_U64).await;
-        let reserved = self.pool().no_blocks();
-        let mut prepared = PreparedWrite { claim, reserved, fetched: Vec::new(), stream };
+        let mut prepared = PreparedWrite::new(claim, self.pool().no_blocks(), stream);
         let (mut data, mut sends, mut sent) = (Some(data), SENDS, false);
         let range = loop {
             if self.state.borrow().generation != generation {
@@ -391,10 +394,15 @@ impl File {
         if self.ctx.allocation.when == When::Write {
             self.place_at_write(state, start, (first, last));
         }
+        self.launch_if_due(state, start, adopt && len >= DIRECT_MIN);
+    }
+
+    /// Launches the run at `start` if it is large, or was written by a large write (`direct`), or
+    /// if somebody waits or will wait for it.
+    fn launch_if_due(self: &Rc<Self>, state: &mut FileState, start: u64, direct: bool) {
         let soon = self.fsync_expected(state);
-        let run = state.dirty.get_mut(&start).expect("put in above");
-        let large = run.blocks() >= RUN_BLOCKS || (adopt && len >= DIRECT_MIN);
-        if large || soon || self.ctx.budget.has_waiters() {
+        let run = state.dirty.get_mut(&start).expect("given");
+        if direct || run.blocks() >= RUN_BLOCKS || soon || self.ctx.budget.has_waiters() {
             run.wanted = true;
             self.launch(state, start);
         }

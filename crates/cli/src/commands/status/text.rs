@@ -312,7 +312,7 @@ mod tests {
         };
         assert_eq!(said(0, 0, 0), "");
         let text = said(19, 8, 5);
-        let expected = "zone 2: 19 in 8 requests, 2.3 each, of 32 KiB on average; 3 in flight, 32 at \
+        let expected = "zone 2: 19 in 8 requests, 2.3 each, of 32K on average; 3 in flight, 32 at \
                         most; 5 wait, 80 at most\n";
         assert!(text.ends_with(expected), "{text}");
         assert!(said(0, 0, 1).contains("0 in 0 requests, 0.0 each"));
