@@ -32,17 +32,15 @@ pub(crate) fn allocation(placing: u64) -> Allocation {
     Allocation { how, when, chunk: 64 << rng.below(4) }
 }
 
-/// The layout of the root directory among `zones` zones, which all files inherit.
+/// The layout of the root directory among `zones` zones, which all files inherit. It never names
+/// zones: the model does not know yet that such files get ENOSPC while other zones have room.
 pub(crate) fn layout(placing: u64, zones: usize) -> Option<String> {
     let mut rng = SimRng::new(placing ^ PLACING.rotate_left(8));
     if placing == 0 || zones < 2 || rng.one_in(3) {
         return None;
     }
-    Some(match rng.below(3) {
-        0 => "policy=striping part=8K".to_owned(),
-        1 => format!("policy=striping part=8K width={}", 1 + rng.below(zones as u64)),
-        _ => format!("zones=0-{}", rng.below(zones as u64)),
-    })
+    let width = rng.one_in(2).then(|| format!(" width={}", 1 + rng.below(zones as u64)));
+    Some("policy=striping part=8K".to_owned() + &width.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -60,7 +58,7 @@ mod tests {
                 layouts.extend(layout(placing, zones));
             }
         }
-        assert!(layouts.len() > 8, "{layouts:?}");
+        assert!(layouts.len() > 6, "{layouts:?}");
         for text in &layouts {
             assert!(text.parse::<Layout>().is_ok(), "{text}");
         }
