@@ -293,8 +293,9 @@ impl DataContext {
         }
     }
 
-    /// Asks for the blocks that runs want in certain zones. A zone that has too few counts as full
-    /// then: the runs go to others, which have room for all that is reserved.
+    /// Asks for the blocks that runs want in certain zones. A zone of which neither the
+    /// pool nor the server has enough counts as full then: the runs go to others, which have room
+    /// for all that is reserved.
     async fn fill_zones(self: &Rc<Self>, class: &Rc<Class>) -> Result<(), Fault> {
         loop {
             let granted = class.grants.granted.notified();
