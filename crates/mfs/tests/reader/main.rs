@@ -27,6 +27,7 @@ mod tree;
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use env::sim::SimDisk;
 use redbud_mfs::SlotSize;
@@ -39,9 +40,12 @@ use generate::{Contents, LOG, Plan, make, make_cutting, make_external, store_con
 use image::Image;
 use superblock::{Slice, Superblock};
 
-/// Makes a new file with these blocks of a device.
+/// Makes a new file with these blocks of a device. No two calls use the same path: tests run at
+/// the same time, and give their files the same names.
 fn file(name: &str, size: u64, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) -> PathBuf {
-    let path = format!("reader-{}-{name}.img", std::process::id());
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, Relaxed);
+    let path = format!("reader-{}-{number}-{name}.img", std::process::id());
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(path);
     let mut file = std::fs::File::create(&path).unwrap();
     file.set_len(size).unwrap();
