@@ -51,8 +51,9 @@ impl Layouts<'_, '_> {
         }
         out.truncate(max);
         if elsewhere > 0 && out.len() < max {
-            let others = self.tree_segments(ino, from.0, u64::MAX, max - out.len())?;
-            out.extend(others.into_iter().filter(wanted));
+            // One more: the first may end exactly at `from`.
+            let others = self.tree_segments(ino, from.0, u64::MAX, max - out.len() + 1)?;
+            out.extend(others.into_iter().filter(wanted).take(max - out.len()));
         }
         Ok(out)
     }

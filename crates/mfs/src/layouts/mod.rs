@@ -23,3 +23,5 @@ pub use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
 mod fragment_tests;
 #[cfg(test)]
 mod inline_data_tests;
+#[cfg(test)]
+mod layout_tests;
