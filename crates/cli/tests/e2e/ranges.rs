@@ -39,8 +39,10 @@ fn assert_content(roots: &[PathBuf; 2], expected: &[u8], why: &str) {
         let wrong = read.iter().zip(expected).position(|(a, b)| a != b);
         assert!(
             read.len() == expected.len() && wrong.is_none(),
-            "{why}: {wrong:?} of {}",
-            read.len()
+            "{why}: {wrong:?} of {} and not {}, with {:?} there",
+            read.len(),
+            expected.len(),
+            wrong.map(|at| &read[at..read.len().min(at + 16)]),
         );
         assert_eq!(fs::metadata(root.join("f")).unwrap().size(), expected.len() as u64);
     }

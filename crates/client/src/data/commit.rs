@@ -625,7 +625,7 @@ impl File {
                     self.ctx.env.sleep(RETRY).await;
                 }
                 Err(fault) if is_transient(fault) => {
-                    self.discard_unsent();
+                    self.discard_unsent(fault);
                     return result.and(Err(fault));
                 }
                 outcome => result = result.and(outcome),
@@ -641,8 +641,13 @@ impl File {
     }
 
     /// The server has refused a commit for as long as other clients can be kept waiting.
-    pub(super) fn discard_unsent(self: &Rc<Self>) {
-        self.discard_uncommitted("the server had no room for its layout");
+    pub(super) fn discard_unsent(self: &Rc<Self>, fault: Fault) {
+        self.discard_uncommitted(match fault {
+            Fault::NoSpace => "the server had no room for its layout",
+            Fault::Overloaded => "the server had no time for its layout",
+            Fault::Busy => "the server was busy with its layout",
+            _ => "the server could not be reached with its layout",
+        });
     }
 
     /// Waits until every dirty run with a sequence number below `mark` is launched, and seals the

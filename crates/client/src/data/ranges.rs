@@ -150,7 +150,7 @@ impl File {
                 Ok(()) => self.state.borrow_mut().unsettled.remove(range),
                 Err(fault) if is_transient(fault) => {
                     if tries >= self.flush_tries(fault) {
-                        self.discard_unsent();
+                        self.discard_unsent(fault);
                         break;
                     }
                     self.ctx.env.sleep(RETRY).await;
