@@ -107,16 +107,26 @@ pub fn failed(path: &Path, text: &str) -> Failure {
     Failure::failed("RB-LAYOUT", format!("{}: {text}", path.display()))
 }
 
-/// The segments of a file, as its mount reports them.
+/// The segments of a file, as its mount reports them part by part.
 fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
-    let bytes = attribute(path, ATTRIBUTE).map_err(|error| match error {
-        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
-            failed(path, "does not lie in a Redbud mount")
+    let mut all: Vec<Segment> = Vec::new();
+    loop {
+        let from = all.last().map_or(0, |last| last.offset + last.length);
+        let bytes =
+            attribute(path, &format!("{ATTRIBUTE}@{from}")).map_err(|error| match error {
+                rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
+                    failed(path, "does not lie in a Redbud mount")
+                }
+                error => failed(path, &error.to_string()),
+            })?;
+        let part: Vec<Segment> = serde_json::from_slice(&bytes).map_err(|error| {
+            failed(path, &format!("the mount returned an invalid layout: {error}"))
+        })?;
+        if part.is_empty() {
+            return Ok(all);
         }
-        error => failed(path, &error.to_string()),
-    })?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| failed(path, &format!("the mount returned an invalid layout: {error}")))
+        all.extend(part);
+    }
 }
 
 fn read(path: &Path) -> Result<FileLayout, Failure> {

@@ -159,3 +159,30 @@ fn wrong_layouts_are_refused_with_the_reason() {
     );
     cluster.finish();
 }
+
+/// More segments than two replies of the server, or than an extended attribute, can have.
+#[test]
+fn file_of_many_segments_is_read_and_shown_whole() {
+    const SEGMENTS: u64 = 9000;
+    let mut cluster = Cluster::start(&Spec::default());
+    cluster.mount();
+    cluster.mount();
+    let file = fs::File::create(cluster.path(0).join("sparse")).unwrap();
+    for n in 0..SEGMENTS {
+        std::os::unix::fs::FileExt::write_all_at(&file, &pattern(n, 4096), n * 8192).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    let path = cluster.path(1).join("sparse");
+    let read = fs::read(&path).unwrap();
+    let is_sound = |n: u64| {
+        let at = (n * 8192) as usize;
+        let hole = &read[at + 4096..read.len().min(at + 8192)];
+        read[at..at + 4096] == pattern(n, 4096) && hole.iter().all(|&byte| byte == 0)
+    };
+    assert_eq!((0..SEGMENTS).find(|&n| !is_sound(n)), None);
+    let said = success(redbud().args(["layout", "--json"]).arg(&path));
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["files"][0]["segments"].as_array().unwrap().len() as u64, SEGMENTS);
+    cluster.finish();
+}

@@ -24,6 +24,10 @@ const VIRTUAL: [(&[u8], Virtual); 3] = [
     (b"redbud.devices", Virtual::Devices),
     (b"redbud.durable", Virtual::Durable),
 ];
+/// With a decimal number of bytes behind it: the layout from there on, as much as a value can have.
+const LAYOUT_FROM: &[u8] = b"redbud.layout@";
+/// Bytes of a part of a layout: below the 64 KiB that Linux lets a value have.
+const LAYOUT_PART: usize = 60 << 10;
 /// Under this name, with `user.` or without, people see and set [`ATTRIBUTE`].
 const LAYOUT: &[u8] = b"redbud.dir.layout";
 /// Prefixes of the attributes that a file may have.
@@ -37,6 +41,8 @@ const ASKED_BY_LS: [&[u8]; 2] = [b"security.", b"system.posix_acl_"];
 enum Virtual {
     /// The layout of a regular file.
     Layout,
+    /// A part of it: the segments that end after this many bytes.
+    LayoutFrom(u64),
     /// The data devices as this mount sees them: an attribute of the mounted directory.
     Devices,
     /// What of the inode is not durable.
@@ -47,6 +53,9 @@ impl Virtual {
     /// By its name, with `user.` or without.
     fn named(name: &[u8]) -> Option<Virtual> {
         let name = name.strip_prefix(b"user.").unwrap_or(name);
+        if let Some(from) = name.strip_prefix(LAYOUT_FROM) {
+            return std::str::from_utf8(from).ok()?.parse().ok().map(Virtual::LayoutFrom);
+        }
         VIRTUAL.iter().find(|(own, _)| *own == name).map(|(_, one)| *one)
     }
 }
@@ -77,8 +86,12 @@ impl Client {
         let (core, name) = (&self.core, stored_name(name));
         core.wait_for_lease().await?;
         let inode = core.inode(ino).await?;
-        if Virtual::named(name) == Some(Virtual::Layout) {
-            return self.layout(&inode).await;
+        match Virtual::named(name) {
+            Some(Virtual::Layout) => return self.layout(&inode, 0, usize::MAX).await,
+            Some(Virtual::LayoutFrom(from)) => {
+                return self.layout(&inode, from, LAYOUT_PART).await;
+            }
+            _ => {}
         }
         let known = if core.attr_cache_valid(&inode) { inode.xattrs() } else { Xattrs::Unknown };
         if is_absent(&known, name) {
@@ -191,14 +204,17 @@ impl Client {
         out.into_text()
     }
 
-    async fn layout(&self, inode: &Rc<Inode>) -> Result<Vec<u8>, Fault> {
+    /// The segments that end after byte `from`, as many as fit into `room` bytes of text.
+    async fn layout(&self, inode: &Rc<Inode>, from: u64, room: usize) -> Result<Vec<u8>, Fault> {
         if inode.kind() != FileKind::Regular {
             return Err(Fault::NoAttribute);
         }
         let guard = self.core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         let inline = guard.file().inline_len().await?;
         let segments = guard.file().layout().await?;
-        Ok(layout_json(inline, &segments).into_bytes())
+        let first = segments.partition_point(|segment| segment.end() * BLOCK_U64 <= from);
+        let inline = if from == 0 { inline } else { 0 };
+        Ok(layout_json(inline, &segments[first..], room).into_bytes())
     }
 }
 
@@ -226,8 +242,8 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
 }
 
 /// The segments of a layout: file offset, length and device offset in bytes; before them the inline
-/// data.
-fn layout_json(inline: usize, segments: &[Segment]) -> String {
+/// data. Stops before the text is longer than `room` bytes.
+fn layout_json(inline: usize, segments: &[Segment], room: usize) -> String {
     let mut text = String::from("[");
     if inline > 0 {
         // Writing to a String cannot fail.
@@ -239,6 +255,7 @@ fn layout_json(inline: usize, segments: &[Segment]) -> String {
             SegmentState::Unwritten => "unwritten",
         };
         let comma = if text.len() == 1 { "" } else { "," };
+        let before = text.len();
         let _ = write!(
             text,
             r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"}}"#,
@@ -247,6 +264,10 @@ fn layout_json(inline: usize, segments: &[Segment]) -> String {
             segment.pag,
             segment.addr.0 * BLOCK_U64,
         );
+        if text.len() >= room {
+            text.truncate(before);
+            break;
+        }
     }
     text.push(']');
     text
@@ -267,10 +288,13 @@ mod tests {
             state: SegmentState::Unwritten,
         };
         let one = r#"{"offset":4096,"length":8192,"pag":3,"address":16384,"state":"unwritten"}"#;
-        assert_eq!(layout_json(0, &[segment, segment]), format!("[{one},{one}]"));
-        assert_eq!(layout_json(0, &[]), "[]");
+        assert_eq!(layout_json(0, &[segment, segment], usize::MAX), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[], 2), "[]");
+        let room = 2 * one.len() + 3;
+        assert_eq!(layout_json(0, &[segment; 3], room), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[segment; 3], room - 1), format!("[{one}]"));
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
-        assert_eq!(layout_json(70, &[segment]), format!("[{inline},{one}]"));
+        assert_eq!(layout_json(70, &[segment], usize::MAX), format!("[{inline},{one}]"));
     }
 
     #[test]
