@@ -9,11 +9,13 @@
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::barrier::once;
+use crate::bounded::Bounded;
 use crate::disk::{self, Flushes};
 use crate::observe::Usage;
 use crate::process::{self, Deadline, Process, Tools};
@@ -24,6 +26,8 @@ use crate::{BenchError, Res, failed, relay};
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
 /// Prefix of the directory that a benchmark works in.
 const PREFIX: &str = "redbud-bench-";
+/// Directories that this process has made.
+static ROOTS: AtomicUsize = AtomicUsize::new(0);
 
 /// The contenders that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
@@ -61,8 +65,12 @@ pub struct SetUp {
     pub program: PathBuf,
     /// Directory on the disk that is measured.
     pub dir: PathBuf,
-    /// Bytes of each of the two data disks, and of the raw one.
+    /// Data disks of Redbud.
+    pub disks: usize,
+    /// Bytes of each of them, and of the raw one.
     pub disk_bytes: u64,
+    /// Bytes a second that each of them can move to and fro; `None`: what it can.
+    pub rate: Option<u64>,
     /// Bytes of the metadata disk.
     pub metadata_bytes: u64,
     /// Longest time of one step.
@@ -92,7 +100,9 @@ pub struct Field {
     pub flushes: Flushes,
     redbud: Option<Redbud>,
     null: Option<Null>,
-    // Last: processes go before their files.
+    // Last: processes go before their devices, and these before their files.
+    raw: Vec<PathBuf>,
+    bounded: Option<Bounded>,
     _root: Root,
 }
 
@@ -106,10 +116,22 @@ impl Field {
         let tools =
             Tools { program: what.program.clone(), logs: root.0.clone(), limit: what.limit };
         let flushes = Flushes::below(&root.0);
-        let mut field = Field { tools, flushes, redbud: None, null: None, _root: root };
+        let bounded = what.rate.map(Bounded::new).transpose()?;
+        let mut field = Field {
+            tools,
+            flushes,
+            redbud: None,
+            null: None,
+            raw: Vec::new(),
+            bounded,
+            _root: root,
+        };
         for kind in &what.kinds {
             match kind {
-                Kind::Redbud => field.redbud = Some(Redbud::start(&field.tools, what)?),
+                Kind::Redbud => {
+                    let disks = field.disks("data", what.disks, what)?;
+                    field.redbud = Some(Redbud::start(&field.tools, what, &disks)?);
+                }
                 Kind::Null => field.null = Some(Null::start(&field.tools, what.uring)?),
                 Kind::Ext4 => {
                     once(
@@ -119,8 +141,8 @@ impl Field {
                     )?;
                 }
                 Kind::Raw => {
-                    let deadline = Deadline::new("filling the raw disk", what.limit);
-                    disk::make(&field.place(Kind::Raw), what.disk_bytes, &deadline)?;
+                    let count = if field.bounded.is_some() { what.disks } else { 1 };
+                    field.raw = field.disks("raw", count, what)?;
                 }
             }
         }
@@ -133,8 +155,28 @@ impl Field {
             Kind::Redbud => self.tools.logs.join("mnt-redbud"),
             Kind::Null => self.tools.logs.join("mnt-null"),
             Kind::Ext4 => self.tools.logs.join("ext4"),
-            Kind::Raw => self.tools.logs.join("raw.img"),
+            Kind::Raw => self.raw.first().cloned().unwrap_or_default(),
         }
+    }
+
+    /// The raw disks: as many as Redbud has, if they are bounded.
+    pub fn raw_disks(&self) -> &[PathBuf] {
+        &self.raw
+    }
+
+    /// Makes disks.
+    fn disks(&mut self, name: &str, count: usize, what: &SetUp) -> Res<Vec<PathBuf>> {
+        let deadline = Deadline::new(format!("filling the {name} disks"), what.limit);
+        let mut disks = Vec::new();
+        for number in 0..count {
+            let file = self.tools.logs.join(format!("{name}{number}.img"));
+            disk::make(&file, what.disk_bytes, &deadline)?;
+            disks.push(match &mut self.bounded {
+                Some(bounded) => bounded.attach(&file)?,
+                None => file,
+            });
+        }
+        Ok(disks)
     }
 
     /// A contender's processes have used this much: those of the mount, and of the server.
@@ -173,8 +215,13 @@ impl Field {
     /// pages, names and inodes of all. (The null mount keeps its names in its memory;
     /// what the kernel knew of them is dropped as for the others.)
     pub fn refresh(&mut self, kind: Kind) -> Res<()> {
+        self.refresh_with(kind, "")
+    }
+
+    /// As [`Field::refresh`]; Redbud's client has `more` options, each behind a comma.
+    pub fn refresh_with(&mut self, kind: Kind, more: &str) -> Res<()> {
         if let (Kind::Redbud, Some(redbud)) = (kind, &mut self.redbud) {
-            redbud.remount(&self.tools)?;
+            redbud.remount(&self.tools, more)?;
         }
         once(&self.tools, "dropping the kernel's caches", Job::DropCaches)?;
         Ok(())
@@ -203,12 +250,13 @@ impl Root {
         let dir = dir.canonicalize().map_err(at)?;
         for entry in std::fs::read_dir(&dir).map_err(at)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let pid = name.strip_prefix(PREFIX);
+            let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
             if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
                 drop(Root(entry.path()));
             }
         }
-        let root = dir.join(format!("{PREFIX}{}", std::process::id()));
+        let number = ROOTS.fetch_add(1, Ordering::Relaxed);
+        let root = dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
         std::fs::create_dir(&root).map_err(at)?;
         Ok(Root(root))
     }
@@ -256,15 +304,12 @@ struct Redbud {
 }
 
 impl Redbud {
-    fn start(tools: &Tools, what: &SetUp) -> Res<Redbud> {
+    fn start(tools: &Tools, what: &SetUp, disks: &[PathBuf]) -> Res<Redbud> {
         let root = &tools.logs;
         let mount = root.join("mnt-redbud");
         make_dir(&mount)?;
-        let deadline = Deadline::new("filling Redbud's disks", what.limit);
-        let sizes = [what.metadata_bytes, what.disk_bytes, what.disk_bytes];
-        for (name, bytes) in ["metadata.img", "data0.img", "data1.img"].into_iter().zip(sizes) {
-            disk::make(&root.join(name), bytes, &deadline)?;
-        }
+        let deadline = Deadline::new("filling the metadata disk", what.limit);
+        disk::make(&root.join("metadata.img"), what.metadata_bytes, &deadline)?;
         let port = free_port()?;
         let config = root.join("cluster.toml");
         let (security, keys, reached) = match &what.tcp {
@@ -276,11 +321,12 @@ impl Redbud {
                 (security.as_str(), keys, relay)
             }
         };
+        let data = |disk: &PathBuf| format!("[[data]]\npath = \"{}\"\n", disk.display());
+        let data: String = disks.iter().map(data).collect();
         let text = format!(
             "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
              security = \"{security}\"\n{keys}\
-             [metadata]\npath = \"metadata.img\"\n\
-             [[data]]\npath = \"data0.img\"\n[[data]]\npath = \"data1.img\"\n"
+             [metadata]\npath = \"metadata.img\"\n{data}"
         );
         std::fs::write(&config, text).or_else(|error| failed("writing cluster.toml", error))?;
         let format = words(&["mkfs", "--force", "--"]);
@@ -291,13 +337,14 @@ impl Redbud {
         let transport = if what.uring { "uring" } else { "dev" };
         let options = format!("transport={transport},cluster={}", config.display());
         let mut redbud = Redbud { client: None, server, source, mount, options };
-        redbud.mount(tools)?;
+        redbud.mount(tools, "")?;
         Ok(redbud)
     }
 
-    fn mount(&mut self, tools: &Tools) -> Res<()> {
-        let parent = std::process::id().to_string();
-        let head = ["mount", "--foreground", "--parent", &parent, "-o", &self.options, "--"];
+    /// Mounts with `more` options, each behind a comma.
+    fn mount(&mut self, tools: &Tools, more: &str) -> Res<()> {
+        let (parent, options) = (std::process::id().to_string(), format!("{}{more}", self.options));
+        let head = ["mount", "--foreground", "--parent", &parent, "-o", &options, "--"];
         let arguments = [&head[..], &[self.source.as_str()]].concat();
         let arguments = [&words(&arguments)[..], &[self.mount.as_os_str()]].concat();
         self.client = Some(Process::serve(tools, "client", &arguments)?);
@@ -310,9 +357,9 @@ impl Redbud {
         client.wait(&Deadline::new("waiting for Redbud's client to end", tools.limit))
     }
 
-    fn remount(&mut self, tools: &Tools) -> Res<()> {
+    fn remount(&mut self, tools: &Tools, more: &str) -> Res<()> {
         self.unmount(tools)?;
-        self.mount(tools)
+        self.mount(tools, more)
     }
 
     fn stop(mut self, tools: &Tools) -> Res<()> {

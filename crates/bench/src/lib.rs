@@ -14,7 +14,9 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod barrier;
+mod bounded;
 pub mod contender;
+pub mod devices;
 mod disk;
 pub mod memory;
 pub mod null;

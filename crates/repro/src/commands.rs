@@ -240,7 +240,9 @@ fn price_of(args: &PriceArgs) -> Res<()> {
         set_up: SetUp {
             program: redbud(args.redbud.as_deref())?,
             dir: args.dir.clone(),
+            disks: 2,
             disk_bytes: DISK_MIN,
+            rate: None,
             metadata_bytes: DISK_MIN + 2 * args.files * METADATA_EACH,
             limit: limit(args.limit),
             uring: false,

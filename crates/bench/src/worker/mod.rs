@@ -10,7 +10,7 @@ mod stream;
 mod sys;
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ pub enum Job {
     DropCaches,
     /// Reads the counters of requests of the mount at this root.
     Requests(PathBuf),
+    /// The segments of a file in a mount of Redbud, as its operations.
+    Segments(PathBuf),
     /// Makes empty files: open(O_CREAT | O_EXCL) and close.
     Create(Names),
     /// Unlinks files.
@@ -101,6 +103,8 @@ pub enum Job {
     },
     /// Writes a file from its begin to its end, then fsync(2).
     WriteSeq(Stream),
+    /// Writes a part of a file, then fsync(2).
+    WritePart(Stream, Part),
     /// Reads a file from its begin to its end.
     ReadSeq(Stream),
     /// Reads blocks of 4 KiB at random places, O_DIRECT, for a time.
@@ -143,6 +147,19 @@ pub struct Stream {
     pub direct: bool,
     /// Requests in flight, each by a thread of its own.
     pub depth: usize,
+}
+
+/// Pieces of a file at equal distances.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+pub struct Part {
+    /// Where the first one begins, in bytes.
+    pub first: u64,
+    /// From one's begin to the next one's.
+    pub step: u64,
+    /// Bytes of each.
+    pub piece: u64,
+    /// How many.
+    pub count: u64,
 }
 
 /// What a worker did.
@@ -188,6 +205,26 @@ fn say(line: &str) -> Result<(), String> {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| error.to_string())
 }
 
+/// A segment, of what a mount of Redbud says of it.
+#[derive(Deserialize)]
+struct Segment {
+    offset: u64,
+    length: u64,
+}
+
+/// Counts the segments of a file.
+fn segments(path: &Path) -> Os<u64> {
+    let (mut count, mut from) = (0, 0);
+    loop {
+        let text = sys::attribute(path, format!("user.redbud.layout@{from}"))?;
+        let part: Vec<Segment> = serde_json::from_str(&text)
+            .map_err(|error| format!("layout of {}: {error}", path.display()))?;
+        let Some(last) = part.last() else { return Ok(count) };
+        from = last.offset + last.length;
+        count += part.len() as u64;
+    }
+}
+
 fn prepare(job: Job) -> Os<Work> {
     let none = |()| (1, String::new());
     let io = |what: &'static str, path: PathBuf| {
@@ -219,6 +256,7 @@ fn prepare(job: Job) -> Os<Work> {
             let path = PathBuf::from("/proc/sys/vm/drop_caches");
             std::fs::write(&path, "3").map(none).map_err(io("write to", path))
         }),
+        Job::Segments(path) => Box::new(move || Ok((segments(&path)?, String::new()))),
         Job::Requests(path) => Box::new(move || Ok((1, sys::requests(&path)?))),
         Job::Create(names) => names::create(names)?,
         Job::Unlink(names) => names::unlink(names)?,
@@ -237,6 +275,7 @@ fn prepare(job: Job) -> Os<Work> {
             pool::source(&dir, Source::new(files).script(number, step))
         }
         Job::WriteSeq(what) => stream::write(what)?,
+        Job::WritePart(what, part) => stream::write_part(&what, part)?,
         Job::ReadSeq(what) => stream::read(what)?,
         Job::ReadRandom { stream, millis } => stream::random(stream, millis)?,
     })

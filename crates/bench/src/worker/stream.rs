@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::names::Random;
 use super::sys::{self, Os};
-use super::{Stream, Work};
+use super::{Part, Stream, Work};
 
 /// Bytes of a request of a stream.
 const PIECE: usize = 1 << 20;
@@ -22,6 +22,20 @@ pub fn write(what: Stream) -> Os<Work> {
         sys::fsync(&file)?;
         sys::close(file)?;
         Ok((what.bytes, String::new()))
+    }))
+}
+
+/// Writes a part of it, then makes that stable.
+pub fn write_part(what: &Stream, part: Part) -> Os<Work> {
+    let file = sys::open(None, &sys::c_path(&what.file)?, libc::O_CREAT | libc::O_RDWR)?;
+    let content = Pages::filled(part.piece as usize)?;
+    Ok(Box::new(move || {
+        for number in 0..part.count {
+            sys::write_at(&file, content.bytes(), part.first + number * part.step)?;
+        }
+        sys::fsync(&file)?;
+        sys::close(file)?;
+        Ok((part.count * part.piece, String::new()))
     }))
 }
 

@@ -138,11 +138,19 @@ pub fn syncfs(path: &Path) -> Os<()> {
     }
 }
 
+/// Linux has no longer attributes.
+const ATTRIBUTE_MAX: usize = 64 << 10;
+
 /// The counters of requests of the mount at `root`, as JSON.
 pub fn requests(root: &Path) -> Os<String> {
-    let path = c_path(root)?;
-    let name = CString::new(fuse::REQUESTS_XATTR).map_err(|error| error.to_string())?;
-    let mut value = vec![0u8; 8192];
+    attribute(root, fuse::REQUESTS_XATTR)
+}
+
+/// An extended attribute that is text.
+pub fn attribute(of: &Path, name: impl Into<Vec<u8>>) -> Os<String> {
+    let path = c_path(of)?;
+    let name = CString::new(name).map_err(|error| error.to_string())?;
+    let mut value = vec![0u8; ATTRIBUTE_MAX];
     // SAFETY: both strings end with a zero byte; the buffer has the length that is said.
     let got = unsafe {
         libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())

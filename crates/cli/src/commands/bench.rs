@@ -4,18 +4,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::contender::{SetUp, Tcp};
+use bench::devices::MeasuredPart::{Shared, Small, Sum};
 use bench::report::Report;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, memory, null, worker};
+use bench::{BenchError, devices, memory, null, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
-use crate::args::{Bench, BenchArgs, BenchMemoryArgs, BenchTableArgs};
+use crate::args::{
+    Bench, BenchArgs, BenchDevicesArgs, BenchMemoryArgs, BenchTableArgs, DevicesPart,
+};
 use crate::commands::local::{files, this_program};
 use crate::exit::{Ended, Failure, Status};
 use crate::{notify, output};
 
+/// Data disks of the table.
+const DISKS: usize = 2;
 /// Minimum size of a disk.
 const DISK_MIN: u64 = 128 << 20;
 /// Maximum of metadata of a file: determines the size of the metadata disk.
@@ -31,6 +36,7 @@ pub fn run(args: &BenchArgs) -> Ended {
     match &args.what {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
+        Bench::Devices(args) => devices_of(args),
         Bench::Null { mount, uring } => {
             follow_parent();
             let ready = || notify::send("READY=1\nSTATUS=mounted\n");
@@ -95,6 +101,8 @@ fn table(args: &BenchTableArgs) -> Ended {
         set_up: SetUp {
             program: this_program(),
             dir: args.dir.clone(),
+            disks: DISKS,
+            rate: None,
             disk_bytes: DISK_MIN + content * 2 + args.files * SMALL_EACH / 2,
             metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
             limit: limit(args.limit),
@@ -126,7 +134,9 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
     let set_up = SetUp {
         program: this_program(),
         dir: args.dir.clone(),
+        disks: DISKS,
         disk_bytes: DISK_MIN,
+        rate: None,
         metadata_bytes: DISK_MIN + args.inodes * METADATA_EACH,
         limit: limit(args.limit),
         uring: false,
@@ -134,6 +144,41 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
         kinds: Vec::new(),
     };
     let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn devices_of(args: &BenchDevicesArgs) -> Ended {
+    need_root()?;
+    let set_up = SetUp {
+        program: this_program(),
+        dir: args.dir.clone(),
+        disks: DISKS,
+        disk_bytes: DISK_MIN,
+        rate: None,
+        metadata_bytes: DISK_MIN + args.files * METADATA_EACH,
+        limit: limit(args.limit),
+        uring: false,
+        tcp: None,
+        kinds: Vec::new(),
+    };
+    let part = |one: &DevicesPart| match one {
+        DevicesPart::Sum => Sum,
+        DevicesPart::Shared => Shared,
+        DevicesPart::Small => Small,
+    };
+    let only: Vec<devices::MeasuredPart> = args.only.iter().map(part).collect();
+    let plan = devices::Plan {
+        set_up,
+        bytes: args.size,
+        shared: args.shared,
+        small: args.files,
+        rate: args.rate,
+        runs: args.runs.into(),
+        parts: if only.is_empty() { vec![Sum, Shared, Small] } else { only },
+    };
+    let found = devices::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

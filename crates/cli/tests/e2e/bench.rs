@@ -61,6 +61,37 @@ fn memory_is_reported_for_every_process() {
 }
 
 #[test]
+fn bounded_devices_bound_the_raw_disks_and_redbud_and_are_gone_afterwards() {
+    let (scratch, json) = (Scratch::new(), Scratch::new());
+    let json = json.path().join("devices.json");
+    let mut command = redbud();
+    command.args(["bench", "devices", "--runs", "1", "--size", "8M", "--rate", "16M"]);
+    command.args(["--shared", "8M", "--files", "16", "--only", "sum", "--only", "small", "--json"]);
+    let output = command.arg(&json).arg("--dir").arg(scratch.path()).output().unwrap();
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    let report = std::fs::read_to_string(&json).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for (name, rates) in report["values"].as_object().unwrap() {
+        let rate = rates[0].as_f64().unwrap();
+        let Some(devices) = name.strip_suffix(" raw, write") else { continue };
+        let devices: f64 = devices.split(' ').next().unwrap().parse().unwrap();
+        let bound = devices * f64::from(16 << 20);
+        // The kernel lets a little through before it begins to count.
+        assert!(rate > bound / 8.0 && rate < bound * 1.5, "{name}: {rate} of {bound}");
+    }
+    assert_eq!(report["ratios"].as_array().unwrap().len(), 9, "{said}");
+    assert_eq!(left(&scratch), Vec::<String>::new());
+    let loops = std::fs::read_dir("/sys/block").unwrap().filter_map(Result::ok);
+    let backing = |device: std::fs::DirEntry| {
+        std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default()
+    };
+    let root = scratch.path().display().to_string();
+    let of_this = || loops.map(backing).filter(|file| file.starts_with(&root)).collect::<Vec<_>>();
+    assert_eq!(of_this(), Vec::<String>::new());
+}
+
+#[test]
 fn interrupted_benchmark_reports_it_and_cleans_up() {
     let scratch = Scratch::new();
     let mut command = redbud();

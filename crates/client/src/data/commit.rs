@@ -25,7 +25,7 @@ use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, Timestamp, Uu
 use super::budget::Budget;
 use super::class::Class;
 use super::context::{
-    COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient,
+    COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient, refusal_text,
 };
 use super::device::Stability;
 use super::disks::{DataConfig, Disks};
@@ -642,12 +642,7 @@ impl File {
 
     /// The server has refused a commit for as long as other clients can be kept waiting.
     pub(super) fn discard_unsent(self: &Rc<Self>, fault: Fault) {
-        self.discard_uncommitted(match fault {
-            Fault::NoSpace => "the server had no room for its layout",
-            Fault::Overloaded => "the server had no time for its layout",
-            Fault::Busy => "the server was busy with its layout",
-            _ => "the server could not be reached with its layout",
-        });
+        self.discard_uncommitted(refusal_text(fault));
     }
 
     /// Waits until every dirty run with a sequence number below `mark` is launched, and seals the

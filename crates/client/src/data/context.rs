@@ -125,3 +125,13 @@ impl DataContext {
 pub(super) fn is_transient(fault: Fault) -> bool {
     matches!(fault, Fault::NoSpace | Fault::Overloaded | Fault::Unreachable | Fault::Busy)
 }
+
+/// For people: why a commit was given up that the server refused with a transient fault.
+pub(super) fn refusal_text(fault: Fault) -> &'static str {
+    match fault {
+        Fault::NoSpace => "the server had no room for its layout",
+        Fault::Overloaded => "the server could not change so much of its layout at once",
+        Fault::Busy => "the server was busy with its layout",
+        _ => "the server could not be reached with its layout",
+    }
+}
