@@ -75,8 +75,9 @@ impl Layout {
         let zones = zones.max(1);
         let width = if width == 0 { ZONES_AT_ONCE } else { usize::from(width) }.min(zones);
         let turn = (at / part) % width as u64;
-        // Files begin at different zones.
-        let first = ino.0 % zones as u64;
+        // Files begin at different zones: those of a directory, which count on from a multiple of
+        // 2^24, and the first ones of several directories.
+        let first = (ino.0 + (ino.0 >> 24)) % zones as u64;
         let nth = ((first + turn) % zones as u64) as usize;
         Some((nth, (at / part + 1) * part))
     }
@@ -326,6 +327,8 @@ mod tests {
         assert_eq!(nth(1), (3, 2));
         assert_eq!((nth(2), nth(4), nth(6)), ((0, 4), (1, 6), (3, 8)));
         assert_eq!(layout.stripe(Ino(8), 0, 4).unwrap().0, 0, "another file begins elsewhere");
+        let first = |ino| layout.stripe(Ino(ino), 0, 4).unwrap().0;
+        assert_eq!([9, 10, 11, 12].map(|directory| first(directory << 24)), [1, 2, 3, 0]);
         assert_eq!(layout.stripe(Ino(8), 3, 1).unwrap(), (0, 4));
         assert_eq!(Layout::default().stripe(Ino(7), 0, 4), None);
     }
