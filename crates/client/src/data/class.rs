@@ -17,6 +17,7 @@ use types::{Duration, Ino, Instant, PagId};
 use super::context::DataContext;
 use super::file::File;
 use super::pool::{Pool, PoolRun};
+use super::space::GRANT_MAX;
 
 /// For so long, a zone that had no room is not asked for again.
 const FULL: Duration = Duration::from_secs(10);
@@ -142,6 +143,13 @@ impl Class {
     /// May its files lie there?
     pub fn allows(&self, zone: PagId) -> bool {
         self.zones.is_empty() || self.zones.contains(&zone)
+    }
+
+    /// Blocks that the pool should have: those in windows, and twice as many, or a grant. Windows
+    /// are half of the pool at most: this leaves room for larger ones as long as streams go on.
+    pub fn stock_wanted(&self) -> u64 {
+        let windows = self.pool.in_windows();
+        windows + self.grants.size.get().max((2 * windows).min(GRANT_MAX))
     }
 
     /// The zone of the current chunk of small files.

@@ -26,7 +26,7 @@ use crate::boundary::Granted;
 use crate::waits::Wait;
 
 /// Largest number of blocks asked for in advance: 256 MiB.
-const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
+pub(super) const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
 /// How often the client asks the server before a writer gets `NoSpace`.
 const TRIES: u32 = 4;
 /// Pause between two tries: the server frees blocks in the background.
@@ -120,8 +120,10 @@ impl DataContext {
         let poorest = usable.min_by_key(|&zone| class.pool.stock(zone));
         let (ask, hint) = match poorest {
             Some(zone) if !class.pool.has(zone, share) => (share, poorest),
-            _ if class.pool.available() < grants.size.get() => (grants.size.get(), poorest),
-            _ => return,
+            _ => match class.stock_wanted().saturating_sub(class.pool.available()) {
+                0 => return,
+                missing => (grants.size.get().max(missing), poorest),
+            },
         };
         drop(used);
         let (this, class) = (self.clone(), class.clone());
@@ -491,7 +493,7 @@ impl DataContext {
             }
             class.grants.used_zones.take();
             let keep = if class.grants.used.replace(false) {
-                2 * class.grants.size.get()
+                class.grants.size.get() + class.stock_wanted()
             } else {
                 class.grants.size.set(class.grants.chunk);
                 // Only the class of all zones keeps blocks for the next writer.

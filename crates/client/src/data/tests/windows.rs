@@ -64,6 +64,32 @@ fn parts_of_different_processes_do_not_mix() {
     }
 }
 
+/// Windows are at most half of the pool: it has to grow with them.
+#[test]
+fn streams_get_large_windows_while_they_go_on() {
+    const WRITERS: u64 = 8;
+    const PART: u64 = 32 << 20;
+    let setup = Setup { disks: 1, blocks: 200_000, grant_max: 200_000, ..Setup::default() };
+    run(815, setup, |rig| async move {
+        let file = rig.file(1);
+        for step in 0..PART / REQUEST {
+            for writer in 0..WRITERS {
+                let stream = Stream { client: ClientId(5), handle: 1, process: writer as u32 };
+                let data = IoBuf::copy_of(&[0; REQUEST as usize]);
+                let at = writer * PART + step * REQUEST;
+                file.write(Some(at), data, REQUEST as usize, Some(stream)).await.unwrap();
+            }
+            rig.env.sleep(Duration::from_micros(100)).await;
+        }
+        file.fsync(false).await.unwrap();
+        let segments = file.layout().await.unwrap().len() as u64;
+        assert!(segments <= 4 * WRITERS, "{segments} segments");
+        file.handle_closed(1);
+        file.last_handle_closed();
+        rig.finish(200_000).await;
+    });
+}
+
 #[test]
 fn windows_are_free_when_their_handle_is_closed() {
     run(812, setup(Allocation::default()), |rig| async move {
