@@ -17,12 +17,13 @@ use types::{Duration, Ino, Instant, PagId};
 use super::context::DataContext;
 use super::file::File;
 use super::pool::{Pool, PoolRun};
-use super::space::GRANT_MAX;
 
 /// For so long, a zone that had no room is not asked for again.
 const FULL: Duration = Duration::from_secs(10);
 /// Least number of blocks that a zone is asked for: 4 MiB.
 const SHARE_MIN: u64 = GRANT_BLOCKS / 4;
+/// Largest number of blocks asked for in advance: 256 MiB.
+pub(super) const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
 
 /// See the module.
 pub(super) struct Class {

@@ -597,7 +597,7 @@ impl File {
             state.committing = false;
             state.queued = true;
         }
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// Commits what was accepted so far, in a batch of its own.
@@ -819,7 +819,7 @@ impl File {
             self.reclaim_unsent(&state, edits.into_iter().chain(unsent));
             state.abandon();
             drop(state);
-            self.changed.notify_all();
+            self.notify();
             return Ok(());
         }
         drop(state);
@@ -831,6 +831,6 @@ impl File {
     pub(super) fn discard_uncommitted(self: &Rc<Self>, why: &str) {
         self.state.borrow_mut().abandon();
         self.report_loss(0, u64::MAX, why);
-        self.changed.notify_all();
+        self.notify();
     }
 }

@@ -548,7 +548,7 @@ impl File {
     /// See [`crate::boundary::FileContent::pause`].
     pub(super) async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
-        self.changed.notify_all();
+        self.notify();
         loop {
             let changed = self.changed.notified();
             {
@@ -568,7 +568,7 @@ impl File {
             state.paused = false;
             self.launch_wanted(&mut state, 0, u64::MAX);
         }
-        self.changed.notify_all();
+        self.notify();
         self.enqueue();
     }
 
@@ -598,7 +598,7 @@ impl File {
         state.rights = Rights::empty();
         state.paused = false;
         drop(state);
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// See [`crate::boundary::FileContent::detach`].
@@ -607,7 +607,7 @@ impl File {
         self.pool().release_windows(self.ino, None);
         self.state.borrow_mut().abandon();
         self.ctx.forget_file(self);
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// Returns blocks to the pool that were mapped by edits which will never be sent, even if a

@@ -66,6 +66,7 @@ impl File {
     /// an idle device in a while.
     pub(super) fn enqueue_written(self: &Rc<Self>) {
         self.enqueue();
+        self.validate();
         let mut state = self.state.borrow_mut();
         state.stillness.written(self.ctx.env.now());
         if state.has_unwanted() && !self.is_unlaunched.replace(true) {

@@ -388,7 +388,7 @@ impl File {
                     state.server_size = commit.size.unwrap_or(state.server_size);
                 }
             }
-            self.changed.notify_all();
+            self.notify();
             self.enqueue();
             return taken;
         }

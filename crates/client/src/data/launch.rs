@@ -163,7 +163,7 @@ impl File {
             }
             self.launch_wanted(&mut state, 0, u64::MAX);
         }
-        self.changed.notify_all();
+        self.notify();
     }
 
     /// See [`crate::boundary::FileContent::last_handle_closed`].
@@ -287,7 +287,7 @@ impl File {
         }
         self.ctx.flights.set(self.ctx.flights.get() - 1);
         drop(claim);
-        self.changed.notify_all();
+        self.notify();
     }
 }
 

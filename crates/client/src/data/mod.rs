@@ -45,6 +45,7 @@ mod stillness;
 mod sync;
 mod sync_groups;
 mod transfers;
+mod validate;
 mod windows;
 mod write;
 mod zones;

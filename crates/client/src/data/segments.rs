@@ -232,7 +232,8 @@ pub(super) fn from_wire_segment(segment: &Segment, frozen: bool) -> Mapped {
     }
 }
 
-fn joins(left: u64, a: &Mapped, right: u64, b: &Mapped) -> bool {
+/// Are two segments, at these blocks of the file, one?
+pub(super) fn joins(left: u64, a: &Mapped, right: u64, b: &Mapped) -> bool {
     left + a.len == right
         && a.pag == b.pag
         && a.addr + a.len == b.addr

@@ -14,10 +14,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use types::limits::GRANT_BLOCKS;
 use types::{Duration, Fault, PagId};
 
-use super::class::Class;
+use super::class::{Class, GRANT_MAX};
 use super::context::DataContext;
 use super::file::File;
 use super::pool::{Pool, PoolRun, Reservation, to_wire};
@@ -25,8 +24,6 @@ use super::transfers::Transfer;
 use crate::boundary::Granted;
 use crate::waits::Wait;
 
-/// Largest number of blocks asked for in advance: 256 MiB.
-pub(super) const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
 /// How often the client asks the server before a writer gets `NoSpace`.
 const TRIES: u32 = 4;
 /// Pause between two tries: the server frees blocks in the background.
