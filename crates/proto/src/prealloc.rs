@@ -15,6 +15,7 @@
 use types::limits::GRANT_BLOCKS;
 use types::{ClientId, FileBlock, Ino, PagBlock, PagId};
 
+pub use self::free_runs::FreeRuns;
 use self::on_demand::OnDemand;
 pub use self::on_demand::{FirstWindow, OdOptions, WhileOff};
 use self::plain::Vanilla;
@@ -22,6 +23,7 @@ use self::reservation::PerInode;
 use self::r#static::Announced;
 use crate::mds::PagRun;
 
+mod free_runs;
 mod on_demand;
 mod plain;
 mod reservation;
@@ -182,8 +184,8 @@ pub trait Preallocator {
     /// The file is not written any more: gives back its windows.
     fn close(&mut self, space: &mut dyn Space, ino: Ino);
 
-    /// The handle is closed: gives back the windows of its streams.
-    fn close_handle(&mut self, _: &mut dyn Space, _: Ino, _handle: u64) {}
+    /// These streams of the file have ended: gives back their windows.
+    fn close_streams(&mut self, _: &mut dyn Space, _: Ino, _of: &dyn Fn(&Stream) -> bool) {}
 
     /// Shrinks windows, those for the future first, until `blocks` are given back or none is left.
     fn reclaim(&mut self, space: &mut dyn Space, blocks: u64);

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::PagRun;
-use proto::prealloc::{Policy, Request};
-use types::{Ino, PagBlock, PagId};
+use proto::prealloc::{FreeRuns, Policy, Request};
+use types::{Ino, PagId};
 
-use super::windows::{FreeRuns, Windows};
+use super::windows::Windows;
 
 /// A contiguous run of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +139,7 @@ impl Pool {
         }
         if avoid {
             let mut runs = inner.windows.take_zone(pag);
-            runs.extend(inner.free.take_zone(pag));
+            runs.extend(inner.free.take_zone(pag).iter().map(PoolRun::from));
             inner.blocks -= runs.iter().map(|run| run.len).sum::<u64>();
             inner.avoided.insert(pag);
             runs.into_iter().for_each(|run| inner.add(run));
@@ -201,7 +201,7 @@ impl Pool {
     pub fn grant(&self, runs: &[PagRun]) {
         let mut inner = self.inner.borrow_mut();
         for run in runs {
-            inner.add(PoolRun { pag: run.pag, addr: run.addr.0, len: run.len });
+            inner.add(run.into());
         }
     }
 
@@ -264,11 +264,11 @@ impl Pool {
         let PoolState { free, windows, blocks, reserved, .. } = &mut *self.inner.borrow_mut();
         let mut out = Vec::new();
         for &zone in zones {
-            windows.take_zone(zone).into_iter().for_each(|run| free.put(run));
+            windows.take_zone(zone).into_iter().for_each(|run| free.put(run.into()));
             let spare = blocks.saturating_sub(*reserved);
             let runs = free.cut_zone(zone, spare);
             *blocks -= runs.iter().map(|run| run.len).sum::<u64>();
-            out.extend(runs);
+            out.extend(runs.iter().map(PoolRun::from));
         }
         windows.trim(free);
         out
@@ -302,7 +302,7 @@ impl Pool {
 
 /// Converts to the wire's form.
 pub(super) fn to_wire(runs: &[PoolRun]) -> Vec<PagRun> {
-    runs.iter().map(|r| PagRun { pag: r.pag, addr: PagBlock(r.addr), len: r.len }).collect()
+    runs.iter().map(|&run| run.into()).collect()
 }
 
 impl PoolState {
@@ -332,7 +332,7 @@ impl PoolState {
         {
             self.blocks -= run.len;
             surplus -= run.len;
-            out.push(run);
+            out.push(PoolRun::from(&run));
         }
         self.windows.trim(&mut self.free);
     }
@@ -347,7 +347,7 @@ impl PoolState {
             *self.aside.entry((run.pag, run.addr)).or_default() += run.len;
         } else {
             self.blocks += run.len;
-            self.free.put(run);
+            self.free.put(run.into());
         }
     }
 
@@ -361,7 +361,7 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use proto::prealloc::{Behind, Stream};
-    use types::{ClientId, FileBlock};
+    use types::{ClientId, FileBlock, PagBlock};
 
     use super::*;
 

@@ -243,7 +243,9 @@ fn random_run(policy: Policy, seed: u64) {
         let process = below(&mut random, 4) as u32;
         match below(&mut random, 20) {
             0 => writers.preallocator.close(&mut writers.zone, Ino(ino)),
-            1 => writers.preallocator.close_handle(&mut writers.zone, Ino(ino), 1),
+            1 => {
+                writers.preallocator.close_streams(&mut writers.zone, Ino(ino), &|s| s.handle == 1)
+            }
             2 => {
                 let blocks = below(&mut random, 100);
                 writers.preallocator.reclaim(&mut writers.zone, blocks);
