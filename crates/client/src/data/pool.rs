@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use proto::mds::PagRun;
 use proto::prealloc::{FreeRuns, Policy, Request};
-use types::{Ino, PagId};
+use types::{FileBlock, Ino, PagId};
 
 use super::windows::Windows;
 
@@ -205,6 +205,23 @@ impl Pool {
         }
     }
 
+    /// Adds blocks that the server chose for the file's blocks from `from` on.
+    pub fn assign(&self, ino: Ino, from: FileBlock, run: PagRun) {
+        let mut inner = self.inner.borrow_mut();
+        if inner.avoided.contains(&run.pag) {
+            return inner.add((&run).into());
+        }
+        let PoolState { free, windows, blocks, .. } = &mut *inner;
+        *blocks += run.len;
+        windows.assign(free, ino, from, run);
+    }
+
+    /// The file's blocks `[from, to)` need no place any more: what waits for them is free.
+    pub fn unassign(&self, ino: Ino, from: FileBlock, to: FileBlock) {
+        let PoolState { free, windows, .. } = &mut *self.inner.borrow_mut();
+        windows.unassign(free, ino, from, to);
+    }
+
     /// Takes back allocated blocks that became part of no file and that no write in flight can
     /// reach.
     pub fn give_back(&self, run: PoolRun) {
@@ -271,6 +288,14 @@ impl Pool {
             out.extend(runs.iter().map(PoolRun::from));
         }
         windows.trim(free);
+        out
+    }
+
+    /// Removes the free blocks that no reservation needs, to be returned to the server. Those that
+    /// wait for files stay.
+    pub fn drain_free(&self) -> Vec<PoolRun> {
+        let mut out = Vec::new();
+        self.inner.borrow_mut().surplus(0, &mut out);
         out
     }
 
@@ -361,7 +386,7 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use proto::prealloc::{Behind, Stream};
-    use types::{ClientId, FileBlock, PagBlock};
+    use types::{ClientId, PagBlock};
 
     use super::*;
 

@@ -5,7 +5,7 @@
 
 use proto::mds::PagRun;
 use proto::prealloc::{FreeRuns, Policy, Preallocator, Request};
-use types::{Ino, PagBlock, PagId};
+use types::{FileBlock, Ino, PagBlock, PagId};
 
 use super::pool::PoolRun;
 
@@ -46,6 +46,16 @@ impl Windows {
     /// Places for the blocks of `request`, in the order of the file.
     pub fn place(&mut self, free: &mut FreeRuns, request: &Request) -> Vec<PoolRun> {
         self.preallocator.place(free, request).iter().map(PoolRun::from).collect()
+    }
+
+    /// The server chose these blocks for the file's blocks from `from` on.
+    pub fn assign(&mut self, free: &mut FreeRuns, ino: Ino, from: FileBlock, run: PagRun) {
+        self.preallocator.assign(free, ino, from, run);
+    }
+
+    /// The file's blocks `[from, to)` need no place any more.
+    pub fn unassign(&mut self, free: &mut FreeRuns, ino: Ino, from: FileBlock, to: FileBlock) {
+        self.preallocator.unassign(free, ino, from, to);
     }
 
     /// The file is not written any more, or not through this handle: frees its windows.
