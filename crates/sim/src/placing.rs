@@ -29,7 +29,9 @@ pub(crate) fn allocation(placing: u64) -> Allocation {
         }),
     };
     let when = if rng.one_in(2) { When::Write } else { When::Launch };
-    Allocation { how, when, chunk: 64 << rng.below(4) }
+    let chunk = 64 << rng.below(4);
+    // Drawn last, so that what was drawn before stays.
+    Allocation { how, when, chunk, delegated: !rng.one_in(3) }
 }
 
 /// The layout of the root directory among `zones` zones, which all files inherit. It never names

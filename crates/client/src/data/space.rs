@@ -342,7 +342,9 @@ impl DataContext {
             }
             let mut runs = self.returnable_tainted(class);
             for other in self.each_class() {
-                if other.zones != class.zones && other.grants.waiting.get() == 0 {
+                // What waits for files of this class keeps no other file from a block.
+                let is_other = other.zones != class.zones || !self.allocation.delegated;
+                if is_other && other.grants.waiting.get() == 0 {
                     runs.extend(other.pool.drain_unused());
                 }
             }

@@ -46,7 +46,7 @@ async fn counts(admin: &Client) -> [u64; 3] {
     })
 }
 
-/// PROTOCOLS 6.17.
+/// PROTOCOLS 6.9.
 #[test]
 fn clients_get_places_in_the_order_of_arrival_and_the_blocks_are_theirs() {
     run(|bed| async move {
@@ -194,7 +194,7 @@ fn impossible_pieces_are_refused() {
     });
 }
 
-/// PROTOCOLS 6.17.
+/// PROTOCOLS 6.9.
 #[test]
 fn request_for_places_that_is_sent_again_gets_the_same_places() {
     run(|bed| async move {

@@ -147,3 +147,21 @@ fn writer_gets_no_space_only_when_there_is_none() {
         rig.finish(101).await;
     });
 }
+
+#[test]
+fn places_of_a_write_that_failed_keep_no_other_file_from_space() {
+    let setup = Setup { blocks: 101, ..setup(1) };
+    run(958, setup, |rig| async move {
+        let (a, b) = (rig.file(1), rig.file(2));
+        write(&a, 0, 60 * 4096, 1).await;
+        let more = rig.write(&a, 60 * 4096, &[1; 50 * 4096]).await;
+        assert_eq!(more, Err(Fault::NoSpace));
+        rig.env.sleep(Duration::from_secs(1)).await;
+        write(&b, 0, 40 * 4096, 2).await;
+        for file in [&a, &b] {
+            file.fsync(false).await.unwrap();
+        }
+        assert_eq!((a.size(), b.size()), (60 * 4096, 40 * 4096));
+        rig.finish(101).await;
+    });
+}
