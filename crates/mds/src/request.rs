@@ -323,24 +323,10 @@ impl Execution {
                 Ok(OpReply::Text { text })
             }
             Op::Zones {} => self.zones().await,
-            Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
-                let commit = commit::Commit {
-                    ino: *ino,
-                    edits,
-                    size: *size,
-                    mtime: *mtime,
-                    ctime: *ctime,
-                    merge: *merge,
-                    tail_zero: *tail_zero,
-                };
-                self.commit(index, op, commit).await
-            }
+            Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
             Op::Place { .. } => self.place(index, op).await,
-            Op::EndPlacing { ino, handle } => {
-                self.server.space.placing.close(self.client(), *ino, *handle);
-                Ok(OpReply::Done {})
-            }
+            Op::EndPlacing { ino, handle } => self.end_placing(*ino, *handle),
             Op::Sync {} => {
                 self.sync = true;
                 Ok(OpReply::Done {})
@@ -394,12 +380,13 @@ impl Execution {
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }
 
-    async fn commit(
-        &mut self,
-        index: usize,
-        op: &Op,
-        commit: commit::Commit<'_>,
-    ) -> Result<OpReply, Fault> {
+    async fn commit(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
+        let Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } = op else {
+            return Err(Fault::Protocol);
+        };
+        let (ino, size, mtime, ctime) = (*ino, *size, *mtime, *ctime);
+        let (merge, tail_zero) = (*merge, *tail_zero);
+        let commit = commit::Commit { ino, edits, size, mtime, ctime, merge, tail_zero };
         commit.check_size()?;
         let mut done = match self.kept_outcome(index) {
             Some(Outcome::Edits(done)) => *done as usize,

@@ -31,7 +31,6 @@ use super::device::Stability;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
-use super::placing::Asked;
 use super::sync_groups::{Devices, Stamps, Syncs};
 use super::transfers::Transfers;
 
@@ -86,7 +85,6 @@ impl DataContext {
             client: Cell::new(client),
             budget: Budget::new(config.dirty_max as u64),
             transfers: Transfers::default(),
-            asked: Asked::default(),
             unlaunched: RefCell::default(),
             unlaunched_wake: Notify::new(),
             syncs: Syncs::default(),

@@ -14,7 +14,6 @@ use super::budget::Budget;
 use super::class::Class;
 use super::disks::Disks;
 use super::file::File;
-use super::placing::Asked;
 use super::sync_groups::{Devices, Syncs};
 use super::transfers::Transfers;
 use crate::api::{Edited, OnEdit};
@@ -60,8 +59,6 @@ pub struct DataContext {
     pub(super) client: Cell<ClientId>,
     pub(super) budget: Rc<Budget>,
     pub(super) transfers: Transfers,
-    /// Places that the server was asked for.
-    pub(super) asked: Asked,
     /// The files that are marked as `is_unlaunched`: they have dirty runs that nobody wanted to be
     /// launched, when their last write was accepted.
     pub(super) unlaunched: RefCell<Vec<Weak<File>>>,

@@ -5,16 +5,14 @@
 //! - the pool keeps the answer for these blocks of the file until the write takes it; what no write
 //!   takes is free, and goes back;
 //! - an answer that arrives is kept even if the write that asked for it is gone;
-//! - the server is told when a file, or a handle, for which places were asked for is closed.
+//! - the server learns when a file, or a handle, for which places were asked for is closed.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::{PagRun, UnplacedPiece};
 use proto::prealloc::Stream;
 use types::limits::PLACE_PIECES_MAX;
-use types::{Fault, FileBlock, Ino, PagId};
+use types::{Fault, FileBlock, PagId};
 
 use super::class::Class;
 use super::context::DataContext;
@@ -24,37 +22,6 @@ use super::transfers::Transfer;
 use super::write::Unreserved;
 use crate::boundary::{Granted, PlaceRequest};
 use crate::waits::Wait;
-
-/// What the client has asked for, and has not closed.
-#[derive(Default)]
-pub(super) struct Asked {
-    /// Files, and the handles that wrote them.
-    files: RefCell<BTreeMap<Ino, BTreeSet<u64>>>,
-    /// Requests that are in flight.
-    pub in_flight: Cell<usize>,
-}
-
-impl Asked {
-    fn note(&self, ino: Ino, stream: Option<Stream>) {
-        let mut files = self.files.borrow_mut();
-        files.entry(ino).or_default().extend(stream.map(|stream| stream.handle));
-    }
-
-    /// Forgets the handle. Did it write?
-    fn close_handle(&self, ino: Ino, handle: u64) -> bool {
-        self.files.borrow_mut().get_mut(&ino).is_some_and(|handles| handles.remove(&handle))
-    }
-
-    /// Forgets the file. Was it asked for?
-    fn close(&self, ino: Ino) -> bool {
-        self.files.borrow_mut().remove(&ino).is_some()
-    }
-
-    /// The session is lost: the server has forgotten all of it.
-    pub fn forget(&self) {
-        self.files.take();
-    }
-}
 
 impl File {
     /// Acquires places for the first of the blocks that a write needs, of which it has reserved
@@ -138,17 +105,13 @@ impl File {
         mut asked: PlaceRequest,
     ) -> Result<(u64, Option<Reservation>), Fault> {
         let ctx = &self.ctx;
+        let turn = ctx.transfers.asked.turns.acquire(1).await;
         let _transfer = Transfer::begin(&ctx.transfers);
         let (wanted, pieces) = (asked.hint, asked.pieces.clone());
         (asked.hint, asked.unreachable) = ctx.grant_zones(class, wanted);
-        if ctx.zones_of(class).into_iter().all(|zone| ctx.disks.is_absent(zone)) {
-            ctx.disks.ask_for_absent();
-            return Err(Fault::Io);
-        }
-        ctx.asked.note(self.ino, asked.stream);
-        ctx.asked.in_flight.set(ctx.asked.in_flight.get() + 1);
-        let placed = ctx.rpc.place(asked).await;
-        ctx.asked.in_flight.set(ctx.asked.in_flight.get() - 1);
+        ctx.transfers.asked.note(self.ino, asked.stream);
+        let all_absent = ctx.zones_of(class).into_iter().all(|zone| ctx.disks.is_absent(zone));
+        let placed = if all_absent { Err(Fault::Io) } else { ctx.rpc.place(asked).await };
         let result = placed.map(|Granted { runs, left }| {
             self.keep_places(class, &pieces, &runs);
             ctx.note_granted(class, wanted, &runs, left);
@@ -162,6 +125,7 @@ impl File {
             // Nobody closes it again.
             self.end_placing(None);
         }
+        drop(turn);
         class.grants.granted.notify_all();
         match result {
             Ok((0, _)) => Err(Fault::NoSpace),
@@ -187,8 +151,15 @@ impl File {
         class.pool.grant(&run.into_iter().chain(runs).collect::<Vec<_>>());
     }
 
-    /// The blocks `[from, to)` were accepted: what waits for those that have a place is free.
-    pub(super) fn settle_places(&self, state: &FileState, from: u64, to: u64) {
+    /// The blocks `[from, to)` of the run at `start` were accepted. They get a place now, if the
+    /// mount wants it so; what waits for blocks that have one is free.
+    pub(super) fn place_accepted(&self, state: &mut FileState, start: u64, (from, to): (u64, u64)) {
+        if self.ctx.allocation.is_at_write() {
+            self.place_at_write(state, start, (from, to));
+        }
+        if self.ctx.allocation.delegated {
+            return;
+        }
         let pool = self.pool();
         for piece in state.layout.pieces(from, to) {
             if piece.mapped.is_some_and(|mapped| mapped.in_place()) {
@@ -202,8 +173,10 @@ impl File {
     pub(super) fn end_placing(&self, handle: Option<u64>) {
         let ctx = &self.ctx;
         let known = match handle {
-            Some(handle) => ctx.asked.close_handle(self.ino, handle) && ctx.rpc.is_open(self.ino),
-            None => ctx.asked.close(self.ino),
+            Some(handle) => {
+                ctx.transfers.asked.close_handle(self.ino, handle) && ctx.rpc.is_open(self.ino)
+            }
+            None => ctx.transfers.asked.close(self.ino),
         };
         if !known {
             return;
@@ -236,7 +209,8 @@ impl DataContext {
         (hint, without)
     }
 
-    /// The server granted these blocks of one zone, and has `left` there, when `hint` was asked for.
+    /// The server granted these blocks of one zone, and has `left` there. Those of `hint` were
+    /// wanted.
     fn note_granted(&self, class: &Class, hint: Option<PagId>, runs: &[PagRun], left: u64) {
         let zone = runs.first().map(|run| run.pag);
         if let Some(zone) = zone {

@@ -411,7 +411,7 @@ impl DataContext {
             class.pool.forget();
             class.grants.forget();
         }
-        self.asked.forget();
+        self.transfers.asked.forget();
     }
 
     /// See [`crate::boundary::DataHalf::return_pool`].
@@ -421,7 +421,7 @@ impl DataContext {
             // A grant in progress would arrive in a pool that nobody returns.
             loop {
                 let granted = class.grants.granted.notified();
-                if !class.grants.refilling.get() && self.asked.in_flight.get() == 0 {
+                if !class.grants.refilling.get() && !self.transfers.asked.is_waiting() {
                     break;
                 }
                 granted.await;

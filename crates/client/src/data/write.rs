@@ -406,12 +406,7 @@ impl File {
         state.mark_unsettled(first, last);
         self.grow(state, end);
         self.accepted(state);
-        if self.ctx.allocation.is_at_write() {
-            self.place_at_write(state, start, (first, last));
-        }
-        if !self.ctx.allocation.delegated {
-            self.settle_places(state, first, last);
-        }
+        self.place_accepted(state, start, (first, last));
         self.launch_if_due(state, start, adopt && len >= DIRECT_MIN);
     }
 

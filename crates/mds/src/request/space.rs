@@ -3,7 +3,7 @@
 use mfs::{Cost, GRANT_PIECES};
 use proto::mds::{Op, OpReply, UnplacedPiece};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, GRANT_BLOCKS, PAGS_MAX, PLACE_PIECES_MAX};
-use types::{Bug, Fault, PagId, planted};
+use types::{Bug, Fault, Ino, PagId, planted};
 
 use super::waiting::timed;
 use super::{Execution, run_op};
@@ -110,6 +110,12 @@ impl Execution {
             }
         }
         self.grant(index, wanted, most).await
+    }
+
+    /// The client does not extend the file any more, or not through `handle`.
+    pub(super) fn end_placing(&self, ino: Ino, handle: Option<u64>) -> Result<OpReply, Fault> {
+        self.server.space.placing.close(self.client(), ino, handle);
+        Ok(OpReply::Done {})
     }
 
     /// Grants blocks, and tells the placers.

@@ -1,6 +1,6 @@
 //! The places of one zone that the server chooses itself, for clients that keep no blocks.
 //!
-//! A placer knows a part of the zone's free blocks, from a cursor on, and cuts runs and windows from
+//! A placer knows a part of the zone's free blocks, from a cursor on. It cuts runs and windows from
 //! them in the order of addresses. It is memory only: the store knows its blocks as free until a
 //! transaction takes those that it has chosen, and may give them to others before.
 //!

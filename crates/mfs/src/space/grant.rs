@@ -64,8 +64,8 @@ impl Space<'_, '_> {
         if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }
     }
 
-    /// Moves exactly these free blocks into the pool of `client`. `false`: they are not all free, in
-    /// zones that grant; then nothing changes.
+    /// Moves exactly these free blocks into the pool of `client`. `false`, and nothing changes: not
+    /// all of them are free, or a zone grants none.
     ///
     /// # Errors
     /// `Stop` of the blocks read.

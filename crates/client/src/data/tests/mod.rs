@@ -95,7 +95,7 @@ pub struct Server {
     pub zones: RefCell<Option<ZoneList>>,
     /// The places that it chose last for blocks of files.
     pub placed: RefCell<BTreeMap<(Ino, u64), (PagId, PagBlock)>>,
-    /// Files and handles for which it was told to choose no more.
+    /// Files and handles for which it is to choose no more.
     pub ended: RefCell<Vec<(Ino, Option<u64>)>>,
 }
 
