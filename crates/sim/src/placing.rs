@@ -60,6 +60,9 @@ mod tests {
                 layouts.extend(layout(placing, zones));
             }
         }
+        let placings = (0..300).map(drawn).filter(|placing| *placing != 0);
+        let undelegated = placings.filter(|placing| !allocation(*placing).delegated).count();
+        assert!((20..60).contains(&undelegated), "{undelegated} of about 100");
         assert!(layouts.len() > 6, "{layouts:?}");
         for text in &layouts {
             assert!(text.parse::<Layout>().is_ok(), "{text}");
