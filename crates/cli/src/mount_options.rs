@@ -122,6 +122,7 @@ impl MountOptions {
                 None => options.set_flag(option)?,
             }
         }
+        options.allocation.check()?;
         let millis = timeo.saturating_mul(100).saturating_mul(retrans.max(1));
         options.mount_timeout = Duration::from_millis(millis.clamp(1000, 600_000));
         Ok(options)

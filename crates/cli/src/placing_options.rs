@@ -1,10 +1,12 @@
 //! Mount options that say how a client comes by blocks for growing files.
 
-use proto::prealloc::{Allocation, FirstWindow, OdOptions, Policy, When, WhileOff};
+use proto::prealloc::{
+    Allocation, FirstWindow, OdOptions, Policy, SCALE_MAX, WINDOW_MAX, When, WhileOff,
+};
 use types::limits::{BLOCK_U64, GRANT_BLOCKS};
 use types::units::parse_size;
 
-/// Largest chunk and window: what the server grants at a time.
+/// Largest chunk: what the server grants at a time.
 const CHUNK_MAX: u64 = 4 * GRANT_BLOCKS;
 /// Smallest chunk: 1 MiB.
 const CHUNK_MIN: u64 = (1 << 20) / BLOCK_U64;
@@ -24,8 +26,10 @@ pub struct PlacingOptions {
     how: How,
     /// Used by [`How::OnDemand`].
     od: OdOptions,
-    when: When,
+    when: Option<When>,
     chunk: Option<u64>,
+    /// The server chooses all places.
+    undelegated: bool,
 }
 
 impl PlacingOptions {
@@ -34,11 +38,12 @@ impl PlacingOptions {
         Some(match key {
             "prealloc" => self.set_how(value),
             "place" => self.set_when(value),
+            "delegation" => self.set_delegation(value),
             "chunk" => blocks(value, CHUNK_MIN, CHUNK_MAX).map(|blocks| self.chunk = Some(blocks)),
-            "od_scale" => number(value, 2, 64).map(|scale| self.od.scale = scale),
-            "od_window" => blocks(value, 1, CHUNK_MAX).map(|blocks| self.od.window_max = blocks),
+            "od_scale" => number(value, 2, SCALE_MAX).map(|scale| self.od.scale = scale),
+            "od_window" => blocks(value, 1, WINDOW_MAX).map(|blocks| self.od.window_max = blocks),
             "od_misses" => number(value, 0, 1 << 20).map(|most| self.od.misses_max = most as u32),
-            "od_off" => blocks(value, 0, CHUNK_MAX).map(|blocks| {
+            "od_off" => blocks(value, 0, WINDOW_MAX).map(|blocks| {
                 self.od.while_off = match blocks {
                     0 => WhileOff::NoWindow,
                     blocks => WhileOff::Fixed(blocks),
@@ -50,6 +55,16 @@ impl PlacingOptions {
         })
     }
 
+    /// Can a mount have all of these at once?
+    pub fn check(&self) -> Result<(), String> {
+        if self.undelegated && self.when == Some(When::Launch) {
+            let text = "option `delegation=off`: the server chooses a place when a write is \
+                        accepted; leave `place=launch` out, or write `place=write`";
+            return Err(text.into());
+        }
+        Ok(())
+    }
+
     /// How the mount comes by blocks.
     pub fn chosen(&self) -> Allocation {
         let how = match self.how {
@@ -57,7 +72,13 @@ impl PlacingOptions {
             How::Reservation => Policy::Reservation,
             How::Vanilla => Policy::Vanilla,
         };
-        Allocation { how, when: self.when, chunk: self.chunk.unwrap_or(GRANT_BLOCKS) }
+        let usual = if self.undelegated { When::Write } else { When::default() };
+        Allocation {
+            how,
+            when: self.when.unwrap_or(usual),
+            chunk: self.chunk.unwrap_or(GRANT_BLOCKS),
+            delegated: !self.undelegated,
+        }
     }
 
     fn set_how(&mut self, value: &str) -> Result<(), String> {
@@ -71,10 +92,19 @@ impl PlacingOptions {
     }
 
     fn set_when(&mut self, value: &str) -> Result<(), String> {
-        self.when = match value {
+        self.when = Some(match value {
             "launch" => When::Launch,
             "write" => When::Write,
             _ => return Err("write launch or write".into()),
+        });
+        Ok(())
+    }
+
+    fn set_delegation(&mut self, value: &str) -> Result<(), String> {
+        self.undelegated = match value {
+            "on" => false,
+            "off" => true,
+            _ => return Err("write on or off".into()),
         };
         Ok(())
     }
@@ -115,6 +145,7 @@ mod tests {
         for (key, value) in options {
             placing.set(key, value).expect("an option of this module")?;
         }
+        placing.check()?;
         Ok(placing.chosen())
     }
 
@@ -125,7 +156,19 @@ mod tests {
         let last = chosen(&[("prealloc", "vanilla"), ("prealloc", "reservation")]).unwrap();
         assert_eq!(last.how, Policy::Reservation);
         let late = chosen(&[("place", "write"), ("prealloc", "vanilla"), ("chunk", "1M")]).unwrap();
-        assert_eq!(late, Allocation { how: Policy::Vanilla, when: When::Write, chunk: 256 });
+        let expected =
+            Allocation { how: Policy::Vanilla, when: When::Write, chunk: 256, delegated: true };
+        assert_eq!(late, expected);
+    }
+
+    #[test]
+    fn server_that_chooses_places_does_so_at_the_write() {
+        let off = chosen(&[("delegation", "off")]).unwrap();
+        assert_eq!((off.delegated, off.when), (false, When::Write));
+        assert_eq!(chosen(&[("place", "write"), ("delegation", "off")]), Ok(off));
+        assert_eq!(chosen(&[("delegation", "off"), ("delegation", "on")]), chosen(&[]));
+        let late = chosen(&[("delegation", "off"), ("place", "launch")]).unwrap_err();
+        assert!(late.contains("leave `place=launch` out"), "{late}");
     }
 
     #[test]
@@ -160,6 +203,7 @@ mod tests {
             ("prealloc", "static"),
             ("prealloc", ""),
             ("place", "close"),
+            ("delegation", "no"),
             ("chunk", "4K"),
             ("chunk", "128M"),
             ("chunk", "1234567"),

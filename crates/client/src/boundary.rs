@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
-use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
-use proto::prealloc::Stream;
+use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun, UnplacedPiece, ZoneList};
+use proto::prealloc::{Policy, Stream};
 use types::{
     Attr, BlockRange, ClientId, Duration, Epoch, Fault, FileBlock, Ino, Instant, PagId, Rights,
     Segment, Timestamp, Uuid,
@@ -88,6 +88,23 @@ pub struct Granted {
     pub left: u64,
 }
 
+/// Pieces of a file for which the server is to choose places.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlaceRequest {
+    /// The file.
+    pub ino: Ino,
+    /// Its blocks.
+    pub pieces: Vec<UnplacedPiece>,
+    /// Who wrote them; `None`: they get no window.
+    pub stream: Option<Stream>,
+    /// How places are chosen.
+    pub policy: Policy,
+    /// As for [`Rpc::space`].
+    pub hint: Option<PagId>,
+    /// As for [`Rpc::space`].
+    pub unreachable: Vec<PagId>,
+}
+
 /// Requests of the data half to the metadata server. All calls use reserved slots and may be made
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
@@ -100,6 +117,12 @@ pub trait Rpc {
         blocks: u64,
         unreachable: Vec<PagId>,
     ) -> LocalFuture<'_, Result<Granted, Fault>>;
+    /// Places for pieces of a file, in their order: blocks of the pool. They may end before the
+    /// pieces do; `NoSpace` when there is none.
+    fn place(&self, asked: PlaceRequest) -> LocalFuture<'_, Result<Granted, Fault>>;
+    /// The client does not extend the file any more, or not through the handle: no places are kept
+    /// for it.
+    fn end_placing(&self, ino: Ino, handle: Option<u64>) -> LocalFuture<'_, Result<(), Fault>>;
     /// Returns pool blocks, or reports that there are none to return.
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
     /// The data zones as the server has them now. `Unsupported`: it never adds any.

@@ -4,7 +4,7 @@ use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun, ZONE_PUSHES, ZoneList
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
-use crate::boundary::{Commit, Granted, LocalFuture, Refusal, Rpc};
+use crate::boundary::{Commit, Granted, LocalFuture, PlaceRequest, Refusal, Rpc};
 use crate::core::Core;
 use crate::rpc::{Call, result};
 
@@ -21,6 +21,19 @@ impl DataRpc {
         let reply = core.rpc.call(Call::reserved(vec![op])).await?;
         result(&reply, 0).cloned()
     }
+
+    /// The blocks that the server grants for `op`. Before there are none, inodes that the kernel
+    /// does not use are given up.
+    async fn granted(&self, op: Op) -> Result<Granted, Fault> {
+        let mut granted = self.reserved(op.clone()).await;
+        if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
+            granted = self.reserved(op).await;
+        }
+        match granted? {
+            OpReply::Space { runs, left } => Ok(Granted { runs, left }),
+            _ => Err(Fault::Protocol),
+        }
+    }
 }
 
 impl Rpc for DataRpc {
@@ -30,17 +43,18 @@ impl Rpc for DataRpc {
         blocks: u64,
         unreachable: Vec<PagId>,
     ) -> LocalFuture<'_, Result<Granted, Fault>> {
-        Box::pin(async move {
-            let op = Op::Space { hint, blocks, unreachable };
-            let mut granted = self.reserved(op.clone()).await;
-            if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
-                granted = self.reserved(op).await;
-            }
-            match granted? {
-                OpReply::Space { runs, left } => Ok(Granted { runs, left }),
-                _ => Err(Fault::Protocol),
-            }
-        })
+        Box::pin(async move { self.granted(Op::Space { hint, blocks, unreachable }).await })
+    }
+
+    fn place(&self, asked: PlaceRequest) -> LocalFuture<'_, Result<Granted, Fault>> {
+        let PlaceRequest { ino, pieces, stream, policy, hint, unreachable } = asked;
+        let writer = stream.map(|stream| (stream.handle, stream.process));
+        let op = Op::Place { ino, pieces, writer, policy, hint, unreachable };
+        Box::pin(async move { self.granted(op).await })
+    }
+
+    fn end_placing(&self, ino: Ino, handle: Option<u64>) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move { self.reserved(Op::EndPlacing { ino, handle }).await.map(drop) })
     }
 
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {

@@ -7,13 +7,14 @@
 //! - an answer leaves when its dependencies are durable (the reply gate).
 
 mod locks;
+mod space;
 mod waiting;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use channel::Squash;
-use mfs::{Cost, GRANT_PIECES, Reserve, Stop, StoreError, Txn};
+use mfs::{Cost, Reserve, Stop, StoreError, Txn};
 use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, ZONE_PUSHES};
 use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
@@ -24,7 +25,7 @@ use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
-use crate::ops::{self, READ, commit, permission, repeat, space};
+use crate::ops::{self, READ, commit, permission, repeat};
 use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
 use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
@@ -34,8 +35,6 @@ use waiting::timed;
 
 /// The user and the group without any right but everybody's.
 const NOBODY: u32 = 65_534;
-/// How often a request tries to make room before it fails with `NoSpace`.
-const SPACE_ROUNDS: usize = 3;
 /// How long `statfs` waits for orphans that are being freed.
 const STATFS_WAIT: Duration = Duration::from_secs(1);
 
@@ -324,19 +323,10 @@ impl Execution {
                 Ok(OpReply::Text { text })
             }
             Op::Zones {} => self.zones().await,
-            Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } => {
-                let commit = commit::Commit {
-                    ino: *ino,
-                    edits,
-                    size: *size,
-                    mtime: *mtime,
-                    ctime: *ctime,
-                    merge: *merge,
-                    tail_zero: *tail_zero,
-                };
-                self.commit(index, op, commit).await
-            }
+            Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
+            Op::Place { .. } => self.place(index, op).await,
+            Op::EndPlacing { ino, handle } => self.end_placing(*ino, *handle),
             Op::Sync {} => {
                 self.sync = true;
                 Ok(OpReply::Done {})
@@ -386,16 +376,17 @@ impl Execution {
         if orphans.counts().1 > 0 {
             timed(env, &self.waited, env.timeout(STATFS_WAIT, orphans.drained())).await;
         }
-        let statfs = self.server.runtime.mfs.run(READ, space::statfs).await;
+        let statfs = self.server.runtime.mfs.run(READ, ops::space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }
 
-    async fn commit(
-        &mut self,
-        index: usize,
-        op: &Op,
-        commit: commit::Commit<'_>,
-    ) -> Result<OpReply, Fault> {
+    async fn commit(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
+        let Op::Commit { ino, edits, size, mtime, ctime, merge, tail_zero } = op else {
+            return Err(Fault::Protocol);
+        };
+        let (ino, size, mtime, ctime) = (*ino, *size, *mtime, *ctime);
+        let (merge, tail_zero) = (*merge, *tail_zero);
+        let commit = commit::Commit { ino, edits, size, mtime, ctime, merge, tail_zero };
         commit.check_size()?;
         let mut done = match self.kept_outcome(index) {
             Some(Outcome::Edits(done)) => *done as usize,
@@ -441,39 +432,6 @@ impl Execution {
         Ok(OpReply::Zones { list: self.server.space.zone_list().await })
     }
 
-    async fn space(&mut self, index: usize, op: &Op) -> Result<OpReply, Fault> {
-        let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
-        self.session.set_unreachable(unreachable);
-        let unknown = self.server.space.unknown_to(&self.session);
-        let mut unreachable = unreachable.clone();
-        unreachable.extend(unknown);
-        let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable: &unreachable };
-        let (mut round, mut most) = (0, GRANT_PIECES);
-        loop {
-            round += 1;
-            let kept = self.kept_outcome(index).is_some();
-            let granted = self.attempt(Cost::SMALL, index, |cx, txn| {
-                if kept {
-                    return run_op(cx, txn, index, op);
-                }
-                space::grant(cx, txn, &wanted, most)
-            });
-            match granted.await {
-                // There may be no block for the reply to a grant of several runs.
-                Err(Fault::NoSpace) if most > 1 && self.server.space.metadata_is_short() => {
-                    (round, most) = (round - 1, 1);
-                }
-                Err(Fault::NoSpace) if round < SPACE_ROUNDS => {
-                    self.make_room(wanted.unreachable).await
-                }
-                other => {
-                    self.dependency = self.dependency.max(self.transno);
-                    return other;
-                }
-            }
-        }
-    }
-
     /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does
     /// not wait: the reaper may wait for a recall that waits for the commit.
     async fn waited_for_room<T>(&self, ran: &Result<T, Fault>) -> bool {
@@ -490,23 +448,6 @@ impl Execution {
             timed(&runtime.env, &self.waited, drained).await;
         }
         waits
-    }
-
-    /// Waits until blocks that are being freed can be granted.
-    async fn make_room(&self, unreachable: &[types::PagId]) {
-        let (runtime, space) = (&self.server.runtime, &self.server.space);
-        self.wait_for_reaper().await;
-        let synced = runtime.mfs.sync().await;
-        runtime.checked(synced, "waiting for the log");
-        if space.release_freed().await > 0 {
-            return;
-        }
-        timed(&runtime.env, &self.waited, space.reclaim_pools(self.client())).await;
-        let full = runtime.mfs.run(READ, |txn| space::is_full(txn, unreachable)).await;
-        let full = full.is_ok_and(|(full, _)| full);
-        if full && !planted(Bug::HoarderKept) {
-            timed(&runtime.env, &self.waited, self.server.evictions.evict_hoarders()).await;
-        }
     }
 
     fn reclaim(&self, leases: &[HeldLease], locks: &[(Ino, Lock)]) -> Result<OpReply, Fault> {

@@ -18,13 +18,14 @@ pub use crate::message::{
     ADMINISTRATOR, CLIENT, Expected, Hello, METADATA_SERVER, NEW, Principal, RECOVERED, RESUMED,
     Refused,
 };
+use crate::prealloc::{Behind, Policy};
 use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Lowest version of the protocol that this code speaks.
-pub const VERSION_MIN: u32 = 6;
+pub const VERSION_MIN: u32 = 7;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -79,6 +80,16 @@ wire_struct! {
         pub lost: Vec<PagId>,
         /// Those that drain: their blocks go elsewhere or back to the server.
         pub leaving: Vec<PagId>,
+    }
+
+    /// Blocks of a file that need a place.
+    pub struct UnplacedPiece {
+        /// The first.
+        pub block: FileBlock,
+        /// Blocks, at least one.
+        pub len: u64,
+        /// The last blocks in front of it that have a place, of this file.
+        pub before: Option<Behind>,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.
@@ -371,6 +382,16 @@ wire_enum! {
         /// `files` and `next`, which is null at the end, or with `refused` and the reason. A file
         /// may be in two parts.
         ZoneFiles = 39 { pag: PagId, from: u64, to: u64, at: (u64, u64), },
+        /// Blocks for the client's pool that are the places of `pieces` of a file, at most
+        /// `PLACE_PIECES_MAX`. `writer`, a handle and a process of the client, wrote them; `None`:
+        /// they get no window. The server chooses by `policy`, in the order in which such requests
+        /// of all clients arrive. `hint` and `unreachable` as for [`Op::Space`]. Durable before
+        /// the reply. Reply `Space`: the runs in the order of the pieces, at most
+        /// `PLACE_PIECES_MAX`; they may end before the pieces do.
+        Place = 40 { ino: Ino, pieces: Vec<UnplacedPiece>, writer: Option<(u64, u32)>, policy: Policy, hint: Option<PagId>, unreachable: Vec<PagId>, },
+        /// The client does not extend the file any more, or not through this handle: the server
+        /// gives up what [`Op::Place`] keeps for its next pieces. Reply `Done`.
+        EndPlacing = 41 { ino: Ino, handle: Option<u64>, },
     }
 }
 

@@ -41,6 +41,8 @@
 //! | AddZone | Text | session | – | – | – | administrator | waits |
 //! | SetZoneState | Text | session | – | – | – | administrator | waits |
 //! | ZoneFiles | Text | session | – | – | – | administrator | waits |
+//! | Place | Space | change, own | blocks | – | – | client | waits |
+//! | EndPlacing | Done | session | – | – | in session | client | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken.
@@ -242,9 +244,11 @@ impl Op {
                 change(A::Attr, one(*ino), C::Small, K::Done, I::Attributes)
             }
             Op::Commit { ino, .. } => change(A::Attr, one(*ino), C::Own, K::Edits, I::Nothing),
-            Op::Space { .. } => change(A::Space, NONE, C::Own, K::Blocks, I::Nothing),
+            Op::Space { .. } | Op::Place { .. } => {
+                change(A::Space, NONE, C::Own, K::Blocks, I::Nothing)
+            }
             Op::ReturnSpace { .. } => change(A::Done, NONE, C::Frees, K::Done, I::Nothing),
-            Op::Sync {} => session(A::Done, NONE, R::InSession),
+            Op::Sync {} | Op::EndPlacing { .. } => session(A::Done, NONE, R::InSession),
             Op::Lock { ino, .. } => session(A::Done, one(*ino), R::Never),
             Op::TestLock { ino, .. } => session(A::Locked, one(*ino), R::Always),
             Op::Unlock { .. } | Op::CancelLock { .. } => session(A::Done, NONE, R::Never),
@@ -283,6 +287,9 @@ impl Op {
             Op::Create { node, .. } | Op::CreateTmpfile { node, .. } => node.symlink.0.len(),
             Op::ReturnSpace { runs } => size_of_val(&runs[..]),
             Op::Space { unreachable, .. } => size_of_val(&unreachable[..]),
+            Op::Place { pieces, unreachable, .. } => {
+                size_of_val(&pieces[..]) + size_of_val(&unreachable[..])
+            }
             Op::AddZone { path, .. } => path.len(),
             Op::Reclaim { leases, locks } => size_of_val(&leases[..]) + size_of_val(&locks[..]),
             Op::Lookup { .. }
@@ -315,7 +322,8 @@ impl Op {
             | Op::Why { .. }
             | Op::Zones {}
             | Op::SetZoneState { .. }
-            | Op::ZoneFiles { .. } => 0,
+            | Op::ZoneFiles { .. }
+            | Op::EndPlacing { .. } => 0,
         }
     }
 }

@@ -15,6 +15,7 @@
 use types::limits::GRANT_BLOCKS;
 use types::{ClientId, FileBlock, Ino, PagBlock, PagId};
 
+pub use self::free_runs::FreeRuns;
 use self::on_demand::OnDemand;
 pub use self::on_demand::{FirstWindow, OdOptions, WhileOff};
 use self::plain::Vanilla;
@@ -22,6 +23,8 @@ use self::reservation::PerInode;
 use self::r#static::Announced;
 use crate::mds::PagRun;
 
+mod coding;
+mod free_runs;
 mod on_demand;
 mod plain;
 mod reservation;
@@ -30,6 +33,11 @@ mod window;
 
 #[cfg(test)]
 mod tests;
+
+/// Largest window that a mount can have, in blocks: what the server grants at a time.
+pub const WINDOW_MAX: u64 = 4 * GRANT_BLOCKS;
+/// Largest [`OdOptions::scale`] that a mount can have.
+pub const SCALE_MAX: u64 = 64;
 
 /// Free blocks that runs can be cut from.
 pub trait Space {
@@ -159,11 +167,31 @@ pub struct Allocation {
     pub when: When,
     /// Blocks that the client asks the server for at a time, at first (the chunk of paper 000).
     pub chunk: u64,
+    /// Does it keep blocks of its own to choose among? If not, it asks the server for the place of
+    /// each write, and `when` is [`When::Write`].
+    pub delegated: bool,
 }
 
 impl Default for Allocation {
     fn default() -> Allocation {
-        Allocation { how: Policy::default(), when: When::default(), chunk: GRANT_BLOCKS }
+        Allocation {
+            how: Policy::default(),
+            when: When::default(),
+            chunk: GRANT_BLOCKS,
+            delegated: true,
+        }
+    }
+}
+
+impl Allocation {
+    /// Are places chosen when writes are accepted?
+    pub fn is_at_write(&self) -> bool {
+        self.when == When::Write || !self.delegated
+    }
+
+    /// How the client itself chooses: not at all, if the server does.
+    pub fn own_policy(&self) -> Policy {
+        if self.delegated { self.how } else { Policy::Static }
     }
 }
 
@@ -179,11 +207,21 @@ pub trait Preallocator {
         0
     }
 
+    /// The server chose `run` for these blocks of the file: a static preallocator keeps it for
+    /// them. The others put it back into the space.
+    fn assign(&mut self, space: &mut dyn Space, _: Ino, _from: FileBlock, run: PagRun) {
+        space.give_back(run);
+    }
+
+    /// The file's blocks `[from, to)` need no place any more: a static preallocator gives back what
+    /// it keeps for them.
+    fn unassign(&mut self, _: &mut dyn Space, _: Ino, _from: FileBlock, _to: FileBlock) {}
+
     /// The file is not written any more: gives back its windows.
     fn close(&mut self, space: &mut dyn Space, ino: Ino);
 
-    /// The handle is closed: gives back the windows of its streams.
-    fn close_handle(&mut self, _: &mut dyn Space, _: Ino, _handle: u64) {}
+    /// These streams of the file have ended: gives back their windows.
+    fn close_streams(&mut self, _: &mut dyn Space, _: Ino, _of: &dyn Fn(&Stream) -> bool) {}
 
     /// Shrinks windows, those for the future first, until `blocks` are given back or none is left.
     fn reclaim(&mut self, space: &mut dyn Space, blocks: u64);

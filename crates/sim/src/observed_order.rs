@@ -63,6 +63,8 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Layout { .. }
         | Asked::Commit { .. }
         | Asked::Space { .. }
+        | Asked::Place { .. }
+        | Asked::EndPlacing { .. }
         | Asked::ReturnSpace { .. }
         | Asked::Sync {}
         | Asked::Statfs {}

@@ -29,7 +29,9 @@ pub(crate) fn allocation(placing: u64) -> Allocation {
         }),
     };
     let when = if rng.one_in(2) { When::Write } else { When::Launch };
-    Allocation { how, when, chunk: 64 << rng.below(4) }
+    let chunk = 64 << rng.below(4);
+    // Drawn last, so that what was drawn before stays.
+    Allocation { how, when, chunk, delegated: !rng.one_in(3) }
 }
 
 /// The layout of the root directory among `zones` zones, which all files inherit. It never names
@@ -58,6 +60,9 @@ mod tests {
                 layouts.extend(layout(placing, zones));
             }
         }
+        let placings = (0..300).map(drawn).filter(|placing| *placing != 0);
+        let undelegated = placings.filter(|placing| !allocation(*placing).delegated).count();
+        assert!((20..60).contains(&undelegated), "{undelegated} of about 100");
         assert!(layouts.len() > 6, "{layouts:?}");
         for text in &layouts {
             assert!(text.parse::<Layout>().is_ok(), "{text}");

@@ -66,6 +66,8 @@ pub const RECLAIM_RANGES_MAX: usize = 65_536;
 pub const GRANT_BLOCKS: u64 = (16 << 20) / BLOCK_U64;
 /// Runs of pool blocks in one operation that returns them.
 pub const RETURN_RUNS_MAX: usize = 64;
+/// Pieces of a file in one operation that has places chosen for them, and runs in its answer.
+pub const PLACE_PIECES_MAX: usize = 16;
 /// Dirty bytes that a client holds before its writers wait.
 pub const DIRTY_MAX: usize = 256 << 20;
 /// Uncommitted requests that a client keeps for replay, those in flight included. From half of that

@@ -56,6 +56,8 @@ impl Core {
             // The operation that waits for the answer applies it, or there is nothing to apply.
             Op::Layout { .. }
             | Op::Space { .. }
+            | Op::Place { .. }
+            | Op::EndPlacing { .. }
             | Op::ReturnSpace { .. }
             | Op::Sync {}
             | Op::Statfs {}

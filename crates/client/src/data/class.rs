@@ -137,7 +137,7 @@ impl Grants {
 impl Class {
     /// A class of these zones; empty: of all. `allocation` says how their files get blocks.
     pub fn new(zones: Vec<PagId>, allocation: Allocation) -> Class {
-        let (pool, grants) = (Pool::new(allocation.how), Grants::new(allocation.chunk));
+        let (pool, grants) = (Pool::new(allocation.own_policy()), Grants::new(allocation.chunk));
         Class { zones, pool, grants, turns: RefCell::default() }
     }
 

@@ -36,7 +36,7 @@ use super::context::Purpose;
 use super::file::{DirtyRun, File, FileState, PendingEdit};
 use super::inline_state::{Backing, drops_inline};
 use super::pool::Reservation;
-use super::write::{Missing, PreparedWrite};
+use super::write::{Missing, PreparedWrite, Unreserved};
 use crate::boundary::Commit;
 
 /// How often the file's other changes are committed before inline data is sent on its own.
@@ -446,7 +446,8 @@ impl File {
                     break;
                 }
             }
-            self.acquire_missing(&mut prepared, Missing::Space(1)).await?;
+            let needed = Unreserved { missing: 1, range: (0, 1), tail: None };
+            self.acquire_missing(&mut prepared, Missing::Space(needed)).await?;
         }
         self.enqueue();
         Ok(())

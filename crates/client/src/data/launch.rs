@@ -170,6 +170,7 @@ impl File {
     pub(super) fn last_handle_closed(&self) {
         self.state.borrow_mut().stillness.closed();
         self.pool().release_windows(self.ino, None);
+        self.end_placing(None);
     }
 
     /// See [`crate::boundary::FileContent::handle_closed`].
@@ -177,7 +178,11 @@ impl File {
         for run in self.state.borrow_mut().dirty.values_mut() {
             run.stream.take_if(|stream| stream.handle == handle);
         }
-        self.pool().release_windows(self.ino, Some(handle));
+        if self.ctx.allocation.delegated {
+            self.pool().release_windows(self.ino, Some(handle));
+        } else {
+            self.end_placing(Some(handle));
+        }
     }
 
     /// Finds a place for every block of the run, and appends the edits for it.

@@ -35,6 +35,7 @@ mod launch;
 mod losses;
 mod moving;
 mod place;
+mod placing;
 mod pool;
 mod ranges;
 mod read;

@@ -18,11 +18,11 @@ use super::write::DIRECT_MIN;
 
 /// The best place for blocks of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+pub(super) struct Place {
     /// The zone; `None`: any.
-    zone: Option<PagId>,
+    pub zone: Option<PagId>,
     /// It holds for the blocks below this one.
-    to: u64,
+    pub to: u64,
 }
 
 /// A file that has fewer bytes when it gets its first place shares a zone with other small ones.
@@ -60,7 +60,7 @@ impl File {
     }
 
     /// The best place for `need` blocks from `at` on.
-    fn place(&self, state: &mut FileState, class: &Class, at: u64, need: u64) -> Place {
+    pub(super) fn place(&self, state: &mut FileState, class: &Class, at: u64, need: u64) -> Place {
         if self.ctx.is_only_zone(class) {
             return ANYWHERE;
         }
@@ -128,6 +128,10 @@ impl File {
         class: &Class,
         (mut at, end): (u64, u64),
     ) -> Option<(PagId, u64)> {
+        if !self.ctx.allocation.delegated {
+            // The server has chosen the zone, too.
+            return None;
+        }
         while at < end {
             let place = self.place(state, class, at, end - at);
             let need = place.to.min(end) - at;

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::PagRun;
-use proto::prealloc::{Policy, Request};
-use types::{Ino, PagBlock, PagId};
+use proto::prealloc::{FreeRuns, Policy, Request};
+use types::{FileBlock, Ino, PagId};
 
-use super::windows::{FreeRuns, Windows};
+use super::windows::Windows;
 
 /// A contiguous run of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +139,7 @@ impl Pool {
         }
         if avoid {
             let mut runs = inner.windows.take_zone(pag);
-            runs.extend(inner.free.take_zone(pag));
+            runs.extend(inner.free.take_zone(pag).iter().map(PoolRun::from));
             inner.blocks -= runs.iter().map(|run| run.len).sum::<u64>();
             inner.avoided.insert(pag);
             runs.into_iter().for_each(|run| inner.add(run));
@@ -201,8 +201,25 @@ impl Pool {
     pub fn grant(&self, runs: &[PagRun]) {
         let mut inner = self.inner.borrow_mut();
         for run in runs {
-            inner.add(PoolRun { pag: run.pag, addr: run.addr.0, len: run.len });
+            inner.add(run.into());
         }
+    }
+
+    /// Adds blocks that the server chose for the file's blocks from `from` on.
+    pub fn assign(&self, ino: Ino, from: FileBlock, run: PagRun) {
+        let mut inner = self.inner.borrow_mut();
+        if inner.avoided.contains(&run.pag) {
+            return inner.add((&run).into());
+        }
+        let PoolState { free, windows, blocks, .. } = &mut *inner;
+        *blocks += run.len;
+        windows.assign(free, ino, from, run);
+    }
+
+    /// The file's blocks `[from, to)` need no place any more: what waits for them is free.
+    pub fn unassign(&self, ino: Ino, from: FileBlock, to: FileBlock) {
+        let PoolState { free, windows, .. } = &mut *self.inner.borrow_mut();
+        windows.unassign(free, ino, from, to);
     }
 
     /// Takes back allocated blocks that became part of no file and that no write in flight can
@@ -264,13 +281,21 @@ impl Pool {
         let PoolState { free, windows, blocks, reserved, .. } = &mut *self.inner.borrow_mut();
         let mut out = Vec::new();
         for &zone in zones {
-            windows.take_zone(zone).into_iter().for_each(|run| free.put(run));
+            windows.take_zone(zone).into_iter().for_each(|run| free.put(run.into()));
             let spare = blocks.saturating_sub(*reserved);
             let runs = free.cut_zone(zone, spare);
             *blocks -= runs.iter().map(|run| run.len).sum::<u64>();
-            out.extend(runs);
+            out.extend(runs.iter().map(PoolRun::from));
         }
         windows.trim(free);
+        out
+    }
+
+    /// Removes the free blocks that no reservation needs, to be returned to the server. Those that
+    /// wait for files stay.
+    pub fn drain_free(&self) -> Vec<PoolRun> {
+        let mut out = Vec::new();
+        self.inner.borrow_mut().surplus(0, &mut out);
         out
     }
 
@@ -302,7 +327,7 @@ impl Pool {
 
 /// Converts to the wire's form.
 pub(super) fn to_wire(runs: &[PoolRun]) -> Vec<PagRun> {
-    runs.iter().map(|r| PagRun { pag: r.pag, addr: PagBlock(r.addr), len: r.len }).collect()
+    runs.iter().map(|&run| run.into()).collect()
 }
 
 impl PoolState {
@@ -332,7 +357,7 @@ impl PoolState {
         {
             self.blocks -= run.len;
             surplus -= run.len;
-            out.push(run);
+            out.push(PoolRun::from(&run));
         }
         self.windows.trim(&mut self.free);
     }
@@ -347,7 +372,7 @@ impl PoolState {
             *self.aside.entry((run.pag, run.addr)).or_default() += run.len;
         } else {
             self.blocks += run.len;
-            self.free.put(run);
+            self.free.put(run.into());
         }
     }
 
@@ -361,7 +386,7 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use proto::prealloc::{Behind, Stream};
-    use types::{ClientId, FileBlock};
+    use types::{ClientId, PagBlock};
 
     use super::*;
 

@@ -79,25 +79,36 @@ impl DataContext {
                 continue;
             }
             let missing = class.pool.missing_for(blocks);
-            let ask = if tries == 0 { grants.size.get().max(missing) } else { missing };
-            if tries == 0 && grants.used.get() {
+            let ahead = tries == 0 && self.allocation.delegated;
+            let ask = if ahead { grants.size.get().max(missing) } else { missing };
+            if ahead && grants.used.get() {
                 grants.size.set((grants.size.get() * 2).min(GRANT_MAX));
             }
             match self.refill(class, ask, hint).await {
                 Ok(()) => {}
-                Err(Fault::NoSpace) if self.settle_for_any_zone(class) => {}
-                Err(Fault::NoSpace) => {
-                    tries += 1;
-                    let scarce = self.env.now() < grants.scarce_until.get();
-                    if tries >= TRIES || scarce && tries > 2 {
-                        grants.scarce_until.set(self.env.now() + SCARCE);
-                        return Err(Fault::NoSpace);
-                    }
-                    self.free_own_space(class, tries).await;
-                }
+                Err(Fault::NoSpace) => self.found_no_space(class, &mut tries).await?,
                 Err(fault) => return Err(fault),
             }
         }
+    }
+
+    /// The server had no block for a writer, for the `tries`th time: makes room, or gives up.
+    pub(super) async fn found_no_space(
+        self: &Rc<Self>,
+        class: &Rc<Class>,
+        tries: &mut u32,
+    ) -> Result<(), Fault> {
+        if self.settle_for_any_zone(class) {
+            return Ok(());
+        }
+        *tries += 1;
+        let scarce = self.env.now() < class.grants.scarce_until.get();
+        if *tries >= TRIES || scarce && *tries > 2 {
+            class.grants.scarce_until.set(self.env.now() + SCARCE);
+            return Err(Fault::NoSpace);
+        }
+        self.free_own_space(class, *tries).await;
+        Ok(())
     }
 
     /// Did a writer to the class get `NoSpace` recently, and is its pool empty?
@@ -108,7 +119,8 @@ impl DataContext {
     /// Asks for a grant in advance if the pool runs low: in total, or in a zone that is in use.
     fn prefetch(self: &Rc<Self>, class: &Rc<Class>) {
         let grants = &class.grants;
-        if grants.refilling.get() || self.env.now() < grants.quiet_until.get() {
+        let is_quiet = self.env.now() < grants.quiet_until.get();
+        if grants.refilling.get() || is_quiet || !self.allocation.delegated {
             return;
         }
         let share = self.share_of_zone(class);
@@ -152,13 +164,7 @@ impl DataContext {
         let grants = &class.grants;
         grants.refilling.set(true);
         let transfer = Transfer::begin(&self.transfers);
-        let hint = hint.filter(|&zone| self.is_usable(class, zone));
-        let hint = hint.or_else(|| class.current()).or_else(|| self.first_zone(class));
-        let mut without = class.pool.avoided();
-        // The server itself grants nothing of zones that drain.
-        let shunned = self.disks.arrivals.shunned.borrow().clone();
-        let is_out = |zone: &PagId| !class.allows(*zone) || shunned.contains(zone);
-        without.extend(self.disks.numbers().into_iter().filter(is_out));
+        let (hint, without) = self.grant_zones(class, hint);
         let absent = |zone| self.disks.is_absent(zone);
         let result = match self.zones_of(class).into_iter().all(absent) {
             true => Err(Fault::Io),
@@ -335,7 +341,9 @@ impl DataContext {
             }
             let mut runs = self.returnable_tainted(class);
             for other in self.each_class() {
-                if other.zones != class.zones && other.grants.waiting.get() == 0 {
+                // What waits for files of this class keeps no other file from a block.
+                let is_other = other.zones != class.zones || !self.allocation.delegated;
+                if is_other && other.grants.waiting.get() == 0 {
                     runs.extend(other.pool.drain_unused());
                 }
             }
@@ -351,7 +359,7 @@ impl DataContext {
         if self.writes_in_flight() > 0 { Vec::new() } else { class.pool.drain_tainted() }
     }
 
-    async fn return_runs(&self, runs: Vec<PoolRun>) {
+    pub(super) async fn return_runs(&self, runs: Vec<PoolRun>) {
         let _transfer = (!runs.is_empty()).then(|| Transfer::begin(&self.transfers));
         if !runs.is_empty()
             && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
@@ -402,6 +410,7 @@ impl DataContext {
             class.pool.forget();
             class.grants.forget();
         }
+        self.transfers.asked.forget();
     }
 
     /// See [`crate::boundary::DataHalf::return_pool`].
@@ -411,7 +420,7 @@ impl DataContext {
             // A grant in progress would arrive in a pool that nobody returns.
             loop {
                 let granted = class.grants.granted.notified();
-                if !class.grants.refilling.get() {
+                if !class.grants.refilling.get() && !self.transfers.asked.is_waiting() {
                     break;
                 }
                 granted.await;
@@ -489,6 +498,14 @@ impl DataContext {
                 continue;
             }
             class.grants.used_zones.take();
+            if !self.allocation.delegated {
+                let mut runs = self.returnable_tainted(&class);
+                runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));
+                runs.extend(class.pool.drain_free());
+                class.grants.note_returned(&runs);
+                self.return_runs(runs).await;
+                continue;
+            }
             let keep = if class.grants.used.replace(false) {
                 class.grants.size.get() + class.stock_wanted()
             } else {

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use proto::prealloc::{Stream, When};
+use proto::prealloc::Stream;
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Duration, Fault, planted};
 
@@ -67,8 +67,19 @@ impl WriteRange {
 /// What a write still needs before it can be accepted.
 pub(super) enum Missing {
     Nothing,
-    Space(u64),
+    Space(Unreserved),
     Content(u64),
+}
+
+/// Blocks without a place, of which no dirty run has reserved one, and for which a write needs one.
+#[derive(Clone, Copy)]
+pub(super) struct Unreserved {
+    /// How many more it has to reserve.
+    pub missing: u64,
+    /// They are in this range, and are this one in front of it.
+    pub range: (u64, u64),
+    /// See `range`.
+    pub tail: Option<u64>,
 }
 
 /// What a write has acquired before it is accepted.
@@ -269,10 +280,14 @@ impl File {
     ) -> Result<(), Fault> {
         match missing {
             Missing::Nothing => {}
-            Missing::Space(blocks) => {
+            Missing::Space(needed) if self.ctx.allocation.delegated => {
                 let (class, hint) = (self.class(), self.zone_hint());
-                let more = self.ctx.reserve(&class, blocks, hint).await?;
+                let more = self.ctx.reserve(&class, needed.missing, hint).await?;
                 prepared.reserved.merge(more);
+            }
+            Missing::Space(needed) => {
+                let (done, stream) = (prepared.reserved.blocks(), prepared.stream);
+                prepared.reserved.merge(self.ask_places(needed, stream, done).await?);
             }
             Missing::Content(block) => {
                 prepared.fetched.retain(|fetched| fetched.block != block);
@@ -391,9 +406,7 @@ impl File {
         state.mark_unsettled(first, last);
         self.grow(state, end);
         self.accepted(state);
-        if self.ctx.allocation.when == When::Write {
-            self.place_at_write(state, start, (first, last));
-        }
+        self.place_accepted(state, start, (first, last));
         self.launch_if_due(state, start, adopt && len >= DIRECT_MIN);
     }
 
@@ -638,6 +651,33 @@ impl FileState {
         need - if backed { self.backing_blocks().min(1) } else { 0 }
     }
 
+    /// The blocks that [`FileState::unreserved`] counts.
+    pub(super) fn unreserved_pieces(&self, needed: Unreserved) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        let tail = needed.tail.map(|block| (block, block + 1));
+        for (from, to) in tail.into_iter().chain([needed.range]) {
+            for piece in self.layout.pieces(from, to) {
+                if piece.mapped.is_some_and(|mapped| mapped.in_place()) {
+                    continue;
+                }
+                let mut at = piece.from;
+                if at == 0 && self.unreserved(0, 1) == 0 {
+                    at = 1;
+                }
+                while at < piece.to {
+                    let dirty = self.dirty_from(at, piece.to);
+                    let dirty = dirty.map(|(start, run)| (start, start + run.blocks()));
+                    let (end, next) = dirty.unwrap_or((piece.to, piece.to));
+                    if at < end {
+                        out.push((at, end));
+                    }
+                    at = next;
+                }
+            }
+        }
+        out
+    }
+
     fn missing_for(&self, prepared: &PreparedWrite, offset: u64, end: u64) -> Missing {
         if self.has_inline_room(end) {
             return Missing::Nothing;
@@ -649,7 +689,8 @@ impl FileState {
             need += self.unreserved(block, block + 1);
         }
         if need > prepared.reserved.blocks() {
-            return Missing::Space(need - prepared.reserved.blocks());
+            let missing = need - prepared.reserved.blocks();
+            return Missing::Space(Unreserved { missing, range: (first, last), tail: stale_tail });
         }
         let head = (!offset.is_multiple_of(BLOCK_U64)).then_some(first);
         let tail = (!end.is_multiple_of(BLOCK_U64)).then(|| last - 1);
@@ -668,7 +709,8 @@ impl FileState {
         }
         let need = self.unreserved(block, block + 1);
         if need > prepared.reserved.blocks() {
-            Missing::Space(need - prepared.reserved.blocks())
+            let missing = need - prepared.reserved.blocks();
+            Missing::Space(Unreserved { missing, range: (block, block + 1), tail: None })
         } else if self.is_available(prepared, block) {
             Missing::Nothing
         } else {

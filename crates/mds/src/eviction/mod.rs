@@ -222,6 +222,7 @@ impl Evictions {
         let client = session.client;
         let held = self.leases.drop_client(client);
         self.locks.drop_client(client);
+        self.space.placing.end_client(client);
         self.sessions.end(client);
         session.forget_glimpses();
         for (ino, rights) in held {

@@ -91,6 +91,8 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         // `request.rs` runs these: in transactions of their own, or in none.
         Op::Commit { .. }
         | Op::Space { .. }
+        | Op::Place { .. }
+        | Op::EndPlacing { .. }
         | Op::Sync {}
         | Op::Statfs {}
         | Op::Lock { .. }

@@ -48,7 +48,7 @@ pub fn reply(
             OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
         }
         Op::Commit { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
-        Op::Space { .. } => {
+        Op::Space { .. } | Op::Place { .. } => {
             let Outcome::Space(runs) = outcome else { return Err(protocol) };
             super::space::granted(txn, runs.clone())?
         }
@@ -63,6 +63,7 @@ pub fn reply(
         | Op::Acquire { .. }
         | Op::Layout { .. }
         | Op::Sync {}
+        | Op::EndPlacing { .. }
         | Op::Statfs {}
         | Op::Lock { .. }
         | Op::Unlock { .. }

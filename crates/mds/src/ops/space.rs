@@ -66,6 +66,25 @@ pub fn grant(
     granted(txn, runs)
 }
 
+/// Grants exactly these blocks, which the server chose; from `end` on, grants to others look for
+/// free blocks next. `None`: they are not all free any more, and nothing changes.
+pub fn grant_exactly(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    runs: &[PagRun],
+    end: u64,
+) -> Result<Option<OpReply>, Stop> {
+    let exact: Vec<_> = runs.iter().map(|run| (run.pag, run.addr, run.len)).collect();
+    if !txn.space().grant_exactly(cx.client, &exact)? {
+        return Ok(None);
+    }
+    if let Some(run) = runs.first() {
+        txn.space().set_cursor(run.pag, end);
+    }
+    cx.effects.outcome = Some(Outcome::Space(runs.to_vec()));
+    granted(txn, runs.to_vec()).map(Some)
+}
+
 /// The reply to a request for blocks, of which the client got `runs`.
 pub fn granted(txn: &mut Txn<'_>, runs: Vec<PagRun>) -> Result<OpReply, Stop> {
     let zone = runs.first().map(|run| run.pag);

@@ -6,6 +6,8 @@
 
 mod devices;
 mod new_zone;
+mod placer;
+mod placing;
 mod pool_reclaim;
 mod takeover;
 mod zone_state;
@@ -23,6 +25,8 @@ use types::{ClientId, Epoch, PagId};
 
 use self::devices::DataDevices;
 pub use self::devices::{DeviceStatus, SETTLING};
+pub use self::placer::Asked;
+use self::placing::Placing;
 pub use self::takeover::check_epoch;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
@@ -50,6 +54,8 @@ pub struct Space {
     entering: Cell<bool>,
     entered: Notify,
     devices: DataDevices,
+    /// The server's own choice of places, for clients that keep no blocks.
+    pub placing: Placing,
     /// Notified when blocks may have become free.
     returned: Notify,
 }
@@ -67,6 +73,7 @@ impl Space {
             adding: Cell::new(false),
             entering: Cell::new(false),
             entered: Notify::new(),
+            placing: Placing::default(),
             returned: Notify::new(),
         }
     }

@@ -34,6 +34,7 @@ impl Space {
         })?;
         runtime.wait_durable(transno).await.map_err(|error| error.to_string())?;
         self.states.borrow_mut().insert(id, state);
+        self.placing.reset(id);
         if before != state {
             let (was, now) = (before.name(), state.name());
             runtime

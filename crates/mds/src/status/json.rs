@@ -118,6 +118,7 @@ impl Status {
             out.number("blocks", pag.blocks);
             out.number("free", pag.free);
             out.number("freed", pag.freed);
+            out.number("windows", pag.windows);
             out.number("pooled", pag.pools.iter().map(|(_, blocks)| blocks).sum());
             out.key("pools");
             out.open('[');

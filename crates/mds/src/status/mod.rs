@@ -63,6 +63,9 @@ pub struct PagStatus {
     pub free: u64,
     /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
+    /// Of the free ones, blocks in windows: the server keeps them for the next writes of files of
+    /// clients that keep no blocks, and grants them nevertheless if others are missing.
+    pub windows: u64,
     /// Blocks in the pools of clients: client and number.
     pub pools: Vec<(u64, u64)>,
     /// "in service", "draining", "drain paused", "lost" or "unknown".
@@ -329,6 +332,7 @@ async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
                 blocks: pag.total,
                 free: pag.free,
                 freed: pag.freed,
+                windows: server.space.placing.in_windows(pag.id),
                 pools: pools.get(&pag.id).cloned().unwrap_or_default(),
                 state: pag.state.name(),
                 device: device.state,

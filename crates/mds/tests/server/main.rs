@@ -12,6 +12,7 @@ mod inline;
 mod local_clients;
 mod names;
 mod placement;
+mod placing;
 mod quarantine;
 mod recovery;
 mod restarts;

@@ -50,20 +50,96 @@ impl Space<'_, '_> {
         let pags = self.pags()?;
         let pag =
             choose(&pags, client, hint, blocks, without).ok_or(Stop::Fault(Fault::NoSpace))?;
-        let cursor = self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0);
+        let cursor = self.cursor(pag);
         let pieces = pick(self.look(pag, cursor)?, blocks, most);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
         for (start, run, len) in pieces {
-            self.take_free(pag, start, run, len)?;
+            self.take_free(pag, (start, run), start, len)?;
             self.pool_add(client, pag, start, len)?;
             end = start + len;
             out.push((pag, PagBlock(start), len));
         }
-        self.txn.on_commit(move |volatile, _| {
-            volatile.space.cursors.insert(pag, end);
-        });
+        self.set_cursor(pag, end);
         if out.is_empty() { Err(Stop::Fault(Fault::NoSpace)) } else { Ok(out) }
+    }
+
+    /// Moves exactly these free blocks into the pool of `client`. `false`, and nothing changes: not
+    /// all of them are free, or a zone grants none.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn grant_exactly(
+        &mut self,
+        client: ClientId,
+        runs: &[(PagId, PagBlock, u64)],
+    ) -> Result<bool, Stop> {
+        for &(pag, start, len) in runs {
+            let grants = self.pag(pag)?.is_some_and(|record| record.state.grants());
+            let run = if grants { self.free_run_to(pag, start.0)? } else { None };
+            let within = |(from, free): (u64, u64)| from + free >= start.0 + len;
+            if len == 0 || !run.is_some_and(within) {
+                return Ok(false);
+            }
+        }
+        for &(pag, start, len) in runs {
+            let run = self.free_run_to(pag, start.0)?.expect("it was free above");
+            self.take_free(pag, run, start.0, len)?;
+            self.pool_add(client, pag, start.0, len)?;
+        }
+        Ok(true)
+    }
+
+    /// The zone of a grant of `blocks` to `client`, as [`Space::grant_pieces`] chooses it.
+    ///
+    /// # Errors
+    /// `NoSpace`: none has a free block.
+    pub fn zone_for(
+        &mut self,
+        client: ClientId,
+        hint: Option<PagId>,
+        blocks: u64,
+        without: &[PagId],
+    ) -> Result<PagId, Stop> {
+        let pags = self.pags()?;
+        choose(&pags, client, hint, blocks, without).ok_or(Stop::Fault(Fault::NoSpace))
+    }
+
+    /// At most `most` runs of the free blocks `[from, to)` of a zone, the first of them.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn free_runs(
+        &self,
+        pag: PagId,
+        (from, to): (u64, u64),
+        most: usize,
+    ) -> Result<Vec<(PagId, PagBlock, u64)>, Stop> {
+        let mut out = Vec::new();
+        let mut next = self.free_run_to(pag, from)?.filter(|(start, len)| start + len > from);
+        if next.is_none() {
+            next = self.free_run_from(pag, from)?;
+        }
+        while let Some((start, len)) = next.filter(|(start, _)| *start < to)
+            && out.len() < most
+        {
+            let (first, end) = (start.max(from), (start + len).min(to));
+            out.push((pag, PagBlock(first), end - first));
+            next = self.free_run_from(pag, start + len)?;
+        }
+        Ok(out)
+    }
+
+    /// Where the next grant of a zone begins to look for free blocks.
+    pub fn cursor(&self, pag: PagId) -> u64 {
+        self.txn.volatile().space.cursors.get(&pag).copied().unwrap_or(0)
+    }
+
+    /// The next grant of a zone begins to look there, once this transaction has succeeded.
+    pub fn set_cursor(&mut self, pag: PagId, at: u64) {
+        self.txn.on_commit(move |volatile, _| {
+            volatile.space.cursors.insert(pag, at);
+        });
     }
 
     /// Free runs at and after `cursor`, then from the beginning.

@@ -57,20 +57,22 @@ impl Space<'_, '_> {
         self.count(pag, len as i64, 0)
     }
 
-    /// Takes the first `len` blocks of the free run that begins at `start` and is `run` long.
+    /// Takes `len` blocks from `start` on out of the free run ⟨`first`, `run`⟩, which has them.
     pub(super) fn take_free(
         &mut self,
         pag: PagId,
+        (first, run): FreeRun,
         start: u64,
-        run: u64,
         len: u64,
     ) -> Result<(), Stop> {
         if planted(Bug::DoubleAllocation) {
             return Ok(());
         }
-        FREE.remove(self.txn, &run_key(pag, start))?;
-        if len < run {
-            FREE.insert(self.txn, &run_key(pag, start + len), &(run - len).to_le_bytes())?;
+        FREE.remove(self.txn, &run_key(pag, first))?;
+        for (from, to) in [(first, start), (start + len, first + run)] {
+            if from < to {
+                FREE.insert(self.txn, &run_key(pag, from), &(to - from).to_le_bytes())?;
+            }
         }
         self.count(pag, -(len as i64), 0)
     }

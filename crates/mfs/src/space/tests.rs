@@ -123,7 +123,7 @@ fn step(
     let ino = inos[random(seed, inos.len() as u64) as usize];
     let from = random(seed, blocks);
     let to = from + 1 + random(seed, 30);
-    match random(seed, 12) {
+    match random(seed, 13) {
         0 | 1 => {
             let blocks = 1 + random(seed, 60);
             if model.blocks_of(Owner::Pool(client)).len() > 2000 {
@@ -176,6 +176,21 @@ fn step(
             run(mfs, |txn| txn.space().release_freed(max));
             sync_freed(mfs, model);
         }
+        11 => {
+            let pags = run(mfs, |txn| txn.space().pags());
+            let pag = pags[random(seed, pags.len() as u64) as usize].id;
+            let runs = exact_runs(mfs, pag, seed);
+            let blocks = |&(pag, start, len): &(PagId, PagBlock, u64)| {
+                (start.0..start.0 + len).map(move |block| (pag, block))
+            };
+            let mut all = runs.iter().flat_map(blocks);
+            let are_free = all.all(|block| !model.owners.contains_key(&block));
+            let taken = run(mfs, |txn| txn.space().grant_exactly(client, &runs));
+            assert_eq!(taken, are_free, "{runs:?}");
+            for block in runs.iter().flat_map(blocks).filter(|_| taken) {
+                model.owners.insert(block, Owner::Pool(client));
+            }
+        }
         // Larger files live longer.
         _ if random(seed, blocks / 50) == 0 => {
             while !run(mfs, |txn| txn.names().free_inode_step(ino, 2)) {}
@@ -185,6 +200,20 @@ fn step(
         }
         _ => {}
     }
+}
+
+/// Parts of two free runs of a zone, or of what follows them.
+fn exact_runs(mfs: &Mfs, pag: PagId, seed: &mut u64) -> Vec<(PagId, PagBlock, u64)> {
+    let range = (random(seed, 100), u64::MAX);
+    let runs = run(mfs, |txn| txn.space().free_runs(pag, range, 9));
+    let first = random(seed, 9) as usize;
+    let chosen = runs.into_iter().skip(first).step_by(2).take(2);
+    chosen
+        .map(|(pag, start, len)| {
+            let skip = random(seed, len.min(20));
+            (pag, PagBlock(start.0 + skip), 1 + random(seed, (len - skip).min(8) + 1))
+        })
+        .collect()
 }
 
 /// The store chooses which freed blocks become free: takes that over, and checks that nothing else
@@ -444,4 +473,27 @@ fn longer_name_moves_segments_to_the_tree_and_loses_none() {
     assert_eq!(run(&mfs, |txn| txn.names().xattr(ino, b"user.x")), Some(vec![1; 100]));
     run(&mfs, |txn| txn.names().rename(Ino::ROOT, &long, Ino::ROOT, &short));
     assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 99)), before);
+}
+
+#[test]
+fn free_runs_of_a_range_are_cut_at_its_ends_and_exact_grants_need_a_zone_in_service() {
+    let mfs = formatted();
+    let client = run(&mfs, |txn| txn.new_client(b"c"));
+    let zone = run(&mfs, |txn| txn.space().pags())[0];
+    let (pag, end) = (zone.id, zone.total + 1);
+    let exact = |start, len| vec![(pag, PagBlock(start), len)];
+    assert!(run(&mfs, |txn| txn.space().grant_exactly(client, &exact(20, 10))));
+    assert_eq!(run(&mfs, |txn| txn.space().pool(client)), exact(20, 10));
+    let runs = |range, most| run(&mfs, |txn| txn.space().free_runs(pag, range, most));
+    let both = [exact(5, 15), exact(30, end - 30)].concat();
+    assert_eq!(runs((5, u64::MAX), 9), both);
+    assert_eq!(runs((5, u64::MAX), 1), both[..1]);
+    assert_eq!(runs((25, 40), 9), exact(30, 10));
+    assert_eq!(runs((20, 30), 9), []);
+    let taken = |start, len| run(&mfs, |txn| txn.space().grant_exactly(client, &exact(start, len)));
+    assert!(!taken(29, 2) && !taken(19, 2) && !taken(end - 1, 2) && !taken(40, 0));
+    run(&mfs, |txn| txn.space().set_pag_use(pag, PagUse::Draining));
+    assert!(!taken(40, 2));
+    run(&mfs, |txn| txn.space().set_pag_use(pag, PagUse::InService));
+    assert!(taken(40, 2));
 }

@@ -1,7 +1,8 @@
 use types::{Ahead, ClientId, FileBlock, FileKind, LockOwner, Rights};
 
 use super::*;
-use crate::mds::{Lock, NewNode, SetAttr};
+use crate::mds::{Lock, NewNode, SetAttr, UnplacedPiece};
+use crate::prealloc::Policy;
 use crate::wire::{Bytes, Malformed, Reader, Wire};
 
 /// One of each, in the order of their numbers.
@@ -57,6 +58,15 @@ fn all() -> Vec<Op> {
         Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
         Op::SetZoneState { pag: types::PagId(1), state: 2 },
         Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
+        Op::Place {
+            ino,
+            pieces: vec![UnplacedPiece { block: from, len: 1, before: None }],
+            writer: Some((1, 2)),
+            policy: Policy::Vanilla,
+            hint: None,
+            unreachable: Vec::new(),
+        },
+        Op::EndPlacing { ino, handle: Some(1) },
     ]
 }
 

@@ -358,13 +358,13 @@ impl OnDemand {
         if self.streams.len() >= STREAMS_MAX
             && let Some((&oldest, _)) = self.streams.iter().min_by_key(|(_, stream)| stream.used)
         {
-            self.close_streams(space, oldest.0, |stream| *stream == oldest.1);
+            self.forget_streams(space, oldest.0, |stream| *stream == oldest.1);
         }
         StreamState::default()
     }
 
     /// Forgets the streams of a file that are `of` some kind, and gives back their windows.
-    fn close_streams(&mut self, space: &mut dyn Space, ino: Ino, of: impl Fn(&Stream) -> bool) {
+    fn forget_streams(&mut self, space: &mut dyn Space, ino: Ino, of: impl Fn(&Stream) -> bool) {
         let all = (ino, Stream::FIRST)..=(ino, Stream::LAST);
         for (_, mut stream) in self.streams.extract_if(all, |(_, stream), _| of(stream)) {
             self.held -= stream.held();
@@ -398,11 +398,11 @@ impl Preallocator for OnDemand {
     }
 
     fn close(&mut self, space: &mut dyn Space, ino: Ino) {
-        self.close_streams(space, ino, |_| true);
+        self.forget_streams(space, ino, |_| true);
     }
 
-    fn close_handle(&mut self, space: &mut dyn Space, ino: Ino, handle: u64) {
-        self.close_streams(space, ino, |stream| stream.handle == handle);
+    fn close_streams(&mut self, space: &mut dyn Space, ino: Ino, of: &dyn Fn(&Stream) -> bool) {
+        self.forget_streams(space, ino, of);
     }
 
     fn reclaim(&mut self, space: &mut dyn Space, mut blocks: u64) {

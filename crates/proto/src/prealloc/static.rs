@@ -1,5 +1,6 @@
 //! Ranges that are set aside before they are written, as fallocate(2) does: the bound that 002 §6.4
-//! measures the others against.
+//! measures the others against. A client whose server chooses the places keeps these so, too, until
+//! its writes take them.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,15 @@ impl Announced {
     fn all(&mut self) -> impl Iterator<Item = &mut Window> {
         self.windows.values_mut().flatten()
     }
+
+    /// Forgets the windows of the file that hold nothing.
+    fn forget_empty(&mut self, ino: Ino) {
+        let Some(windows) = self.windows.get_mut(&ino) else { return };
+        windows.retain(|window| window.held() > 0);
+        if windows.is_empty() {
+            self.windows.remove(&ino);
+        }
+    }
 }
 
 impl Preallocator for Announced {
@@ -29,6 +39,7 @@ impl Preallocator for Announced {
             let mut windows = self.windows.get_mut(&request.ino).into_iter().flatten();
             if let Some(run) = windows.find_map(|window| window.take(at, left)) {
                 placed.push(run);
+                self.forget_empty(request.ino);
                 continue;
             }
             let windows = self.windows.get(&request.ino).into_iter().flatten();
@@ -65,6 +76,17 @@ impl Preallocator for Announced {
         found
     }
 
+    fn assign(&mut self, _: &mut dyn Space, ino: Ino, from: FileBlock, run: PagRun) {
+        self.windows.entry(ino).or_default().push(Window::new(from.0, run));
+    }
+
+    fn unassign(&mut self, space: &mut dyn Space, ino: Ino, from: FileBlock, to: FileBlock) {
+        for window in self.windows.get_mut(&ino).into_iter().flatten() {
+            window.give_back_between(space, from.0, to.0);
+        }
+        self.forget_empty(ino);
+    }
+
     fn close(&mut self, space: &mut dyn Space, ino: Ino) {
         let windows = self.windows.remove(&ino).into_iter().flatten();
         windows.for_each(|window| window.give_back(space));
@@ -79,6 +101,9 @@ impl Preallocator for Announced {
             }
         }
     }
+
+    /// What was announced stays, however little else is free.
+    fn trim(&mut self, _: &mut dyn Space) {}
 
     fn take_zone(&mut self, pag: PagId) -> Vec<PagRun> {
         let mut out = Vec::new();

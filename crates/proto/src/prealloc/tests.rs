@@ -243,7 +243,9 @@ fn random_run(policy: Policy, seed: u64) {
         let process = below(&mut random, 4) as u32;
         match below(&mut random, 20) {
             0 => writers.preallocator.close(&mut writers.zone, Ino(ino)),
-            1 => writers.preallocator.close_handle(&mut writers.zone, Ino(ino), 1),
+            1 => {
+                writers.preallocator.close_streams(&mut writers.zone, Ino(ino), &|s| s.handle == 1)
+            }
             2 => {
                 let blocks = below(&mut random, 100);
                 writers.preallocator.reclaim(&mut writers.zone, blocks);
@@ -265,6 +267,17 @@ fn random_run(policy: Policy, seed: u64) {
                 let from = FileBlock(below(&mut random, 2000));
                 let len = below(&mut random, 200);
                 writers.preallocator.announce(&mut writers.zone, Ino(ino), from, len);
+            }
+            7 => {
+                let from = FileBlock(below(&mut random, 2000));
+                if let Some(run) = writers.zone.cut(1 + below(&mut random, 40)) {
+                    writers.preallocator.assign(&mut writers.zone, Ino(ino), from, run);
+                }
+            }
+            8 => {
+                let from = below(&mut random, 2000);
+                let to = FileBlock(from + below(&mut random, 200));
+                writers.preallocator.unassign(&mut writers.zone, Ino(ino), FileBlock(from), to);
             }
             _ => {
                 let file = writers.files.entry(Ino(ino)).or_default();
@@ -314,4 +327,29 @@ fn no_block_is_handed_out_twice_and_none_leaks() {
             random_run(policy, seed);
         }
     }
+}
+
+#[test]
+fn assigned_blocks_are_the_places_of_their_file_blocks_until_these_need_none() {
+    let mut zone = Zone::new(100);
+    let mut preallocator = Policy::Static.preallocator();
+    let run = |addr, len| PagRun { pag: PagId(1), addr: PagBlock(addr), len };
+    for (from, addr, len) in [(20, 50, 8), (40, 70, 4)] {
+        let given = zone.take(addr, len);
+        preallocator.assign(&mut zone, Ino(1), FileBlock(from), given);
+    }
+    let mut place = |zone: &mut Zone, block, len| {
+        let request =
+            Request { ino: Ino(1), stream: None, block: FileBlock(block), len, before: None };
+        preallocator.place(zone, &request)
+    };
+    assert_eq!(place(&mut zone, 22, 2), [run(52, 2)]);
+    assert_eq!(place(&mut zone, 41, 1), [run(71, 1)]);
+    assert_eq!(place(&mut zone, 22, 1), [run(0, 1)], "its place was handed out");
+    assert_eq!(preallocator.held(), 9);
+    preallocator.trim(&mut zone);
+    preallocator.unassign(&mut zone, Ino(1), FileBlock(21), FileBlock(26));
+    assert_eq!((preallocator.held(), zone.run_at(54, 9)), (6, 2), "20, 26, 27; 40, 42, 43 stay");
+    preallocator.close(&mut zone, Ino(1));
+    assert_eq!((preallocator.held(), zone.free()), (0, 96));
 }

@@ -98,6 +98,18 @@ impl Window {
         blocks - left
     }
 
+    /// Gives back what it holds for the file blocks `[from, to)`.
+    pub fn give_back_between(&mut self, space: &mut dyn Space, from: u64, to: u64) {
+        while let Some(at) = self.pieces.iter().find_map(|(start, run)| {
+            let at = from.max(*start);
+            (at < to.min(start + run.len)).then_some(at)
+        }) {
+            if let Some(run) = self.take(at, to - at) {
+                space.give_back(run);
+            }
+        }
+    }
+
     /// Gives back all that it holds.
     pub fn give_back(self, space: &mut dyn Space) {
         self.pieces.into_iter().for_each(|(_, run)| space.give_back(run));

@@ -22,9 +22,11 @@ fn check_after_cut(player: &mut Player) {
 /// SEMANTICS 2.1 and 2.4.
 #[test]
 fn fsynced_content_survives_a_power_cut_and_nothing_foreign_appears() {
-    for seed in 200..240 {
+    for seed in 200..250 {
         let inline_max = if seed < 225 { 0 } else { 3000 };
-        run(seed, Setup { inline_max, ..Setup::default() }, |rig| async move {
+        let setup = Setup { inline_max, ..Setup::default() };
+        let setup = if seed < 240 { setup } else { setup.undelegated() };
+        run(seed, setup, |rig| async move {
             let mut player = Player::new(rig, seed, 2);
             for _ in 0..120 {
                 player.step().await;

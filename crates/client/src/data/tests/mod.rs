@@ -9,6 +9,7 @@ mod model;
 mod moving;
 mod parallel;
 mod place;
+mod placing;
 mod queue;
 mod units;
 mod windows;
@@ -24,7 +25,7 @@ use label::{Label, SliceKind};
 use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
 use proto::prealloc::{Allocation, Stream};
 use proto::wire::Bytes;
-use types::limits::{BLOCK, BLOCK_U64};
+use types::limits::{BLOCK, BLOCK_U64, PLACE_PIECES_MAX};
 use types::{
     Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId,
     Rights, Segment, SegmentState, Timestamp, Uuid,
@@ -32,7 +33,7 @@ use types::{
 
 use super::segments::{SegmentMap, from_wire_segment};
 use super::{DataConfig, DataContext, File};
-use crate::boundary::{Commit, Granted, LocalFuture, Refusal, Rpc};
+use crate::boundary::{Commit, Granted, LocalFuture, PlaceRequest, Refusal, Rpc};
 
 /// Fills free blocks; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
@@ -92,6 +93,10 @@ pub struct Server {
     pub voided: RefCell<Vec<(Ino, u64, u64)>>,
     /// Its data zones; `None`: it cannot be asked for them.
     pub zones: RefCell<Option<ZoneList>>,
+    /// The places that it chose last for blocks of files.
+    pub placed: RefCell<BTreeMap<(Ino, u64), (PagId, PagBlock)>>,
+    /// Files and handles for which it is to choose no more.
+    pub ended: RefCell<Vec<(Ino, Option<u64>)>>,
 }
 
 impl Server {
@@ -255,6 +260,43 @@ impl Rpc for Server {
             let left = now.free.iter().filter(of_zone).count() as u64;
             if runs.is_empty() { Err(Fault::NoSpace) } else { Ok(Granted { runs, left }) }
         })
+    }
+
+    /// Chooses places from the end of the zone, in the wrong direction: each is a run of its own.
+    fn place(&self, asked: PlaceRequest) -> LocalFuture<'_, Result<Granted, Fault>> {
+        Box::pin(async move {
+            self.delay().await;
+            let leaving = self.zones.borrow().as_ref().map(|list| list.leaving.clone());
+            let unreachable = [asked.unreachable, leaving.unwrap_or_default()].concat();
+            let mut runs: Vec<PagRun> = Vec::new();
+            {
+                let mut now = self.now.borrow_mut();
+                let zone = now.zone_for(asked.hint, &unreachable);
+                let blocks = asked.pieces.iter().flat_map(|piece| {
+                    (piece.block.0..piece.block.0 + piece.len).map(|block| (asked.ino, block))
+                });
+                for (ino, block) in blocks {
+                    let mut free = now.free.iter().rev().copied();
+                    let Some((pag, addr)) = free.find(|(pag, _)| Some(*pag) == zone) else { break };
+                    if runs.len() >= PLACE_PIECES_MAX {
+                        break;
+                    }
+                    now.free.remove(&(pag, addr));
+                    now.pool.insert((pag, addr));
+                    let (addr, pag) = (PagBlock(addr), PagId(pag));
+                    runs.push(PagRun { pag, addr, len: 1 });
+                    self.placed.borrow_mut().insert((ino, block), (pag, addr));
+                }
+            }
+            self.make_durable();
+            let left = self.now.borrow().free.len() as u64;
+            if runs.is_empty() { Err(Fault::NoSpace) } else { Ok(Granted { runs, left }) }
+        })
+    }
+
+    fn end_placing(&self, ino: Ino, handle: Option<u64>) -> LocalFuture<'_, Result<(), Fault>> {
+        self.ended.borrow_mut().push((ino, handle));
+        Box::pin(async { Ok(()) })
     }
 
     fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
@@ -440,6 +482,13 @@ pub struct Setup {
     pub allocation: Allocation,
 }
 
+impl Setup {
+    /// As this, but the server chooses the places.
+    pub fn undelegated(self) -> Setup {
+        Setup { allocation: Allocation { delegated: false, ..self.allocation }, ..self }
+    }
+}
+
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
@@ -495,6 +544,8 @@ impl Rig {
             log: RefCell::default(),
             voided: RefCell::default(),
             zones: RefCell::default(),
+            placed: RefCell::default(),
+            ended: RefCell::default(),
         });
         let config = DataConfig {
             devices: Vec::new(),

@@ -251,3 +251,13 @@ fn random_operations_agree_with_inline_data() {
         play(seed, Setup { inline_max, ..Setup::default() }, 250);
     }
 }
+
+#[test]
+fn random_operations_agree_when_the_server_chooses_places() {
+    for seed in 140..165 {
+        let inline_max = [0, 0, 3000][seed as usize % 3];
+        let few = Setup { disks: 1, blocks: 512, dirty_max: 128 << 10, ..Setup::default() };
+        let setup = if seed % 2 == 0 { few } else { Setup::default() };
+        play(seed, Setup { inline_max, ..setup }.undelegated(), 250);
+    }
+}

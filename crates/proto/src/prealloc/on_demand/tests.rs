@@ -200,7 +200,7 @@ fn a_closed_handle_gives_back_its_windows_only() {
     };
     let place = writers.preallocator.place(&mut writers.zone, &other);
     assert_eq!((place.len(), writers.preallocator.held()), (1, 6));
-    writers.preallocator.close_handle(&mut writers.zone, Ino(1), 1);
+    writers.preallocator.close_streams(&mut writers.zone, Ino(1), &|s| s.handle == 1);
     assert_eq!((writers.preallocator.held(), writers.preallocator.streams.len()), (3, 1));
 }
 

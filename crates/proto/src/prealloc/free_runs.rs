@@ -1,0 +1,202 @@
+//! Free runs that are in memory: a client's pool, or a part of a zone at the server.
+
+use std::collections::BTreeMap;
+
+use types::{PagBlock, PagId};
+
+use super::Space;
+use crate::mds::PagRun;
+
+/// Free runs that are examined for a good fit.
+const SCAN_MAX: usize = 64;
+
+/// Free runs, joined with their neighbours.
+#[derive(Default)]
+pub struct FreeRuns {
+    /// By zone and first block: blocks.
+    map: BTreeMap<(PagId, u64), u64>,
+    total: u64,
+    /// The zone that places are cut from, while it has any free block.
+    pub prefer: Option<PagId>,
+}
+
+impl FreeRuns {
+    /// Adds a free run. An empty one is nothing.
+    pub fn put(&mut self, run: PagRun) {
+        if run.len == 0 {
+            return;
+        }
+        self.total += run.len;
+        let (mut addr, mut len) = (run.addr.0, run.len);
+        let left = self.map.range(..(run.pag, addr)).next_back().map(|(&key, &len)| (key, len));
+        if let Some(((pag, start), before)) = left
+            && pag == run.pag
+            && start + before == addr
+        {
+            self.map.remove(&(pag, start));
+            addr = start;
+            len += before;
+        }
+        if let Some(after) = self.map.remove(&(run.pag, run.addr.0 + run.len)) {
+            len += after;
+        }
+        self.map.insert((run.pag, addr), len);
+    }
+
+    /// Cuts up to `len` blocks off the end of the last run.
+    pub fn cut_last(&mut self, len: u64) -> Option<PagRun> {
+        let (&(pag, addr), have) = self.map.iter_mut().next_back()?;
+        let len = len.min(*have);
+        *have -= len;
+        let left = *have;
+        if left == 0 {
+            self.map.remove(&(pag, addr));
+        }
+        self.total -= len;
+        Some(PagRun { pag, addr: PagBlock(addr + left), len })
+    }
+
+    /// Removes the runs of a zone.
+    pub fn take_zone(&mut self, pag: PagId) -> Vec<PagRun> {
+        let of_zone = self.map.extract_if((pag, 0)..=(pag, u64::MAX), |_, _| true);
+        let runs: Vec<_> = of_zone.map(run_of).collect();
+        self.total -= runs.iter().map(|run| run.len).sum::<u64>();
+        runs
+    }
+
+    /// Cuts up to `most` blocks of a zone.
+    pub fn cut_zone(&mut self, pag: PagId, most: u64) -> Vec<PagRun> {
+        let (mut out, mut left) = (Vec::new(), most);
+        while left > 0 {
+            let first = self.of_zone(pag).next().map(|(key, _)| key);
+            let Some(run) = first.and_then(|key| self.cut_front(key, left)) else { break };
+            left -= run.len;
+            out.push(run);
+        }
+        out
+    }
+
+    /// Has the zone `need` free blocks?
+    pub fn has(&self, pag: PagId, need: u64) -> bool {
+        let mut have = 0;
+        let mut runs = self.of_zone(pag);
+        need == 0
+            || runs.any(|(_, len)| {
+                have += len;
+                have >= need
+            })
+    }
+
+    /// The free blocks of the zone.
+    pub fn stock(&self, pag: PagId) -> u64 {
+        self.of_zone(pag).map(|(_, len)| len).sum()
+    }
+
+    /// Removes the run, if all of its blocks are free.
+    pub fn remove(&mut self, run: &PagRun) -> bool {
+        let (from, to) = (run.addr.0, run.addr.0 + run.len);
+        let within = self.map.range(..=(run.pag, from)).next_back().map(|(&key, &len)| (key, len));
+        let Some(((pag, start), len)) = within else { return false };
+        if pag != run.pag || start + len < to {
+            return false;
+        }
+        self.map.remove(&(pag, start));
+        self.total -= len;
+        for (from, to) in [(start, from), (to, start + len)] {
+            self.put(PagRun { pag, addr: PagBlock(from), len: to - from });
+        }
+        true
+    }
+
+    fn of_zone(&self, pag: PagId) -> impl Iterator<Item = ((PagId, u64), u64)> {
+        self.map.range((pag, 0)..=(pag, u64::MAX)).map(|(&key, &len)| (key, len))
+    }
+
+    /// The runs to cut from: those of the preferred zone, if it has any.
+    fn eligible(&self) -> Vec<((PagId, u64), u64)> {
+        let preferred: Vec<_> =
+            self.prefer.into_iter().flat_map(|zone| self.of_zone(zone)).take(SCAN_MAX).collect();
+        if !preferred.is_empty() {
+            return preferred;
+        }
+        self.map.iter().map(|(&key, &len)| (key, len)).take(SCAN_MAX).collect()
+    }
+
+    /// Cuts up to `len` blocks off the front of the run at `key`.
+    fn cut_front(&mut self, key: (PagId, u64), len: u64) -> Option<PagRun> {
+        let have = self.map.remove(&key)?;
+        let len = len.min(have);
+        if have > len {
+            self.map.insert((key.0, key.1 + len), have - len);
+        }
+        self.total -= len;
+        Some(PagRun { pag: key.0, addr: PagBlock(key.1), len })
+    }
+}
+
+impl Space for FreeRuns {
+    fn free(&self) -> u64 {
+        self.total
+    }
+
+    fn continue_at(&mut self, pag: PagId, addr: PagBlock, len: u64) -> Option<PagRun> {
+        if self.prefer.is_some_and(|zone| zone != pag) {
+            return None;
+        }
+        self.cut_front((pag, addr.0), len)
+    }
+
+    /// Takes the first run that is long enough, or else the longest.
+    fn cut(&mut self, len: u64) -> Option<PagRun> {
+        let mut best: Option<((PagId, u64), u64)> = None;
+        for (key, have) in self.eligible() {
+            if best.is_none_or(|(_, longest)| have > longest) {
+                best = Some((key, have));
+            }
+            if have >= len {
+                break;
+            }
+        }
+        self.cut_front(best?.0, len)
+    }
+
+    /// Cuts out of the middle of the longest run, if enough is left on both sides.
+    fn cut_apart(&mut self, len: u64) -> Option<PagRun> {
+        let (key, have) = self.eligible().into_iter().max_by_key(|(_, have)| *have)?;
+        if have < 4 * len {
+            return self.cut(len);
+        }
+        // The part in front stays where it is.
+        let front = have / 2;
+        self.map.insert(key, front);
+        self.map.insert((key.0, key.1 + front), have - front);
+        self.cut_front((key.0, key.1 + front), len)
+    }
+
+    fn give_back(&mut self, run: PagRun) {
+        self.put(run);
+    }
+}
+
+fn run_of(((pag, addr), len): ((PagId, u64), u64)) -> PagRun {
+    PagRun { pag, addr: PagBlock(addr), len }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(addr: u64, len: u64) -> PagRun {
+        PagRun { pag: PagId(1), addr: PagBlock(addr), len }
+    }
+
+    #[test]
+    fn removed_run_leaves_what_is_beside_it() {
+        let mut free = FreeRuns::default();
+        free.put(run(10, 10));
+        assert!(!free.remove(&run(5, 6)) && !free.remove(&run(15, 6)) && !free.remove(&run(30, 1)));
+        assert!(!free.remove(&PagRun { pag: PagId(0), ..run(12, 1) }));
+        assert!(free.remove(&run(12, 3)) && !free.remove(&run(14, 2)));
+        assert_eq!((free.free(), free.take_zone(PagId(1))), (7, vec![run(10, 2), run(15, 5)]));
+    }
+}
