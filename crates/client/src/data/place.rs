@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use proto::mds::LayoutSlice;
 use proto::placement::Layout;
-use proto::prealloc::{Behind, Request, Stream};
+use proto::prealloc::{Behind, Part, Request, Stream};
 use types::limits::BLOCK_U64;
 use types::{FileBlock, PagBlock, PagId};
 
@@ -210,11 +210,15 @@ impl File {
             }
             let request = Request {
                 ino: self.ino,
-                // A window could reach into the next part, which lies on another zone.
-                stream: stream.filter(|_| place.to == u64::MAX),
+                stream,
                 block: FileBlock(at),
                 len: end - at,
                 before,
+                // A window may not reach into the next part, which lies on another zone.
+                part: place
+                    .zone
+                    .filter(|_| place.to < u64::MAX)
+                    .map(|zone| Part { zone, end: FileBlock(place.to) }),
             };
             out.extend(class.pool.allocate(&request, place.zone, reserved));
             if let Some(zone) = place.zone {

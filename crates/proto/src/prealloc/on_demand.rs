@@ -158,14 +158,15 @@ impl OnDemand {
     }
 
     /// Reserves a window of up to `want` blocks for the file blocks from `from` on; `now` of them
-    /// are handed out at once, and do not count against the limit.
+    /// are handed out at once, and do not count against the limit. It ends at `end` at the latest.
     fn reserve(
         &mut self,
         space: &mut dyn Space,
-        (from, want, now): (u64, u64, u64),
+        (from, want, now, end): (u64, u64, u64, u64),
         behind: Option<(PagId, PagBlock)>,
         own: u64,
     ) -> Option<Window> {
+        let want = want.min(end.saturating_sub(from));
         if room(space, self.held + own) + now < want {
             self.retire_idle(space);
         }
@@ -211,7 +212,8 @@ impl OnDemand {
             FirstWindow::AtWrite => 0,
         };
         let want = (lead + stream.size).max(len);
-        let window = self.reserve(space, (from, want, len), request.adjacent(), 0);
+        let window =
+            self.reserve(space, (from, want, len, request.window_end()), request.adjacent(), 0);
         let Some(mut window) = window else { return };
         while placed.blocks < len
             && let Some(run) = window.take(from + placed.blocks, len - placed.blocks)
@@ -255,7 +257,7 @@ impl OnDemand {
                 let (from, end, own) = (current.to, current.end(), current.held());
                 stream.size = self.larger(stream.size);
                 grown = true;
-                let ahead = (from, stream.size, 0);
+                let ahead = (from, stream.size, 0, request.window_end());
                 stream.sequential = self.reserve(space, ahead, Some(end), own);
                 continue;
             }
@@ -264,7 +266,7 @@ impl OnDemand {
             if !std::mem::replace(&mut grown, true) {
                 stream.size = self.larger(stream.size);
             }
-            let ahead = (at, stream.size.max(left), left);
+            let ahead = (at, stream.size.max(left), left, request.window_end());
             stream.current = self.reserve(space, ahead, behind, 0);
             if stream.current.is_none() {
                 return;
