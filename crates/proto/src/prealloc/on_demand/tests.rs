@@ -235,3 +235,26 @@ fn windows_of_a_striped_file_end_with_its_parts() {
     assert_eq!((state(&writers, 1).1, writers.preallocator.held()), (0, 24));
     writers.check();
 }
+
+/// What BTIO does: rows of many processes lie side by side, and come in any order.
+#[test]
+fn windows_of_streams_do_not_overlap_and_neighbours_share_them() {
+    let mut writers = writers(OdOptions::default());
+    writers.write(1, 1000, 2);
+    writers.write(2, 1012, 2);
+    // Ahead of the first stream, the second has blocks from 1012 on.
+    assert_eq!(
+        (windows(&writers, 1).1, windows(&writers, 2).1),
+        (Some((1000, 1008)), Some((1012, 1020)))
+    );
+    writers.write(1, 1002, 2);
+    assert_eq!(windows(&writers, 1), (Some((1000, 1008)), Some((1008, 1012))));
+    for block in (1004..1012).step_by(2) {
+        writers.write(1 + block as u32 % 3, block, 2);
+    }
+    // The first stream goes on in the second's window.
+    writers.write(1, 1014, 2);
+    assert_eq!(windows(&writers, 2).0, Some((1012, 1020)));
+    assert_eq!(writers.segments(), 3, "one of each window");
+    writers.check();
+}
