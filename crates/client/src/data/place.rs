@@ -3,6 +3,7 @@
 //! Invariant: a file under `fileround` has one home zone from its first block on. It gets another
 //! one only when that zone has no room or its device is not used; what lies there stays.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::mds::LayoutSlice;
@@ -99,8 +100,8 @@ impl File {
         part.and_then(|(nth, _)| zones.get(nth).copied()).or(state.home)
     }
 
-    /// The first zone in which the blocks `[from, to)`, as far as they have no place, want more
-    /// blocks than the pool has there; and how many they want.
+    /// A zone in which the blocks `[from, to)`, as far as they have no place, want more blocks than
+    /// the pool has there; and how many they want.
     pub(super) fn lacking(
         &self,
         state: &mut FileState,
@@ -118,27 +119,29 @@ impl File {
             .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
             .map(|piece| (piece.from, piece.to))
             .collect();
-        unplaced.into_iter().find_map(|blocks| self.lacking_for(state, &class, blocks))
+        self.lacking_for(state, &class, unplaced)
     }
 
-    /// As [`File::lacking`], for fresh blocks `[at, end)`, wherever they lie now.
+    /// As [`File::lacking`], for fresh blocks in these ranges, wherever they lie now.
     pub(super) fn lacking_for(
         &self,
         state: &mut FileState,
         class: &Class,
-        (mut at, end): (u64, u64),
+        ranges: impl IntoIterator<Item = (u64, u64)>,
     ) -> Option<(PagId, u64)> {
-        while at < end {
-            let place = self.place(state, class, at, end - at);
-            let need = place.to.min(end) - at;
-            if let Some(zone) = place.zone
-                && !class.pool.has(zone, need)
-            {
-                return Some((zone, need));
+        // Several parts of a striped file may lie on one zone.
+        let mut wanted: BTreeMap<PagId, u64> = BTreeMap::new();
+        for (mut at, end) in ranges {
+            while at < end {
+                let place = self.place(state, class, at, end - at);
+                let need = place.to.min(end) - at;
+                if let Some(zone) = place.zone {
+                    *wanted.entry(zone).or_default() += need;
+                }
+                at += need;
             }
-            at += need;
         }
-        None
+        wanted.into_iter().find(|&(zone, need)| !class.pool.has(zone, need))
     }
 
     /// A write may have dirtied blocks again that had a place then and have lost it now: reserves

@@ -32,6 +32,8 @@ pub(super) const DIRECT_MIN: usize = 128 << 10;
 const APPEND_MAX: usize = 64 << 10;
 /// Pause between looks whether a silent device has answered.
 const STUCK_POLL: Duration = Duration::from_millis(100);
+/// How often a write asks for blocks of the zone where it is to lie before it is accepted without.
+const FILLS: u32 = 4;
 /// How often a write that got no block is sent as inline data before it fails.
 const SENDS: u32 = 4;
 
@@ -124,6 +126,7 @@ impl File {
         let claim = self.claim(blocks * BLOCK_U64).await;
         let mut prepared = PreparedWrite::new(claim, self.pool().no_blocks(), stream);
         let (mut data, mut sends, mut sent) = (Some(data), SENDS, false);
+        let mut fills = if self.ctx.allocation.when == When::Write { FILLS } else { 0 };
         let range = loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
@@ -139,6 +142,14 @@ impl File {
                     continue;
                 }
                 let missing = state.missing_for(&prepared, range.start, range.end);
+                let lacking = matches!(missing, Missing::Nothing) && fills > 0;
+                let lacking = lacking.then(|| self.lacking(&mut state, range.first, range.last));
+                if let Some(wanted) = lacking.flatten() {
+                    drop(state);
+                    fills -= 1;
+                    self.ctx.fill_zone(&self.class(), wanted).await?;
+                    continue;
+                }
                 if matches!(missing, Missing::Nothing) {
                     let data = data.take().expect("put in once");
                     self.put(&mut state, prepared, range.start, data, range.len());

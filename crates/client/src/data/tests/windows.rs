@@ -67,6 +67,16 @@ fn parts_of_different_processes_do_not_mix() {
     }
 }
 
+/// A block for each request is there when it is accepted, on the zone of its part.
+#[test]
+fn places_in_a_striped_file_are_chosen_at_the_write() {
+    let found = [When::Launch, When::Write].map(|when| {
+        segments(Allocation { how: Policy::Vanilla, when, ..Allocation::default() }, 2)
+    });
+    let requests = (WRITERS * PART / REQUEST) as usize;
+    assert!(found[0] * 4 < requests && found[1] * 8 > requests * 7, "{found:?} of {requests}");
+}
+
 #[test]
 fn parts_of_a_striped_file_do_not_mix_either() {
     for when in [When::Launch, When::Write] {
