@@ -133,7 +133,7 @@ impl File {
             }
             let range = self.state.borrow().write_range(offset, len)?;
             self.ensure_writable(range.first, range.last).await?;
-            let missing = {
+            let (missing, lacking) = {
                 let mut state = self.state.borrow_mut();
                 if state.generation != generation || !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
@@ -142,21 +142,24 @@ impl File {
                     continue;
                 }
                 let missing = state.missing_for(&prepared, range.start, range.end);
-                let lacking = matches!(missing, Missing::Nothing) && fills > 0;
-                let lacking = lacking.then(|| self.lacking(&mut state, range.first, range.last));
-                if let Some(wanted) = lacking.flatten() {
-                    drop(state);
-                    fills -= 1;
-                    self.ctx.fill_zone(&self.class(), wanted).await?;
-                    continue;
-                }
+                let mut lacking = None;
                 if matches!(missing, Missing::Nothing) {
-                    let data = data.take().expect("put in once");
-                    self.put(&mut state, prepared, range.start, data, range.len());
-                    break range;
+                    if fills > 0 {
+                        lacking = self.lacking(&mut state, range.first, range.last);
+                    }
+                    if lacking.is_none() {
+                        let data = data.take().expect("put in once");
+                        self.put(&mut state, prepared, range.start, data, range.len());
+                        break range;
+                    }
                 }
-                missing
+                (missing, lacking)
             };
+            if let Some(wanted) = lacking {
+                fills -= 1;
+                self.ctx.fill_zone(&self.class(), wanted).await?;
+                continue;
+            }
             let bytes = &data.as_ref().expect("not put in yet")[..range.len()];
             let scarce = matches!(missing, Missing::Space(_)) && self.is_scarce();
             if scarce && sends > 0 {
