@@ -18,7 +18,7 @@ pub use crate::message::{
     ADMINISTRATOR, CLIENT, Expected, Hello, METADATA_SERVER, NEW, Principal, RECOVERED, RESUMED,
     Refused,
 };
-use crate::prealloc::{Behind, Policy};
+use crate::prealloc::{Behind, Part, Policy};
 use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
@@ -90,6 +90,8 @@ wire_struct! {
         pub len: u64,
         /// The last blocks in front of it that have a place, of this file.
         pub before: Option<Behind>,
+        /// The part of a striped file that all of them lie in.
+        pub part: Option<Part>,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.

@@ -88,6 +88,15 @@ pub struct Behind {
     pub addr: PagBlock,
 }
 
+/// The part of a striped file that blocks lie in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Where it lies.
+    pub zone: PagId,
+    /// One past its last block.
+    pub end: FileBlock,
+}
+
 /// Blocks of a file that need a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -101,12 +110,19 @@ pub struct Request {
     pub len: u64,
     /// The last blocks in front of it that have a place.
     pub before: Option<Behind>,
+    /// The part that all of them lie in; `None`: the file is not striped.
+    pub part: Option<Part>,
 }
 
 impl Request {
     /// One past the last block.
     fn end(&self) -> u64 {
         self.block.0 + self.len
+    }
+
+    /// No window reaches over this block: what follows lies elsewhere.
+    fn window_end(&self) -> u64 {
+        self.part.map_or(u64::MAX, |part| part.end.0)
     }
 
     /// The place behind the block just in front of the first, if that is mapped.
@@ -121,7 +137,8 @@ impl Request {
 pub enum Policy {
     /// A current and a sequential window for each stream.
     OnDemand(OdOptions),
-    /// One window for each file: the next write takes from it, at whatever offset.
+    /// One window for each file, and for each zone of a striped one: the next write takes from it,
+    /// at whatever offset.
     Reservation,
     /// Block by block, in the order of the requests.
     Vanilla,

@@ -18,14 +18,16 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-F1, F2 and F3 run a metadata server, clients and data zones, each zone on a virtual disk. F4, F5 and
-F9 compare the embedded directories with the traditional layout on a virtual disk:
+F1, F2, F3 and F7 run a metadata server, clients and data zones, each zone on a virtual disk. F4, F5
+and F9 compare the embedded directories with the traditional layout on a virtual disk:
 
   F1  throughput of 1 to 32 clients with as many PAGs, in requests of 32 KiB
   F2  throughput of 10 clients with 1 to 12 PAGs, FileRound beside Striping
   F3  files that stay whole when PAGs are overwritten (10 PAGs) or lost (of 12)
   F4  Metarates, as `repro metarates` measures it
   F5  small files: PostMark, a source tree (tar, make, clean), web content (Polygraph); metadata only
+  F7  one file written by many processes: IOR2, BTIO and a micro-benchmark, by preallocation; the
+      space of a tree of small files
   F8  timeouts that follow the load of a modelled server, in virtual time
   F9  creating and deleting on a store that has aged
 
@@ -160,6 +162,9 @@ pub enum Figure {
     /// Small files (002 Fig. 7, 004 Fig. 10)
     #[value(name = "F5")]
     F5,
+    /// On-demand preallocation (002 Fig. 9, Table 2; 004 Fig. 6, 7)
+    #[value(name = "F7")]
+    F7,
     /// Adaptive timeouts (002 Fig. 10)
     #[value(name = "F8")]
     F8,

@@ -19,6 +19,7 @@ use env::sync::oneshot;
 use env::{DiskOptions, Env};
 use mfs::{Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
 use proto::placement::Layout;
+use proto::prealloc::Allocation;
 use types::limits::BLOCK_U64;
 use types::{Duration, Fault, FileKind, Ino, PagId, Uuid};
 
@@ -54,6 +55,8 @@ pub struct Shape {
     pub clients: usize,
     /// Dirty bytes of a client before its writers wait.
     pub dirty_bytes: usize,
+    /// How clients come by blocks for growing files.
+    pub allocation: Allocation,
 }
 
 /// A formatted file system that nobody uses.
@@ -171,7 +174,7 @@ impl Cluster {
             }));
             let mut mounts = Vec::new();
             for number in 0..shape.clients {
-                mounts.push(Mount::new(&world, number, shape.dirty_bytes).await?);
+                mounts.push(Mount::new(&world, number, shape).await?);
             }
             let clients: Vec<Mount> = mounts.clone();
             let found = work(Served { env, mfs, mounts, data, world }).await?;
@@ -244,7 +247,7 @@ impl Served {
 }
 
 impl Mount {
-    async fn new(world: &SimWorld, number: usize, dirty_max: usize) -> Res<Mount> {
+    async fn new(world: &SimWorld, number: usize, shape: Shape) -> Res<Mount> {
         let node = format!("client{number}");
         world.set_host(&node, &node);
         let env = world.node(&node);
@@ -252,7 +255,8 @@ impl Mount {
             server: vec![ADDRESS.to_owned()],
             fs_name: FS.to_owned(),
             description: node,
-            dirty_max,
+            dirty_max: shape.dirty_bytes,
+            allocation: shape.allocation,
             inodes_max: INODES_MAX,
             ..ClientConfig::default()
         };

@@ -8,7 +8,9 @@ use bench::contender::SetUp;
 use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
-use repro::figures::{F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F8, F9};
+use repro::figures::{
+    F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9,
+};
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
 use repro::{aging, greet, inline, metarates, mfs, placement, price, server, small, timeouts};
@@ -116,6 +118,7 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F3 => f3(args)?,
             Figure::F4 => f4(args)?,
             Figure::F5 => f5(args)?,
+            Figure::F7 => f7(args)?,
             Figure::F8 => f8(args)?,
             Figure::F9 => f9(args)?,
         }
@@ -182,6 +185,15 @@ fn f5(args: &FigureArgs) -> Res<()> {
     let figure = F5::new(shape, runs);
     draw(args, "F5", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
+}
+
+fn f7(args: &FigureArgs) -> Res<()> {
+    for delegation in F7Delegation::ALL {
+        let figure = F7::measure(F7Size::PAPERS, delegation, &mut progress)?;
+        draw(args, "F7", &figure.svg()?, &figure.to_json())?;
+        print(&figure.text())?;
+    }
+    Ok(())
 }
 
 fn f8(args: &FigureArgs) -> Res<()> {

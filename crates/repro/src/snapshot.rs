@@ -16,6 +16,7 @@ use client::Handle;
 use env::sim::SimRng;
 use mfs::{Cost, Mfs, StoreError, ZoneWalk};
 use proto::placement::{Layout, PART};
+use proto::prealloc::Allocation;
 use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{FileBlock, Ino, PagId};
@@ -70,10 +71,13 @@ pub struct Snapshot {
 
 /// Blocks of a zone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Run {
-    zone: PagId,
-    from: u64,
-    to: u64,
+pub struct Run {
+    /// The zone.
+    pub zone: PagId,
+    /// The first block, and the block behind the last.
+    pub from: u64,
+    /// See `from`.
+    pub to: u64,
 }
 
 /// What is left when so many zones are lost.
@@ -106,12 +110,16 @@ pub struct Overwritten {
     pub surprises: u64,
 }
 
-fn size(rng: &mut SimRng, most: u64) -> u64 {
+/// A number of a lognormal distribution with this median, and this deviation of the logarithm.
+pub fn lognormal(rng: &mut SimRng, median: f64, deviation: f64) -> f64 {
     let mut unit = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     // Box and Muller; 1 - u is above 0.
     let (radius, angle) = ((-2.0 * (1.0 - unit()).ln()).sqrt(), std::f64::consts::TAU * unit());
-    let size = MEDIAN * (DEVIATION * radius * angle.cos()).exp();
-    (size as u64).clamp(1, most)
+    median * (deviation * radius * angle.cos()).exp()
+}
+
+fn size(rng: &mut SimRng, most: u64) -> u64 {
+    (lognormal(rng, MEDIAN, DEVIATION) as u64).clamp(1, most)
 }
 
 /// Byte `at` of a file is one of the block's, which no other block has.
@@ -141,6 +149,7 @@ impl Snapshot {
             zone_bytes: ZONE_BYTES,
             clients: plan.zones.into(),
             dirty_bytes: DIRTY,
+            allocation: Allocation::default(),
         })?;
         let made = plan.clone();
         let (files, runs) = cluster.run(|served| async move {
@@ -354,7 +363,7 @@ async fn write(mount: &Mount, handle: Handle, file: Made, whole: bool) -> Res<()
 }
 
 /// Where the blocks of a file lie.
-async fn runs_of(mfs: &Mfs, ino: Ino) -> Res<Vec<Run>> {
+pub async fn runs_of(mfs: &Mfs, ino: Ino) -> Res<Vec<Run>> {
     let (mut from, mut runs) = (FileBlock(0), Vec::new());
     loop {
         let read = mfs.run(Cost::READ, |txn| txn.layouts().layout(ino, from, SEGMENTS)).await;

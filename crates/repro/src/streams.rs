@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use client::OpenFlags;
 use env::sim::{Price, SimDisk};
 use proto::placement::{Layout, Policy};
+use proto::prealloc::Allocation;
 use serde::Serialize;
 use types::Ino;
 use types::limits::IO_MAX;
@@ -129,6 +130,7 @@ pub fn measure(plan: &Plan) -> Res<Vec<Took>> {
         zone_bytes: ZONE_BYTES,
         clients: plan.clients,
         dirty_bytes: plan.dirty_bytes,
+        allocation: Allocation::default(),
     })?;
     let plan = plan.clone();
     cluster.run(|served| async move {

@@ -168,10 +168,8 @@ impl File {
         let have = room.reserved.as_ref().map_or(0, Reservation::blocks);
         room.missing = need.saturating_sub(have);
         if room.missing == 0 {
-            let mut each = pieces.iter();
-            room.lacking = each.find_map(|piece| {
-                self.lacking_for(state, &class, (piece.from, piece.from + piece.old.len))
-            });
+            let each = pieces.iter().map(|piece| (piece.from, piece.from + piece.old.len));
+            room.lacking = self.lacking_for(state, &class, each);
         }
         room.missing == 0 && room.lacking.is_none() && class.pool.can_place(need)
     }

@@ -3,11 +3,12 @@
 //! Invariant: a file under `fileround` has one home zone from its first block on. It gets another
 //! one only when that zone has no room or its device is not used; what lies there stays.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::mds::LayoutSlice;
 use proto::placement::Layout;
-use proto::prealloc::{Behind, Request, Stream};
+use proto::prealloc::{Behind, Part, Request, Stream};
 use types::limits::BLOCK_U64;
 use types::{FileBlock, PagBlock, PagId};
 
@@ -29,6 +30,15 @@ pub(super) struct Place {
 const SMALL: u64 = DIRECT_MIN as u64;
 
 const ANYWHERE: Place = Place { zone: None, to: u64::MAX };
+
+impl Place {
+    /// The part of a striped file that it holds for. No window may reach into the next one, which
+    /// lies on another zone.
+    pub fn part(&self) -> Option<Part> {
+        let zone = self.zone.filter(|_| self.to < u64::MAX);
+        zone.map(|zone| Part { zone, end: FileBlock(self.to) })
+    }
+}
 
 impl File {
     /// The class of the file.
@@ -99,8 +109,8 @@ impl File {
         part.and_then(|(nth, _)| zones.get(nth).copied()).or(state.home)
     }
 
-    /// The first zone in which the blocks `[from, to)`, as far as they have no place, want more
-    /// blocks than the pool has there; and how many they want.
+    /// A zone in which the blocks `[from, to)`, as far as they have no place, want more blocks than
+    /// the pool has there; and how many they want.
     pub(super) fn lacking(
         &self,
         state: &mut FileState,
@@ -118,31 +128,33 @@ impl File {
             .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
             .map(|piece| (piece.from, piece.to))
             .collect();
-        unplaced.into_iter().find_map(|blocks| self.lacking_for(state, &class, blocks))
+        self.lacking_for(state, &class, unplaced)
     }
 
-    /// As [`File::lacking`], for fresh blocks `[at, end)`, wherever they lie now.
+    /// As [`File::lacking`], for fresh blocks in these ranges, wherever they lie now.
     pub(super) fn lacking_for(
         &self,
         state: &mut FileState,
         class: &Class,
-        (mut at, end): (u64, u64),
+        ranges: impl IntoIterator<Item = (u64, u64)>,
     ) -> Option<(PagId, u64)> {
         if !self.ctx.allocation.delegated {
             // The server has chosen the zone, too.
             return None;
         }
-        while at < end {
-            let place = self.place(state, class, at, end - at);
-            let need = place.to.min(end) - at;
-            if let Some(zone) = place.zone
-                && !class.pool.has(zone, need)
-            {
-                return Some((zone, need));
+        // Several parts of a striped file may lie on one zone.
+        let mut wanted: BTreeMap<PagId, u64> = BTreeMap::new();
+        for (mut at, end) in ranges {
+            while at < end {
+                let place = self.place(state, class, at, end - at);
+                let need = place.to.min(end) - at;
+                if let Some(zone) = place.zone {
+                    *wanted.entry(zone).or_default() += need;
+                }
+                at += need;
             }
-            at += need;
         }
-        None
+        wanted.into_iter().find(|&(zone, need)| !class.pool.has(zone, need))
     }
 
     /// A write may have dirtied blocks again that had a place then and have lost it now: reserves
@@ -214,11 +226,11 @@ impl File {
             }
             let request = Request {
                 ino: self.ino,
-                // A window could reach into the next part, which lies on another zone.
-                stream: stream.filter(|_| place.to == u64::MAX),
+                stream,
                 block: FileBlock(at),
                 len: end - at,
                 before,
+                part: place.part(),
             };
             out.extend(class.pool.allocate(&request, place.zone, reserved));
             if let Some(zone) = place.zone {

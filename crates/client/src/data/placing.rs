@@ -76,9 +76,8 @@ impl File {
                 block: FileBlock(from),
                 len: to.min(place.to) - from,
                 before: state.layout.end_before(from),
+                part: place.part(),
             };
-            // A window could reach into the next part, which lies on another zone.
-            let stream = stream.filter(|_| place.to == u64::MAX);
             match &mut asked {
                 None => {
                     let (ino, policy) = (self.ino, self.ctx.allocation.how);

@@ -395,7 +395,7 @@ mod tests {
         let block = FileBlock(block);
         let before = after.map(|(pag, addr)| Behind { block, pag, addr: PagBlock(addr) });
         let stream = Some(Stream { client: ClientId(1), handle: ino, process: 1 });
-        Request { ino: Ino(ino), stream, block, len, before }
+        Request { ino: Ino(ino), stream, block, len, before, part: None }
     }
 
     fn granted(len: u64) -> Rc<Pool> {

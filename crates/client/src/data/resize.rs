@@ -273,8 +273,7 @@ impl File {
                 let short = missing == 0 && !class.pool.can_place(need);
                 let mut lacking = None;
                 if missing == 0 && !short {
-                    let mut each = holes.iter();
-                    lacking = each.find_map(|hole| self.lacking(&mut state, hole.0, hole.1));
+                    lacking = self.lacking_for(&mut state, &class, holes.iter().copied());
                 }
                 if missing == 0 && !short && lacking.is_none() {
                     for (from, to) in holes {

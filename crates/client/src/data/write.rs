@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use env::IoBuf;
-use proto::prealloc::Stream;
+use proto::prealloc::{Stream, When};
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
 use types::{Bug, Duration, Fault, planted};
 
@@ -32,6 +32,8 @@ pub(super) const DIRECT_MIN: usize = 128 << 10;
 const APPEND_MAX: usize = 64 << 10;
 /// Pause between looks whether a silent device has answered.
 const STUCK_POLL: Duration = Duration::from_millis(100);
+/// How often a write asks for blocks of the zone where it is to lie before it is accepted without.
+const FILLS: u32 = 4;
 /// How often a write that got no block is sent as inline data before it fails.
 const SENDS: u32 = 4;
 
@@ -107,6 +109,12 @@ impl PreparedWrite {
     }
 }
 
+/// How often a write may still send its bytes as inline data, and whether it did.
+struct InlineSends {
+    left: u32,
+    sent: bool,
+}
+
 impl File {
     /// See [`crate::boundary::FileContent::write`].
     pub(super) async fn write(
@@ -134,14 +142,15 @@ impl File {
         };
         let claim = self.claim(blocks * BLOCK_U64).await;
         let mut prepared = PreparedWrite::new(claim, self.pool().no_blocks(), stream);
-        let (mut data, mut sends, mut sent) = (Some(data), SENDS, false);
+        let (mut data, mut inline) = (Some(data), InlineSends { left: SENDS, sent: false });
+        let mut fills = if self.ctx.allocation.when == When::Write { FILLS } else { 0 };
         let range = loop {
             if self.state.borrow().generation != generation {
                 return Err(Fault::Evicted);
             }
             let range = self.state.borrow().write_range(offset, len)?;
             self.ensure_writable(range.first, range.last).await?;
-            let missing = {
+            let (missing, lacking) = {
                 let mut state = self.state.borrow_mut();
                 if state.generation != generation || !prepared.reserved.is_valid() {
                     return Err(Fault::Evicted);
@@ -150,38 +159,63 @@ impl File {
                     continue;
                 }
                 let missing = state.missing_for(&prepared, range.start, range.end);
+                let mut lacking = None;
                 if matches!(missing, Missing::Nothing) {
-                    let data = data.take().expect("put in once");
-                    self.put(&mut state, prepared, range.start, data, range.len());
-                    break range;
+                    if fills > 0 {
+                        lacking = self.lacking(&mut state, range.first, range.last);
+                    }
+                    if lacking.is_none() {
+                        let data = data.take().expect("put in once");
+                        self.put(&mut state, prepared, range.start, data, range.len());
+                        break range;
+                    }
                 }
-                missing
+                (missing, lacking)
             };
+            if let Some(wanted) = lacking {
+                fills -= 1;
+                self.ctx.fill_zone(&self.class(), wanted).await?;
+                continue;
+            }
             let bytes = &data.as_ref().expect("not put in yet")[..range.len()];
-            let scarce = matches!(missing, Missing::Space(_)) && self.is_scarce();
-            if scarce && sends > 0 {
-                sends -= 1;
-                if self.send_inline(generation, range.start, bytes).await {
-                    sent = true;
-                    continue;
-                }
-            }
-            match self.acquire_missing(&mut prepared, missing).await {
-                Err(Fault::NoSpace)
-                    if sends > 0 && self.send_inline(generation, range.start, bytes).await =>
-                {
-                    sends -= 1;
-                    sent = true;
-                }
-                Err(Fault::NoSpace) if sent => {
-                    self.revert_sent_inline();
-                    return Err(Fault::NoSpace);
-                }
-                other => other?,
-            }
+            self.get_missing(&mut prepared, missing, (generation, range.start, bytes), &mut inline)
+                .await?;
         };
         self.enqueue_written();
         Ok((range.start, range.len() as u32))
+    }
+
+    /// Gets what the write of `bytes` at `start` lacks. If there is no space, sends them as inline
+    /// data, as far as they can be that.
+    async fn get_missing(
+        self: &Rc<Self>,
+        prepared: &mut PreparedWrite,
+        missing: Missing,
+        (generation, start, bytes): (u64, u64, &[u8]),
+        inline: &mut InlineSends,
+    ) -> Result<(), Fault> {
+        let scarce = matches!(missing, Missing::Space(_)) && self.is_scarce();
+        if scarce && inline.left > 0 {
+            inline.left -= 1;
+            if self.send_inline(generation, start, bytes).await {
+                inline.sent = true;
+                return Ok(());
+            }
+        }
+        match self.acquire_missing(prepared, missing).await {
+            Err(Fault::NoSpace)
+                if inline.left > 0 && self.send_inline(generation, start, bytes).await =>
+            {
+                inline.left -= 1;
+                inline.sent = true;
+                Ok(())
+            }
+            Err(Fault::NoSpace) if inline.sent => {
+                self.revert_sent_inline();
+                Err(Fault::NoSpace)
+            }
+            other => other,
+        }
     }
 
     /// Claims bytes of the budget. Does not claim what a silent device would keep for ever: a

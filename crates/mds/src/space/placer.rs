@@ -52,6 +52,7 @@ impl Asked<'_> {
             block: FileBlock(piece.block.0 + skip),
             len: piece.len - skip,
             before,
+            part: piece.part,
         }
     }
 }

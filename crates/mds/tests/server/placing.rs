@@ -10,7 +10,7 @@ use crate::bed::*;
 const INO: Ino = Ino(77);
 
 fn piece(block: u64, len: u64) -> UnplacedPiece {
-    UnplacedPiece { block: FileBlock(block), len, before: None }
+    UnplacedPiece { block: FileBlock(block), len, before: None, part: None }
 }
 
 fn place(pieces: Vec<UnplacedPiece>, policy: Policy, unreachable: Vec<PagId>) -> Op {
@@ -92,7 +92,7 @@ fn windows_follow_streams_and_end_with_them() {
         for round in 0..32 {
             for (index, c) in [&a, &b].into_iter().enumerate() {
                 let at = FileBlock(index as u64 * 100_000 + 1 + round * 8);
-                let piece = UnplacedPiece { block: at, len: 8, before: ends[index] };
+                let piece = UnplacedPiece { block: at, len: 8, before: ends[index], part: None };
                 let runs = places(c, vec![piece], Policy::default()).await;
                 assert_eq!(blocks(&runs), 8);
                 let continued = ends[index].is_some_and(|end| end.addr == runs[0].addr);

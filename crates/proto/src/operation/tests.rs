@@ -60,7 +60,7 @@ fn all() -> Vec<Op> {
         Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
         Op::Place {
             ino,
-            pieces: vec![UnplacedPiece { block: from, len: 1, before: None }],
+            pieces: vec![UnplacedPiece { block: from, len: 1, before: None, part: None }],
             writer: Some((1, 2)),
             policy: Policy::Vanilla,
             hint: None,

@@ -1,6 +1,6 @@
 //! Ways to choose places, in messages. A decoded way is one that a mount can have.
 
-use super::{Behind, FirstWindow, OdOptions, Policy, SCALE_MAX, WINDOW_MAX, WhileOff};
+use super::{Behind, FirstWindow, OdOptions, Part, Policy, SCALE_MAX, WINDOW_MAX, WhileOff};
 use crate::wire::{Malformed, Reader, Wire};
 
 const ON_DEMAND: u8 = 0;
@@ -76,6 +76,16 @@ impl Wire for Behind {
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (block, pag) = (Wire::get(reader)?, Wire::get(reader)?);
         Ok(Behind { block, pag, addr: Wire::get(reader)? })
+    }
+}
+
+impl Wire for Part {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.zone.put(out);
+        self.end.put(out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Part { zone: Wire::get(reader)?, end: Wire::get(reader)? })
     }
 }
 

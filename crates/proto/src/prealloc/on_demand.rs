@@ -19,11 +19,15 @@
 //!   just this part of the file, and counts as that stream's: threads of one program that share a
 //!   sequential file are one stream. 002 only forbids that other streams take such blocks for
 //!   *other* parts.
+//! - So two streams need no blocks for the same part of a file: a window ends where another
+//!   stream's begins, and what is written there goes into that one. Processes that write small
+//!   pieces side by side, as BTIO does, share a few windows then, and their pieces lie side by side.
 //!
 //! The first blocks of a file get a place without a window: most files are written once, and small
 //! files are to lie side by side.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use types::limits::GRANT_BLOCKS;
 use types::{Ino, PagBlock, PagId};
@@ -132,6 +136,11 @@ impl StreamState {
     }
 }
 
+/// The keys of all streams of a file.
+fn streams_of(ino: Ino) -> RangeInclusive<(Ino, Stream)> {
+    (ino, Stream::FIRST)..=(ino, Stream::LAST)
+}
+
 /// See [`super::Policy::OnDemand`].
 pub(super) struct OnDemand {
     options: OdOptions,
@@ -158,14 +167,15 @@ impl OnDemand {
     }
 
     /// Reserves a window of up to `want` blocks for the file blocks from `from` on; `now` of them
-    /// are handed out at once, and do not count against the limit.
+    /// are handed out at once, and do not count against the limit. It ends at `end` at the latest.
     fn reserve(
         &mut self,
         space: &mut dyn Space,
-        (from, want, now): (u64, u64, u64),
+        (from, want, now, end): (u64, u64, u64, u64),
         behind: Option<(PagId, PagBlock)>,
         own: u64,
     ) -> Option<Window> {
+        let want = want.min(end.saturating_sub(from));
         if room(space, self.held + own) + now < want {
             self.retire_idle(space);
         }
@@ -185,6 +195,16 @@ impl OnDemand {
             None => space.cut_apart(len)?,
         };
         Some(Window::new(from, run))
+    }
+
+    /// Where a window ends at the latest that holds the blocks in front of `from`: where the part
+    /// ends, or another stream's window begins.
+    fn window_end(&self, request: &Request, from: u64) -> u64 {
+        let others = self.streams.range(streams_of(request.ino)).map(|(_, state)| state);
+        let windows = others.flat_map(|state| state.current.iter().chain(&state.sequential));
+        let ahead = windows.filter(|window| window.to > from && window.held() > 0);
+        let next = ahead.map(|window| window.from.max(from)).min();
+        next.unwrap_or(u64::MAX).min(request.window_end())
     }
 
     /// Gives back the windows of streams that have been silent for long.
@@ -211,7 +231,12 @@ impl OnDemand {
             FirstWindow::AtWrite => 0,
         };
         let want = (lead + stream.size).max(len);
-        let window = self.reserve(space, (from, want, len), request.adjacent(), 0);
+        let window = self.reserve(
+            space,
+            (from, want, len, self.window_end(request, from + len)),
+            request.adjacent(),
+            0,
+        );
         let Some(mut window) = window else { return };
         while placed.blocks < len
             && let Some(run) = window.take(from + placed.blocks, len - placed.blocks)
@@ -255,7 +280,7 @@ impl OnDemand {
                 let (from, end, own) = (current.to, current.end(), current.held());
                 stream.size = self.larger(stream.size);
                 grown = true;
-                let ahead = (from, stream.size, 0);
+                let ahead = (from, stream.size, 0, self.window_end(request, from));
                 stream.sequential = self.reserve(space, ahead, Some(end), own);
                 continue;
             }
@@ -264,7 +289,7 @@ impl OnDemand {
             if !std::mem::replace(&mut grown, true) {
                 stream.size = self.larger(stream.size);
             }
-            let ahead = (at, stream.size.max(left), left);
+            let ahead = (at, stream.size.max(left), left, self.window_end(request, at + left));
             stream.current = self.reserve(space, ahead, behind, 0);
             if stream.current.is_none() {
                 return;
@@ -341,11 +366,10 @@ impl OnDemand {
     fn owner(&self, request: &Request, stream: Stream) -> (Ino, Stream) {
         let (key, at) = ((request.ino, stream), request.block.0);
         let own = self.streams.get(&key);
-        if own.is_some_and(|state| state.covers(at) || state.next == at) {
+        if own.is_some_and(|state| state.covers(at)) {
             return key;
         }
-        let all = (request.ino, Stream::FIRST)..=(request.ino, Stream::LAST);
-        let mut others = self.streams.range(all);
+        let mut others = self.streams.range(streams_of(request.ino));
         others.find(|(_, state)| state.holds(at)).map_or(key, |(other, _)| *other)
     }
 
@@ -365,8 +389,8 @@ impl OnDemand {
 
     /// Forgets the streams of a file that are `of` some kind, and gives back their windows.
     fn forget_streams(&mut self, space: &mut dyn Space, ino: Ino, of: impl Fn(&Stream) -> bool) {
-        let all = (ino, Stream::FIRST)..=(ino, Stream::LAST);
-        for (_, mut stream) in self.streams.extract_if(all, |(_, stream), _| of(stream)) {
+        for (_, mut stream) in self.streams.extract_if(streams_of(ino), |(_, stream), _| of(stream))
+        {
             self.held -= stream.held();
             stream.give_back(space);
         }

@@ -1,6 +1,7 @@
 //! One window for each file, as local file systems reserve (002 §4.2, Fig. 3a): the next write of
 //! any process gets the next block of it, at whatever offset. A window is twice the need, and twice
-//! the one before it.
+//! the one before it. A striped file has one in each of its zones, as if its parts there were a
+//! file.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,9 @@ use crate::mds::PagRun;
 /// Largest window.
 const WINDOW_MAX: u64 = GRANT_BLOCKS;
 
+/// A file, and the zone of a part if it is striped.
+type Key = (Ino, Option<PagId>);
+
 /// Blocks where the next blocks of one file go.
 struct Window {
     run: PagRun,
@@ -23,14 +27,14 @@ struct Window {
 /// See [`super::Policy::Reservation`].
 #[derive(Default)]
 pub(super) struct PerInode {
-    windows: BTreeMap<Ino, Window>,
+    windows: BTreeMap<Key, Window>,
     held: u64,
 }
 
 impl PerInode {
     /// Takes up to `len` blocks off the file's window.
-    fn take(&mut self, ino: Ino, len: u64) -> Option<PagRun> {
-        let window = self.windows.get_mut(&ino).filter(|window| window.run.len > 0)?;
+    fn take(&mut self, key: Key, len: u64) -> Option<PagRun> {
+        let window = self.windows.get_mut(&key).filter(|window| window.run.len > 0)?;
         let run = PagRun { len: len.min(window.run.len), ..window.run.clone() };
         window.run.addr.0 += run.len;
         window.run.len -= run.len;
@@ -39,14 +43,14 @@ impl PerInode {
     }
 
     /// The file's window is used up: cuts one that holds `need` blocks and more.
-    fn renew(&mut self, space: &mut dyn Space, ino: Ino, need: u64, at: (PagId, PagBlock)) -> bool {
-        let last = self.windows.get(&ino).map_or(need, |window| window.size);
+    fn renew(&mut self, space: &mut dyn Space, key: Key, need: u64, at: (PagId, PagBlock)) -> bool {
+        let last = self.windows.get(&key).map_or(need, |window| window.size);
         let size = (last * 2).clamp(need.min(WINDOW_MAX), WINDOW_MAX).max(need);
         let size = size.min(room(space, self.held) + need);
         let run = space.continue_at(at.0, at.1, size).or_else(|| space.cut(size));
         let Some(run) = run else { return false };
         self.held += run.len;
-        self.windows.insert(ino, Window { run, size: size.min(WINDOW_MAX) });
+        self.windows.insert(key, Window { run, size: size.min(WINDOW_MAX) });
         true
     }
 }
@@ -54,16 +58,17 @@ impl PerInode {
 impl Preallocator for PerInode {
     fn place(&mut self, space: &mut dyn Space, request: &Request) -> Vec<PagRun> {
         let mut placed = Placed::default();
+        let key = (request.ino, request.part.map(|part| part.zone));
         while placed.blocks < request.len {
             let left = request.len - placed.blocks;
-            if let Some(run) = self.take(request.ino, left) {
+            if let Some(run) = self.take(key, left) {
                 placed.push(run);
                 continue;
             }
             match request.before {
                 Some(before) => {
                     let behind = placed.end().unwrap_or((before.pag, before.addr));
-                    if self.renew(space, request.ino, left, behind) {
+                    if self.renew(space, key, left, behind) {
                         continue;
                     }
                 }
@@ -81,10 +86,13 @@ impl Preallocator for PerInode {
     }
 
     fn close(&mut self, space: &mut dyn Space, ino: Ino) {
-        let Some(window) = self.windows.remove(&ino) else { return };
-        self.held -= window.run.len;
-        if window.run.len > 0 {
-            space.give_back(window.run);
+        for (_, window) in
+            self.windows.extract_if((ino, None)..=(ino, Some(PagId(u16::MAX))), |_, _| true)
+        {
+            self.held -= window.run.len;
+            if window.run.len > 0 {
+                space.give_back(window.run);
+            }
         }
     }
 

@@ -72,11 +72,13 @@ pub(super) struct Writers<P: ?Sized> {
     /// The place of every block.
     pub files: BTreeMap<Ino, BTreeMap<u64, u64>>,
     pub preallocator: Box<P>,
+    /// Blocks of a part, if the files are striped.
+    pub part_len: Option<u64>,
 }
 
 impl<P: Preallocator + ?Sized> Writers<P> {
     pub fn new(preallocator: Box<P>, blocks: u64) -> Writers<P> {
-        Writers { zone: Zone::new(blocks), files: BTreeMap::new(), preallocator }
+        Writers { zone: Zone::new(blocks), files: BTreeMap::new(), preallocator, part_len: None }
     }
 
     /// A process writes; returns whether all blocks got a place.
@@ -89,7 +91,10 @@ impl<P: Preallocator + ?Sized> Writers<P> {
             addr: PagBlock(addr + 1),
         });
         let block = FileBlock(block);
-        let request = Request { ino, stream: stream(process), block, len, before };
+        let part = self
+            .part_len
+            .map(|len| Part { zone: PagId(1), end: FileBlock((block.0 / len + 1) * len) });
+        let request = Request { ino, stream: stream(process), block, len, before, part };
         let mut at = block.0;
         for run in self.preallocator.place(&mut self.zone, &request) {
             for addr in run.addr.0..run.addr.0 + run.len {
@@ -339,8 +344,14 @@ fn assigned_blocks_are_the_places_of_their_file_blocks_until_these_need_none() {
         preallocator.assign(&mut zone, Ino(1), FileBlock(from), given);
     }
     let mut place = |zone: &mut Zone, block, len| {
-        let request =
-            Request { ino: Ino(1), stream: None, block: FileBlock(block), len, before: None };
+        let request = Request {
+            ino: Ino(1),
+            stream: None,
+            block: FileBlock(block),
+            len,
+            before: None,
+            part: None,
+        };
         preallocator.place(zone, &request)
     };
     assert_eq!(place(&mut zone, 22, 2), [run(52, 2)]);

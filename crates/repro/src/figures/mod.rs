@@ -10,6 +10,7 @@ mod f2;
 mod f3;
 mod f4;
 mod f5;
+mod f7;
 mod f8;
 mod f9;
 
@@ -18,6 +19,7 @@ pub use f2::{F2, PAGS as F2_PAGS};
 pub use f3::{F3, Size as F3Size};
 pub use f4::F4;
 pub use f5::F5;
+pub use f7::{Delegation as F7Delegation, F7, Size as F7Size};
 pub use f8::F8;
 pub use f9::F9;
 

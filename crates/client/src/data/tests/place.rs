@@ -85,6 +85,18 @@ fn striped_file_lies_on_all_zones_part_by_part() {
 }
 
 #[test]
+fn preallocated_parts_lie_on_their_zones_also_if_each_zone_has_many() {
+    run(3, setup(4, 8192), |rig| async move {
+        *rig.server.placement.borrow_mut() = "policy=striping part=1M width=3".to_owned();
+        let file = rig.file(5);
+        file.fallocate(0, 0, 24 << 20).await.unwrap();
+        file.flush().await.unwrap();
+        assert_eq!(zones(&file).await, [2, 3, 4].repeat(8));
+        rig.finish(8192).await;
+    });
+}
+
+#[test]
 fn directory_with_zones_of_its_own_uses_no_other() {
     run(4, setup(4, 2048), |rig| async move {
         *rig.server.placement.borrow_mut() = "zones=2-3".to_owned();

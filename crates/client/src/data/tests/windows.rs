@@ -35,11 +35,14 @@ async fn write_parts(rig: &Rig, file: &Rc<File>, bytes: u64) {
     }
 }
 
-/// Segments of the file when all parts are written.
-fn segments(allocation: Allocation) -> usize {
+/// Segments of the file when all parts are written; `zones`: in how many it is striped.
+fn segments(allocation: Allocation, zones: u16) -> usize {
     let found = Rc::new(Cell::new(0));
     let segments = found.clone();
-    run(811, setup(allocation), |rig| async move {
+    run(811, Setup { disks: zones, ..setup(allocation) }, |rig| async move {
+        if zones > 1 {
+            *rig.server.placement.borrow_mut() = format!("policy=striping part={PART}");
+        }
         let file = rig.file(1);
         write_parts(&rig, &file, PART).await;
         file.fsync(false).await.unwrap();
@@ -58,7 +61,7 @@ fn parts_of_different_processes_do_not_mix() {
     for when in [When::Launch, When::Write] {
         let [on_demand, reservation, vanilla] =
             [Policy::default(), Policy::Reservation, Policy::Vanilla]
-                .map(|how| segments(Allocation { how, when, ..Allocation::default() }));
+                .map(|how| segments(Allocation { how, when, ..Allocation::default() }, 1));
         assert!(on_demand * 2 <= reservation, "{when:?}: {on_demand} against {reservation}");
         assert!(reservation <= vanilla, "{when:?}: {reservation} against {vanilla}");
     }
@@ -88,6 +91,25 @@ fn streams_get_large_windows_while_they_go_on() {
         file.last_handle_closed();
         rig.finish(200_000).await;
     });
+}
+
+/// A block for each request is there when it is accepted, on the zone of its part.
+#[test]
+fn places_in_a_striped_file_are_chosen_at_the_write() {
+    let found = [When::Launch, When::Write].map(|when| {
+        segments(Allocation { how: Policy::Vanilla, when, ..Allocation::default() }, 2)
+    });
+    let requests = (WRITERS * PART / REQUEST) as usize;
+    assert!(found[0] * 4 < requests && found[1] * 8 > requests * 7, "{found:?} of {requests}");
+}
+
+#[test]
+fn parts_of_a_striped_file_do_not_mix_either() {
+    for when in [When::Launch, When::Write] {
+        let [on_demand, reservation] = [Policy::default(), Policy::Reservation]
+            .map(|how| segments(Allocation { how, when, ..Allocation::default() }, 2));
+        assert!(on_demand * 2 <= reservation, "{when:?}: {on_demand} against {reservation}");
+    }
 }
 
 #[test]

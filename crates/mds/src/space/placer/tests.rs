@@ -21,7 +21,7 @@ fn knowing(runs: &[(u64, u64)]) -> Placer {
 }
 
 fn piece(block: u64, len: u64, before: Option<Behind>) -> UnplacedPiece {
-    UnplacedPiece { block: FileBlock(block), len, before }
+    UnplacedPiece { block: FileBlock(block), len, before, part: None }
 }
 
 /// A file that clients write through a placer, and where its blocks are.

@@ -197,6 +197,7 @@ fn a_closed_handle_gives_back_its_windows_only() {
         block: types::FileBlock(5000),
         len: 1,
         before: None,
+        part: None,
     };
     let place = writers.preallocator.place(&mut writers.zone, &other);
     assert_eq!((place.len(), writers.preallocator.held()), (1, 6));
@@ -211,5 +212,49 @@ fn threads_that_share_a_sequential_file_are_one_stream() {
         writers.write(1 + step as u32 % 3, 1000 + step * 4, 4);
     }
     assert_eq!(writers.segments(), 1);
+    writers.check();
+}
+
+#[test]
+fn windows_of_a_striped_file_end_with_its_parts() {
+    let mut writers = writers(OdOptions::default());
+    writers.part_len = Some(32);
+    for block in 1000..1064 {
+        writers.write(1, block, 1);
+        let (current, sequential) = windows(&writers, 1);
+        let end = (block / 32 + 1) * 32;
+        for (from, to) in current.into_iter().chain(sequential) {
+            assert!(from < to && to <= end, "{block}: {from}..{to}");
+        }
+    }
+    assert_eq!(
+        windows(&writers, 1),
+        (Some((1056, 1088)), None),
+        "a part needs no window behind it"
+    );
+    assert_eq!((state(&writers, 1).1, writers.preallocator.held()), (0, 24));
+    writers.check();
+}
+
+/// What BTIO does: rows of many processes lie side by side, and come in any order.
+#[test]
+fn windows_of_streams_do_not_overlap_and_neighbours_share_them() {
+    let mut writers = writers(OdOptions::default());
+    writers.write(1, 1000, 2);
+    writers.write(2, 1012, 2);
+    // Ahead of the first stream, the second has blocks from 1012 on.
+    assert_eq!(
+        (windows(&writers, 1).1, windows(&writers, 2).1),
+        (Some((1000, 1008)), Some((1012, 1020)))
+    );
+    writers.write(1, 1002, 2);
+    assert_eq!(windows(&writers, 1), (Some((1000, 1008)), Some((1008, 1012))));
+    for block in (1004..1012).step_by(2) {
+        writers.write(1 + block as u32 % 3, block, 2);
+    }
+    // The first stream goes on in the second's window.
+    writers.write(1, 1014, 2);
+    assert_eq!(windows(&writers, 2).0, Some((1012, 1020)));
+    assert_eq!(writers.segments(), 3, "one of each window");
     writers.check();
 }
