@@ -21,7 +21,7 @@
 //!   *other* parts.
 //! - So two streams need no blocks for the same part of a file: a window ends where another
 //!   stream's begins, and what is written there goes into that one. Processes that write small
-//!   pieces side by side, as BTIO does, share a few windows then, and their pieces lie side by side.
+//!   pieces side by side, as BTIO does, share a few windows then: the pieces lie side by side.
 //!
 //! The first blocks of a file get a place without a window: most files are written once, and small
 //! files are to lie side by side.
