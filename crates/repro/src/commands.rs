@@ -190,7 +190,7 @@ fn f5(args: &FigureArgs) -> Res<()> {
 fn f7(args: &FigureArgs) -> Res<()> {
     for delegation in F7Delegation::ALL {
         let figure = F7::measure(F7Size::PAPERS, delegation, &mut progress)?;
-        draw(args, "F7", &figure.svg()?, &figure.to_json())?;
+        draw(args, delegation.file(), &figure.svg()?, &figure.to_json())?;
         print(&figure.text())?;
     }
     Ok(())

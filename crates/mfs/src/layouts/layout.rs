@@ -52,8 +52,9 @@ impl Layouts<'_, '_> {
         out.truncate(max);
         if elsewhere > 0 && out.len() < max {
             // One more: the first may end exactly at `from`.
-            let others = self.tree_segments(ino, from.0, u64::MAX, max - out.len() + 1)?;
-            out.extend(others.into_iter().filter(wanted).take(max - out.len()));
+            let room = max - out.len();
+            let others = self.tree_segments(ino, from.0, u64::MAX, room.saturating_add(1))?;
+            out.extend(others.into_iter().filter(wanted).take(room));
         }
         Ok(out)
     }
@@ -148,7 +149,8 @@ impl Layouts<'_, '_> {
         to: u64,
         max: usize,
     ) -> Result<Vec<Segment>, Stop> {
-        let start = match SEGMENTS.prev(self.txn, &segment_key(ino, from))? {
+        // The one in front of it may end there.
+        let start = match SEGMENTS.prev(self.txn, &segment_key(ino, from.saturating_sub(1)))? {
             Some((key, _)) if key[..8] == ino.0.to_be_bytes() => key,
             _ => segment_key(ino, from),
         };

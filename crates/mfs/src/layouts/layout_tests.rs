@@ -52,3 +52,31 @@ fn cut_behind_a_mapped_block_ends_in_bounded_steps() {
     assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 9)).len(), 1);
     assert_eq!(now(check(&mfs)).unwrap().problems, []);
 }
+
+/// As a client does that gives blocks their places first, and writes them later.
+#[test]
+fn written_segments_join_with_those_in_front_of_them() {
+    let mfs = formatted();
+    let client = run(&mfs, |txn| txn.new_client(b"client"));
+    let name = Name::new(b"file").unwrap();
+    let new = new_inode(FileKind::Regular);
+    let ino = run(&mfs, |txn| txn.names().create(Ino::ROOT, &name, &new, None));
+    let (pag, first, _) = run(&mfs, |txn| txn.space().grant(client, None, 400))[0];
+    let segment = |file: u64, len: u64, addr: u64| {
+        let state = SegmentState::Unwritten;
+        Segment { file: FileBlock(file), len, pag, addr: PagBlock(first.0 + addr), state }
+    };
+    // So many others that what follows lies in the tree.
+    for at in 0..100 {
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment(2 * at, 1, at)));
+    }
+    for at in 0..10 {
+        run(&mfs, |txn| txn.layouts().map(ino, client, segment(300 + 8 * at, 8, 200 + 8 * at)));
+    }
+    for at in 0..10 {
+        run(&mfs, |txn| txn.layouts().mark_written(ino, FileBlock(300 + 8 * at), 8));
+    }
+    let rest = run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(250), 100));
+    assert_eq!(rest, [Segment { state: SegmentState::Written, ..segment(300, 80, 200) }]);
+    assert_eq!(now(check(&mfs)).unwrap().problems, []);
+}

@@ -6,7 +6,7 @@
 //! are not the papers'.
 
 use proto::placement::PART;
-use proto::prealloc::{OdOptions, Policy};
+use proto::prealloc::{Allocation, OdOptions, Policy, When};
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 
@@ -47,15 +47,26 @@ const SPACE: f64 = 1.02;
 pub enum Delegation {
     /// Each client has some, and chooses places in it.
     On,
+    /// The server has all, as the papers' has: clients ask it for every place.
+    Off,
 }
 
 impl Delegation {
     /// Those that can be measured.
-    pub const ALL: [Delegation; 1] = [Delegation::On];
+    pub const ALL: [Delegation; 2] = [Delegation::On, Delegation::Off];
 
     fn text(self) -> &'static str {
         match self {
             Delegation::On => "on",
+            Delegation::Off => "off",
+        }
+    }
+
+    /// The name of the figure's files.
+    pub fn file(self) -> &'static str {
+        match self {
+            Delegation::On => "F7",
+            Delegation::Off => "F7-off",
         }
     }
 
@@ -63,6 +74,10 @@ impl Delegation {
     fn apply(self, way: Way) -> Way {
         match self {
             Delegation::On => way,
+            Delegation::Off => {
+                let (when, delegated) = (When::Write, false);
+                Way { allocation: Allocation { when, delegated, ..way.allocation }, ..way }
+            }
         }
     }
 }
