@@ -118,7 +118,8 @@ impl File {
         to: u64,
     ) -> Option<(PagId, u64)> {
         let class = self.class();
-        if self.ctx.is_only_zone(&class) {
+        // Without delegation the server has chosen the zone, too.
+        if self.ctx.is_only_zone(&class) || !self.ctx.allocation.delegated {
             return None;
         }
         let unplaced: Vec<(u64, u64)> = state
@@ -138,10 +139,6 @@ impl File {
         class: &Class,
         ranges: impl IntoIterator<Item = (u64, u64)>,
     ) -> Option<(PagId, u64)> {
-        if !self.ctx.allocation.delegated {
-            // The server has chosen the zone, too.
-            return None;
-        }
         // Several parts of a striped file may lie on one zone.
         let mut wanted: BTreeMap<PagId, u64> = BTreeMap::new();
         for (mut at, end) in ranges {
