@@ -13,7 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::mds::{PagRun, UnplacedPiece};
-use proto::prealloc::{Behind, FreeRuns, Policy, Preallocator, Request, Space, Stream, WINDOW_MAX};
+use proto::prealloc::{
+    Behind, FreeRuns, Part, Policy, Preallocator, Request, Space, Stream, WINDOW_MAX,
+};
 use types::{ClientId, FileBlock, Ino, PagBlock, PagId};
 
 /// The placer gets to know more free blocks when it knows fewer: two of the largest windows.
@@ -52,7 +54,8 @@ impl Asked<'_> {
             block: FileBlock(piece.block.0 + skip),
             len: piece.len - skip,
             before,
-            part: piece.part,
+            // All places are of the placer's zone, whichever one the client named.
+            part: piece.part.map(|part| Part { zone: PagId(0), ..part }),
         }
     }
 }

@@ -71,9 +71,10 @@ impl Layouts<'_, '_> {
         {
             return Err(Stop::Fault(Fault::Invalid));
         }
-        self.txn.space().pool_take(client, segment.pag, segment.addr.0, segment.len)?;
         self.drop_content(ino, segment.file.0)?;
+        // First of all what may be refused as too much: the caller goes on in this transaction.
         let freed = self.edit(ino, segment.file.0, segment.end(), |_| vec![segment])?;
+        self.txn.space().pool_take(client, segment.pag, segment.addr.0, segment.len)?;
         self.txn.space().free_later(ino, &freed)
     }
 
