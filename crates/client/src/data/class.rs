@@ -149,8 +149,12 @@ impl Class {
     /// Blocks that the pool should have: those in windows, and twice as many, or a grant. Windows
     /// are half of the pool at most: this leaves room for larger ones as long as streams go on.
     pub fn stock_wanted(&self) -> u64 {
-        let windows = self.pool.in_windows();
-        windows + self.grants.size.get().max((2 * windows).min(GRANT_MAX))
+        let (windows, size) = (self.pool.in_windows(), self.grants.size.get());
+        if size < self.grants.chunk {
+            // The server has little to give.
+            return size;
+        }
+        windows + size.max((2 * windows).min(GRANT_MAX))
     }
 
     /// The zone of the current chunk of small files.

@@ -108,7 +108,8 @@ impl File {
         let _transfer = Transfer::begin(&ctx.transfers);
         let (wanted, pieces) = (asked.hint, asked.pieces.clone());
         (asked.hint, asked.unreachable) = ctx.grant_zones(class, wanted);
-        ctx.transfers.asked.note(self.ino, asked.stream);
+        let stream = asked.stream;
+        ctx.transfers.asked.note(self.ino, stream);
         let all_absent = ctx.zones_of(class).into_iter().all(|zone| ctx.disks.is_absent(zone));
         let placed = if all_absent { Err(Fault::Io) } else { ctx.rpc.place(asked).await };
         let result = placed.map(|Granted { runs, left }| {
@@ -121,11 +122,13 @@ impl File {
             ctx.disks.ask_for_absent();
         }
         if !ctx.rpc.is_open(self.ino) {
-            // Nobody closes it again.
+            // Nobody closes it again, and what was sent at its close may have come first.
+            ctx.transfers.asked.note(self.ino, stream);
             self.end_placing(None);
         }
         drop(turn);
-        class.grants.granted.notify_all();
+        // The return of the pools waits for the last request, of whichever class.
+        ctx.each_class().iter().for_each(|class| class.grants.granted.notify_all());
         match result {
             Ok((0, _)) => Err(Fault::NoSpace),
             other => other,

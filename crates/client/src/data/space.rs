@@ -486,8 +486,8 @@ impl DataContext {
         }
     }
 
-    /// Called regularly: an idle client keeps at most one grant, one that writes keeps two grants
-    /// of its current size.
+    /// Called regularly: an idle client keeps at most one grant, one that writes keeps a grant of
+    /// its current size and what its windows need.
     pub(super) async fn trim_pool(self: &Rc<Self>) {
         if self.any_out_of_service() {
             let this = self.clone();
