@@ -60,7 +60,7 @@ fn check(plan: &Plan) -> Report {
 /// Seeds of the pool.
 const SEEDS: u64 = 4000;
 /// Seeds of the pool that fail and are not understood yet: docs/SIMULATION-BUGS.md.
-const OPEN: &[u64] = &[];
+const OPEN: &[u64] = &[2776, 3080];
 /// Every so many seeds both judges judge the history and mutants of it.
 const MUTATED: u64 = 40;
 /// Every so many seeds run twice.
