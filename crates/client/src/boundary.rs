@@ -288,8 +288,10 @@ pub trait FileContent {
         offset: u64,
         whence: Whence,
     ) -> impl Future<Output = Result<u64, Fault>>;
-    /// The whole layout.
-    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>>;
+    /// The whole layout, and why each segment lies where it lies, if this client has chosen it.
+    fn layout(
+        self: &Rc<Self>,
+    ) -> impl Future<Output = Result<Vec<(Segment, Option<String>)>, Fault>>;
     /// Length of the file's inline data in bytes. Fails as [`FileContent::layout`].
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>>;
     /// Under `DATA_X`: moves up to `most` blocks that lie in `zones`, from block `at` of the file

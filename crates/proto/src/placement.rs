@@ -83,6 +83,16 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The number of the part, from 0 on, that ends at this block of the file; 0 if there are none.
+    pub fn part_before(&self, end: u64) -> u64 {
+        match self.policy {
+            Policy::Striping { part, .. } => (end / part).saturating_sub(1),
+            Policy::FileRound => 0,
+        }
+    }
+}
+
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.policy {

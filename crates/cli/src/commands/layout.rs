@@ -18,6 +18,8 @@ use tree::Tree;
 
 /// The extended attribute through which a mount reports a file's layout.
 const ATTRIBUTE: &str = "user.redbud.layout";
+/// In the place of a reason.
+const NOT_KNOWN: &str = "-";
 /// Unit of `st_blocks`, in bytes.
 const STAT_BLOCK: u64 = 512;
 
@@ -52,6 +54,9 @@ struct Segment {
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<u64>,
     state: String,
+    /// Why it lies there, if the mount has chosen it since it opened the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -119,9 +124,17 @@ fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
                 }
                 error => failed(path, &error.to_string()),
             })?;
-        let part: Vec<Segment> = serde_json::from_slice(&bytes).map_err(|error| {
+        let mut part: Vec<Segment> = serde_json::from_slice(&bytes).map_err(|error| {
             failed(path, &format!("the mount returned an invalid layout: {error}"))
         })?;
+        // A segment may have grown since the part before was read.
+        if let Some(first) = part.first_mut()
+            && let Some(known) = from.checked_sub(first.offset)
+        {
+            first.offset = from;
+            first.length = first.length.saturating_sub(known);
+            first.address = first.address.map(|address| address + known);
+        }
         if part.is_empty() {
             return Ok(all);
         }
@@ -157,7 +170,7 @@ pub fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, rustix::io::Errno> 
 }
 
 fn describe(file: &FileLayout) -> String {
-    let mut table = Columns::new(&["offset", "length", "pag", "address", "state"]);
+    let mut table = Columns::new(&["offset", "length", "pag", "address", "state", "why"]);
     let mut count = 0;
     for segment in &file.segments {
         let (Some(pag), Some(address)) = (segment.pag, segment.address) else { continue };
@@ -168,6 +181,7 @@ fn describe(file: &FileLayout) -> String {
             pag.to_string(),
             address.to_string(),
             segment.state.clone(),
+            segment.why.clone().unwrap_or_else(|| NOT_KNOWN.to_owned()),
         ]);
     }
     let segments = if count == 1 { "1 segment".into() } else { format!("{count} segments") };
@@ -178,7 +192,15 @@ fn describe(file: &FileLayout) -> String {
         (inline, ..) => format!("inline {inline} bytes, which lie with the inode, and {segments}"),
     };
     let head = format!("{}: {} bytes, {lies}\n", file.path, file.size);
-    if count == 0 { head } else { head + &table.text() }
+    let unknown = file.segments.iter().any(|one| one.pag.is_some() && one.why.is_none());
+    let note = if unknown {
+        format!(
+            "{NOT_KNOWN}: another mount chose the place, or this one before it opened the file\n"
+        )
+    } else {
+        String::new()
+    };
+    if count == 0 { head } else { head + &table.text() + &note }
 }
 
 #[cfg(test)]
@@ -194,14 +216,21 @@ mod tests {
 
     #[test]
     fn inline_data_is_no_segment() {
-        let inline =
-            Segment { offset: 0, length: 700, pag: None, address: None, state: "inline".into() };
+        let inline = Segment {
+            offset: 0,
+            length: 700,
+            pag: None,
+            address: None,
+            state: "inline".into(),
+            why: None,
+        };
         let mapped = Segment {
             offset: 4096,
             length: 8192,
             pag: Some(1),
             address: Some(65536),
             state: "written".into(),
+            why: None,
         };
         let text = "f: 9000 bytes, inline: the content lies with the inode";
         assert_eq!(head(BLOCK_U64, vec![inline]), text);

@@ -40,12 +40,18 @@ fn files_of_one_mount_take_turns_and_outlive_a_restart() {
     for zone in 0..4 {
         assert_eq!(used.iter().filter(|&&on| on == zone).count(), 2, "zone {zone} in {used:?}");
     }
+    let why = |path: &Path| success(redbud().arg("layout").arg(path));
+    let said = why(&root.join("f3"));
+    assert!(said.contains("fileround: the zone's turn; od at launch: free blocks"), "{said}");
     // A file that goes on stays where it is.
     let more = fs::OpenOptions::new().write(true).open(root.join("f3")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&more, &pattern(9, 8 * MIB), 4 << 20).unwrap();
     more.sync_all().unwrap();
     drop(more);
     assert_eq!(zones(&root.join("f3")), [used[3]]);
+    cluster.mount();
+    let said = why(&cluster.path(1).join("f3"));
+    assert!(said.contains("-: another mount chose the place"), "{said}");
     cluster.kill_server();
     cluster.start_server();
     for n in 0..8 {
@@ -80,6 +86,8 @@ fn directories_have_layouts_that_are_inherited() {
     assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 4, "{order:?}");
     let said = success(redbud().arg("layout").arg(&below));
     assert!(said.contains("policy=striping part=1048576"), "{said}");
+    let said = success(redbud().arg("layout").arg(below.join("file")));
+    assert!(said.contains("striping: part 7; od at launch: "), "{said}");
     let picture = cluster.dir.join("file.svg");
     success(redbud().arg("layout").arg("--svg").arg(&picture).arg(below.join("file")));
     assert_eq!(fs::read_to_string(&picture).unwrap().matches("<text").count(), 1 + 4);

@@ -198,8 +198,10 @@ impl FileContent for File {
         File::seek(self, offset, whence)
     }
 
-    fn layout(self: &Rc<Self>) -> impl Future<Output = Result<Vec<Segment>, Fault>> {
-        File::layout(self)
+    fn layout(
+        self: &Rc<Self>,
+    ) -> impl Future<Output = Result<Vec<(Segment, Option<String>)>, Fault>> {
+        File::explained_layout(self)
     }
 
     fn inline_len(self: &Rc<Self>) -> impl Future<Output = Result<usize, Fault>> {

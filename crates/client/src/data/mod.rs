@@ -47,6 +47,7 @@ mod sync;
 mod sync_groups;
 mod transfers;
 mod validate;
+mod why;
 mod windows;
 mod write;
 mod zones;

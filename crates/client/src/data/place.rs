@@ -10,11 +10,12 @@ use proto::mds::LayoutSlice;
 use proto::placement::Layout;
 use proto::prealloc::{Behind, Part, Request, Stream};
 use types::limits::BLOCK_U64;
-use types::{FileBlock, PagBlock, PagId};
+use types::{Fault, FileBlock, PagBlock, PagId, Segment};
 
 use super::class::Class;
 use super::file::{DirtyRun, File, FileState};
 use super::pool::{Pool, PoolRun, Reservation};
+use super::why::{RunReason, Why, ZoneReason};
 use super::write::DIRECT_MIN;
 
 /// The best place for blocks of a file.
@@ -229,12 +230,57 @@ impl File {
                 before,
                 part: place.part(),
             };
-            out.extend(class.pool.allocate(&request, place.zone, reserved));
+            let windows = class.pool.in_windows();
+            let runs = class.pool.allocate(&request, place.zone, reserved);
+            self.note_reasons(state, &request, &runs, class.pool.in_windows() < windows);
+            out.extend(runs);
             if let Some(zone) = place.zone {
                 class.grants.used_zones.borrow_mut().insert(zone);
             }
             at = end;
         }
         out
+    }
+
+    /// See [`crate::boundary::FileContent::layout`].
+    pub(super) async fn explained_layout(
+        self: &Rc<Self>,
+    ) -> Result<Vec<(Segment, Option<String>)>, Fault> {
+        let segments = self.layout().await?;
+        let state = self.state.borrow();
+        let why = |segment: &Segment| state.layout.why(segment.file.0);
+        Ok(segments.into_iter().map(|segment| (segment, why(&segment))).collect())
+    }
+
+    /// Remembers why these runs were chosen. `kept`: some were in windows before.
+    fn note_reasons(&self, state: &mut FileState, request: &Request, runs: &[PoolRun], kept: bool) {
+        let (allocation, class) = (self.ctx.allocation, self.class());
+        let (mut at, mut before) = (request.block.0, request.before);
+        for run in runs {
+            let zones = self.ctx.zones_of(&class);
+            let part = state.policy.stripe(self.ino, at, zones.len());
+            let zone = match (part, before.or_else(|| state.layout.first())) {
+                _ if zones.len() < 2 => ZoneReason::Only,
+                (Some((nth, end)), _) if zones.get(nth) == Some(&run.pag) => {
+                    ZoneReason::Part(state.policy.part_before(end))
+                }
+                (None, None) => ZoneReason::Turn,
+                (None, Some(other)) if other.pag == run.pag => ZoneReason::SameFile,
+                _ => ZoneReason::Other,
+            };
+            let is_behind = before.is_some_and(|end| {
+                end.block.0 == at && end.pag == run.pag && end.addr.0 == run.addr
+            });
+            let run_reason = match (is_behind, kept) {
+                (true, _) => RunReason::Behind,
+                (_, true) => RunReason::Window,
+                _ => RunReason::Free,
+            };
+            let why = Why { zone, run: run_reason, allocation };
+            state.layout.reasons.note(at, run, why);
+            at += run.len;
+            let (block, addr) = (FileBlock(at), PagBlock(run.addr + run.len));
+            before = Some(Behind { block, pag: run.pag, addr });
+        }
     }
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use proto::prealloc::Behind;
 use types::{FileBlock, PagBlock, PagId, Segment, SegmentState};
 
+use super::why::Reasons;
+
 /// The place of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mapped {
@@ -47,6 +49,8 @@ pub(super) struct Piece {
 pub(super) struct SegmentMap {
     map: BTreeMap<u64, Mapped>,
     blocks: u64,
+    /// Why the places were chosen, as far as it is known.
+    pub reasons: Reasons,
 }
 
 fn slice(start: u64, mapped: Mapped, from: u64, to: u64) -> Option<(u64, Mapped)> {
@@ -67,6 +71,7 @@ impl SegmentMap {
     pub fn clear(&mut self) {
         self.map.clear();
         self.blocks = 0;
+        self.reasons = Reasons::default();
     }
 
     /// The pieces of `[from, to)` in order, including holes.
@@ -202,6 +207,12 @@ impl SegmentMap {
                 self.insert(piece.from, Mapped { written, ..mapped });
             }
         }
+    }
+
+    /// Why the segment at `start` lies there, if this client has chosen it.
+    pub fn why(&self, start: u64) -> Option<String> {
+        let mapped = self.map.get(&start)?;
+        self.reasons.at(start, mapped.pag, mapped.addr).map(|why| why.to_string())
     }
 
     /// All segments, as the wire has them.

@@ -54,7 +54,9 @@ impl Virtual {
     fn named(name: &[u8]) -> Option<Virtual> {
         let name = name.strip_prefix(b"user.").unwrap_or(name);
         if let Some(from) = name.strip_prefix(LAYOUT_FROM) {
-            return std::str::from_utf8(from).ok()?.parse().ok().map(Virtual::LayoutFrom);
+            // What is no number is behind the end of every file.
+            let from = std::str::from_utf8(from).ok().and_then(|from| from.parse().ok());
+            return Some(Virtual::LayoutFrom(from.unwrap_or(u64::MAX)));
         }
         VIRTUAL.iter().find(|(own, _)| *own == name).map(|(_, one)| *one)
     }
@@ -212,7 +214,7 @@ impl Client {
         let guard = self.core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
         let inline = guard.file().inline_len().await?;
         let segments = guard.file().layout().await?;
-        let first = segments.partition_point(|segment| segment.end() * BLOCK_U64 <= from);
+        let first = segments.partition_point(|(segment, _)| segment.end() * BLOCK_U64 <= from);
         let inline = if from == 0 { inline } else { 0 };
         Ok(layout_json(inline, &segments[first..], room).into_bytes())
     }
@@ -241,24 +243,26 @@ fn is_absent(known: &Xattrs, name: &[u8]) -> bool {
     known.excludes(name)
 }
 
-/// The segments of a layout: file offset, length and device offset in bytes; before them the inline
-/// data. Stops before the text is longer than `room` bytes.
-fn layout_json(inline: usize, segments: &[Segment], room: usize) -> String {
+/// The segments of a layout: file offset, length and device offset in bytes, and why they lie
+/// there; before them the inline data. Stops before the text is longer than `room` bytes.
+fn layout_json(inline: usize, segments: &[(Segment, Option<String>)], room: usize) -> String {
     let mut text = String::from("[");
     if inline > 0 {
         // Writing to a String cannot fail.
         let _ = write!(text, r#"{{"offset":0,"length":{inline},"state":"inline"}}"#);
     }
-    for segment in segments {
+    for (segment, why) in segments {
         let state = match segment.state {
             SegmentState::Written => "written",
             SegmentState::Unwritten => "unwritten",
         };
         let comma = if text.len() == 1 { "" } else { "," };
         let before = text.len();
+        // The text has no character that JSON would escape.
+        let why = why.as_ref().map(|why| format!(r#","why":"{why}""#)).unwrap_or_default();
         let _ = write!(
             text,
-            r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"}}"#,
+            r#"{comma}{{"offset":{},"length":{},"pag":{},"address":{},"state":"{state}"{why}}}"#,
             segment.file.0 * BLOCK_U64,
             segment.len * BLOCK_U64,
             segment.pag,
@@ -287,14 +291,18 @@ mod tests {
             addr: PagBlock(4),
             state: SegmentState::Unwritten,
         };
+        let none = || (segment, None);
         let one = r#"{"offset":4096,"length":8192,"pag":3,"address":16384,"state":"unwritten"}"#;
-        assert_eq!(layout_json(0, &[segment, segment], usize::MAX), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[none(), none()], usize::MAX), format!("[{one},{one}]"));
         assert_eq!(layout_json(0, &[], 2), "[]");
         let room = 2 * one.len() + 3;
-        assert_eq!(layout_json(0, &[segment; 3], room), format!("[{one},{one}]"));
-        assert_eq!(layout_json(0, &[segment; 3], room - 1), format!("[{one}]"));
+        assert_eq!(layout_json(0, &[none(), none(), none()], room), format!("[{one},{one}]"));
+        assert_eq!(layout_json(0, &[none(), none(), none()], room - 1), format!("[{one}]"));
+        let why = one.replace("unwritten\"", "unwritten\",\"why\":\"its turn\"");
+        let known = (segment, Some("its turn".to_owned()));
+        assert_eq!(layout_json(0, &[known], usize::MAX), format!("[{why}]"));
         let inline = r#"{"offset":0,"length":70,"state":"inline"}"#;
-        assert_eq!(layout_json(70, &[segment], usize::MAX), format!("[{inline},{one}]"));
+        assert_eq!(layout_json(70, &[none()], usize::MAX), format!("[{inline},{one}]"));
     }
 
     #[test]

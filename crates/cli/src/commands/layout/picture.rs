@@ -76,6 +76,7 @@ mod tests {
             pag: Some(pag),
             address: Some(address),
             state: "written".into(),
+            why: None,
         };
         let segments = vec![at(0, 3, 8192), at(4096, 1, 4096), at(8192, 3, 4096)];
         let picture = svg(&FileLayout::new("a<b&c".into(), 12288, 0, segments));

@@ -124,7 +124,14 @@ mod tests {
     use super::*;
 
     fn segment(pag: Option<u16>, length: u64) -> Segment {
-        Segment { offset: 0, length, pag, address: pag.map(|_| 0), state: "written".into() }
+        Segment {
+            offset: 0,
+            length,
+            pag,
+            address: pag.map(|_| 0),
+            state: "written".into(),
+            why: None,
+        }
     }
 
     #[test]
