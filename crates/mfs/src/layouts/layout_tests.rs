@@ -1,4 +1,5 @@
-use types::{FileBlock, FileKind, Ino, Name, PagBlock, Segment, SegmentState};
+use engine::error::Stop;
+use types::{Fault, FileBlock, FileKind, Ino, Name, PagBlock, Segment, SegmentState};
 
 use super::UNMAP_STEP;
 use super::layout::EDIT_MAX;
@@ -78,5 +79,28 @@ fn written_segments_join_with_those_in_front_of_them() {
     }
     let rest = run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(250), 100));
     assert_eq!(rest, [Segment { state: SegmentState::Written, ..segment(300, 80, 200) }]);
+    assert_eq!(now(check(&mfs)).unwrap().problems, []);
+}
+
+/// As a commit does: it makes room in the same transaction, and goes on in the next one.
+#[test]
+fn mapping_that_is_refused_as_too_much_takes_no_blocks() {
+    let mfs = formatted();
+    let ino = sparse(&mfs);
+    let client = run(&mfs, |txn| txn.new_client(b"other"));
+    let (pag, addr, len) = run(&mfs, |txn| txn.space().grant(client, None, 2 * SEGMENTS))[0];
+    assert_eq!(len, 2 * SEGMENTS);
+    let segment = Segment { file: FileBlock(0), len, pag, addr, state: SegmentState::Written };
+    let mut refused = 0;
+    while !run(&mfs, |txn| match txn.layouts().map(ino, client, segment) {
+        Err(Stop::Fault(Fault::Overloaded)) => {
+            txn.layouts().unmap(ino, FileBlock(0), FileBlock(len)).map(|_| false)
+        }
+        other => other.map(|()| true),
+    }) {
+        refused += 1;
+    }
+    assert!(refused > 0);
+    assert_eq!(run(&mfs, |txn| txn.layouts().layout(ino, FileBlock(0), 9)), [segment]);
     assert_eq!(now(check(&mfs)).unwrap().problems, []);
 }
