@@ -129,20 +129,25 @@ fn tcp(args: &BenchTableArgs) -> Option<Tcp> {
     args.tcp.clone().map(|security| Tcp { security, keys })
 }
 
-fn memory_of(args: &BenchMemoryArgs) -> Ended {
-    need_root()?;
-    let set_up = SetUp {
+/// Small disks, with room for the metadata of `files`; what else is measured says so itself.
+fn set_up(dir: &Path, files: u64, time: types::Duration) -> SetUp {
+    SetUp {
         program: this_program(),
-        dir: args.dir.clone(),
+        dir: dir.to_owned(),
         disks: DISKS,
         disk_bytes: DISK_MIN,
         rate: None,
-        metadata_bytes: DISK_MIN + args.inodes * METADATA_EACH,
-        limit: limit(args.limit),
+        metadata_bytes: DISK_MIN + files * METADATA_EACH,
+        limit: limit(time),
         uring: false,
         tcp: None,
         kinds: Vec::new(),
-    };
+    }
+}
+
+fn memory_of(args: &BenchMemoryArgs) -> Ended {
+    need_root()?;
+    let set_up = set_up(&args.dir, args.inodes, args.limit);
     let found = memory::measure(&set_up, args.inodes, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
@@ -151,18 +156,7 @@ fn memory_of(args: &BenchMemoryArgs) -> Ended {
 
 fn devices_of(args: &BenchDevicesArgs) -> Ended {
     need_root()?;
-    let set_up = SetUp {
-        program: this_program(),
-        dir: args.dir.clone(),
-        disks: DISKS,
-        disk_bytes: DISK_MIN,
-        rate: None,
-        metadata_bytes: DISK_MIN + args.files * METADATA_EACH,
-        limit: limit(args.limit),
-        uring: false,
-        tcp: None,
-        kinds: Vec::new(),
-    };
+    let set_up = set_up(&args.dir, args.files, args.limit);
     let part = |one: &DevicesPart| match one {
         DevicesPart::Sum => Sum,
         DevicesPart::Shared => Shared,
