@@ -15,13 +15,13 @@
 //!   were answered to this client before the call are durable. For `fsync` of a file this holds for
 //!   its attributes;
 //! - when `fsync` or `syncfs` succeeds, the client's writes to blocks of the file (`syncfs`: of any
-//!   file) from before the call are stable on the data device. A newer stable write of the same
-//!   block suffices; device errors are reported in other ways.
+//!   file with a name) from before the call are stable on the data device. A newer stable write of
+//!   the same block suffices; device errors are reported in other ways.
 //!
 //! Not checked here: data that `fsync` never wrote; changes of names or attributes that the
 //! operation does not name (the link count of a removed file); content that one client saw of
-//! another; replayed changes, until they change again. After a loss the model judges what a client
-//! reads.
+//! another; replayed changes, until they change again; `syncfs` for orphans, whose last close drops
+//! what was not committed. After a loss the model judges what a client reads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -198,7 +198,10 @@ impl Checkers {
         let of = |block| owners.written_of(&self.cluster, block);
         match call.op {
             Op::Fsync(ino, _) => durable.synced(call, place, |block| of(block) == Some(ino)),
-            Op::SyncAll => durable.synced(call, place, |block| of(block).is_some()),
+            Op::SyncAll => {
+                let is_named = |ino| ownership::is_named(&self.cluster, ino);
+                durable.synced(call, place, |block| of(block).is_some_and(is_named));
+            }
             _ => {}
         }
     }

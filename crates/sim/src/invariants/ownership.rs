@@ -170,6 +170,12 @@ pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
+/// Has the file a name?
+pub(crate) fn is_named(cluster: &Cluster, ino: Ino) -> bool {
+    let attr = cluster.inspect(|txn| txn.names().attr(ino)).flatten();
+    attr.is_some_and(|attr| attr.nlink > 0)
+}
+
 /// The file's segment with this block.
 fn segment_of(txn: &mut Txn<'_>, ino: Ino, (zone, block): Place) -> Result<Option<Segment>, Stop> {
     if txn.names().attr(ino)?.is_none() {

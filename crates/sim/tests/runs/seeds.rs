@@ -59,8 +59,6 @@ fn check(plan: &Plan) -> Report {
 
 /// Seeds of the pool.
 const SEEDS: u64 = 4000;
-/// Seeds of the pool that fail and are not understood yet: docs/SIMULATION-BUGS.md.
-const OPEN: &[u64] = &[2776, 3080];
 /// Every so many seeds both judges judge the history and mutants of it.
 const MUTATED: u64 = 40;
 /// Every so many seeds run twice.
@@ -197,9 +195,6 @@ fn pool_of_seeds_holds() {
     let failed = Mutex::new(BTreeSet::new());
     for_each(count, |nth| {
         let seed = first + nth;
-        if OPEN.contains(&seed) {
-            return;
-        }
         match std::panic::catch_unwind(|| run_of_the_pool(seed)) {
             Ok((subject, sums)) => {
                 *all.lock().expect("nothing panics here").entry(subject).or_default() += &sums;
