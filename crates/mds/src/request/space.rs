@@ -23,26 +23,10 @@ impl Execution {
         let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
         let unreachable = self.without(unreachable);
         let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable: &unreachable };
-        let (mut round, mut most) = (0, GRANT_PIECES);
-        loop {
-            round += 1;
-            let granted = if self.kept_outcome(index).is_some() {
-                self.attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op)).await
-            } else {
-                self.grant(index, &wanted, most).await
-            };
-            match granted {
-                // There may be no block for the reply to a grant of several runs.
-                Err(Fault::NoSpace) if most > 1 && self.server.space.metadata_is_short() => {
-                    (round, most) = (round - 1, 1);
-                }
-                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room(&unreachable).await,
-                other => {
-                    self.dependency = self.dependency.max(self.transno);
-                    return other;
-                }
-            }
-        }
+        self.with_room((index, op), &unreachable, async |this, most| {
+            this.grant(index, &wanted, most).await
+        })
+        .await
     }
 
     /// Chooses places for pieces of a file, and grants the client these blocks.
@@ -55,19 +39,34 @@ impl Execution {
         let asked = Asked { client, ino: *ino, pieces, writer: *writer, policy: *policy };
         check_pieces(pieces, &unreachable)?;
         let wanted = space::Wanted { hint, blocks: asked.blocks(), unreachable: &unreachable };
-        let (mut round, mut most) = (0, PLACE_PIECES_MAX);
+        self.with_room((index, op), &unreachable, async |this, most| {
+            this.place_once(index, &asked, &wanted, most).await
+        })
+        .await
+    }
+
+    /// Grants blocks by `grant`, which gets the most runs that it may; makes room and tries again
+    /// while there is none.
+    async fn with_room(
+        &mut self,
+        (index, op): (usize, &Op),
+        unreachable: &[PagId],
+        grant: impl AsyncFn(&mut Execution, usize) -> Result<OpReply, Fault>,
+    ) -> Result<OpReply, Fault> {
+        let (mut round, mut most) = (0, GRANT_PIECES);
         loop {
             round += 1;
-            let placed = if self.kept_outcome(index).is_some() {
+            let granted = if self.kept_outcome(index).is_some() {
                 self.attempt(Cost::SMALL, index, |cx, txn| run_op(cx, txn, index, op)).await
             } else {
-                self.place_once(index, &asked, &wanted, most).await
+                grant(self, most).await
             };
-            match placed {
+            match granted {
+                // There may be no block for the reply to a grant of several runs.
                 Err(Fault::NoSpace) if most > 1 && self.server.space.metadata_is_short() => {
                     (round, most) = (round - 1, 1);
                 }
-                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room(&unreachable).await,
+                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room(unreachable).await,
                 other => {
                     self.dependency = self.dependency.max(self.transno);
                     return other;

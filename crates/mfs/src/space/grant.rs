@@ -4,6 +4,8 @@
 //! Clients begin at different PAGs, so their streams lie apart. A run with room for the whole grant
 //! is preferred; if none of the examined runs has it, the largest are taken.
 
+use std::collections::BTreeSet;
+
 use types::{ClientId, Fault, PagBlock, PagId};
 
 use super::pags::PagState;
@@ -54,8 +56,8 @@ impl Space<'_, '_> {
         let pieces = pick(self.look(pag, cursor)?, blocks, most);
         let mut out = Vec::with_capacity(pieces.len());
         let mut end = cursor;
-        for (start, run, len) in pieces {
-            self.take_free(pag, (start, run), start, len)?;
+        for Piece { run, start, len } in pieces {
+            self.take_free(pag, run, start, len)?;
             self.pool_add(client, pag, start, len)?;
             end = start + len;
             out.push((pag, PagBlock(start), len));
@@ -142,16 +144,18 @@ impl Space<'_, '_> {
         });
     }
 
-    /// Free runs at and after `cursor`, then from the beginning.
-    fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<FreeRun>, Stop> {
-        let mut out: Vec<FreeRun> = Vec::new();
-        for (from, to) in [(cursor, u64::MAX), (0, cursor)] {
+    /// Free runs at and after `cursor`, the first of them perhaps from its middle on; then from the
+    /// beginning.
+    fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<Piece>, Stop> {
+        let around = self.free_run_to(pag, cursor)?.filter(|(start, len)| start + len > cursor);
+        let mut out: Vec<Piece> = around.map(|run| Piece::of(run, cursor)).into_iter().collect();
+        for (from, to) in [(cursor + 1, u64::MAX), (0, cursor)] {
             let mut at = from;
             while out.len() < LOOK
-                && let Some((start, len)) = self.free_run_from(pag, at)?.filter(|run| run.0 < to)
+                && let Some(run) = self.free_run_from(pag, at)?.filter(|run| run.0 < to)
             {
-                out.push((start, len));
-                at = start + len;
+                out.push(Piece::of(run, run.0));
+                at = run.0 + run.1;
             }
         }
         Ok(out)
@@ -176,20 +180,36 @@ fn choose(
     hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
 }
 
-/// The pieces ⟨start, run, taken⟩ of a grant, `most` of them at most, from runs ⟨start, length⟩.
-fn pick(runs: Vec<FreeRun>, blocks: u64, most: usize) -> Vec<(u64, u64, u64)> {
-    if let Some(&(start, run)) = runs.iter().find(|run| run.1 >= blocks) {
-        return vec![(start, run, blocks)];
+/// A part of a free run that a grant may take, from its beginning on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    run: FreeRun,
+    start: u64,
+    len: u64,
+}
+
+impl Piece {
+    /// The run from `start` on.
+    fn of(run: FreeRun, start: u64) -> Piece {
+        Piece { run, start, len: run.0 + run.1 - start }
     }
-    let mut runs = runs;
-    runs.sort_by_key(|&(start, len)| (u64::MAX - len, start));
+}
+
+/// The pieces of a grant of `blocks`, `most` of them at most.
+fn pick(mut pieces: Vec<Piece>, blocks: u64, most: usize) -> Vec<Piece> {
+    if let Some(piece) = pieces.iter().find(|piece| piece.len >= blocks) {
+        return vec![Piece { len: blocks, ..*piece }];
+    }
+    pieces.sort_by_key(|piece| (u64::MAX - piece.len, piece.start));
     let (mut left, mut out) = (blocks, Vec::new());
-    for (start, run) in runs.into_iter().take(most) {
-        let len = run.min(left);
-        if len == 0 {
-            break;
+    let mut runs = BTreeSet::new();
+    for piece in pieces {
+        // The run around the cursor may be there twice: its end first, and then all of it.
+        if left == 0 || out.len() == most || !runs.insert(piece.run.0) {
+            continue;
         }
-        out.push((start, run, len));
+        let len = piece.len.min(left);
+        out.push(Piece { len, ..piece });
         left -= len;
     }
     out
@@ -203,10 +223,24 @@ mod tests {
 
     #[test]
     fn grant_prefers_one_run_and_large_runs() {
-        assert_eq!(pick(vec![(1, 3), (10, 8), (30, 9)], 8, 2), [(10, 8, 8)]);
-        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9, 2), [(10, 7, 7), (30, 5, 2)]);
-        assert_eq!(pick(vec![(1, 3), (10, 7), (30, 5)], 9, 1), [(10, 7, 7)]);
-        assert_eq!(pick(vec![], 9, 2), []);
+        let pick = |runs: &[FreeRun], blocks, most| {
+            let pieces = runs.iter().map(|&run| Piece::of(run, run.0)).collect();
+            let picked = super::pick(pieces, blocks, most);
+            picked.iter().map(|piece| (piece.start, piece.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(pick(&[(1, 3), (10, 8), (30, 9)], 8, 2), [(10, 8)]);
+        assert_eq!(pick(&[(1, 3), (10, 7), (30, 5)], 9, 2), [(10, 7), (30, 2)]);
+        assert_eq!(pick(&[(1, 3), (10, 7), (30, 5)], 9, 1), [(10, 7)]);
+        assert_eq!(pick(&[], 9, 2), []);
+    }
+
+    #[test]
+    fn run_around_the_cursor_is_taken_once() {
+        let (end, all) = (Piece::of((10, 20), 25), Piece::of((10, 20), 10));
+        let other = Piece::of((40, 3), 40);
+        assert_eq!(pick(vec![end, all], 5, 2), [Piece { len: 5, ..end }]);
+        assert_eq!(pick(vec![end, all], 8, 2), [Piece { len: 8, ..all }]);
+        assert_eq!(pick(vec![end, other, all], 30, 3), [all, other], "its end goes with it");
     }
 
     #[test]

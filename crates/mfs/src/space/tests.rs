@@ -421,6 +421,28 @@ fn grants_of_one_client_follow_each_other() {
 }
 
 #[test]
+fn grant_begins_at_the_cursor_also_inside_a_free_run() {
+    let mfs = formatted();
+    let client = run(&mfs, |txn| txn.new_client(b"c"));
+    let pag = run(&mfs, |txn| txn.space().pags())[0].id;
+    let granted = |cursor, blocks| {
+        run(&mfs, |txn| {
+            txn.space().set_cursor(pag, cursor);
+            Ok(())
+        });
+        run(&mfs, |txn| txn.space().grant(client, Some(pag), blocks))
+    };
+    assert_eq!(granted(40, 8), [(pag, PagBlock(40), 8)], "blocks before it may be in windows");
+    assert_eq!(granted(40, 8), [(pag, PagBlock(48), 8)]);
+    assert_eq!(granted(10, 40), [(pag, PagBlock(56), 40)], "from 10 on only 30 are free");
+    let all = run(&mfs, |txn| txn.space().pags())[0].free;
+    let end = run(&mfs, |txn| txn.space().pags())[0].total + 1;
+    assert_eq!(granted(end - 4, 8), [(pag, PagBlock(1), 8)]);
+    let rest: u64 = granted(end - 4, all).iter().map(|run| run.2).sum();
+    assert_eq!(rest, all - 8, "also what lies before the cursor in the run around it");
+}
+
+#[test]
 fn layout_edit_of_too_many_segments_is_refused_but_works_in_steps() {
     let mfs = formatted();
     let client = run(&mfs, |txn| txn.new_client(b"c"));
