@@ -170,7 +170,11 @@ impl File {
                     let run = state.dirty.get_mut(&start).expect("found");
                     run.reserved.merge(more);
                 }
-                None => drop(state.dirty.remove(&start)),
+                None => {
+                    state.dirty.remove(&start);
+                    state.mark_stale(start, at);
+                    self.report_loss(start, at, "its place failed, and no block is left");
+                }
             }
         }
     }
