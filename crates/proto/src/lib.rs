@@ -8,6 +8,7 @@
 //!   unknown id "unsupported";
 //! - state machines take time as an argument and do no I/O.
 
+pub mod commit;
 pub mod frame;
 pub mod lease_client;
 pub mod lease_server;
