@@ -44,6 +44,8 @@ pub const DEFAULT_CACHE: u64 = 256 << 20;
 const DEFAULT_SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Shortest pause between two scrubs.
 const SCRUB_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// More requests at once than a server may have.
+const SERVE_MAX: usize = 1 << 20;
 /// Slowest scrub.
 const SCRUB_RATE_MIN: u64 = 64 << 10;
 /// Smallest buffer cache.
@@ -94,6 +96,8 @@ pub struct Cluster {
     pub public_keys: Vec<PublicKey>,
     /// Lease of clients.
     pub lease: Duration,
+    /// Requests that the server works on at once; `None`: all that there are.
+    pub serve: Option<usize>,
     /// Bytes of the metadata server's buffer cache.
     pub cache: u64,
     /// Pause between two scrubs of the metadata zone; zero: only on request.
@@ -193,6 +197,7 @@ struct RawServer {
     public_keys: Option<Vec<Spanned<String>>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
+    serve: Option<Spanned<u64>>,
     scrub_interval: Option<Spanned<String>>,
     scrub_rate: Option<Spanned<String>>,
     layout_ahead: Option<Spanned<String>>,
@@ -287,6 +292,7 @@ impl Cluster {
             allowed: reader.beside(raw.server.allowed.as_ref(), "allowed"),
             public_keys: reader.public_keys(raw.server.public_keys.as_ref())?,
             lease: reader.lease(raw.server.lease)?,
+            serve: reader.serve(raw.server.serve)?,
             scrub_interval: reader.scrub_interval(raw.server.scrub_interval)?,
             scrub_rate: reader.scrub_rate(raw.server.scrub_rate)?,
             layout_ahead: reader.layout_ahead(raw.server.layout_ahead)?,
@@ -450,6 +456,17 @@ impl Reader<'_> {
             return Ok(lease);
         }
         Err(self.at(value.span(), "key `server.lease`: write a time from 1s to 1h"))
+    }
+
+    fn serve(&self, value: Option<Spanned<u64>>) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        match usize::try_from(*value.get_ref()) {
+            Ok(count) if (1..=SERVE_MAX).contains(&count) => Ok(Some(count)),
+            _ => {
+                let text = format!("key `server.serve`: write 1 to {SERVE_MAX}");
+                Err(self.at(value.span(), text))
+            }
+        }
     }
 
     fn scrub_interval(&self, value: Option<Spanned<String>>) -> Result<Duration, ConfigError> {

@@ -46,6 +46,8 @@ pub struct Config {
     pub pags: Vec<PagPlace>,
     /// Number of leases that the server keeps; beyond it, the server recalls the coldest ones.
     pub leases_max: usize,
+    /// Requests that the server works on at once; `None`: all that there are.
+    pub serve: Option<usize>,
     /// Pause between two scrubs of the metadata device; zero: scrub only on request.
     pub scrub_interval: Duration,
     /// Upper bound of such a scrub's rate, in bytes a second; 0: no bound.
@@ -81,6 +83,7 @@ impl Config {
             lease: Duration::from_secs(30),
             pags: Vec::new(),
             leases_max: LEASES_MAX,
+            serve: None,
             scrub_interval: Duration::ZERO,
             scrub_rate: SCRUB_RATE,
             versions: Mds::VERSIONS,

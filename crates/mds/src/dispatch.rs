@@ -37,6 +37,10 @@ impl Service for Server {
         self.runtime.mfs.last_committed()
     }
 
+    fn load(&self) -> u16 {
+        self.workers.load()
+    }
+
     async fn greet(
         &self,
         connection: &Rc<Connection>,

@@ -54,6 +54,7 @@ mod start;
 pub mod status;
 mod uncommitted;
 mod upkeep;
+mod workers;
 mod zone_files;
 
 pub use administration::Control;

@@ -8,9 +8,7 @@
 
 mod locks;
 mod space;
-mod waiting;
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use channel::Squash;
@@ -31,7 +29,7 @@ use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
 use crate::sessions::{Session, SessionState};
 use crate::uncommitted::MetaItem;
-use waiting::timed;
+use crate::workers::Worker;
 
 /// The user and the group without any right but everybody's.
 const NOBODY: u32 = 65_534;
@@ -41,10 +39,11 @@ const STATFS_WAIT: Duration = Duration::from_secs(1);
 /// Executes a request and sends its answer.
 pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Request, fresh: bool) {
     squash(session.squash(), &mut request.principal);
-    let waited = Cell::default();
+    let worker = server.workers.admit(needs_worker(&request));
     if !may_pass(&server, &session, &request) {
-        timed(&server.runtime.env, &waited, server.recovery.ended()).await;
+        worker.away(server.recovery.ended()).await;
     }
+    worker.begin().await;
     if session.is_over() {
         return;
     }
@@ -56,7 +55,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         transno: Transno::ZERO,
         sync: request.sync,
         leave: false,
-        waited,
+        worker,
         server,
         session,
         request,
@@ -67,6 +66,16 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         Err(fault) => work.results.push(Err(fault)),
     }
     work.answer().await;
+}
+
+/// Is it work that a bounded number of workers does? Others wait for a session that is renewed,
+/// reclaimed or ended, and an administrator's request may wait for all clients.
+fn needs_worker(request: &Request) -> bool {
+    let is_work = |op: &Op| {
+        let spec = op.spec();
+        spec.class != Class::Session && spec.sender != Sender::Administrator
+    };
+    request.replay.is_none() && request.ops.iter().all(is_work)
 }
 
 /// From here on a caller whose rights are squashed counts as nobody (PROTOCOLS 1a.9).
@@ -135,8 +144,7 @@ struct Execution {
     transno: Transno,
     sync: bool,
     leave: bool,
-    /// How long it has waited for other clients.
-    waited: Cell<Duration>,
+    worker: Worker,
 }
 
 impl Execution {
@@ -374,7 +382,7 @@ impl Execution {
     async fn statfs(&mut self) -> Result<OpReply, Fault> {
         let (env, orphans) = (&self.server.runtime.env, &self.server.orphans);
         if orphans.counts().1 > 0 {
-            timed(env, &self.waited, env.timeout(STATFS_WAIT, orphans.drained())).await;
+            self.worker.away(env.timeout(STATFS_WAIT, orphans.drained())).await;
         }
         let statfs = self.server.runtime.mfs.run(READ, ops::space::statfs).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
@@ -445,7 +453,7 @@ impl Execution {
         let waits = orphans.counts().1 > 0;
         if waits {
             let drained = runtime.env.timeout(runtime.config.lease, orphans.drained());
-            timed(&runtime.env, &self.waited, drained).await;
+            self.worker.away(drained).await;
         }
         waits
     }
@@ -552,8 +560,7 @@ impl Execution {
                 Err(StoreError::Fault(Fault::Busy))
                     if effects.missing || !effects.glimpse.is_empty() =>
                 {
-                    let env = &self.server.runtime.env;
-                    timed(env, &self.waited, self.wait_for(&effects, &mut waited)).await;
+                    self.worker.away(self.wait_for(&effects, &mut waited)).await;
                 }
                 Err(error) => {
                     self.depend_on(&effects.reads);
@@ -674,8 +681,9 @@ impl Execution {
         fill_in_leases(&self.server, &self.session, &mut self.results);
         let last_committed = self.server.runtime.mfs.last_committed();
         let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
-        let waited = self.waited.get().as_micros().try_into().unwrap_or(u32::MAX);
-        let reply = Reply { slot, seq, transno, last_committed, waited, results: self.results };
+        let waited = self.worker.waited().as_micros().try_into().unwrap_or(u32::MAX);
+        let (load, results) = (self.server.workers.load(), self.results);
+        let reply = Reply { slot, seq, transno, last_committed, waited, load, results };
         // A reply that was rebuilt from a kept outcome has no transaction of this server, and yet
         // the request would execute again.
         let executed =

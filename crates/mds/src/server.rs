@@ -23,6 +23,7 @@ use crate::scrub::Scrubber;
 use crate::sessions::Sessions;
 use crate::space::Space;
 use crate::uncommitted::Uncommitted;
+use crate::workers::Workers;
 
 /// So many leases are checked for each event.
 const LEASES_PER_EVENT: usize = 1024;
@@ -45,6 +46,8 @@ pub struct Server {
     pub space: Rc<Space>,
     /// Changes that are not durable yet.
     pub uncommitted: Uncommitted,
+    /// Who works on requests.
+    pub workers: Rc<Workers>,
     /// Evictions and quarantines.
     pub evictions: Rc<Evictions>,
     /// The time after a restart.
@@ -74,6 +77,7 @@ impl Server {
         let server = Rc::new(Server {
             scrubber: Rc::new(Scrubber::new(runtime.clone())),
             uncommitted: Uncommitted::default(),
+            workers: Workers::new(runtime.env.clone(), runtime.config.serve),
             door,
             runtime,
             sessions,

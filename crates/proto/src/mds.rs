@@ -23,9 +23,9 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Lowest version of the protocol that this code speaks.
-pub const VERSION_MIN: u32 = 7;
+pub const VERSION_MIN: u32 = 8;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.

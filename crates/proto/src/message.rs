@@ -283,6 +283,9 @@ wire_struct! {
         /// Microseconds for which the request waited for other clients: for rights that they gave
         /// back, in gates, for locks, for space, and during grace.
         pub waited: u32,
+        /// Requests that the server had to work on when it answered, without those that waited for
+        /// other clients.
+        pub load: u16,
         /// One for each operation that ran; the last may be a fault.
         pub results: Vec<Result<P::OpReply, Fault>>,
     }

@@ -238,6 +238,7 @@ async fn config_of(
     }
     Ok(Config {
         lease: cluster.lease,
+        serve: cluster.serve,
         pags: places(mfs, path, cluster).await?,
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,

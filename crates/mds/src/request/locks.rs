@@ -5,7 +5,6 @@ use proto::mds::{Lock, OpReply};
 use types::{Fault, Ino};
 
 use super::Execution;
-use super::waiting::timed;
 use crate::leases::Evictor;
 
 impl Execution {
@@ -14,7 +13,7 @@ impl Execution {
     async fn evict_unresponsive_holders(&self, ino: Ino, lock: &Lock) {
         let holders = self.server.locks.holders(ino, self.owner(lock), lock);
         let evicted = self.server.evictions.evict_unresponsive(&holders);
-        timed(&self.server.runtime.env, &self.waited, evicted).await;
+        self.worker.away(evicted).await;
     }
 
     fn owner(&self, lock: &Lock) -> Owner {
@@ -26,7 +25,7 @@ impl Execution {
         self.evict_unresponsive_holders(ino, lock).await;
         // Another owner comes first that was refused for long.
         let turn = locks.give_way(ino, owner);
-        timed(&self.server.runtime.env, &self.waited, turn).await;
+        self.worker.away(turn).await;
         if self.session.is_over() {
             return Err(Fault::Evicted);
         }

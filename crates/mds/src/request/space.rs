@@ -5,7 +5,6 @@ use proto::mds::{Op, OpReply, UnplacedPiece};
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, GRANT_BLOCKS, PAGS_MAX, PLACE_PIECES_MAX};
 use types::{Bug, Fault, Ino, PagId, planted};
 
-use super::waiting::timed;
 use super::{Execution, run_op};
 use crate::ops::{READ, space};
 use crate::space::Asked;
@@ -150,11 +149,11 @@ impl Execution {
         if space.release_freed().await > 0 {
             return;
         }
-        timed(&runtime.env, &self.waited, space.reclaim_pools(self.client())).await;
+        self.worker.away(space.reclaim_pools(self.client())).await;
         let full = runtime.mfs.run(READ, |txn| space::is_full(txn, unreachable)).await;
         let full = full.is_ok_and(|(full, _)| full);
         if full && !planted(Bug::HoarderKept) {
-            timed(&runtime.env, &self.waited, self.server.evictions.evict_hoarders()).await;
+            self.worker.away(self.server.evictions.evict_hoarders()).await;
         }
     }
 }

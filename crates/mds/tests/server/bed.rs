@@ -31,6 +31,7 @@ pub struct Bed {
     error: Rc<Cell<bool>>,
     lease: Rc<Cell<Duration>>,
     leases_max: Rc<Cell<usize>>,
+    serve: Rc<Cell<Option<usize>>>,
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
     keys: Rc<RefCell<Option<ServerKeys>>>,
@@ -115,6 +116,7 @@ fn with_all<F: Future<Output = ()>>(
             error,
             lease,
             leases_max,
+            serve: Rc::default(),
             scrub_interval,
             fences,
             keys,
@@ -157,6 +159,7 @@ impl Bed {
         let (log, error) = (self.log.clone(), self.error.clone());
         let (lease, zones) = (self.lease.get(), self.zones);
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
+        let serve = self.serve.get();
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
@@ -172,6 +175,7 @@ impl Bed {
             let mut config = Config::new("home", ADDRESS);
             config.lease = lease;
             config.leases_max = leases_max;
+            config.serve = serve;
             config.scrub_interval = scrub_interval;
             let place = |zone| {
                 let (id, uuid, path) = (PagId(zone), zone_uuid(zone), zone_path(zone));
@@ -206,6 +210,12 @@ impl Bed {
     /// Sets the server's lease from its next start on.
     pub fn lease_for(&self, lease: Duration) {
         self.lease.set(lease);
+    }
+
+    /// Restarts the server, which then works on so many requests at once.
+    pub async fn serve_by(&self, workers: Option<usize>) {
+        self.serve.set(workers);
+        self.restart().await;
     }
 
     /// Sets the server's maximum number of leases from its next start on.

@@ -19,4 +19,5 @@ mod restarts;
 mod scrub;
 mod space;
 mod squash;
+mod workers;
 mod zones;

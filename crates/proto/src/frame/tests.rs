@@ -186,6 +186,7 @@ fn samples() -> Vec<Message> {
                 transno: Transno::ZERO,
                 last_committed: Transno::ZERO,
                 waited: 1_500_000,
+                load: 3,
                 results,
             },
         },

@@ -190,6 +190,8 @@ struct SessionState<P: Peer> {
     disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
     clock_offset: i128,
+    /// Requests that the server had to work on, as its last answer said.
+    load: u16,
     last_time: Timestamp,
     /// The server refuses this client's key: requests fail until it does so no longer.
     refused: bool,
@@ -623,6 +625,12 @@ impl<P: Peer> Session<P> {
         }
     }
 
+    /// Requests that the server had to work on when it last answered, without those that waited for
+    /// other clients.
+    pub fn load(&self) -> u16 {
+        self.state.borrow().load
+    }
+
     /// The server's clock, estimated; never goes back.
     pub fn time(&self) -> Timestamp {
         const SECOND: i128 = 1_000_000_000;
@@ -743,6 +751,7 @@ impl<P: Peer> Session<P> {
                 next_look: Instant::FAR,
                 disconnected_at: None,
                 clock_offset: 0,
+                load: 0,
                 last_time: Timestamp::default(),
                 refused: false,
                 timed_out: false,

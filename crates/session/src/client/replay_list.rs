@@ -209,8 +209,8 @@ mod tests {
     fn reply(lsn: u64) -> Rc<Reply> {
         let transno = Transno { epoch: Epoch(1), lsn: types::Lsn(lsn) };
         let last_committed = Transno::ZERO;
-        let (slot, seq, waited, results) = (0, 0, 0, Vec::new());
-        Rc::new(Reply { slot, seq, transno, last_committed, waited, results })
+        let (slot, seq, waited, load, results) = (0, 0, 0, 0, Vec::new());
+        Rc::new(Reply { slot, seq, transno, last_committed, waited, load, results })
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl<P: Peer> SessionState<P> {
             self.renewal = None;
         }
         let now = self.liveness.last_heard();
+        self.load = reply.load;
         match (pending.resent, is_renewal) {
             (true, _) => {}
             (false, true) => self.liveness.answered(pending.sent, now),

@@ -34,6 +34,8 @@ pub trait Service: Sized + 'static {
     fn connected(&self, connection: &Rc<Connection>);
     /// Everything up to this number is durable.
     fn last_committed(&self) -> Transno;
+    /// Requests that it has to work on, without those that wait for other clients.
+    fn load(&self) -> u16;
     /// Answers the peer's hello. `None`: it was refused, or went away.
     fn greet(
         &self,
@@ -118,7 +120,8 @@ async fn read<S: Service>(
                 if let Admission::New { .. } = session.admit(slot, seq) {
                     let (transno, last_committed) = (Transno::ZERO, service.last_committed());
                     let results = vec![Err(Fault::Unsupported)];
-                    let reply = Reply { slot, seq, transno, last_committed, waited: 0, results };
+                    let (waited, load) = (0, service.load());
+                    let reply = Reply { slot, seq, transno, last_committed, waited, load, results };
                     session.answered(&reply, false);
                     connection.send::<S::Peer>(&Message::Reply { reply });
                 }

@@ -357,7 +357,7 @@ mod tests {
 
     fn reply(slot: u16, seq: u32) -> Reply {
         let (transno, last_committed) = (Transno::ZERO, Transno::ZERO);
-        Reply { slot, seq, transno, last_committed, waited: 0, results: Vec::new() }
+        Reply { slot, seq, transno, last_committed, waited: 0, load: 0, results: Vec::new() }
     }
 
     /// PROTOCOLS 3.6.

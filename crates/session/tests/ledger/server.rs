@@ -292,7 +292,7 @@ impl Server {
         }
         let (slot, seq, last_committed) = (request.slot, request.seq, self.last_committed());
         let waited = waited.as_micros() as u32;
-        let reply = Reply { slot, seq, transno, last_committed, waited, results };
+        let reply = Reply { slot, seq, transno, last_committed, waited, load: 0, results };
         session.answered(&reply, true);
         session.note_durable(last_committed);
         session.push(Message::Reply { reply });
@@ -324,6 +324,10 @@ impl Service for Server {
 
     fn connected(&self, connection: &Rc<Connection>) {
         self.sessions.add_connection(connection);
+    }
+
+    fn load(&self) -> u16 {
+        0
     }
 
     fn last_committed(&self) -> Transno {
