@@ -232,6 +232,7 @@ The file, with all keys:
   public_keys = [\"redbud-key-…\"] # the server's public keys, which clients read here
   lease  = \"30s\"                 # 1s to 1h; default 30s
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
+  serve  = 16                    # requests that it works on at once; default: all
   scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"
   scrub_rate = \"16M\"             # bytes a second that it reads at most; \"0\": no limit
   layout_ahead = \"15\"            # with layout blocks: a new file gets one at creation if
@@ -377,6 +378,10 @@ Options (-o, separated by commas):
   timeo=N,retrans=N  mounting gives up after retrans tries of timeo tenths of a second (3, 50)
   lease=TIME         lease that the client asks the server for, 1s to 1h
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
+  commit=delayed     a write is answered at once; commit=sync: when its data is stable and the
+                     server has its commit
+  compound=N         commits in one request, 1 to 64, or auto; commit_tasks=N: such requests at
+                     once, 1 to 9, or auto; commit_max_age=TIME: until a commit begins (1s)
   prealloc=od        growing files get windows of free blocks by process; prealloc=reservation:
                      one for each file; prealloc=vanilla: none
   place=launch       a place is chosen when bytes go to the device; place=write: at once

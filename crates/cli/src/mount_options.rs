@@ -3,8 +3,10 @@
 //! Invariant: an option that would change guarantees for applications is never accepted and then
 //! ignored. Only options for mount(8), systemd or other helpers are ignored.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use proto::commit::{Choice, CommitPolicy, DEGREE_MAX, TASKS_MAX};
 use types::limits::EXECUTORS_MAX;
 use types::{Duration, PagId};
 
@@ -54,6 +56,8 @@ pub struct MountOptions {
     pub dirty_max: Option<u64>,
     /// How blocks for growing files are chosen.
     pub allocation: PlacingOptions,
+    /// How files are committed.
+    pub commit: CommitPolicy,
     /// Paths of data zones on this host that differ from the cluster's file.
     pub data: Vec<(PagId, PathBuf)>,
     /// Keys.
@@ -72,6 +76,9 @@ pub struct MountOptions {
 
 /// Tenths of a second and number of tries, as `timeo` and `retrans` have them.
 const MOUNT_TIMEOUT: (u64, u64) = (50, 3);
+
+/// From a write to its commit: less would be `commit=sync`, with more much is lost by a crash.
+const AGES: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// Minimum of dirty data: with less, every write waits for the previous one.
 const DIRTY_MIN: u64 = 1 << 20;
@@ -93,6 +100,7 @@ impl Default for MountOptions {
             lease: None,
             dirty_max: None,
             allocation: PlacingOptions::default(),
+            commit: CommitPolicy::default(),
             data: Vec::new(),
             keys: KeyOptions::default(),
             log: None,
@@ -168,7 +176,8 @@ impl MountOptions {
 
     fn set_value(&mut self, option: &str, key: &str, value: &str) -> Result<(), String> {
         let explain = |text: String| format!("option `{option}`: {text}");
-        if let Some(set) = self.allocation.set(key, value) {
+        let set = self.allocation.set(key, value);
+        if let Some(set) = set.or_else(|| set_commit(&mut self.commit, key, value)) {
             return set.map_err(explain);
         }
         match key {
@@ -226,6 +235,26 @@ impl MountOptions {
     }
 }
 
+/// Sets an option about commits; `None`: it is not one of them.
+fn set_commit(commit: &mut CommitPolicy, key: &str, value: &str) -> Option<Result<(), String>> {
+    let set = match key {
+        "commit" => {
+            commit.sync = value == "sync";
+            let known = matches!(value, "sync" | "delayed");
+            known.then_some(()).ok_or_else(|| "write `sync` or `delayed`".into())
+        }
+        "compound" => Choice::parse(value, DEGREE_MAX).map(|degree| commit.degree = degree),
+        "commit_tasks" => Choice::parse(value, TASKS_MAX).map(|tasks| commit.tasks = tasks),
+        "commit_max_age" => {
+            let age = parse_duration(value).map(|age| Some(age).filter(|age| AGES.contains(age)));
+            let age = age.and_then(|age| age.ok_or_else(|| "write a time from 10ms to 1m".into()));
+            age.map(|age| commit.max_age = age)
+        }
+        _ => return None,
+    };
+    Some(set)
+}
+
 fn number(option: &str, value: &str) -> Result<u64, String> {
     value.parse().map_err(|_| format!("option `{option}`: write a whole number"))
 }
@@ -272,6 +301,20 @@ mod tests {
     }
 
     #[test]
+    fn ways_to_commit_are_options() {
+        let list = "commit=sync,compound=3,commit_tasks=auto,commit_max_age=200ms";
+        let expected = CommitPolicy {
+            sync: true,
+            degree: Choice::Fixed(3),
+            tasks: Choice::Auto,
+            max_age: Duration::from_millis(200),
+        };
+        assert_eq!(MountOptions::parse([list]).unwrap().commit, expected);
+        let later = MountOptions::parse([list, "commit=delayed"]).unwrap();
+        assert_eq!(later.commit, CommitPolicy { sync: false, ..expected });
+    }
+
+    #[test]
     fn options_without_their_usual_effect_are_refused() {
         for bad in [
             "soft",
@@ -292,6 +335,12 @@ mod tests {
             "dirty=4096",
             "prealloc=static",
             "od_scale=1",
+            "commit=async",
+            "compound=65",
+            "compound=0",
+            "commit_tasks=10",
+            "commit_max_age=1ms",
+            "commit_max_age=2m",
         ] {
             assert!(MountOptions::parse([bad]).is_err(), "{bad}");
         }

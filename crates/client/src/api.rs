@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use env::IoBuf;
+use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
 use types::{Attr, Duration, FileKind, Ino, Name, PagId, Timestamp};
 
@@ -123,6 +124,8 @@ pub struct ClientConfig {
     pub dirty_max: usize,
     /// How blocks for growing files are chosen.
     pub allocation: Allocation,
+    /// How files are committed.
+    pub commit: CommitPolicy,
     /// Cached inodes before the client returns those idle longest.
     pub inodes_max: usize,
     /// Reads the keys for connections by TCP; `None`: there are none.
@@ -153,6 +156,7 @@ impl Default for ClientConfig {
             devices: Vec::new(),
             dirty_max: types::limits::DIRTY_MAX,
             allocation: Allocation::default(),
+            commit: CommitPolicy::default(),
             inodes_max: 1_200_000,
             keys: None,
             kept: KeptLimits::default(),

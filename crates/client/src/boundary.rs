@@ -140,6 +140,8 @@ pub trait Rpc {
         commits: Vec<Commit>,
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>>;
+    /// Requests that the server had to work on, as its last answer said.
+    fn load(&self) -> u16;
     /// Until when the session's lease is good, as far as this client knows: nothing new is
     /// submitted to a device after it.
     fn lease_ends(&self) -> Instant;
@@ -161,6 +163,27 @@ pub trait Rpc {
     fn inval_pages(&self, ino: Ino, from: u64, to: u64);
     /// Does this client have a handle of the inode?
     fn is_open(&self, ino: Ino) -> bool;
+}
+
+/// What a commit pipeline has done, and what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CommitCounts {
+    /// Requests with commits of files that became old enough.
+    pub requests: u64,
+    /// Files in them.
+    pub files: u64,
+    /// Files that are not old enough yet.
+    pub aging: usize,
+    /// Files that wait until a batch of the same devices may begin.
+    pub waiting: usize,
+    /// Files whose data is stable and that wait for a task to send them.
+    pub ready: usize,
+    /// Requests in flight.
+    pub sending: usize,
+    /// Requests that may be in flight.
+    pub tasks: usize,
+    /// Commits of a request, as the network and the server ask for it.
+    pub degree: usize,
 }
 
 /// The data half of one client, as the metadata half uses it.
@@ -202,6 +225,8 @@ pub trait DataHalf: Sized {
     fn dirty_bytes(&self) -> u64;
     /// Number of launched writes that have not ended.
     fn writes_in_flight(&self) -> usize;
+    /// The commit pipeline.
+    fn commit_counts(&self) -> CommitCounts;
     /// The device that has been silent for the longest time with requests pending, and that time.
     fn most_silent(&self) -> Option<(String, Duration)>;
     /// The server's list of data zones: opens those that are new, and uses none that is lost.

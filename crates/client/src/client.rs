@@ -49,6 +49,7 @@ impl Client {
             dirty_max: config.dirty_max,
             read_only: config.read_only,
             allocation: config.allocation,
+            commit: config.commit,
             on_edit: config.on_edit.clone(),
             waits: core.waits.clone(),
         };

@@ -149,6 +149,10 @@ impl Rpc for DataRpc {
         })
     }
 
+    fn load(&self) -> u16 {
+        self.core().map_or(0, |core| core.rpc.home().load())
+    }
+
     fn lease_ends(&self) -> Instant {
         self.core().map_or(Instant(0), |core| core.rpc.lease_ends())
     }

@@ -35,6 +35,7 @@ impl Client {
         out.flag("read_only", core.config.read_only);
         core.add_owed(&mut out);
         core.add_held(&mut out);
+        core.add_commits(&mut out);
         out.list("sessions", core.rpc.all(), |out, session| add_session(out, &session.report()));
         out.list("devices", self.devices(), add_device_and_load);
         out.close('}');
@@ -112,6 +113,22 @@ impl Core {
         out.number("names", self.inodes.names() as u64);
         out.number("handles", self.handles.len() as u64);
         out.number("recalls", self.recalls.get());
+        out.close('}');
+    }
+
+    fn add_commits(&self, out: &mut Json) {
+        let counts = self.data().commit_counts();
+        out.key("commits");
+        out.open('{');
+        out.text("mode", if self.config.commit.sync { "sync" } else { "delayed" });
+        out.number("requests", counts.requests);
+        out.number("files", counts.files);
+        out.number("aging", counts.aging as u64);
+        out.number("waiting", counts.waiting as u64);
+        out.number("ready", counts.ready as u64);
+        out.number("sending", counts.sending as u64);
+        out.number("tasks", counts.tasks as u64);
+        out.number("degree", counts.degree as u64);
         out.close('}');
     }
 

@@ -253,7 +253,7 @@ mod tests {
             let mut degree = Degree::new(Choice::Auto, 60);
             let mut now = Instant(0);
             for nth in 0..90 {
-                now = now + ms(50);
+                now += ms(50);
                 degree.answered(now, ms(took(nth)), load);
             }
             degree.now()
@@ -270,7 +270,7 @@ mod tests {
         let mut degree = Degree::new(Choice::Auto, 60);
         let mut now = Instant(0);
         for nth in 0..4000 {
-            now = now + ms(100);
+            now += ms(100);
             degree.answered(now, ms(if nth < 2 { 1 } else { 4 }), 0);
         }
         assert_eq!(degree.now(), DEGREE_CALM, "four milliseconds are what this network takes");

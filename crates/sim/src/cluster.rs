@@ -19,6 +19,7 @@ use mfs::{
     Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
     SlotSize, Stop, StoreError, Txn,
 };
+use proto::commit::CommitPolicy;
 use proto::mds::Reply;
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -98,6 +99,10 @@ pub struct Cluster {
     pub keys: Option<Keys>,
     /// How clients come by blocks.
     pub allocation: Allocation,
+    /// How clients commit.
+    pub commit: CommitPolicy,
+    /// Requests that the server works on at once; `None`: all.
+    pub workers: Option<usize>,
     disks: Rc<RefCell<Disks>>,
     /// Starts of the server so far.
     pub starts: Rc<Cell<u64>>,
@@ -302,6 +307,8 @@ impl Cluster {
             lease: LEASE,
             keys: None,
             allocation: Allocation::default(),
+            commit: CommitPolicy::default(),
+            workers: None,
             disks,
             starts,
             restarted,
@@ -440,6 +447,7 @@ impl Cluster {
         let (reports, name) = (observer.clone(), node.to_owned());
         mds::Config {
             lease: self.lease,
+            serve: self.workers,
             pags: self.places(),
             log: Rc::new(move |text| {
                 if let Some((client, stage)) = parse_eviction(text) {
@@ -725,6 +733,7 @@ impl Cluster {
             log: Rc::new(move |text| lines.client_line(text)),
             on_edit: Some(Rc::new(move |ino, edited| edits.emit(Event::Edited(ino, edited)))),
             allocation: self.allocation,
+            commit: self.commit,
             ..ClientConfig::default()
         };
         let client = Client::connect(env, config, kernel).await;

@@ -10,6 +10,7 @@
 
 pub mod call;
 pub mod cluster;
+mod committing;
 pub mod content;
 mod device_errors;
 mod devices;

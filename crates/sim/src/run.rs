@@ -23,7 +23,7 @@ use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::zones::{Drawn, Sizes};
-use crate::{fields, invariants, panics, placing, space};
+use crate::{committing, fields, invariants, panics, placing, space};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -135,6 +135,11 @@ impl Plan {
     fn configure(&self, cluster: &mut Cluster) {
         (cluster.lease, cluster.keys) = (self.lease, self.its_keys());
         cluster.allocation = placing::allocation(self.placing);
+        if self.workload != Workload::Fields {
+            // The bound on calls on a shared page knows the usual ways only.
+            cluster.commit = committing::commit(self.placing);
+            cluster.workers = committing::workers(self.placing);
+        }
         cluster.stand_by(self.standbys, self.world_seed());
     }
 

@@ -99,8 +99,8 @@ pub struct SimArgs {
     /// Metadata servers that stand by beside the first one, up to 3; they share an etcd cluster
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=3))]
     pub standbys: u16,
-    /// Draw from this number how clients choose places for data, and the root directory's layout
-    /// [default: the usual ways]
+    /// Draw from this number how clients choose places for data and commit, how many requests the
+    /// server works on at once, and the root directory's layout [default: the usual ways]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub placing: u64,
     /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices

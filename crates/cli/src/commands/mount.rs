@@ -171,6 +171,7 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
         keys: keys::of_client(&options.keys, &source.fs_name),
         dirty_max: options.dirty_max.map_or(DIRTY_MAX, |bytes| bytes as usize),
         allocation: options.allocation.chosen(),
+        commit: options.commit,
         read_only: options.read_only,
         connect_timeout: options.mount_timeout,
         admit: Some(admit(options.allow_unzoned)),

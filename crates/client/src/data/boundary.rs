@@ -13,7 +13,7 @@ use types::{
 
 use super::{DataConfig, DataContext, File, MoveStep, Room};
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::boundary::{DataHalf, FileContent, Rpc, Unsaved};
+use crate::boundary::{CommitCounts, DataHalf, FileContent, Rpc, Unsaved};
 
 impl DataHalf for DataContext {
     type File = File;
@@ -71,6 +71,10 @@ impl DataHalf for DataContext {
 
     fn writes_in_flight(&self) -> usize {
         DataContext::writes_in_flight(self)
+    }
+
+    fn commit_counts(&self) -> CommitCounts {
+        self.pipeline.borrow().counts()
     }
 
     fn most_silent(&self) -> Option<(String, Duration)> {

@@ -1,67 +1,45 @@
-//! The commit queue: dirty data is written, made stable and committed at the server.
+//! The commit of files: their data is written, made stable, and committed at the server.
 //!
 //! A commit of one file seals what was accepted so far and waits until the sealed writes have
 //! completed. It makes them stable with one flush that all files of a batch share. Then it sends
 //! the sealed edits with the size and times of that moment. Later changes belong to the next
-//! commit.
+//! commit. [`super::pipeline`] decides when that is.
 //!
 //! Invariants:
-//! - a background commit waits for no device that has nothing of its files;
-//! - a file is in at most one commit at a time (`committing`), and at most once in the queue
-//!   (`queued`); every file that is not clean is in `active`;
+//! - a file is in at most one commit at a time (`committing`), and ages at most once (`queued`);
+//!   every file that is not clean is in `active`;
 //! - an edit leaves `edits` only to be sent, and returns to the front if the server can take it
 //!   later; an edit that took effect is not sent again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use env::Env;
 use env::sync::Notify;
-use proto::mds::{Edit, PagInfo};
+use proto::mds::{Edit, Leased, PagInfo};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
-use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, Timestamp, Uuid, planted};
+use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, Uuid, planted};
 
 use super::budget::Budget;
 use super::class::Class;
-use super::context::{
-    COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, QueuedFile, RETRY, is_transient, refusal_text,
-};
+use super::context::{DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient, refusal_text};
 use super::device::Stability;
 use super::disks::{DataConfig, Disks};
 use super::file::{File, PendingEdit};
 use super::inline_state::{drop_superseded, drop_superseded_sealed};
-use super::sync_groups::{Devices, Stamps, Syncs};
+use super::pipeline::{COMMITS_MAX, Pipeline};
+use super::schedule::commit_aged;
+use super::sealed::Sealed;
+use super::stamps::Stamps;
 use super::transfers::Transfers;
 
 use crate::boundary::{Commit, Refusal, Rpc};
 
-/// From acceptance to the start of the commit, and from the end of a write in place to its flush.
-const COMMIT_AGE: Duration = Duration::from_secs(1);
 /// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
 /// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
 /// lease to end, and for its quarantine.
 const ROOM_TRIES: u32 = 24 * FLUSH_TRIES;
-/// Between two checks of an unused pool.
-const POOL_CHECK: Duration = Duration::from_secs(10);
-/// Files of one batch.
-pub(super) const BATCH: usize = 256;
-/// Concurrent batches of files whose writes are on the same devices.
-const BATCHES: usize = 4;
-
-/// A file's state when it was sealed.
-pub(super) struct Sealed {
-    edits_below: u64,
-    size: Option<u64>,
-    shrinks: bool,
-    tail_zero: bool,
-    mtime: Option<Timestamp>,
-    ctime: Option<Timestamp>,
-    generation: u64,
-    errors: u64,
-    /// Changes that came before it are sealed.
-    begun: Instant,
-}
 
 impl DataContext {
     /// See [`crate::boundary::DataHalf::open`].
@@ -87,27 +65,28 @@ impl DataContext {
             transfers: Transfers::default(),
             unlaunched: RefCell::default(),
             unlaunched_wake: Notify::new(),
-            syncs: Syncs::default(),
+            fsync_credit: Cell::new(0),
             unreported_losses: Cell::new(0),
             flights: Cell::new(0),
             session: Cell::new(0),
             dirty_max: config.dirty_max as u64,
             on_edit: config.on_edit,
-            queue: RefCell::default(),
+            pipeline: RefCell::new(Pipeline::new(&config.commit)),
+            commit: config.commit,
             active: RefCell::default(),
             unmapping: Cell::new(false),
             wake: Notify::new(),
-            batches: RefCell::default(),
         });
-        env.spawn(drain_queue(env.clone(), Rc::downgrade(&ctx)));
+        env.spawn(commit_aged(env.clone(), Rc::downgrade(&ctx)));
         ctx.watch_devices();
         Ok(ctx)
     }
 
     /// See [`crate::boundary::DataHalf::release_files`].
     pub(super) fn release_files(&self) {
-        let files = (self.queue.take(), self.active.take());
+        let files = self.active.take();
         drop(files);
+        self.pipeline.borrow_mut().clear();
     }
 
     /// See [`crate::boundary::DataHalf::evicted`].
@@ -168,7 +147,7 @@ impl DataContext {
     }
 
     /// The file has nothing to commit any more.
-    fn deactivate(&self, file: &Rc<File>) {
+    pub(super) fn deactivate(&self, file: &Rc<File>) {
         let mut active = self.active.borrow_mut();
         if active.get(&file.ino).is_some_and(|known| Rc::ptr_eq(known, file)) {
             active.remove(&file.ino);
@@ -178,118 +157,7 @@ impl DataContext {
     /// The file will never be committed again.
     pub(super) fn forget_file(&self, file: &Rc<File>) {
         self.deactivate(file);
-        self.queue.borrow_mut().retain(|queued| !Rc::ptr_eq(&queued.file, file));
-    }
-
-    fn push(&self, file: Rc<File>, due: Instant) {
-        let mut queue = self.queue.borrow_mut();
-        self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
-        queue.push_back(QueuedFile { file, due });
-        if queue.len() == 1 {
-            self.wake.notify_all();
-        }
-    }
-
-    /// Takes due files out of the queue, each marked as committing.
-    fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
-        let pressure = self.budget.used() > self.dirty_max / 2;
-        let mut batch = Vec::new();
-        let mut later = Vec::new();
-        while batch.len() < BATCH && later.len() < BATCH {
-            let mut queue = self.queue.borrow_mut();
-            let due = queue.front().is_some_and(|front| pressure || front.due <= now);
-            if !due {
-                break;
-            }
-            let file = queue.pop_front().expect("it has a front").file;
-            drop(queue);
-            let mut state = file.state.borrow_mut();
-            if state.committing || state.paused {
-                drop(state);
-                later.push(file);
-            } else if state.is_settled() {
-                state.queued = false;
-                state.tail = None;
-                state.unsettled.clear();
-                drop(state);
-                self.deactivate(&file);
-            } else if state.alone && !batch.is_empty() {
-                drop(state);
-                later.push(file);
-            } else {
-                state.queued = false;
-                state.committing = true;
-                let alone = state.alone;
-                drop(state);
-                batch.push(file);
-                if alone {
-                    break;
-                }
-            }
-        }
-        self.postpone(later, now);
-        batch
-    }
-
-    /// Puts files back into the queue. Wakes nobody: the caller checks the front next.
-    fn postpone(&self, files: Vec<Rc<File>>, now: Instant) {
-        let files = files.into_iter().map(|file| QueuedFile { file, due: now + RETRY });
-        self.queue.borrow_mut().extend(files);
-    }
-
-    /// Starts commits of files from the queue, in batches that wait for the same devices. If too
-    /// many such batches are in progress, their files go back to the queue. A file with runs that
-    /// cannot be launched yet may need any device, so it is committed alone. Returns whether no
-    /// file was postponed.
-    fn begin_batches(self: &Rc<Self>, files: Vec<Rc<File>>, now: Instant) -> bool {
-        let mut all = true;
-        let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
-        for file in files {
-            file.launch_all();
-            if file.is_launched() {
-                let devices = file.state.borrow().devices();
-                groups.entry(devices).or_default().push(file);
-            } else {
-                self.begin_alone(file);
-            }
-        }
-        for (devices, files) in groups {
-            let running = self.batches.borrow().get(&devices).copied().unwrap_or(0);
-            if running >= BATCHES {
-                files.iter().for_each(|file| file.unclaim_commit());
-                self.postpone(files, now);
-                all = false;
-                continue;
-            }
-            self.batches.borrow_mut().insert(devices.clone(), running + 1);
-            let this = self.clone();
-            self.env.spawn(async move {
-                // Writes may have been accepted since.
-                let (files, others): (Vec<_>, Vec<_>) =
-                    files.into_iter().partition(|file| file.is_only_on(&devices));
-                others.into_iter().for_each(|file| this.begin_alone(file));
-                this.commit_files(&files, Purpose::Background).await;
-                this.batch_ended(&devices);
-            });
-        }
-        all
-    }
-
-    fn begin_alone(self: &Rc<Self>, file: Rc<File>) {
-        let this = self.clone();
-        self.env.spawn(async move {
-            this.commit_files(&[file], Purpose::Background).await;
-        });
-    }
-
-    fn batch_ended(&self, devices: &Devices) {
-        let mut batches = self.batches.borrow_mut();
-        if let Some(running) = batches.get_mut(devices) {
-            *running -= 1;
-            if *running == 0 {
-                batches.remove(devices);
-            }
-        }
+        self.pipeline.borrow_mut().forget(file);
     }
 
     /// Commits files that the caller has marked as `committing`, and clears the mark.
@@ -355,6 +223,22 @@ impl DataContext {
         results
     }
 
+    /// Flushes all these devices at the same time.
+    pub(super) async fn flush_past(&self, all: &Stamps) {
+        let mut flushes = Vec::new();
+        for (&pag, &(_, high)) in all {
+            if let Ok(disk) = self.disks.get(pag) {
+                let disk = disk.clone();
+                flushes.push(
+                    self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
+                );
+            }
+        }
+        for flush in flushes {
+            flush.await;
+        }
+    }
+
     /// Flushes the devices of the sealed writes. Fails the files whose writes are lost.
     async fn make_stable(
         self: &Rc<Self>,
@@ -377,7 +261,7 @@ impl DataContext {
             // written in place hide them, and these must be stable first.
             let grows = sealed.size.is_some_and(|size| size > state.server_size);
             // Writes in place are flushed by age, or when there is nothing else to commit.
-            let young = now.since(state.stamped_since) < COMMIT_AGE;
+            let young = now.since(state.stamped_since) < self.commit.max_age;
             let waits = purpose == Purpose::Background && !refers_to_data && !grows;
             if waits && young && state.has_uncommitted() {
                 continue;
@@ -419,6 +303,17 @@ impl DataContext {
         }
     }
 
+    /// One request. How long the server takes for one that need not be durable tells the degree.
+    async fn ask(&self, commits: Vec<Commit>, sync: bool) -> Vec<Result<Leased, Refusal>> {
+        let asked = self.env.now();
+        let answers = self.rpc.commit(commits, sync).await;
+        if !sync {
+            let now = self.env.now();
+            self.pipeline.borrow_mut().answered(now, now.since(asked), self.rpc.load());
+        }
+        answers
+    }
+
     /// Sends sealed commits, those of several files in one compound.
     async fn send(
         self: &Rc<Self>,
@@ -427,19 +322,7 @@ impl DataContext {
         purpose: Purpose,
     ) -> Vec<Result<(), Fault>> {
         let mut results: Vec<Result<(), Fault>> = vec![Ok(()); files.len()];
-        let mut commits: Vec<(usize, Commit)> = Vec::new();
-        for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
-            match sealed {
-                Some(sealed) => {
-                    let parts = file.take_sealed(sealed);
-                    commits.extend(parts.into_iter().map(|part| (index, part)));
-                    if file.errors.get() != sealed.errors {
-                        results[index] = Err(Fault::Io);
-                    }
-                }
-                None => results[index] = Err(Fault::Interrupted),
-            }
-        }
+        let commits = take_all_sealed(files, sealed, &mut results);
         let sync = purpose == Purpose::Sync;
         if commits.is_empty() {
             if sync
@@ -466,7 +349,7 @@ impl DataContext {
                 retained.get_mut(&index).expect("partitioned").1.extend(commit.edits);
             }
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
-            let mut answers = self.rpc.commit(bodies, sync && last).await.into_iter();
+            let mut answers = self.ask(bodies, sync && last).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 let sealed = sealed[index].as_ref().expect("it was sent");
@@ -501,6 +384,29 @@ impl DataContext {
     }
 }
 
+/// Takes the sealed edits out of all files. Fills in `results` of those that have nothing to send
+/// because they failed.
+fn take_all_sealed(
+    files: &[Rc<File>],
+    sealed: &[Option<Sealed>],
+    results: &mut [Result<(), Fault>],
+) -> Vec<(usize, Commit)> {
+    let mut commits: Vec<(usize, Commit)> = Vec::new();
+    for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
+        match sealed {
+            Some(sealed) => {
+                let parts = file.take_sealed(sealed);
+                commits.extend(parts.into_iter().map(|part| (index, part)));
+                if file.errors.get() != sealed.errors {
+                    results[index] = Err(Fault::Io);
+                }
+            }
+            None => results[index] = Err(Fault::Interrupted),
+        }
+    }
+    commits
+}
+
 /// A commit of a lost session is not durable, even if it was answered.
 fn fail_evicted(files: &[Rc<File>], sealed: &[Option<Sealed>], results: &mut [Result<(), Fault>]) {
     for ((file, sealed), result) in files.iter().zip(sealed).zip(results) {
@@ -519,100 +425,7 @@ fn refers_to_data(edit: &Edit) -> bool {
     }
 }
 
-/// Commits files that are old enough, as long as the context lives.
-async fn drain_queue(env: Env, weak: Weak<DataContext>) {
-    let mut checked = env.now();
-    loop {
-        let Some(ctx) = weak.upgrade() else { return };
-        let wake = ctx.wake.notified();
-        let now = env.now();
-        if now.since(checked) >= POOL_CHECK {
-            checked = now;
-            ctx.trim_pool().await;
-            continue;
-        }
-        let batch = ctx.take_due(now);
-        if batch.is_empty() {
-            let due = ctx.queue.borrow().front().map_or(checked + POOL_CHECK, |front| front.due);
-            drop(ctx);
-            let wait = due.min(checked + POOL_CHECK).since(now).max(Duration::from_millis(1));
-            env.timeout(wait, wake).await;
-            continue;
-        }
-        if !ctx.begin_batches(batch, now) {
-            // Else the postponed files would be taken again at once, and starve the others.
-            drop(ctx);
-            env.timeout(RETRY, wake).await;
-        }
-    }
-}
-
 impl File {
-    /// Puts the file into the commit queue.
-    pub(super) fn enqueue(self: &Rc<Self>) {
-        let state = &mut *self.state.borrow_mut();
-        if self.detached.get() {
-            return state.abandon();
-        }
-        if state.queued && state.unsaved_since.is_some() {
-            return;
-        }
-        let now = self.ctx.env.now();
-        state.unsaved_since.get_or_insert(now);
-        if !std::mem::replace(&mut state.queued, true) {
-            self.ctx.push(self.clone(), now + COMMIT_AGE);
-        }
-    }
-
-    /// Moves the file to the front of the commit queue.
-    pub(super) fn commit_soon(self: &Rc<Self>) {
-        self.enqueue();
-        let mut queue = self.ctx.queue.borrow_mut();
-        if let Some(at) = queue.iter().position(|queued| Rc::ptr_eq(&queued.file, self)) {
-            let queued = queue.remove(at).expect("found");
-            queue.push_front(QueuedFile { due: self.ctx.env.now(), ..queued });
-            self.ctx.wake.notify_all();
-        }
-    }
-
-    /// Waits for the current commit to end, and marks the file for the caller's commit.
-    pub(super) async fn claim_commit(&self) {
-        loop {
-            let changed = self.changed.notified();
-            {
-                let mut state = self.state.borrow_mut();
-                if !state.committing && !state.paused {
-                    state.committing = true;
-                    return;
-                }
-            }
-            changed.await;
-        }
-    }
-
-    /// Clears the mark without a commit, and marks the file as queued again.
-    fn unclaim_commit(&self) {
-        {
-            let mut state = self.state.borrow_mut();
-            state.committing = false;
-            state.queued = true;
-        }
-        self.notify();
-    }
-
-    /// Commits what was accepted so far, in a batch of its own.
-    pub(super) async fn commit_alone(self: &Rc<Self>) -> Result<(), Fault> {
-        loop {
-            self.claim_commit().await;
-            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
-            match outcomes.into_iter().next().unwrap_or(Ok(())) {
-                // Paused, or inline data moved to a block for want of room: once more.
-                Err(Fault::Interrupted) => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
     /// See [`crate::boundary::FileContent::flush`].
     pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Fault> {
         let mut result = Ok(());

@@ -1,20 +1,21 @@
 //! What all files of a client share, and what a commit is to the rest of this module.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::Notify;
+use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::limits::COMPOUND_OPS_MAX;
-use types::{ClientId, Duration, Fault, Ino, Instant};
+use types::{ClientId, Duration, Fault, Ino};
 
 use super::budget::Budget;
 use super::class::Class;
 use super::disks::Disks;
 use super::file::File;
-use super::sync_groups::{Devices, Syncs};
+use super::pipeline::Pipeline;
+use super::sealed::Sealed;
 use super::transfers::Transfers;
 use crate::api::{Edited, OnEdit};
 use crate::boundary::Rpc;
@@ -24,8 +25,6 @@ use crate::waits::Waits;
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 /// Tries of a recall's commit while the server cannot take it: 5 s.
 pub(super) const FLUSH_TRIES: u32 = 100;
-/// Commits of one compound; the sender adds the other operations.
-pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 
 /// The purpose of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +36,6 @@ pub(super) enum Purpose {
     Flush,
     /// fsync: as `Flush`, and the server has it in its flushed log.
     Sync,
-}
-
-/// A file that is not clean, and when its commit is due.
-pub(super) struct QueuedFile {
-    pub(super) file: Rc<File>,
-    pub(super) due: Instant,
 }
 
 /// State that all files of a client share.
@@ -64,7 +57,8 @@ pub struct DataContext {
     pub(super) unlaunched: RefCell<Vec<Weak<File>>>,
     /// There are such files again.
     pub(super) unlaunched_wake: Notify,
-    pub(super) syncs: Syncs,
+    /// Positive if each recent fsync followed a single write: so many writes are launched at once.
+    pub(super) fsync_credit: Cell<u32>,
     /// Device writes in flight.
     pub(super) flights: Cell<usize>,
     /// Files of which content was lost and no process has heard of it.
@@ -73,13 +67,15 @@ pub struct DataContext {
     pub(super) session: Cell<u64>,
     pub(super) dirty_max: u64,
     pub(super) on_edit: Option<OnEdit>,
-    pub(super) queue: RefCell<VecDeque<QueuedFile>>,
+    /// How files are committed.
+    pub(super) commit: CommitPolicy,
+    pub(super) pipeline: RefCell<Pipeline<Rc<File>, Option<Sealed>>>,
+    /// The files that are not clean.
     pub(super) active: RefCell<BTreeMap<Ino, Rc<File>>>,
     /// [`DataContext::commit_unmapped`] is committing files.
     pub(super) unmapping: Cell<bool>,
+    /// A file ages that is due before the others.
     pub(super) wake: Notify,
-    /// Background batches in progress, by the devices that they wait for.
-    pub(super) batches: RefCell<BTreeMap<Devices, usize>>,
 }
 
 impl std::fmt::Debug for DataContext {

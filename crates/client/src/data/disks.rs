@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use env::sync::{Notify, first};
 use env::{Env, IoBuf};
+use proto::commit::CommitPolicy;
 use proto::mds::PagInfo;
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
@@ -36,6 +37,8 @@ pub struct DataConfig {
     pub read_only: bool,
     /// How blocks for growing files are chosen.
     pub allocation: Allocation,
+    /// How files are committed.
+    pub commit: CommitPolicy,
     /// Called whenever content changes.
     pub on_edit: Option<OnEdit>,
     /// Where operations name their waits.

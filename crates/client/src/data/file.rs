@@ -548,6 +548,7 @@ impl File {
     /// See [`crate::boundary::FileContent::pause`].
     pub(super) async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
+        self.hurry_commit();
         self.notify();
         loop {
             let changed = self.changed.notified();

@@ -1,35 +1,28 @@
 //! fsync: group commit of all waiting callers.
 //!
 //! An fsync submits dirty data to the devices at once. Then its file joins a batch of files whose
-//! writes are on the same devices. These wait together for their writes, for one flush of each
-//! device, and for one request to the server. One batch becomes stable while the server logs
-//! others; callers that come meanwhile form the next batch. So the slower a device flushes, the
-//! more files share a flush.
+//! writes are on the same devices ([`super::pipeline`]). These wait together for their writes, for
+//! one flush of each device, and for one request to the server. One batch becomes stable while the
+//! server logs others; callers that come meanwhile form the next batch. So the slower a device
+//! flushes, the more files share a flush.
 //!
 //! Invariants:
-//! - a file that waits here is marked as committing: nobody else commits it;
 //! - no caller waits for a device that has nothing of its file, neither in a batch nor for one;
-//! - a batch begins as soon as it may, and takes all callers that wait for its devices: a caller
-//!   waits for the batches of these devices that were in progress when it came, and for its own;
-//! - a file with much to write is committed alone, so that no other waits for its writes; so is a
-//!   file with runs that cannot be launched yet, because their devices are not known;
-//! - a file whose commit fails in a batch is committed once more alone, so that the error is its
-//!   own.
+//! - a caller waits for the batches of these devices that were in progress when it came, and for
+//!   its own;
+//! - a file with much to write is committed apart, so that no other waits for its writes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use env::sync::{OneSender, oneshot};
 use types::Fault;
 
-use super::commit::BATCH;
-use super::context::{COMMITS_MAX, DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
+use super::context::{DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
 use super::file::{File, FileState};
 use super::launch::RUN_BLOCKS;
-use super::sync_groups::{Devices, Outcome, SyncGroup};
+use super::pipeline::BATCH;
+use super::stamps::Devices;
 
-/// Concurrent batches of the same devices.
-const BATCHES: usize = 2;
 /// Writes that may be launched early, in expectation of an fsync, before the next fsync comes.
 const CREDIT: u32 = 16;
 /// Credit for one fsync of the expected kind.
@@ -91,7 +84,7 @@ impl File {
 
     /// Learns from this fsync whether launching the write before it at once pays off.
     fn update_prediction(&self) {
-        let credit = &self.ctx.syncs.credit;
+        let credit = &self.ctx.fsync_credit;
         match std::mem::take(&mut self.state.borrow_mut().writes) {
             0 => {}
             1 => credit.set((credit.get() + CREDIT_STEP).min(CREDIT)),
@@ -102,7 +95,7 @@ impl File {
     /// Should a write that was just accepted be launched at once, because an fsync will probably
     /// follow? Not if one is in flight: several writes are better launched together.
     pub(super) fn fsync_expected(&self, state: &FileState) -> bool {
-        let credit = &self.ctx.syncs.credit;
+        let credit = &self.ctx.fsync_credit;
         let expected = credit.get() > 0 && state.writes == 1 && state.writing.is_empty();
         if expected {
             credit.set(credit.get() - 1);
@@ -180,88 +173,5 @@ impl DataContext {
             }
         }
         result
-    }
-
-    /// Commits a file that is marked as committing together with others.
-    async fn fsync_in_batch(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
-        let (sender, outcome) = oneshot();
-        self.join_group(file.clone(), sender);
-        outcome.await.unwrap_or(Err(Fault::Unreachable))
-    }
-
-    fn join_group(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
-        let devices = file.state.borrow().devices();
-        let mut groups = self.syncs.groups.borrow_mut();
-        groups.entry(devices.clone()).or_default().waiting.push_back((file, sender));
-        drop(groups);
-        self.begin_batch(devices);
-    }
-
-    /// Begins a batch if callers wait for these devices and another batch may run.
-    fn begin_batch(self: &Rc<Self>, devices: Devices) {
-        let mut groups = self.syncs.groups.borrow_mut();
-        let Some(group) = groups.get_mut(&devices) else { return };
-        if group.waiting.is_empty() {
-            if group.running == 0 {
-                groups.remove(&devices);
-            }
-        } else if !group.preparing && group.running < BATCHES {
-            group.preparing = true;
-            group.running += 1;
-            let this = self.clone();
-            self.env.spawn(async move { this.run_batch(devices).await });
-        }
-    }
-
-    /// A batch has made progress; the next one may begin.
-    fn batch_progress(self: &Rc<Self>, devices: &Devices, step: impl FnOnce(&mut SyncGroup)) {
-        if let Some(group) = self.syncs.groups.borrow_mut().get_mut(devices) {
-            step(group);
-        }
-        self.begin_batch(devices.clone());
-    }
-
-    async fn run_batch(self: Rc<Self>, devices: Devices) {
-        let (files, senders) = self.take_batch(&devices);
-        if files.is_empty() {
-            return self.batch_progress(&devices, |group| {
-                group.preparing = false;
-                group.running -= 1;
-            });
-        }
-        let sealed = self.prepare_commit(&files, Purpose::Sync).await;
-        self.batch_progress(&devices, |group| group.preparing = false);
-        let outcomes = self.finish_commit(&files, &sealed, Purpose::Sync).await;
-        for (sender, outcome) in senders.into_iter().zip(outcomes) {
-            sender.send(outcome);
-        }
-        self.batch_progress(&devices, |group| group.running -= 1);
-    }
-
-    /// The waiting callers whose files still have writes on exactly these devices.
-    fn take_batch(self: &Rc<Self>, devices: &Devices) -> (Vec<Rc<File>>, Vec<OneSender<Outcome>>) {
-        let mut groups = self.syncs.groups.borrow_mut();
-        let waiting = &mut groups.get_mut(devices).expect("a batch is in progress").waiting;
-        let count = waiting.len().min(COMMITS_MAX);
-        let waiting: Vec<_> = waiting.drain(..count).collect();
-        drop(groups);
-        let (stays, leaves): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|(file, _)| file.is_only_on(devices));
-        for (file, sender) in leaves {
-            if file.is_launched() {
-                self.join_group(file, sender);
-            } else {
-                self.sync_alone(file, sender);
-            }
-        }
-        stays.into_iter().unzip()
-    }
-
-    fn sync_alone(self: &Rc<Self>, file: Rc<File>, sender: OneSender<Outcome>) {
-        let this = self.clone();
-        self.env.spawn(async move {
-            let outcome = this.commit_files(&[file], Purpose::Sync).await.pop();
-            sender.send(outcome.unwrap_or(Ok(())));
-        });
     }
 }

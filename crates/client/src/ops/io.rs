@@ -189,11 +189,15 @@ impl Client {
         }
         core.inval_content_for_abandoned_caller(inode).await;
         let sync = flags.sync || file.flags.has(OpenFlags::DSYNC | OpenFlags::SYNC);
-        if sync && !flags.write_back_cache {
-            let durable = core.make_durable(inode, false).await;
-            file.report_write_error()?;
-            durable?;
+        if flags.write_back_cache || !(sync || core.config.commit.sync) {
+            return Ok(written);
         }
+        let done = match sync {
+            true => core.make_durable(inode, false).await,
+            false => core.commit_now(inode).await,
+        };
+        file.report_write_error()?;
+        done?;
         Ok(written)
     }
 
@@ -516,6 +520,13 @@ impl Core {
     pub async fn make_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         let durable = self.now_durable(inode, datasync);
         self.waits.named(&self.env, Wait::Sync(inode.ino), durable).await
+    }
+
+    /// Waits until the data of a file is stable, and the server has its commit (paper 000 §III.A).
+    async fn commit_now(&self, inode: &Rc<Inode>) -> Result<(), Fault> {
+        let Some(data_lease) = inode.data_lease() else { return Ok(()) };
+        let committed = data_lease.file.commit_accepted();
+        self.waits.named(&self.env, Wait::Sync(inode.ino), committed).await
     }
 
     async fn now_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {

@@ -198,6 +198,19 @@ pub fn add_client(out: &mut String, client: &Value) {
         holds["inodes"],
         holds["names"],
     );
+    let commits = &client["commits"];
+    *out += &format!(
+        "  commits   {} files in {} requests; {} too young, {} becoming stable, {} stable; {} of {} \
+         tasks, degree {}\n",
+        commits["files"],
+        commits["requests"],
+        commits["aging"],
+        commits["waiting"],
+        commits["ready"],
+        commits["sending"],
+        commits["tasks"],
+        commits["degree"],
+    );
     if number(&owes["waiting"]) > 0 {
         let longest = ago(number(&owes["longest_wait_ms"]));
         *out += &format!("  waits     {} operations, one for {longest}\n", owes["waiting"]);

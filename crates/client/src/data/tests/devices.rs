@@ -235,6 +235,7 @@ fn zones_of_one_device_share_its_state() {
             dirty_max: 1 << 20,
             read_only: false,
             allocation: Default::default(),
+            commit: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -275,6 +276,7 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             dirty_max: 1 << 20,
             read_only: false,
             allocation: Default::default(),
+            commit: Default::default(),
             on_edit: None,
             waits: Rc::default(),
         };
@@ -315,6 +317,7 @@ fn client_stopped_during_its_mount_has_the_devices_that_answer() {
                     dirty_max: 1 << 20,
                     read_only: false,
                     allocation: Default::default(),
+                    commit: Default::default(),
                     on_edit: None,
                     waits: Rc::default(),
                 };

@@ -1,6 +1,7 @@
 //! The content half against a scripted server, over simulated disks. Free blocks are full of
 //! garbage that no reader may ever see.
 
+mod commits;
 mod crash;
 mod devices;
 mod faults;
@@ -22,6 +23,7 @@ use std::rc::Rc;
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
+use proto::commit::CommitPolicy;
 use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
 use proto::prealloc::{Allocation, Stream};
 use proto::wire::Bytes;
@@ -88,6 +90,11 @@ pub struct Server {
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
+    /// Of each request with commits: their number, and how many requests were in flight.
+    pub compounds: RefCell<Vec<(usize, usize)>>,
+    pub in_flight: Cell<usize>,
+    /// The request with this number is not answered, nor are others that come before it.
+    pub held: Cell<u64>,
     pub log: RefCell<Vec<String>>,
     /// Bytes that the client told the kernel to drop.
     pub voided: RefCell<Vec<(Ino, u64, u64)>>,
@@ -336,8 +343,14 @@ impl Rpc for Server {
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
         Box::pin(async move {
+            self.in_flight.set(self.in_flight.get() + 1);
+            self.compounds.borrow_mut().push((commits.len(), self.in_flight.get()));
             self.delay().await;
             self.commits.set(self.commits.get() + 1);
+            let number = self.commits.get();
+            while number <= self.held.get() {
+                self.env.sleep(Duration::from_millis(1)).await;
+            }
             let mut results = Vec::new();
             for commit in &commits {
                 if let Some(refusal) = self.refusals.borrow_mut().pop_front() {
@@ -361,8 +374,13 @@ impl Rpc for Server {
                 self.make_durable();
             }
             self.delay().await;
+            self.in_flight.set(self.in_flight.get() - 1);
             results
         })
+    }
+
+    fn load(&self) -> u16 {
+        0
     }
 
     fn lease_ends(&self) -> Instant {
@@ -480,6 +498,7 @@ pub struct Setup {
     pub grant_max: u64,
     pub inline_max: u32,
     pub allocation: Allocation,
+    pub commit: CommitPolicy,
 }
 
 impl Setup {
@@ -498,6 +517,7 @@ impl Default for Setup {
             grant_max: 512,
             inline_max: 0,
             allocation: Allocation::default(),
+            commit: CommitPolicy::default(),
         }
     }
 }
@@ -541,6 +561,9 @@ impl Rig {
             page: Cell::new(3),
             lease: Cell::new(Instant::FAR),
             commits: Cell::new(0),
+            compounds: RefCell::default(),
+            in_flight: Cell::new(0),
+            held: Cell::new(0),
             log: RefCell::default(),
             voided: RefCell::default(),
             zones: RefCell::default(),
@@ -552,6 +575,7 @@ impl Rig {
             dirty_max: setup.dirty_max,
             read_only: false,
             allocation: setup.allocation,
+            commit: setup.commit,
             on_edit: None,
             waits: Rc::default(),
         };
@@ -596,8 +620,7 @@ struct Unqueued(Rc<DataContext>);
 
 impl Drop for Unqueued {
     fn drop(&mut self) {
-        self.0.queue.take();
-        self.0.active.take();
+        self.0.release_files();
     }
 }
 

@@ -152,6 +152,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         dirty_max: 1,
         read_only: false,
         allocation: Default::default(),
+        commit: Default::default(),
         on_edit: None,
         waits: Rc::default(),
     };

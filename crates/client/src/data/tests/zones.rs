@@ -12,6 +12,7 @@ async fn rig_of_two(world: &SimWorld, env: Env, seed: u64) -> Rig {
         read_only: false,
         on_edit: None,
         allocation: Default::default(),
+        commit: Default::default(),
         waits: Rc::default(),
     };
     let pags = [info(1, 512), info(2, 512)];

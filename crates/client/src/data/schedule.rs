@@ -1,0 +1,277 @@
+//! What the commit pipeline decides is done here: files that are old enough join lanes, lanes make
+//! batches stable, and tasks send what is stable.
+//!
+//! Invariants:
+//! - a file in a lane, or stable and ready to be sent, is marked as committing: nobody else commits
+//!   it. Who needs its commit takes it out or hurries it on, and waits for no other file;
+//! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
+//!   launched yet may need any device, so it is committed apart;
+//! - a file whose commit fails in a batch is committed once more apart, so that the error is its
+//!   own.
+
+use std::collections::BTreeSet;
+use std::rc::{Rc, Weak};
+
+use env::Env;
+use env::sync::oneshot;
+use types::{Duration, Fault, Ino, Instant};
+
+use super::context::{DataContext, Purpose, RETRY};
+use super::file::File;
+use super::pipeline::{BATCH, LaneKey, Member, Outcome, Priority, Waiting};
+use super::sealed::Sealed;
+
+/// Between two checks of an unused pool.
+const POOL_CHECK: Duration = Duration::from_secs(10);
+
+impl Member for Rc<File> {
+    fn number(&self) -> Ino {
+        self.ino
+    }
+
+    fn is(&self, other: &Rc<File>) -> bool {
+        Rc::ptr_eq(self, other)
+    }
+}
+
+impl Priority {
+    fn purpose(self) -> Purpose {
+        match self {
+            Priority::Sync => Purpose::Sync,
+            Priority::Age => Purpose::Background,
+        }
+    }
+}
+
+impl DataContext {
+    fn push(&self, file: Rc<File>, due: Instant) {
+        self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
+        if self.pipeline.borrow_mut().push(file, due) {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Takes the files out that are due, each marked as committing; at most [`BATCH`].
+    fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
+        let pressure = self.budget.used() > self.dirty_max / 2;
+        let mut batch = Vec::new();
+        let mut later = Vec::new();
+        while batch.len() < BATCH && later.len() < BATCH {
+            let due = self.pipeline.borrow_mut().pop_due(now, pressure);
+            let Some(file) = due else { break };
+            let mut state = file.state.borrow_mut();
+            if state.committing || state.paused {
+                drop(state);
+                later.push(file);
+            } else if state.is_settled() {
+                state.queued = false;
+                state.tail = None;
+                state.unsettled.clear();
+                drop(state);
+                self.deactivate(&file);
+            } else {
+                state.queued = false;
+                state.committing = true;
+                drop(state);
+                batch.push(file);
+            }
+        }
+        let mut pipeline = self.pipeline.borrow_mut();
+        later.into_iter().for_each(|file| _ = pipeline.push(file, now + RETRY));
+        batch
+    }
+
+    /// Begins the commit of files that are marked as committing: in batches, or apart.
+    fn begin_commits(
+        self: &Rc<Self>,
+        priority: Priority,
+        all: impl IntoIterator<Item = Waiting<Rc<File>>>,
+    ) {
+        let mut lanes = BTreeSet::new();
+        for waiting in all {
+            waiting.file.launch_all();
+            let alone = priority == Priority::Age && waiting.file.state.borrow().alone;
+            if alone || !waiting.file.is_launched() {
+                self.commit_apart(priority, waiting);
+                continue;
+            }
+            let key = (priority, waiting.file.state.borrow().devices());
+            self.pipeline.borrow_mut().join(&key, waiting);
+            lanes.insert(key);
+        }
+        lanes.iter().for_each(|key| self.begin_batches(key));
+    }
+
+    fn commit_apart(self: &Rc<Self>, priority: Priority, waiting: Waiting<Rc<File>>) {
+        let this = self.clone();
+        self.env.spawn(async move {
+            let Waiting { file, done } = waiting;
+            let outcome = this.commit_files(&[file], priority.purpose()).await.pop();
+            if let Some(done) = done {
+                done.send(outcome.unwrap_or(Ok(())));
+            }
+        });
+    }
+
+    /// Begins the batches of a lane that may run.
+    fn begin_batches(self: &Rc<Self>, key: &LaneKey) {
+        loop {
+            let batch = self.pipeline.borrow_mut().begin(key);
+            let Some(batch) = batch else { return };
+            let (this, key) = (self.clone(), key.clone());
+            self.env.spawn(async move { this.run_batch(&key, batch).await });
+        }
+    }
+
+    async fn run_batch(self: Rc<Self>, key: &LaneKey, batch: Vec<Waiting<Rc<File>>>) {
+        let (priority, devices) = key;
+        // Writes may have been accepted since the files joined the lane.
+        let (stays, leaves): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|waiting| waiting.file.is_only_on(devices));
+        self.begin_commits(*priority, leaves);
+        let (files, done): (Vec<_>, Vec<_>) =
+            stays.into_iter().map(|waiting| (waiting.file, waiting.done)).unzip();
+        let sealed = self.prepare_commit(&files, priority.purpose()).await;
+        self.pipeline.borrow_mut().prepared(key);
+        self.begin_batches(key);
+        match priority {
+            Priority::Sync => {
+                let outcomes = self.finish_commit(&files, &sealed, Purpose::Sync).await;
+                for (done, outcome) in done.into_iter().flatten().zip(outcomes) {
+                    done.send(outcome);
+                }
+            }
+            Priority::Age => {
+                self.pipeline.borrow_mut().are_ready(files.into_iter().zip(sealed));
+                self.send_ready();
+            }
+        }
+        self.pipeline.borrow_mut().ended(key);
+        self.begin_batches(key);
+    }
+
+    /// Sends as many stable files as tasks may.
+    fn send_ready(self: &Rc<Self>) {
+        loop {
+            let queue = self.active.borrow().len();
+            let request = self.pipeline.borrow_mut().next_request(queue);
+            let Some(request) = request else { return };
+            self.send_request(request);
+        }
+    }
+
+    fn send_request(self: &Rc<Self>, request: Vec<(Rc<File>, Option<Sealed>)>) {
+        let this = self.clone();
+        self.env.spawn(async move {
+            let (files, sealed): (Vec<_>, Vec<_>) = request.into_iter().unzip();
+            this.finish_commit(&files, &sealed, Purpose::Background).await;
+            this.pipeline.borrow_mut().sent();
+            this.send_ready();
+        });
+    }
+
+    /// Commits a file that is marked as committing together with others whose fsync waits.
+    pub(super) async fn fsync_in_batch(self: &Rc<Self>, file: &Rc<File>) -> Outcome {
+        let (sender, outcome) = oneshot();
+        self.begin_commits(Priority::Sync, [Waiting { file: file.clone(), done: Some(sender) }]);
+        outcome.await.unwrap_or(Err(Fault::Unreachable))
+    }
+}
+
+/// Commits files that are old enough, as long as the context lives.
+pub(super) async fn commit_aged(env: Env, weak: Weak<DataContext>) {
+    let mut checked = env.now();
+    loop {
+        let Some(ctx) = weak.upgrade() else { return };
+        let wake = ctx.wake.notified();
+        let now = env.now();
+        if now.since(checked) >= POOL_CHECK {
+            checked = now;
+            ctx.trim_pool().await;
+            continue;
+        }
+        let batch = ctx.take_due(now);
+        if batch.is_empty() {
+            let due = ctx.pipeline.borrow().next_due().unwrap_or(checked + POOL_CHECK);
+            drop(ctx);
+            let wait = due.min(checked + POOL_CHECK).since(now).max(Duration::from_millis(1));
+            env.timeout(wait, wake).await;
+            continue;
+        }
+        let batch = batch.into_iter().map(|file| Waiting { file, done: None });
+        ctx.begin_commits(Priority::Age, batch);
+    }
+}
+
+impl File {
+    /// The file begins to age, unless it does already.
+    pub(super) fn enqueue(self: &Rc<Self>) {
+        let state = &mut *self.state.borrow_mut();
+        if self.detached.get() {
+            return state.abandon();
+        }
+        if state.queued && state.unsaved_since.is_some() {
+            return;
+        }
+        let now = self.ctx.env.now();
+        state.unsaved_since.get_or_insert(now);
+        if !std::mem::replace(&mut state.queued, true) {
+            self.ctx.push(self.clone(), now + self.ctx.commit.max_age);
+        }
+    }
+
+    /// Commits the file before all others that age.
+    pub(super) fn commit_soon(self: &Rc<Self>) {
+        self.enqueue();
+        let now = self.ctx.env.now();
+        if self.ctx.pipeline.borrow_mut().make_due(self, now) {
+            self.ctx.wake.notify_all();
+        }
+    }
+
+    /// Waits for the current commit to end, and marks the file for the caller's commit.
+    pub(super) async fn claim_commit(self: &Rc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state.borrow_mut();
+                if !state.committing && !state.paused {
+                    state.committing = true;
+                    return;
+                }
+            }
+            if !self.hurry_commit() {
+                changed.await;
+            }
+        }
+    }
+
+    /// Somebody waits for the file's commit to end: one that has not begun is given up, and one
+    /// whose data is stable is sent. Returns whether it was given up.
+    pub(super) fn hurry_commit(self: &Rc<Self>) -> bool {
+        let withdrawn = self.ctx.pipeline.borrow_mut().withdraw(self);
+        if withdrawn.is_some() {
+            self.state.borrow_mut().committing = false;
+            self.notify();
+            return true;
+        }
+        let request = self.ctx.pipeline.borrow_mut().hurry(self);
+        if let Some(request) = request {
+            self.ctx.send_request(request);
+        }
+        false
+    }
+
+    /// Commits what was accepted so far, in a batch of its own.
+    pub(super) async fn commit_alone(self: &Rc<Self>) -> Result<(), Fault> {
+        loop {
+            self.claim_commit().await;
+            let outcomes = self.ctx.commit_files(std::slice::from_ref(self), Purpose::Flush).await;
+            match outcomes.into_iter().next().unwrap_or(Ok(())) {
+                // Paused, or inline data moved to a block for want of room: once more.
+                Err(Fault::Interrupted) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
