@@ -3,7 +3,8 @@
 //! - Redbud: a metadata server and a client, processes of this program, on disks that
 //!   are files of the directory, written over once before they are formatted;
 //! - the null mount: a process of this program that answers from memory (see [`crate::null`]);
-//! - ext4, or what else the directory lies on: a directory beside them;
+//! - ext4, or what else the directory lies on: a directory beside them. If the disks are loop
+//!   devices, it is ext4 on a loop device of its own;
 //! - the raw device: a file like Redbud's data disks, read and written with O_DIRECT.
 
 use std::ffi::OsStr;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::barrier::once;
-use crate::bounded::Bounded;
 use crate::disk::{self, Flushes};
+use crate::loops::{Loops, Throttle};
 use crate::observe::Usage;
 use crate::process::{self, Deadline, Process, Tools};
 use crate::worker::Job;
@@ -26,6 +27,8 @@ use crate::{BenchError, Res, failed, relay};
 const PORTS: std::ops::Range<u16> = 10_000..31_000;
 /// Prefix of the directory that a benchmark works in.
 const PREFIX: &str = "redbud-bench-";
+/// Mount points in it: that of ext4 may be a directory.
+const MOUNTS: [&str; 3] = ["mnt-redbud", "mnt-null", "ext4"];
 /// Directories that this process has made.
 static ROOTS: AtomicUsize = AtomicUsize::new(0);
 
@@ -69,8 +72,9 @@ pub struct SetUp {
     pub disks: usize,
     /// Bytes of each of them, and of the raw one.
     pub disk_bytes: u64,
-    /// Bytes a second that each of them can move to and fro; `None`: what it can.
-    pub rate: Option<u64>,
+    /// Loop devices stand for all disks, bounded so but for the metadata's, and ext4 has one;
+    /// `None`: files are disks.
+    pub loops: Option<Throttle>,
     /// Bytes of the metadata disk.
     pub metadata_bytes: u64,
     /// Longest time of one step.
@@ -102,7 +106,8 @@ pub struct Field {
     null: Option<Null>,
     // Last: processes go before their devices, and these before their files.
     raw: Vec<PathBuf>,
-    bounded: Option<Bounded>,
+    loops: Option<Loops>,
+    ext4: Option<Ext4>,
     _root: Root,
 }
 
@@ -116,33 +121,36 @@ impl Field {
         let tools =
             Tools { program: what.program.clone(), logs: root.0.clone(), limit: what.limit };
         let flushes = Flushes::below(&root.0);
-        let bounded = what.rate.map(Bounded::new).transpose()?;
+        let loops = what.loops.map(Loops::new).transpose()?;
         let mut field = Field {
             tools,
             flushes,
             redbud: None,
             null: None,
             raw: Vec::new(),
-            bounded,
+            loops,
+            ext4: None,
             _root: root,
         };
         for kind in &what.kinds {
             match kind {
                 Kind::Redbud => {
-                    let disks = field.disks("data", what.disks, what)?;
-                    field.redbud = Some(Redbud::start(&field.tools, what, &disks)?);
+                    let disks = field.disks("data", what.disks, what.disk_bytes)?;
+                    let metadata = field.disk("metadata.img", what.metadata_bytes, false)?;
+                    field.redbud = Some(Redbud::start(&field.tools, what, &metadata, &disks)?);
                 }
                 Kind::Null => field.null = Some(Null::start(&field.tools, what.uring)?),
                 Kind::Ext4 => {
-                    once(
-                        &field.tools,
-                        "making a directory",
-                        Job::MakeDir(field.place(Kind::Ext4)),
-                    )?;
+                    let place = field.place(Kind::Ext4);
+                    once(&field.tools, "making a directory", Job::MakeDir(place.clone()))?;
+                    if field.loops.is_some() {
+                        let disks = field.disks("ext4-", 1, what.disk_bytes)?;
+                        field.ext4 = Some(Ext4::start(&field.tools, &disks, place)?);
+                    }
                 }
                 Kind::Raw => {
-                    let count = if field.bounded.is_some() { what.disks } else { 1 };
-                    field.raw = field.disks("raw", count, what)?;
+                    let count = if field.loops.is_some() { what.disks } else { 1 };
+                    field.raw = field.disks("raw", count, what.disk_bytes)?;
                 }
             }
         }
@@ -159,24 +167,25 @@ impl Field {
         }
     }
 
-    /// The raw disks: as many as Redbud has, if they are bounded.
+    /// The raw disks: as many as Redbud has, if they are loop devices.
     pub fn raw_disks(&self) -> &[PathBuf] {
         &self.raw
     }
 
-    /// Makes disks.
-    fn disks(&mut self, name: &str, count: usize, what: &SetUp) -> Res<Vec<PathBuf>> {
-        let deadline = Deadline::new(format!("filling the {name} disks"), what.limit);
-        let mut disks = Vec::new();
-        for number in 0..count {
-            let file = self.tools.logs.join(format!("{name}{number}.img"));
-            disk::make(&file, what.disk_bytes, &deadline)?;
-            disks.push(match &mut self.bounded {
-                Some(bounded) => bounded.attach(&file)?,
-                None => file,
-            });
+    /// Makes disks, bounded if that is asked for.
+    fn disks(&mut self, name: &str, count: usize, bytes: u64) -> Res<Vec<PathBuf>> {
+        (0..count).map(|number| self.disk(&format!("{name}{number}.img"), bytes, true)).collect()
+    }
+
+    /// Makes a disk, the file of this name or a loop device that stands for it.
+    fn disk(&mut self, name: &str, bytes: u64, bounded: bool) -> Res<PathBuf> {
+        let file = self.tools.logs.join(name);
+        let deadline = Deadline::new(format!("filling the disk {name}"), self.tools.limit);
+        disk::make(&file, bytes, &deadline)?;
+        match &mut self.loops {
+            Some(loops) => loops.attach(&file, bounded),
+            None => Ok(file),
         }
-        Ok(disks)
     }
 
     /// A contender's processes have used this much: those of the mount, and of the server.
@@ -234,7 +243,8 @@ impl Field {
     pub fn tear_down(mut self) -> Res<()> {
         let null = self.null.take().map_or(Ok(()), |null| null.stop(&self.tools));
         let redbud = self.redbud.take().map_or(Ok(()), |redbud| redbud.stop(&self.tools));
-        null.and(redbud)
+        let ext4 = self.ext4.take().map_or(Ok(()), |ext4| ext4.stop(&self.tools));
+        null.and(redbud).and(ext4)
     }
 }
 
@@ -264,17 +274,17 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        for mount in ["mnt-redbud", "mnt-null"] {
+        for mount in MOUNTS {
             let mount = self.0.join(mount);
             if fuse::mount::device_number(&mount).is_some() {
                 // Its server is gone or going: taken away without asking it.
                 drop(fuse::unmount(&mount, true));
             }
-            // It holds nothing, or is still mounted: never what is below it.
+            // It holds nothing, or is still mounted, or is ext4's directory: never what is below.
             drop(std::fs::remove_dir(&mount));
         }
-        let mounted = ["mnt-redbud", "mnt-null"].iter().any(|mount| self.0.join(mount).exists());
-        if mounted {
+        let [redbud, null, ext4] = MOUNTS.map(|mount| self.0.join(mount));
+        if redbud.exists() || null.exists() || fuse::mount::device_number(&ext4).is_some() {
             crate::tell(&format!(
                 "redbud bench: {} is left: a mount in it is in use",
                 self.0.display()
@@ -304,12 +314,10 @@ struct Redbud {
 }
 
 impl Redbud {
-    fn start(tools: &Tools, what: &SetUp, disks: &[PathBuf]) -> Res<Redbud> {
+    fn start(tools: &Tools, what: &SetUp, metadata: &Path, disks: &[PathBuf]) -> Res<Redbud> {
         let root = &tools.logs;
         let mount = root.join("mnt-redbud");
         make_dir(&mount)?;
-        let deadline = Deadline::new("filling the metadata disk", what.limit);
-        disk::make(&root.join("metadata.img"), what.metadata_bytes, &deadline)?;
         let port = free_port()?;
         let config = root.join("cluster.toml");
         let (security, keys, reached) = match &what.tcp {
@@ -323,10 +331,11 @@ impl Redbud {
         };
         let data = |disk: &PathBuf| format!("[[data]]\npath = \"{}\"\n", disk.display());
         let data: String = disks.iter().map(data).collect();
+        let metadata = metadata.display();
         let text = format!(
             "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
              security = \"{security}\"\n{keys}\
-             [metadata]\npath = \"metadata.img\"\n{data}"
+             [metadata]\npath = \"{metadata}\"\n{data}"
         );
         std::fs::write(&config, text).or_else(|error| failed("writing cluster.toml", error))?;
         let format = words(&["mkfs", "--force", "--"]);
@@ -388,6 +397,36 @@ impl Null {
         once(tools, "unmounting the null mount", Job::Unmount(self.mount))?;
         self.server.wait(&Deadline::new("waiting for the null mount to end", tools.limit))
     }
+}
+
+/// ext4 on a loop device, with its journal on the same.
+struct Ext4 {
+    mount: PathBuf,
+}
+
+impl Ext4 {
+    /// Formats the device and mounts it there. Its tables are written before.
+    fn start(tools: &Tools, disks: &[PathBuf], mount: PathBuf) -> Res<Ext4> {
+        let tables = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        let format = ["-q", "-F", "-b", "4096", "-E", tables];
+        let format = words(&format);
+        let disks: Vec<&OsStr> = disks.iter().map(|disk| disk.as_os_str()).collect();
+        command(tools, "mkfs.ext4", &[&format[..], &disks].concat())?;
+        let options = words(&["-t", "ext4", "-o", "noatime"]);
+        let ext4 = Ext4 { mount: mount.clone() };
+        command(tools, "mount", &[&options[..], &disks, &[mount.as_os_str()]].concat())?;
+        Ok(ext4)
+    }
+
+    fn stop(self, tools: &Tools) -> Res<()> {
+        once(tools, "unmounting ext4", Job::Unmount(self.mount)).map(drop)
+    }
+}
+
+/// Runs another program to its end.
+fn command(tools: &Tools, program: &str, arguments: &[&OsStr]) -> Res<()> {
+    let tools = Tools { program: program.into(), ..tools.clone() };
+    process::run(&tools, program, arguments)
 }
 
 /// A free port, searched from a place that differs from process to process.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::barrier::{Finished, StartBarrier, once};
 use crate::contender::{Field, Kind, SetUp};
+use crate::loops::Throttle;
 use crate::report::{Columns, median};
 use crate::worker::{Job, Part, Stream};
 use crate::works::{Sizes, WORKS};
@@ -159,7 +160,8 @@ impl Bench<'_> {
         (self.progress)(&format!("setting up {disks} devices"));
         let kinds = if raw { vec![Kind::Redbud, Kind::Raw] } else { vec![Kind::Redbud] };
         let disk_bytes = bytes + bytes / 4 + (64 << 20);
-        Field::set_up(&SetUp { disks, disk_bytes, rate, kinds, ..self.plan.set_up.clone() })
+        let loops = rate.map(|rate| Throttle { bytes: Some(rate), writes: None });
+        Field::set_up(&SetUp { disks, disk_bytes, loops, kinds, ..self.plan.set_up.clone() })
     }
 
     fn note(&mut self, name: &str, value: f64) {

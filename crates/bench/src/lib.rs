@@ -14,10 +14,11 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod barrier;
-mod bounded;
 pub mod contender;
 pub mod devices;
 mod disk;
+pub mod loads;
+pub mod loops;
 pub mod memory;
 pub mod null;
 pub mod observe;

@@ -445,30 +445,35 @@ impl Turn {
     }
 
     fn measure(&self, field: &Field, jobs: Vec<Job>) -> Res<Sample> {
-        let barrier = StartBarrier::ready(&field.tools, &self.label(), jobs)?;
-        let requests = || match field.counts_requests(self.kind) {
-            true => Ok(self.step(field, Job::Requests(field.place(self.kind)))?.text),
-            false => Ok("{}".into()),
-        };
-        let requests_before = requests()?;
-        let flushes_before = field.flushes.count();
-        let usage_before = field.usage(self.kind);
-        let done = barrier.start()?;
-        let usage = field.usage(self.kind);
-        let flushes = field.flushes.count();
-        let [mount, server]: [Usage; 2] =
-            std::array::from_fn(|index| usage[index].since(usage_before[index]));
-        Ok(Sample {
-            ops: done.ops,
-            nanos: done.nanos,
-            mount_cpu: mount.cpu,
-            server_cpu: server.cpu,
-            mount_switches: mount.switches,
-            server_switches: server.switches,
-            flushes: flushes.zip(flushes_before).map(|(after, before)| after - before),
-            requests: requests_between(&requests_before, &requests()?),
-        })
+        sample(field, self.kind, &self.label(), jobs)
     }
+}
+
+/// Runs jobs of `kind` at the same time, and tells what they took.
+pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sample> {
+    let barrier = StartBarrier::ready(&field.tools, label, jobs)?;
+    let requests = || match field.counts_requests(kind) {
+        true => Ok(once(&field.tools, label, Job::Requests(field.place(kind)))?.text),
+        false => Ok("{}".into()),
+    };
+    let requests_before = requests()?;
+    let flushes_before = field.flushes.count();
+    let usage_before = field.usage(kind);
+    let done = barrier.start()?;
+    let usage = field.usage(kind);
+    let flushes = field.flushes.count();
+    let [mount, server]: [Usage; 2] =
+        std::array::from_fn(|index| usage[index].since(usage_before[index]));
+    Ok(Sample {
+        ops: done.ops,
+        nanos: done.nanos,
+        mount_cpu: mount.cpu,
+        server_cpu: server.cpu,
+        mount_switches: mount.switches,
+        server_switches: server.switches,
+        flushes: flushes.zip(flushes_before).map(|(after, before)| after - before),
+        requests: requests_between(&requests_before, &requests()?),
+    })
 }
 
 #[cfg(test)]

@@ -15,7 +15,10 @@ mod layout;
 mod pag;
 mod running;
 mod sim;
-pub use bench::{Bench, BenchArgs, BenchDevicesArgs, BenchMemoryArgs, BenchTableArgs, DevicesPart};
+pub use bench::{
+    Bench, BenchArgs, BenchDevicesArgs, BenchLoadArgs, BenchMemoryArgs, BenchPersonalityArgs,
+    BenchTableArgs, BenchXcdnArgs, DevicesPart,
+};
 pub use fence::{FenceArgs, FenceCommand, FenceTestArgs};
 pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
 pub use key::{

@@ -254,7 +254,7 @@ fn price_of(args: &PriceArgs) -> Res<()> {
             dir: args.dir.clone(),
             disks: 2,
             disk_bytes: DISK_MIN,
-            rate: None,
+            loops: None,
             metadata_bytes: DISK_MIN + 2 * args.files * METADATA_EACH,
             limit: limit(args.limit),
             uring: false,

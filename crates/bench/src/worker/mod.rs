@@ -4,6 +4,7 @@
 //! [`Done`] as one line of JSON. Times are of the monotonic clock, which all processes of a
 //! machine share. The time of workers that run together is from the first start to the last end.
 
+mod loads;
 mod names;
 mod pool;
 mod stream;
@@ -16,9 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use sys::Os;
 
+use crate::scripts::filebench::Personality;
 use crate::scripts::polygraph;
 use crate::scripts::postmark::Script;
 use crate::scripts::source::{Source, Step};
+use crate::scripts::xcdn;
 
 /// What one worker does.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -100,6 +103,41 @@ pub enum Job {
         files: u64,
         /// Which step.
         step: Step,
+    },
+    /// Makes the tree of xcdn in a directory.
+    XcdnTree(PathBuf),
+    /// Makes the objects of a process of xcdn that are there before, in its tree.
+    XcdnStock {
+        /// Where.
+        dir: PathBuf,
+        /// Whose objects.
+        number: u64,
+        /// Bytes of each.
+        bytes: u64,
+    },
+    /// A process of xcdn.
+    Xcdn {
+        /// Where its tree is.
+        dir: PathBuf,
+        /// Which process.
+        number: u64,
+        /// Processes that have made their objects.
+        all: u64,
+        /// Bytes of an object.
+        bytes: u64,
+        /// Operations.
+        ops: u64,
+    },
+    /// An instance of a personality of Filebench in a directory: it prepares by making its files.
+    Filebench {
+        /// Where.
+        dir: PathBuf,
+        /// What it does.
+        personality: Personality,
+        /// Whose random choices.
+        number: u64,
+        /// For how long.
+        millis: u64,
     },
     /// Writes a file from its begin to its end, then fsync(2).
     WriteSeq(Stream),
@@ -273,6 +311,14 @@ fn prepare(job: Job) -> Os<Work> {
         }
         Job::Source { dir, number, files, step } => {
             pool::source(&dir, Source::new(files).script(number, step))
+        }
+        Job::XcdnTree(dir) => loads::xcdn_tree(&dir),
+        Job::XcdnStock { dir, number, bytes } => loads::xcdn_stock(&dir, number, bytes),
+        Job::Xcdn { dir, number, all, bytes, ops } => {
+            loads::xcdn(&dir, xcdn::Script::new(number, all, ops), bytes)
+        }
+        Job::Filebench { dir, personality, number, millis } => {
+            loads::filebench(&dir, personality, number, millis)?
         }
         Job::WriteSeq(what) => stream::write(what)?,
         Job::WritePart(what, part) => stream::write_part(&what, part)?,

@@ -46,8 +46,17 @@ pub fn open_dir(path: &Path) -> Os<OwnedFd> {
 
 /// unlinkat(2).
 pub fn unlink(dir: &OwnedFd, name: &CStr) -> Os<()> {
+    unlink_at(dir.as_raw_fd(), name)
+}
+
+/// unlink(2).
+pub fn unlink_path(path: &CStr) -> Os<()> {
+    unlink_at(libc::AT_FDCWD, path)
+}
+
+fn unlink_at(dir: i32, name: &CStr) -> Os<()> {
     // SAFETY: `name` ends with a zero byte.
-    match unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), 0) } {
+    match unsafe { libc::unlinkat(dir, name.as_ptr(), 0) } {
         0 => Ok(()),
         _ => last("unlink", name),
     }
@@ -55,10 +64,23 @@ pub fn unlink(dir: &OwnedFd, name: &CStr) -> Os<()> {
 
 /// fstatat(2), without following a link.
 pub fn stat(dir: &OwnedFd, name: &CStr) -> Os<libc::stat> {
+    stat_at(dir.as_raw_fd(), name, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// lstat(2).
+pub fn stat_path(path: &CStr) -> Os<libc::stat> {
+    stat_at(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// The size of an open file.
+pub fn size(file: &OwnedFd) -> Os<u64> {
+    Ok(stat_at(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)?.st_size as u64)
+}
+
+fn stat_at(dir: i32, name: &CStr, flags: i32) -> Os<libc::stat> {
     let mut out = std::mem::MaybeUninit::<libc::stat>::uninit();
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: `name` ends with a zero byte, and `out` has room for a stat.
-    match unsafe { libc::fstatat(dir.as_raw_fd(), name.as_ptr(), out.as_mut_ptr(), flags) } {
+    match unsafe { libc::fstatat(dir, name.as_ptr(), out.as_mut_ptr(), flags) } {
         // SAFETY: the call filled it.
         0 => Ok(unsafe { out.assume_init() }),
         _ => last("stat", name),

@@ -22,6 +22,14 @@ pub enum Bench {
     Memory(BenchMemoryArgs),
     /// Measure one client on several bounded devices: all at work, and files in few pieces
     Devices(BenchDevicesArgs),
+    /// Measure objects of a content delivery network on Redbud and ext4
+    Xcdn(BenchXcdnArgs),
+    /// Measure Filebench's personality of a file server on Redbud and ext4
+    Fileserver(BenchPersonalityArgs),
+    /// Measure Filebench's personality of a mail server on Redbud and ext4
+    Varmail(BenchPersonalityArgs),
+    /// Measure Filebench's personality of a web proxy on Redbud and ext4
+    Webproxy(BenchPersonalityArgs),
     /// Serve a file system that stores no data, until it is unmounted
     #[command(hide = true)]
     Null {
@@ -149,6 +157,76 @@ pub enum DevicesPart {
     Shared,
     /// Small files with fsync, on one device and on four
     Small,
+}
+
+/// Arguments of the benchmarks that compare mount options under a load.
+#[derive(Args, Debug)]
+pub struct BenchLoadArgs {
+    /// Directory on the disk to measure
+    #[arg(long, value_parser = parse_absolute)]
+    pub dir: PathBuf,
+    /// Mount options of one more contender, separated by commas; `--options ''` has none. Without
+    /// this, Redbud without options is the only one besides ext4. The first is compared with
+    #[arg(long, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Leave ext4 out
+    #[arg(long)]
+    pub without_ext4: bool,
+    /// Bytes a second that the data disk moves to and fro; needs --without-ext4
+    #[arg(long, value_parser = parse_size)]
+    pub rate: Option<u64>,
+    /// Writes a second that the data disk takes; needs --without-ext4
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub writes: Option<u64>,
+    /// Runs; the table has medians
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Time limit of a single step; then the benchmark fails
+    #[arg(long, default_value = "10m", value_parser = types::units::parse_duration)]
+    pub limit: types::Duration,
+    /// Also write all samples to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench xcdn`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Eight processes write and read objects of one size all over a tree of 256 directories; one operation
+of four reads. docs/BENCHMARKS.md explains it. Needs root.")]
+pub struct BenchXcdnArgs {
+    /// What is compared
+    #[command(flatten)]
+    pub load: BenchLoadArgs,
+    /// Size of an object: 32K, 64K, 128K, 256K, 512K or 1M
+    #[arg(long, default_value = "32K", value_parser = parse_object)]
+    pub size: u64,
+    /// Operations of each process
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub ops: u64,
+}
+
+/// Arguments of `bench fileserver`, `varmail` and `webproxy`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Files, threads, sizes and the flow of operations are those that Filebench comes with.
+docs/BENCHMARKS.md explains them. Needs root.")]
+pub struct BenchPersonalityArgs {
+    /// What is compared
+    #[command(flatten)]
+    pub load: BenchLoadArgs,
+    /// How long the threads work in a turn
+    #[arg(long, default_value = "60s", value_parser = types::units::parse_duration)]
+    pub time: types::Duration,
+}
+
+/// The size of an object of xcdn.
+fn parse_object(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bench::scripts::xcdn::SIZES_KIB.contains(&(bytes >> 10)) && bytes.is_multiple_of(1024) {
+        return Ok(bytes);
+    }
+    Err("objects have 32K, 64K, 128K, 256K, 512K or 1M".to_owned())
 }
 
 /// Makes a path absolute, so that processes with another working directory find it.

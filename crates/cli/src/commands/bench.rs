@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use bench::contender::{SetUp, Tcp};
 use bench::devices::MeasuredPart::{Shared, Small, Sum};
+use bench::loads::{Contender, Load};
+use bench::loops::Throttle;
 use bench::report::Report;
+use bench::scripts::filebench::Personality;
+use bench::scripts::xcdn;
 use bench::table::{Plan, measure};
 use bench::works::Sizes;
-use bench::{BenchError, devices, memory, null, worker};
+use bench::{BenchError, devices, loads, memory, null, worker};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
 use crate::args::{
-    Bench, BenchArgs, BenchDevicesArgs, BenchMemoryArgs, BenchTableArgs, DevicesPart,
+    Bench, BenchArgs, BenchDevicesArgs, BenchLoadArgs, BenchMemoryArgs, BenchPersonalityArgs,
+    BenchTableArgs, BenchXcdnArgs, DevicesPart,
 };
 use crate::commands::local::{files, this_program};
 use crate::exit::{Ended, Failure, Status};
@@ -37,6 +42,10 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Table(args) => table(args),
         Bench::Memory(args) => memory_of(args),
         Bench::Devices(args) => devices_of(args),
+        Bench::Xcdn(args) => xcdn_of(args),
+        Bench::Fileserver(args) => personality(args, Personality::Fileserver),
+        Bench::Varmail(args) => personality(args, Personality::Varmail),
+        Bench::Webproxy(args) => personality(args, Personality::Webproxy),
         Bench::Null { mount, uring } => {
             follow_parent();
             let ready = || notify::send("READY=1\nSTATUS=mounted\n");
@@ -102,7 +111,7 @@ fn table(args: &BenchTableArgs) -> Ended {
             program: this_program(),
             dir: args.dir.clone(),
             disks: DISKS,
-            rate: None,
+            loops: None,
             disk_bytes: DISK_MIN + content * 2 + args.files * SMALL_EACH / 2,
             metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
             limit: limit(args.limit),
@@ -136,7 +145,7 @@ fn set_up(dir: &Path, files: u64, time: types::Duration) -> SetUp {
         dir: dir.to_owned(),
         disks: DISKS,
         disk_bytes: DISK_MIN,
-        rate: None,
+        loops: None,
         metadata_bytes: DISK_MIN + files * METADATA_EACH,
         limit: limit(time),
         uring: false,
@@ -173,6 +182,40 @@ fn devices_of(args: &BenchDevicesArgs) -> Ended {
         parts: if only.is_empty() { vec![Sum, Shared, Small] } else { only },
     };
     let found = devices::measure(&plan, &mut progress).map_err(ended)?;
+    write(args.json.as_deref(), &found.to_json())?;
+    output::print(&found.text())?;
+    Ok(0)
+}
+
+fn xcdn_of(args: &BenchXcdnArgs) -> Ended {
+    let files = xcdn::PROCESSES * (xcdn::STOCK + args.ops);
+    load_of(&args.load, Load::Xcdn { bytes: args.size, ops: args.ops }, files)
+}
+
+fn personality(args: &BenchPersonalityArgs, personality: Personality) -> Ended {
+    let millis = args.time.as_millis() as u64;
+    let files = personality.parameters().files as u64;
+    load_of(&args.load, Load::Filebench { personality, millis }, files)
+}
+
+fn load_of(args: &BenchLoadArgs, load: Load, files: u64) -> Ended {
+    need_root()?;
+    let mut contenders: Vec<Contender> =
+        args.options.iter().cloned().map(Contender::Redbud).collect();
+    if contenders.is_empty() {
+        contenders.push(Contender::Redbud(String::new()));
+    }
+    if !args.without_ext4 {
+        contenders.push(Contender::Ext4);
+    }
+    let plan = loads::Plan {
+        set_up: set_up(&args.dir, files, args.limit),
+        load,
+        contenders,
+        throttle: Throttle { bytes: args.rate, writes: args.writes },
+        runs: args.runs.into(),
+    };
+    let found = loads::measure(&plan, &mut progress).map_err(ended)?;
     write(args.json.as_deref(), &found.to_json())?;
     output::print(&found.text())?;
     Ok(0)

@@ -92,6 +92,50 @@ fn bounded_devices_bound_the_raw_disks_and_redbud_and_are_gone_afterwards() {
 }
 
 #[test]
+fn loads_compare_mount_options_and_ext4_in_turns() {
+    let (scratch, json) = (Scratch::new(), Scratch::new());
+    let json = json.path().join("load.json");
+    let measure = |arguments: &[&str]| {
+        let mut command = redbud();
+        command.arg("bench").args(arguments).args(["--runs", "2", "--json"]).arg(&json);
+        let output = command.arg("--dir").arg(scratch.path()).output().unwrap();
+        let said = describe(&output);
+        assert!(output.status.success(), "{said}");
+        let report = std::fs::read_to_string(&json).unwrap();
+        assert_eq!(left(&scratch), Vec::<String>::new(), "{said}");
+        serde_json::from_str::<serde_json::Value>(&report).unwrap()
+    };
+    let turns = |report: &serde_json::Value, names: &[&str]| -> Vec<serde_json::Value> {
+        let rows = report["rows"].as_array().unwrap();
+        let found: Vec<&str> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
+        assert_eq!(found, names);
+        rows.iter().flat_map(|row| row["turns"].as_array().unwrap().clone()).collect()
+    };
+    let options = ["--options", "", "--options", "dirty=1M"];
+    let xcdn = measure(&[&["xcdn", "--size", "64K", "--ops", "8"][..], &options].concat());
+    let xcdn = turns(&xcdn, &["redbud", "redbud dirty=1M", "ext4"]);
+    assert_eq!(xcdn.len(), 6);
+    for turn in &xcdn {
+        assert_eq!(turn["ops"], 64, "eight processes do eight operations: {turn}");
+        assert!(turn["durable_nanos"].as_u64() > turn["nanos"].as_u64(), "{turn}");
+    }
+    // All turns of Redbud make, write and read the same objects.
+    for request in ["create", "write"] {
+        let count = |turn: &serde_json::Value| turn["requests"][request].as_u64();
+        assert!(count(&xcdn[0]).is_some_and(|count| count > 0), "{}", xcdn[0]);
+        assert!(xcdn[..4].iter().all(|turn| count(turn) == count(&xcdn[0])), "{request}");
+    }
+    let throttled = ["varmail", "--time", "300ms", "--without-ext4", "--writes", "2000"];
+    let varmail = turns(&measure(&throttled), &["redbud"]);
+    assert!(varmail.iter().all(|turn| turn["ops"].as_u64() > Some(16)), "{varmail:?}");
+    let mut command = redbud();
+    command.args(["bench", "varmail", "--writes", "200", "--dir"]).arg(scratch.path());
+    let output = command.output().unwrap();
+    let said = describe(&output);
+    assert!(!output.status.success() && said.contains("--without-ext4"), "{said}");
+}
+
+#[test]
 fn interrupted_benchmark_reports_it_and_cleans_up() {
     let scratch = Scratch::new();
     let mut command = redbud();

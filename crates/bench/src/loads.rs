@@ -1,0 +1,322 @@
+//! xcdn and Filebench's personalities on mounts: Redbud with one list of mount options after the
+//! other, and ext4, in turns.
+//!
+//! Invariants:
+//! - all contenders have loop devices of the same kind, and get the same load from the same
+//!   processes; only the options differ;
+//! - Redbud is one file system, which is mounted anew, with the contender's options, for each turn;
+//! - a turn begins with the files of the load alone, durable; what xcdn reads is not cached, while
+//!   Filebench begins with what it has just made in the kernel's pages, as the program does;
+//! - two times are taken: until the processes have ended, and until all they did is durable.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::barrier::{StartBarrier, once};
+use crate::contender::{Field, Kind, SetUp};
+use crate::loops::Throttle;
+use crate::report::{Columns, median};
+use crate::scripts::filebench::Personality;
+use crate::scripts::xcdn;
+use crate::worker::Job;
+use crate::works::{Sample, sample};
+use crate::{Res, failed, process};
+
+/// A load.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// xcdn with objects of one size.
+    Xcdn {
+        /// Bytes of an object.
+        bytes: u64,
+        /// Operations of each process.
+        ops: u64,
+    },
+    /// A personality of Filebench.
+    Filebench {
+        /// Which.
+        personality: Personality,
+        /// For how long.
+        millis: u64,
+    },
+}
+
+impl Load {
+    /// Its name.
+    pub fn text(self) -> String {
+        match self {
+            Load::Xcdn { bytes, .. } => format!("xcdn {} KiB", bytes >> 10),
+            Load::Filebench { personality, .. } => personality.text().to_owned(),
+        }
+    }
+
+    /// Bytes of a disk that has room for two turns.
+    fn disk_bytes(self) -> u64 {
+        let each = match self {
+            Load::Xcdn { bytes, ops } => xcdn::PROCESSES * (xcdn::STOCK + ops) * bytes,
+            Load::Filebench { personality, .. } => {
+                let parameters = personality.parameters();
+                parameters.files as u64 * (parameters.file_size + parameters.append)
+            }
+        };
+        (512 << 20) + 2 * each
+    }
+}
+
+/// Who takes part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Contender {
+    /// Redbud with these options of its mount, separated by commas.
+    Redbud(String),
+    /// ext4 on a device like that of Redbud's data.
+    Ext4,
+}
+
+impl Contender {
+    fn name(&self) -> String {
+        match self {
+            Contender::Redbud(options) if options.is_empty() => "redbud".to_owned(),
+            Contender::Redbud(options) => format!("redbud {options}"),
+            Contender::Ext4 => "ext4".to_owned(),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Contender::Redbud(_) => Kind::Redbud,
+            Contender::Ext4 => Kind::Ext4,
+        }
+    }
+}
+
+/// A measurement.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where and with what; disks and kinds are chosen here.
+    pub set_up: SetUp,
+    /// What is done.
+    pub load: Load,
+    /// Who does it; the others are compared with the first.
+    pub contenders: Vec<Contender>,
+    /// What the disks of data may do.
+    pub throttle: Throttle,
+    /// Turns of each contender.
+    pub runs: usize,
+}
+
+/// The result of a turn.
+#[derive(Clone, Serialize, Debug)]
+pub struct Turn {
+    /// What the processes did, until they had ended.
+    #[serde(flatten)]
+    pub sample: Sample,
+    /// Nanoseconds until that was durable.
+    pub durable_nanos: u64,
+}
+
+impl Turn {
+    /// Operations in a second, until all is durable.
+    fn durable_rate(&self) -> f64 {
+        self.sample.ops as f64 * 1e9 / self.durable_nanos.max(1) as f64
+    }
+}
+
+/// A contender's turns.
+#[derive(Clone, Serialize, Debug)]
+pub struct Row {
+    /// Its name.
+    pub contender: String,
+    /// Median of the operations in a second, until the processes had ended.
+    pub rate: f64,
+    /// The same until all was durable.
+    pub durable_rate: f64,
+    /// That by the first contender's, with the least and the largest of a single run.
+    pub ratio: f64,
+    /// See `ratio`.
+    pub spread: (f64, f64),
+    /// All turns.
+    pub turns: Vec<Turn>,
+}
+
+/// All that was measured.
+#[derive(Clone, Serialize, Debug)]
+pub struct Found {
+    version: u32,
+    load: Load,
+    rows: Vec<Row>,
+}
+
+/// Measures, telling `progress` each turn.
+///
+/// # Errors
+/// The step that failed and why; everything is taken away again.
+pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Found> {
+    process::catch_interrupts();
+    let Plan { load, contenders, throttle, .. } = plan;
+    if contenders.is_empty() {
+        return failed(&load.text(), "there is no contender");
+    }
+    if *throttle != Throttle::default() && contenders.contains(&Contender::Ext4) {
+        let why = "the kernel does not bound what ext4 writes back: leave it out (--without-ext4)";
+        return failed("bounding devices", why);
+    }
+    let mut kinds: Vec<Kind> = contenders.iter().map(Contender::kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    progress("setting up");
+    let mut field = Field::set_up(&SetUp {
+        disks: 1,
+        disk_bytes: load.disk_bytes(),
+        loops: Some(*throttle),
+        kinds,
+        ..plan.set_up.clone()
+    })?;
+    let mut turns = vec![Vec::new(); contenders.len()];
+    for run in 1..=plan.runs {
+        for (contender, turns) in contenders.iter().zip(&mut turns) {
+            let done = turn(&mut field, *load, contender)?;
+            progress(&format!(
+                "run {run}/{}, {}, {}: {:.0}/s, {:.0}/s until durable",
+                plan.runs,
+                load.text(),
+                contender.name(),
+                done.sample.rate(),
+                done.durable_rate(),
+            ));
+            turns.push(done);
+        }
+    }
+    field.tear_down()?;
+    Ok(Found::new(*load, contenders, turns))
+}
+
+/// One turn.
+fn turn(field: &mut Field, load: Load, contender: &Contender) -> Res<Turn> {
+    let (kind, label) = (contender.kind(), format!("{} on {}", load.text(), contender.name()));
+    let more = match contender {
+        Contender::Redbud(options) if !options.is_empty() => format!(",{options}"),
+        _ => String::new(),
+    };
+    field.refresh_with(kind, &more)?;
+    let dir = field.place(kind).join("load");
+    let step = |field: &Field, job| once(&field.tools, &label, job);
+    step(field, Job::MakeDir(dir.clone()))?;
+    if let Load::Xcdn { bytes, .. } = load {
+        step(field, Job::XcdnTree(dir.clone()))?;
+        let stock = |number| Job::XcdnStock { dir: dir.clone(), number, bytes };
+        let jobs = (0..xcdn::PROCESSES).map(stock).collect();
+        StartBarrier::ready(&field.tools, &label, jobs)?.start()?;
+        field.settle(kind)?;
+        field.refresh_with(kind, &more)?;
+    }
+    let sample = sample(field, kind, &label, jobs(load, &dir))?;
+    let durable = step(field, Job::Sync(field.place(kind)))?;
+    let durable_nanos = sample.nanos + durable.nanos;
+    step(field, Job::Remove(dir))?;
+    field.settle(kind)?;
+    Ok(Turn { sample, durable_nanos })
+}
+
+/// What its processes do.
+fn jobs(load: Load, dir: &std::path::Path) -> Vec<Job> {
+    let dir = || PathBuf::from(dir);
+    match load {
+        Load::Xcdn { bytes, ops } => {
+            let all = xcdn::PROCESSES;
+            (0..all).map(|number| Job::Xcdn { dir: dir(), number, all, bytes, ops }).collect()
+        }
+        Load::Filebench { personality, millis } => {
+            vec![Job::Filebench { dir: dir(), personality, number: 0, millis }]
+        }
+    }
+}
+
+impl Found {
+    fn new(load: Load, contenders: &[Contender], turns: Vec<Vec<Turn>>) -> Found {
+        let first: Vec<f64> = turns.first().into_iter().flatten().map(Turn::durable_rate).collect();
+        let row = |(contender, turns): (&Contender, Vec<Turn>)| {
+            let rates: Vec<f64> = turns.iter().map(Turn::durable_rate).collect();
+            let single = rates.iter().zip(&first).map(|(one, first)| one / first);
+            let spread = single
+                .fold((f64::INFINITY, 0f64), |(least, most), one| (least.min(one), most.max(one)));
+            let durable_rate = median(rates);
+            Row {
+                contender: contender.name(),
+                rate: median(turns.iter().map(|turn| turn.sample.rate())),
+                durable_rate,
+                ratio: durable_rate / median(first.clone()),
+                spread,
+                turns,
+            }
+        };
+        Found { version: 1, load, rows: contenders.iter().zip(turns).map(row).collect() }
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let first = self.rows.first().map_or("", |row| &row.contender);
+        let by = format!("x {first}");
+        let mut table = Columns::new(&[
+            "contender",
+            "ops/s",
+            "until durable",
+            &by,
+            "(runs)",
+            "cpu us",
+            "mds cpu us",
+            "flushes",
+        ]);
+        for row in &self.rows {
+            let each = |of: &dyn Fn(&Sample) -> f64| {
+                median(
+                    row.turns.iter().map(|turn| of(&turn.sample) / turn.sample.ops.max(1) as f64),
+                )
+            };
+            table.row(vec![
+                row.contender.clone(),
+                format!("{:.0}", row.rate),
+                format!("{:.0}", row.durable_rate),
+                format!("{:.2}", row.ratio),
+                format!("({:.2}-{:.2})", row.spread.0, row.spread.1),
+                format!("{:.1}", each(&|sample| sample.mount_cpu as f64 / 1e3)),
+                format!("{:.1}", each(&|sample| sample.server_cpu as f64 / 1e3)),
+                format!("{:.3}", each(&|sample| sample.flushes.unwrap_or_default() as f64)),
+            ]);
+        }
+        format!("{}, one mount:\n\n{}", self.load.text(), table.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contenders_are_compared_with_the_first_by_the_time_until_durable() {
+        let turn = |ops, nanos, durable_nanos| Turn {
+            sample: Sample { ops, nanos, ..Sample::default() },
+            durable_nanos,
+        };
+        let contenders = [Contender::Redbud("dirty=8M".into()), Contender::Ext4];
+        let turns = vec![
+            vec![turn(100, 1_000_000_000, 2_000_000_000), turn(100, 1, 4_000_000_000)],
+            vec![turn(300, 1_000_000_000, 3_000_000_000), turn(100, 1, 1_000_000_000)],
+        ];
+        let load = Load::Filebench { personality: Personality::Varmail, millis: 1 };
+        let found = Found::new(load, &contenders, turns);
+        let ratios: Vec<f64> = found.rows.iter().map(|row| row.ratio).collect();
+        assert!((ratios[0] - 1.0).abs() < 1e-9 && (ratios[1] - 100.0 / 37.5).abs() < 1e-9);
+        let spread = found.rows[1].spread;
+        assert!((spread.0 - 2.0).abs() < 1e-9 && (spread.1 - 4.0).abs() < 1e-9, "{spread:?}");
+        let text = found.text();
+        assert!(text.contains("x redbud dirty=8M") && text.contains("(2.00-4.00)"), "{text}");
+        assert!(found.to_json().contains("\"durable_nanos\": 2000000000"));
+    }
+}
