@@ -18,8 +18,8 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-F1, F2, F3 and F7 run a metadata server, clients and data zones, each zone on a virtual disk. F4, F5
-and F9 compare the embedded directories with the traditional layout on a virtual disk:
+F1, F2, F3, F7, F10 and F11 run a metadata server, clients and data zones, each zone on a virtual
+disk. F4, F5 and F9 compare the embedded directories with the traditional layout on a virtual disk:
 
   F1  throughput of 1 to 32 clients with as many PAGs, in requests of 32 KiB
   F2  throughput of 10 clients with 1 to 12 PAGs, FileRound beside Striping
@@ -30,6 +30,8 @@ and F9 compare the embedded directories with the traditional layout on a virtual
       space of a tree of small files
   F8  timeouts that follow the load of a modelled server, in virtual time
   F9  creating and deleting on a store that has aged
+  F10 delayed commit under xcdn, Filebench's personalities, BT-IO, and reads of what is not committed
+  F11 joined I/O requests and seeks under xcdn, with objects of 32 KiB to 1 MiB
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -171,6 +173,12 @@ pub enum Figure {
     /// An aged file system (004 Fig. 9)
     #[value(name = "F9")]
     F9,
+    /// Delayed commit (000 Fig. 3)
+    #[value(name = "F10")]
+    F10,
+    /// I/O merge ratio and disk seeks (000 Fig. 4 and 5)
+    #[value(name = "F11")]
+    F11,
 }
 
 /// Arguments of `repro metarates`.

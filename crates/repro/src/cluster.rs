@@ -13,18 +13,19 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use client::{Client, ClientConfig, Entry, Handle, NoKernel, NodeSpec, OpenFlags, Place};
+use client::{Client, ClientConfig, Entry, Handle, NodeSpec, OpenFlags, Opened, Place};
 use env::sim::{DiskModel, HardDisk, Price, SimDisk, SimOptions, SimWorld};
 use env::sync::oneshot;
 use env::{DiskOptions, Env};
 use mfs::{Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
 use proto::placement::Layout;
-use proto::prealloc::Allocation;
 use types::limits::BLOCK_U64;
 use types::{Duration, Fault, FileKind, Ino, PagId, Uuid};
 
 use crate::layouts::bed::broken;
 use crate::layouts::caller::name;
+use crate::pages::Pages;
+use crate::switches::Switches;
 use bench::{BenchError, Res, failed};
 
 const FS: &str = "repro";
@@ -55,8 +56,8 @@ pub struct Shape {
     pub clients: usize,
     /// Dirty bytes of a client before its writers wait.
     pub dirty_bytes: usize,
-    /// How clients come by blocks for growing files.
-    pub allocation: Allocation,
+    /// What is switched.
+    pub switches: Switches,
 }
 
 /// A formatted file system that nobody uses.
@@ -87,6 +88,8 @@ pub struct Mount {
     pub env: Env,
     /// The client.
     pub client: Client,
+    /// The kernel's pages; most figures do without them.
+    pub pages: Rc<Pages>,
 }
 
 /// The error of a step that a client failed at.
@@ -256,12 +259,12 @@ impl Mount {
             fs_name: FS.to_owned(),
             description: node,
             dirty_max: shape.dirty_bytes,
-            allocation: shape.allocation,
             inodes_max: INODES_MAX,
             ..ClientConfig::default()
         };
-        match Client::connect(env.clone(), config, Rc::new(NoKernel)).await {
-            Ok(client) => Ok(Mount { env, client }),
+        let (config, pages) = (shape.switches.of_client(config), Rc::new(Pages::default()));
+        match Client::connect(env.clone(), config, pages.clone()).await {
+            Ok(client) => Ok(Mount { env, client, pages }),
             Err(error) => failed("mounting", error.text),
         }
     }
@@ -293,11 +296,42 @@ impl Mount {
     /// # Errors
     /// The client's.
     pub async fn create(&self, dir: Ino, text: &str) -> Res<(Entry, Handle)> {
+        self.create_with(dir, text, OpenFlags::WRITE_ONLY).await
+    }
+
+    /// The same, opened with these flags.
+    ///
+    /// # Errors
+    /// The client's.
+    pub async fn create_with(&self, dir: Ino, text: &str, flags: u32) -> Res<(Entry, Handle)> {
         let name = name_of(text)?;
-        let flags = OpenFlags(OpenFlags::WRITE_ONLY | OpenFlags::EXCLUSIVE);
+        let flags = OpenFlags(flags | OpenFlags::EXCLUSIVE);
         let made = self.client.create(&ROOT, Place { dir, name: &name }, 0o644, 0o022, flags).await;
         made.map(|(entry, opened)| (entry, opened.handle))
             .map_err(|fault| refused("making a file", fault))
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// The client's; there is no such name.
+    pub async fn lookup(&self, dir: Ino, text: &str) -> Res<Ino> {
+        let found = self.client.lookup(&ROOT, dir, &name_of(text)?).await;
+        match found.map_err(|fault| refused("looking up a name", fault))? {
+            Ok(entry) => Ok(entry.attr.ino),
+            Err(_) => failed("looking up a name", format!("there is no {text}")),
+        }
+    }
+
+    /// Removes a file, which the kernel then forgets: it had looked it up so often.
+    ///
+    /// # Errors
+    /// The client's.
+    pub async fn unlink(&self, dir: Ino, text: &str, (ino, looked): (Ino, u64)) -> Res<()> {
+        let name = name_of(text)?;
+        let removed = self.client.unlink(&ROOT, Place { dir, name: &name }).await;
+        self.client.forget(ino, looked);
+        removed.map_err(|fault| refused("removing a file", fault))
     }
 
     /// Opens a file.
@@ -305,8 +339,16 @@ impl Mount {
     /// # Errors
     /// The client's.
     pub async fn open(&self, ino: Ino, flags: u32) -> Res<Handle> {
+        Ok(self.open_file(ino, flags).await?.handle)
+    }
+
+    /// The same, with what the kernel learns of it.
+    ///
+    /// # Errors
+    /// The client's.
+    pub async fn open_file(&self, ino: Ino, flags: u32) -> Res<Opened> {
         let opened = self.client.open(&ROOT, ino, OpenFlags(flags)).await;
-        opened.map(|opened| opened.handle).map_err(|fault| refused("opening a file", fault))
+        opened.map_err(|fault| refused("opening a file", fault))
     }
 
     /// Writes bytes.

@@ -9,7 +9,8 @@ use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{
-    F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9,
+    F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
+    F10Size, F11, F11Size,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -121,6 +122,8 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F7 => f7(args)?,
             Figure::F8 => f8(args)?,
             Figure::F9 => f9(args)?,
+            Figure::F10 => f10(args)?,
+            Figure::F11 => f11(args)?,
         }
     }
     Ok(())
@@ -206,6 +209,19 @@ fn f9(args: &FigureArgs) -> Res<()> {
     let plan = aging::Plan::on(args.aged, settings(args))?;
     let figure = F9::new(aging::measure(&plan, &mut progress)?);
     draw(args, "F9", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f10(args: &FigureArgs) -> Res<()> {
+    let figure = F10::measure(F10Size::PAPERS, &mut progress)?;
+    draw(args, "F10", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f11(args: &FigureArgs) -> Res<()> {
+    let figure = F11::measure(F11Size::PAPERS, &mut progress)?;
+    draw(args, "F11", &figure.svg()?, &figure.to_json())?;
+    write(&args.out.join("F11-seeks.svg"), &figure.seeks_svg()?)?;
     print(&figure.text())
 }
 

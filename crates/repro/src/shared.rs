@@ -20,6 +20,7 @@ use types::{Duration, Ino};
 use crate::cluster::{Cluster, Mount, Served, Shape, refused};
 use crate::programs::{Access, Program, Step};
 use crate::snapshot::{Run, runs_of};
+use crate::switches::Switches;
 use bench::{Res, failed};
 
 /// Bytes of a data zone.
@@ -37,9 +38,11 @@ pub struct Way {
     /// For people.
     pub name: &'static str,
     /// What clients do.
-    pub allocation: Allocation,
+    pub switches: Switches,
     /// The whole file gets its blocks before it is written, by fallocate(2).
     pub announced: bool,
+    /// Each write is followed by fsync(2).
+    pub durable: bool,
 }
 
 /// What runs, and on what.
@@ -61,12 +64,12 @@ impl Way {
     /// Places are chosen at the write, as in the papers.
     pub fn at_write(name: &'static str, how: Policy) -> Way {
         let allocation = Allocation { how, when: When::Write, ..Allocation::default() };
-        Way { name, allocation, announced: false }
+        Way { switches: allocation.into(), ..Way::product(name) }
     }
 
     /// What a mount does without options.
     pub fn product(name: &'static str) -> Way {
-        Way { name, allocation: Allocation::default(), announced: false }
+        Way { name, switches: Switches::default(), announced: false, durable: false }
     }
 }
 
@@ -124,7 +127,7 @@ pub fn measure(plan: &Plan) -> Res<Took> {
         zone_bytes: ZONE_BYTES,
         clients: plan.program.processes().div_ceil(plan.per_client) as usize,
         dirty_bytes: DIRTY,
-        allocation: plan.way.allocation,
+        switches: plan.way.switches,
     })?;
     let plan = plan.clone();
     cluster.run(|served| async move {
@@ -134,7 +137,8 @@ pub fn measure(plan: &Plan) -> Res<Took> {
         let written = {
             let open =
                 Open::new(&served, &plan, ino, OpenFlags::WRITE_ONLY | OpenFlags::DIRECT).await?;
-            let written = open.run(plan.program.writes(), true).await?;
+            let writes = if plan.way.durable { Doing::DurableWrites } else { Doing::Writes };
+            let written = open.run(plan.program.writes(), writes).await?;
             open.close().await?;
             written
         };
@@ -142,7 +146,7 @@ pub fn measure(plan: &Plan) -> Res<Took> {
         let write_nanos = (served.env.now() - begin).as_nanos() as u64;
         let begin = served.env.now();
         let open = Open::new(&served, &plan, ino, 0).await?;
-        let read = open.run(plan.program.reads(), false).await?;
+        let read = open.run(plan.program.reads(), Doing::Reads).await?;
         let read_nanos = (served.env.now() - begin).as_nanos() as u64;
         open.close().await?;
         let requests = served.requests() - asked;
@@ -196,7 +200,7 @@ impl Open {
     }
 
     /// The processes do these steps; the bytes of all their requests.
-    async fn run(&self, steps: Vec<Step>, writes: bool) -> Res<u64> {
+    async fn run(&self, steps: Vec<Step>, doing: Doing) -> Res<u64> {
         let mut bytes = 0;
         for (nth, step) in steps.into_iter().enumerate() {
             let mut tasks = Vec::new();
@@ -205,7 +209,7 @@ impl Open {
                 let (mount, handle) = (self.mounts[process].clone(), self.handles[process]);
                 let rng = SimRng::new((nth as u64) << 32 | process as u64);
                 let env = mount.env.clone();
-                tasks.push(env.spawn_join(work(mount, handle, accesses, writes, rng)));
+                tasks.push(env.spawn_join(work(mount, handle, accesses, doing, rng)));
             }
             for task in tasks {
                 task.await?;
@@ -222,18 +226,31 @@ impl Open {
     }
 }
 
+/// What processes do with the ranges of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Writes,
+    /// Each is durable before the next one.
+    DurableWrites,
+    Reads,
+}
+
 /// One process.
 async fn work(
     mount: Mount,
     handle: Handle,
     accesses: Vec<Access>,
-    writes: bool,
+    doing: Doing,
     mut rng: SimRng,
 ) -> Res<()> {
     for Access { at, len } in accesses {
         mount.env.sleep(Duration::from_micros(len / COPIED + rng.below(PAUSE + 1))).await;
-        if writes {
+        if doing != Doing::Reads {
             mount.write(handle, at, mount.env.buffer(len as usize)).await?;
+            if doing == Doing::DurableWrites {
+                let durable = mount.client.fsync(handle, false).await;
+                durable.map_err(|fault| refused("making a file durable", fault))?;
+            }
             continue;
         }
         let read = mount.client.read(handle, at, len as u32, true).await;

@@ -16,13 +16,13 @@ use client::Handle;
 use env::sim::SimRng;
 use mfs::{Cost, Mfs, StoreError, ZoneWalk};
 use proto::placement::{Layout, PART};
-use proto::prealloc::Allocation;
 use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{FileBlock, Ino, PagId};
 
 use crate::cluster::{Cluster, Mount, Served, Shape, refused};
 use crate::layouts::bed::broken;
+use crate::switches::Switches;
 use bench::{Res, failed};
 
 /// Files up to this size are written as a whole.
@@ -149,7 +149,7 @@ impl Snapshot {
             zone_bytes: ZONE_BYTES,
             clients: plan.zones.into(),
             dirty_bytes: DIRTY,
-            allocation: Allocation::default(),
+            switches: Switches::default(),
         })?;
         let made = plan.clone();
         let (files, runs) = cluster.run(|served| async move {

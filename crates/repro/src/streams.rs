@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use client::OpenFlags;
 use env::sim::{Price, SimDisk};
 use proto::placement::{Layout, Policy};
-use proto::prealloc::Allocation;
 use serde::Serialize;
 use types::Ino;
 use types::limits::IO_MAX;
 
 use crate::cluster::{Cluster, Mount, Served, Shape, refused};
+use crate::switches::Switches;
 use bench::{Res, failed};
 
 /// Bytes of a process's request (002, section 6.2).
@@ -130,7 +130,7 @@ pub fn measure(plan: &Plan) -> Res<Vec<Took>> {
         zone_bytes: ZONE_BYTES,
         clients: plan.clients,
         dirty_bytes: plan.dirty_bytes,
-        allocation: Allocation::default(),
+        switches: Switches::default(),
     })?;
     let plan = plan.clone();
     cluster.run(|served| async move {

@@ -54,7 +54,7 @@ pub fn measure(files: u64, way: Way) -> Res<Used> {
         zone_bytes: ZONE_BYTES,
         clients: 1,
         dirty_bytes: DIRTY,
-        allocation: way.allocation,
+        switches: way.switches,
     })?;
     cluster.run(|served| async move { fill(&served, files).await })
 }

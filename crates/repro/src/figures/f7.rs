@@ -76,7 +76,9 @@ impl Delegation {
             Delegation::On => way,
             Delegation::Off => {
                 let (when, delegated) = (When::Write, false);
-                Way { allocation: Allocation { when, delegated, ..way.allocation }, ..way }
+                let allocation = way.switches.allocation;
+                let switches = Allocation { when, delegated, ..allocation }.into();
+                Way { switches, ..way }
             }
         }
     }

@@ -6,6 +6,8 @@
 mod chart;
 mod curves;
 mod f1;
+mod f10;
+mod f11;
 mod f2;
 mod f3;
 mod f4;
@@ -22,6 +24,8 @@ pub use f5::F5;
 pub use f7::{Delegation as F7Delegation, F7, Size as F7Size};
 pub use f8::F8;
 pub use f9::F9;
+pub use f10::{F10, Size as F10Size};
+pub use f11::{F11, Size as F11Size};
 
 use crate::layouts::Contender;
 

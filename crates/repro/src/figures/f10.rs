@@ -1,0 +1,244 @@
+//! F10: delayed commit (000 Fig. 3): xcdn, Filebench's personalities, BT-IO, and reads of what
+//! another client has written and not committed.
+//!
+//! What all are divided by is `write + fsync` without delegation. That is no more than the
+//! synchronous commit of 000 §III.A plus the flush of the server's log before each write returns:
+//! so a gain over it is not yet the paper's.
+
+use bench::scripts::filebench::Personality;
+use serde::Serialize;
+
+use super::chart::{Panel, svg};
+use crate::loads::{CLIENTS, DELAYED, DELEGATED, DURABLE, Load, Setting, Took, measure};
+use crate::programs::{Bt, Program};
+use crate::shared::{self, Plan, Way};
+use crate::streams::striping;
+use bench::Res;
+use bench::report::Columns;
+use proto::placement::PART;
+
+/// What the paper's delayed commit gains at least, by the name of a load; others lose nothing.
+const GAINS: [(&str, f64); 3] = [(XCDN_SMALL, 2.6), ("varmail", 1.5), ("webproxy", 1.5)];
+/// What counts as no loss.
+const NO_LOSS: f64 = 0.98;
+const XCDN_SMALL: &str = "xcdn 32 KiB";
+const XCDN_LARGE: &str = "xcdn 1 MiB";
+const BTIO: &str = "BT-IO";
+const CONFLICT: &str = "conflicts";
+
+/// How long the loads are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct Size {
+    /// Operations of each process of xcdn with 32 KiB, and with 1 MiB.
+    pub small: u64,
+    /// See `small`.
+    pub large: u64,
+    /// Virtual milliseconds of the personalities.
+    pub millis: u64,
+    /// Dumps of BT-IO.
+    pub dumps: u64,
+    /// Objects of each client that the next one reads.
+    pub conflicts: u64,
+}
+
+impl Size {
+    /// That of the figure.
+    pub const PAPERS: Size =
+        Size { small: 128, large: 16, millis: 10_000, dumps: 3, conflicts: 100 };
+}
+
+/// A run.
+#[derive(Clone, Serialize, Debug)]
+pub struct Run {
+    /// What was done.
+    pub load: String,
+    /// With which setting.
+    pub setting: &'static str,
+    /// Operations in a second until all was durable; of BT-IO, MB written and read.
+    pub rate: f64,
+    /// What it took, but of BT-IO.
+    pub took: Option<Took>,
+}
+
+/// See the module.
+#[derive(Serialize, Debug)]
+pub struct F10 {
+    version: u32,
+    clients: usize,
+    size: Size,
+    runs: Vec<Run>,
+}
+
+/// The loads but for BT-IO, in the order of the figure.
+fn loads(size: Size) -> Vec<(String, Load)> {
+    let xcdn = |name: &str, bytes, ops| (name.to_owned(), Load::Xcdn { bytes, ops });
+    let personality = |personality: Personality| {
+        let load = Load::Filebench { personality, millis: size.millis };
+        (personality.text().to_owned(), load)
+    };
+    let mut all: Vec<(String, Load)> = Personality::ALL.map(personality).to_vec();
+    all.push(xcdn(XCDN_SMALL, 32 << 10, size.small));
+    all.push(xcdn(XCDN_LARGE, 1 << 20, size.large));
+    let conflict = Load::Conflict { bytes: 32 << 10, ops: size.conflicts };
+    all.push((CONFLICT.to_owned(), conflict));
+    all
+}
+
+impl F10 {
+    /// Measures it.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<F10> {
+        let mut runs = Vec::new();
+        for (name, load) in loads(size) {
+            for setting in Setting::ALL {
+                let setting = setting();
+                let took = measure(load, setting)?;
+                let rate = took.rate();
+                progress(&format!("F10, {name}, {}: {rate:.0}/s", setting.name));
+                let (load, setting) = (name.clone(), setting.name);
+                runs.push(Run { load, setting, rate, took: Some(took) });
+            }
+        }
+        for setting in Setting::ALL {
+            let setting = setting();
+            let rate = bt(size, setting)?;
+            progress(&format!("F10, {BTIO}, {}: {rate:.0} MB/s", setting.name));
+            runs.push(Run { load: BTIO.into(), setting: setting.name, rate, took: None });
+        }
+        Ok(F10 { version: 1, clients: CLIENTS, size, runs })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let first = self.runs.iter().filter(|run| run.setting == DURABLE);
+        first.map(|run| run.load.as_str()).collect()
+    }
+
+    /// A setting's rate by the one that all are divided by.
+    fn ratio(&self, load: &str, setting: &str) -> Option<f64> {
+        let rate = |setting: &str| {
+            let mut runs = self.runs.iter();
+            runs.find(|run| run.load == load && run.setting == setting).map(|run| run.rate)
+        };
+        Some(rate(setting)? / rate(DURABLE)?)
+    }
+
+    /// Paper against measured, for people.
+    pub fn text(&self) -> String {
+        let by = format!("x {DURABLE}");
+        let head = ["load", "setting", "rate", "answered", &by, "paper", "joined", "requests"];
+        let mut columns = Columns::new(&head);
+        for Run { load, setting, rate, took } in &self.runs {
+            let of = |text: &dyn Fn(&Took) -> String| took.as_ref().map_or("-".into(), text);
+            let paper = match *setting {
+                DURABLE => "-".to_owned(),
+                _ => goal(load).map_or("no loss".into(), |gain| format!("{gain}")),
+            };
+            columns.row(vec![
+                load.clone(),
+                (*setting).to_owned(),
+                format!("{rate:.0}"),
+                of(&|took| format!("{:.0}", took.answered_rate())),
+                self.ratio(load, setting).map_or("-".into(), |ratio| format!("{ratio:.2}")),
+                paper,
+                of(&|took| format!("{:.2}", took.merge_ratio())),
+                of(&|took| took.requests.to_string()),
+            ]);
+        }
+        format!(
+            "F10: {} clients, operations in a second until all is durable (BT-IO: MB). {DURABLE} is \
+             stricter than the paper's synchronous commit: it waits for the server's log, too\n\n{}{}",
+            self.clients,
+            columns.text(),
+            self.verdict()
+        )
+    }
+
+    fn verdict(&self) -> String {
+        let mut text = String::from("\n");
+        for load in self.names() {
+            let least = goal(load).unwrap_or(NO_LOSS);
+            for setting in [DELAYED, DELEGATED] {
+                let Some(ratio) = self.ratio(load, setting) else { continue };
+                let met = if ratio >= least { "met" } else { "MISSED" };
+                text += &format!("{load}, {setting}: {ratio:.2} (goal {least}: {met})\n");
+            }
+        }
+        text
+    }
+
+    /// Bars: each setting by the one that all are divided by.
+    ///
+    /// # Errors
+    /// It cannot be drawn.
+    pub fn svg(&self) -> Res<String> {
+        let settings = [DURABLE, DELAYED, DELEGATED];
+        let group = |load: &str| {
+            (load.to_owned(), settings.map(|setting| self.ratio(load, setting)).to_vec())
+        };
+        let groups = self.names().into_iter().map(group).collect();
+        let title = format!("operations in a second / those of {DURABLE}");
+        svg(&settings, 1, &[Panel { title, full: 4.0, groups }])
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+fn goal(load: &str) -> Option<f64> {
+    GAINS.iter().find(|(name, _)| *name == load).map(|&(_, gain)| gain)
+}
+
+/// BT-IO of 49 processes on all clients: MB that are written and read in a second. What is read
+/// was written by the same process, through the same client.
+fn bt(size: Size, setting: Setting) -> Res<f64> {
+    let side = CLIENTS as u64;
+    let bt = Bt { side, row: 8 << 10, rows: 1, dumps: size.dumps, collectors: 0 };
+    let way = Way { switches: setting.switches, durable: setting.durable, ..Way::product("") };
+    let took = shared::measure(&Plan {
+        program: Program::Bt(bt),
+        per_client: side,
+        zones: 1,
+        layout: striping(PART),
+        way,
+    })?;
+    let bytes = (took.written + took.read) as f64;
+    Ok(bytes * 1e3 / (took.write_nanos + took.read_nanos).max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chart::bars;
+    use super::*;
+
+    fn figure(gain: f64, loss: f64) -> F10 {
+        let size = Size::PAPERS;
+        let names = loads(size).into_iter().map(|(name, _)| name).chain([BTIO.to_owned()]);
+        let run = |load: String| {
+            let ratio = goal(&load).map_or(loss, |least| least * gain);
+            let rates = [(DURABLE, 100.0), (DELAYED, 100.0 * ratio), (DELEGATED, 100.0 * ratio)];
+            rates.map(|(setting, rate)| Run { load: load.clone(), setting, rate, took: None })
+        };
+        F10 { version: 1, clients: CLIENTS, size, runs: names.flat_map(run).collect() }
+    }
+
+    #[test]
+    fn verdict_names_what_is_missed() {
+        let missed = |figure: F10| figure.text().matches("MISSED").count();
+        assert_eq!(missed(figure(1.01, 1.0)), 0);
+        assert_eq!(missed(figure(0.99, 1.0)), 2 * GAINS.len());
+        assert_eq!(missed(figure(1.01, 0.97)), 2 * (7 - GAINS.len()));
+        assert_eq!(bars(&figure(1.0, 1.0).svg().unwrap(), 3).len(), 7 * 3);
+    }
+
+    #[test]
+    fn bt_reads_what_it_has_written_with_every_setting() {
+        let size = Size { dumps: 1, ..Size::PAPERS };
+        let rates = Setting::ALL.map(|setting| bt(size, setting()).unwrap());
+        assert!(rates.iter().all(|&rate| rate > 0.1), "{rates:?}");
+        assert!(rates[2] > rates[0], "{rates:?}");
+    }
+}

@@ -1,0 +1,213 @@
+//! F11: I/O requests that are joined, and seeks over time, under xcdn (000 Fig. 4 and 5).
+
+use bench::scripts::xcdn::SIZES_KIB;
+use serde::Serialize;
+
+use super::chart::{Panel, svg};
+use super::curves::{self, Curves};
+use crate::loads::{DELAYED, DELEGATED, DURABLE, Load, Setting, Took, measure};
+use bench::Res;
+use bench::report::Columns;
+
+/// What delegation multiplies the merge ratio by, at least (000 §V.D: 2.8 to 5.9).
+const GAIN: f64 = 2.8;
+/// Sizes whose seeks the paper shows over time, in KiB.
+const SHOWN: [u64; 2] = [32, 1024];
+/// The seeks of a tenth of a second at the top of a panel.
+const SEEKS: f64 = 60.0;
+
+/// How long the loads are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct Size {
+    /// KiB that each process of xcdn writes or reads.
+    pub kib: u64,
+}
+
+impl Size {
+    /// That of the figure.
+    pub const PAPERS: Size = Size { kib: 16 << 10 };
+
+    fn ops(self, object_kib: u64) -> u64 {
+        (self.kib / object_kib).clamp(1, 128)
+    }
+}
+
+/// A run.
+#[derive(Clone, Serialize, Debug)]
+pub struct Run {
+    /// KiB of an object.
+    pub kib: u64,
+    /// With which setting.
+    pub setting: &'static str,
+    /// What it took.
+    pub took: Took,
+}
+
+/// See the module.
+#[derive(Serialize, Debug)]
+pub struct F11 {
+    version: u32,
+    size: Size,
+    runs: Vec<Run>,
+}
+
+impl F11 {
+    /// Measures it.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<F11> {
+        let mut runs = Vec::new();
+        for kib in SIZES_KIB {
+            for setting in Setting::ALL {
+                let setting = setting();
+                let load = Load::Xcdn { bytes: kib << 10, ops: size.ops(kib) };
+                let took = measure(load, setting)?;
+                let ratio = took.merge_ratio();
+                progress(&format!("F11, {kib} KiB, {}: {ratio:.3} joined", setting.name));
+                runs.push(Run { kib, setting: setting.name, took });
+            }
+        }
+        Ok(F11 { version: 1, size, runs })
+    }
+
+    fn took(&self, kib: u64, setting: &str) -> Option<&Took> {
+        let run = self.runs.iter().find(|run| run.kib == kib && run.setting == setting);
+        run.map(|run| &run.took)
+    }
+
+    fn ratio(&self, kib: u64, setting: &str) -> Option<f64> {
+        self.took(kib, setting).map(Took::merge_ratio)
+    }
+
+    /// Paper against measured, for people.
+    pub fn text(&self) -> String {
+        let head = [
+            "object KiB",
+            "setting",
+            "runs offered",
+            "sent",
+            "joined",
+            "x delayed",
+            "dispatched",
+            "seeks",
+            "of dispatched",
+        ];
+        let mut columns = Columns::new(&head);
+        for Run { kib, setting, took } in &self.runs {
+            let delayed = self.ratio(*kib, DELAYED).filter(|_| *setting == DELEGATED);
+            let gain = delayed.map(|delayed| took.merge_ratio() / delayed);
+            columns.row(vec![
+                kib.to_string(),
+                (*setting).to_owned(),
+                took.offered.to_string(),
+                took.sent.to_string(),
+                format!("{:.3}", took.merge_ratio()),
+                gain.map_or("-".into(), |gain| format!("{gain:.2}")),
+                took.dispatched.to_string(),
+                took.seeks.to_string(),
+                format!("{:.2}", took.seeks as f64 / took.dispatched.max(1) as f64),
+            ]);
+        }
+        format!(
+            "F11: xcdn on 7 clients: runs that a client's queue joined, of those offered; seeks of \
+             the data disk (paper: delegation joins 2.8 to 5.9 times as many, without delay none)\
+             \n\n{}{}",
+            columns.text(),
+            self.verdict()
+        )
+    }
+
+    fn verdict(&self) -> String {
+        let mut text = String::from("\n");
+        let met = |good: bool| if good { "met" } else { "MISSED" };
+        for kib in SIZES_KIB {
+            let ratio = |setting| self.ratio(kib, setting);
+            let [Some(durable), Some(delayed), Some(delegated)] =
+                [DURABLE, DELAYED, DELEGATED].map(ratio)
+            else {
+                continue;
+            };
+            let gain = delegated / delayed;
+            text += &format!(
+                "{kib} KiB: delegation by delayed alone {gain:.2} (goal {GAIN}: {}); without delay \
+                 {durable:.3} (goal 0: {})\n",
+                met(gain >= GAIN),
+                met(durable < 0.001)
+            );
+        }
+        text
+    }
+
+    /// Bars: the merge ratio by size.
+    ///
+    /// # Errors
+    /// It cannot be drawn.
+    pub fn svg(&self) -> Res<String> {
+        let settings = [DURABLE, DELAYED, DELEGATED];
+        let group = |kib: u64| {
+            let values = settings.map(|setting| self.ratio(kib, setting));
+            (format!("{kib} KiB"), values.to_vec())
+        };
+        let groups = SIZES_KIB.map(group).to_vec();
+        svg(&settings, 1, &[Panel { title: "I/O merge ratio".to_owned(), full: 1.0, groups }])
+    }
+
+    /// Lines: the seeks in each tenth of a second.
+    ///
+    /// # Errors
+    /// It cannot be drawn.
+    pub fn seeks_svg(&self) -> Res<String> {
+        let settings = [DURABLE, DELAYED, DELEGATED];
+        let panel = |kib: u64| {
+            let line = |setting| {
+                let took = self.took(kib, setting)?;
+                Some(took.seeks_over_time.iter().map(|&seeks| seeks as f64).collect())
+            };
+            let title = format!("seeks in a tenth of a second, by tenths: {kib} KiB");
+            Curves { title, full: SEEKS, lines: settings.map(line).to_vec() }
+        };
+        curves::svg(&settings, &SHOWN.map(panel))
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chart::bars;
+    use super::*;
+
+    #[test]
+    fn verdict_and_pictures_show_every_size_and_setting() {
+        let took = |joined: u64| Took {
+            offered: 1000,
+            sent: 1000 - joined,
+            seeks_over_time: vec![3, 2, 1],
+            ..Took::default()
+        };
+        let figure = |durable, delayed, delegated| F11 {
+            version: 1,
+            size: Size::PAPERS,
+            runs: SIZES_KIB
+                .into_iter()
+                .flat_map(|kib| {
+                    [(DURABLE, durable), (DELAYED, delayed), (DELEGATED, delegated)]
+                        .map(|(setting, joined)| Run { kib, setting, took: took(joined) })
+                })
+                .collect(),
+        };
+        let missed = |figure: &F11| figure.text().matches("MISSED").count();
+        assert_eq!(missed(&figure(0, 100, 280)), 0);
+        assert_eq!(missed(&figure(0, 100, 270)), SIZES_KIB.len());
+        assert_eq!(missed(&figure(5, 100, 270)), 2 * SIZES_KIB.len());
+        let figure = figure(0, 100, 590);
+        assert_eq!(bars(&figure.svg().unwrap(), 3).len(), 3 * SIZES_KIB.len());
+        let seeks = figure.seeks_svg().unwrap();
+        let lines = seeks.lines().filter(|line| line.starts_with("<polyline")).count();
+        assert!(lines >= 3 * SHOWN.len() && seeks.contains("1024 KiB"), "{seeks}");
+    }
+}
