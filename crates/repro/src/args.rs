@@ -144,6 +144,9 @@ pub struct FigureArgs {
     /// F9: the metadata device that is filled, at least 64M
     #[arg(long, default_value = "512M", value_parser = parse_aged)]
     pub aged: u64,
+    /// F10: only these loads, by the names in its table
+    #[arg(long, value_name = "LOAD,…", value_delimiter = ',')]
+    pub loads: Vec<String>,
 }
 
 /// A figure of the papers.

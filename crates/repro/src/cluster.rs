@@ -39,9 +39,9 @@ const LOG_BYTES: u64 = 256 << 20;
 /// Bytes of the server's cache.
 const CACHE_BYTES: usize = 256 << 20;
 /// Bytes a second between a client and the server, in each direction: 1 Gb/s.
-const NET_BANDWIDTH: u64 = 125_000_000;
+pub const NET_BANDWIDTH: u64 = 125_000_000;
 /// From one node to another.
-const NET_LATENCY: Duration = Duration::from_micros(50);
+pub const NET_LATENCY: Duration = Duration::from_micros(50);
 /// The caller of every operation.
 const ROOT: client::Caller = client::Caller { uid: 0, gid: 0, pid: 1 };
 
@@ -127,14 +127,11 @@ impl Cluster {
             ..SimOptions::default()
         };
         let world = SimWorld::with_options(1, options);
-        let model = || DiskModel::Hard(HardDisk::fibre_channel());
-        let meta = world.disk(META, META_BYTES);
-        meta.set_model(model());
+        let meta = hard_disk(&world, META, META_BYTES);
         let blocks = shape.zone_bytes / BLOCK_U64;
         let mut data = Vec::new();
         for zone in shape.zones() {
-            let disk = world.disk(&zone_device(zone), shape.zone_bytes);
-            disk.set_model(model());
+            let disk = hard_disk(&world, &zone_device(zone), shape.zone_bytes);
             let kind = label::SliceKind::Data { pag: zone };
             let label = label::Label::single(FS_UUID, FS, zone_uuid(zone), blocks, kind);
             label::put(&disk, &label);
@@ -196,6 +193,13 @@ impl Cluster {
     pub fn metadata_requests(&self) -> u64 {
         self.meta.report().map_or(0, |report| report.dispatched())
     }
+}
+
+/// A disk of the papers' kind.
+pub fn hard_disk(world: &SimWorld, name: &str, bytes: u64) -> SimDisk {
+    let disk = world.disk(name, bytes);
+    disk.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
+    disk
 }
 
 async fn open_meta(env: &Env) -> Res<env::Disk> {

@@ -213,7 +213,7 @@ fn f9(args: &FigureArgs) -> Res<()> {
 }
 
 fn f10(args: &FigureArgs) -> Res<()> {
-    let figure = F10::measure(F10Size::PAPERS, &mut progress)?;
+    let figure = F10::measure(F10Size::PAPERS, &args.loads, &mut progress)?;
     draw(args, "F10", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }

@@ -9,18 +9,22 @@ use bench::scripts::filebench::Personality;
 use serde::Serialize;
 
 use super::chart::{Panel, svg};
-use crate::loads::{CLIENTS, DELAYED, DELEGATED, DURABLE, Load, Setting, Took, measure};
+use crate::loads::{
+    CLIENTS, DELAYED, DELEGATED, DURABLE, Load, Setting, Took, measure, measure_nfs,
+};
 use crate::programs::{Bt, Program};
 use crate::shared::{self, Plan, Way};
 use crate::streams::striping;
-use bench::Res;
 use bench::report::Columns;
+use bench::{Res, failed};
 use proto::placement::PART;
 
 /// What the paper's delayed commit gains at least, by the name of a load; others lose nothing.
 const GAINS: [(&str, f64); 3] = [(XCDN_SMALL, 2.6), ("varmail", 1.5), ("webproxy", 1.5)];
 /// What counts as no loss.
 const NO_LOSS: f64 = 0.98;
+/// The model beside the settings. It has no BT-IO.
+const NFS: &str = "NFS 3 (model)";
 const XCDN_SMALL: &str = "xcdn 32 KiB";
 const XCDN_LARGE: &str = "xcdn 1 MiB";
 const BTIO: &str = "BT-IO";
@@ -85,13 +89,19 @@ fn loads(size: Size) -> Vec<(String, Load)> {
 }
 
 impl F10 {
-    /// Measures it.
+    /// Measures the loads of these names; all of them, if there are none.
     ///
     /// # Errors
-    /// Those of the cluster.
-    pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<F10> {
+    /// Those of the cluster; a name of no load.
+    pub fn measure(size: Size, only: &[String], progress: &mut dyn FnMut(&str)) -> Res<F10> {
+        let all: Vec<String> =
+            loads(size).into_iter().map(|(name, _)| name).chain([BTIO.to_owned()]).collect();
+        if let Some(name) = only.iter().find(|name| !all.contains(name)) {
+            return failed("F10", format!("`{name}` is none of {}", all.join(", ")));
+        }
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
         let mut runs = Vec::new();
-        for (name, load) in loads(size) {
+        for (name, load) in loads(size).into_iter().filter(|(name, _)| wanted(name)) {
             for setting in Setting::ALL {
                 let setting = setting();
                 let took = measure(load, setting)?;
@@ -100,8 +110,12 @@ impl F10 {
                 let (load, setting) = (name.clone(), setting.name);
                 runs.push(Run { load, setting, rate, took: Some(took) });
             }
+            let took = measure_nfs(load)?;
+            let rate = took.rate();
+            progress(&format!("F10, {name}, {NFS}: {rate:.0}/s"));
+            runs.push(Run { load: name, setting: NFS, rate, took: Some(took) });
         }
-        for setting in Setting::ALL {
+        for setting in Setting::ALL.into_iter().filter(|_| wanted(BTIO)) {
             let setting = setting();
             let rate = bt(size, setting)?;
             progress(&format!("F10, {BTIO}, {}: {rate:.0} MB/s", setting.name));
@@ -132,7 +146,7 @@ impl F10 {
         for Run { load, setting, rate, took } in &self.runs {
             let of = |text: &dyn Fn(&Took) -> String| took.as_ref().map_or("-".into(), text);
             let paper = match *setting {
-                DURABLE => "-".to_owned(),
+                DURABLE | NFS => "-".to_owned(),
                 _ => goal(load).map_or("no loss".into(), |gain| format!("{gain}")),
             };
             columns.row(vec![
@@ -173,7 +187,7 @@ impl F10 {
     /// # Errors
     /// It cannot be drawn.
     pub fn svg(&self) -> Res<String> {
-        let settings = [DURABLE, DELAYED, DELEGATED];
+        let settings = [DURABLE, DELAYED, DELEGATED, NFS];
         let group = |load: &str| {
             (load.to_owned(), settings.map(|setting| self.ratio(load, setting)).to_vec())
         };
@@ -231,7 +245,19 @@ mod tests {
         assert_eq!(missed(figure(1.01, 1.0)), 0);
         assert_eq!(missed(figure(0.99, 1.0)), 2 * GAINS.len());
         assert_eq!(missed(figure(1.01, 0.97)), 2 * (7 - GAINS.len()));
-        assert_eq!(bars(&figure(1.0, 1.0).svg().unwrap(), 3).len(), 7 * 3);
+        // The legend has four entries; of the model there is no bar here.
+        assert_eq!(bars(&figure(1.0, 1.0).svg().unwrap(), 4).len(), 7 * 3);
+    }
+
+    #[test]
+    fn loads_are_measured_by_name_with_every_setting_and_the_model() {
+        let size = Size { conflicts: 2, ..Size::PAPERS };
+        let measure = |name: &str| F10::measure(size, &[name.to_owned()], &mut |_| ());
+        let figure = measure(CONFLICT).unwrap();
+        let names: Vec<&str> = figure.runs.iter().map(|run| run.setting).collect();
+        assert_eq!(names, [DURABLE, DELAYED, DELEGATED, NFS]);
+        let error = measure("conflict").unwrap_err().to_string();
+        assert!(error.contains("`conflict` is none of") && error.contains(BTIO), "{error}");
     }
 
     #[test]

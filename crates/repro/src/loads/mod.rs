@@ -10,7 +10,10 @@
 //! - the kernel's pages are modelled, since all these loads read what they have written;
 //! - two times are taken: until the processes have ended, and until all they did is durable;
 //! - the same plan gives the same figures on every machine.
+//!
+//! A model of NFS 3 ([`measure_nfs`]) stands beside Redbud; it is no more than a model.
 
+mod nfs;
 mod site;
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +25,9 @@ use bench::scripts::xcdn;
 use serde::Serialize;
 use types::{Duration, Ino, Instant};
 
-use crate::cluster::{Cluster, Served, Shape};
+use env::sim::{SimDisk, SimWorld};
+
+use crate::cluster::{Cluster, Served, Shape, hard_disk};
 use crate::switches::Switches;
 use bench::{Res, failed};
 use site::{Redbud, Site};
@@ -31,6 +36,8 @@ use site::{Redbud, Site};
 pub const CLIENTS: usize = 7;
 /// Bytes of the data disk.
 const ZONE_BYTES: u64 = 256 << 30;
+/// Bytes of the journal of the model of NFS.
+const JOURNAL_BYTES: u64 = 1 << 30;
 /// Dirty bytes of a client before its writers wait.
 pub const DIRTY: usize = 64 << 20;
 /// From one sample of the disk to the next.
@@ -148,38 +155,60 @@ pub fn measure(load: Load, setting: Setting) -> Res<Took> {
     cluster.run(|served| async move {
         let sites: Vec<Redbud> =
             served.mounts.iter().map(|mount| Redbud::new(mount.clone(), setting.durable)).collect();
-        let work = Prepared::make(&sites, load).await?;
-        let (before, counts) = (Counts::of(&served), Rc::new(RefCell::new(Vec::new())));
-        let ended = Rc::new(Cell::new(false));
-        let sampling = served.env.spawn_join(sample(
-            served.env.clone(),
-            served.data[0].clone(),
-            ended.clone(),
-            counts.clone(),
-        ));
-        let (ops, nanos, durable_nanos) = work.run(&sites).await?;
-        ended.set(true);
-        sampling.await;
-        let after = Counts::of(&served);
-        let seeks_over_time = counts.take();
-        Ok(Took {
-            ops,
-            nanos,
-            durable_nanos,
-            requests: after.requests - before.requests,
-            offered: after.offered - before.offered,
-            sent: after.sent - before.sent,
-            dispatched: after.dispatched - before.dispatched,
-            seeks: after.seeks - before.seeks,
-            seeks_over_time,
-        })
+        play_load(&sites, load, &served.data[0], || Counts::of(&served)).await
+    })
+}
+
+/// The same with a model of NFS 3 ([`nfs`]).
+///
+/// # Errors
+/// Those of the simulated disks.
+pub fn measure_nfs(load: Load) -> Res<Took> {
+    let world = SimWorld::new(1);
+    let disk = hard_disk(&world, "nfs-data", ZONE_BYTES);
+    hard_disk(&world, "nfs-journal", JOURNAL_BYTES);
+    let nodes = world.clone();
+    world.run(|_| async move {
+        let sites = nfs::Nfs::start(&nodes, ["nfs-data", "nfs-journal"], CLIENTS).await?;
+        play_load(&sites, load, &disk, Counts::default).await
+    })
+}
+
+/// Prepares and does it; `counts` tells what clients have counted, and `disk` has the data.
+async fn play_load<S: Site>(
+    sites: &[S],
+    load: Load,
+    disk: &SimDisk,
+    counts: impl Fn() -> Counts,
+) -> Res<Took> {
+    let work = Prepared::make(sites, load).await?;
+    let report = || disk.report().map_or((0, 0), |report| (report.dispatched(), report.seeks));
+    let (before, disk_before) = (counts(), report());
+    let (seeks, ended) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
+    let env = sites[0].env();
+    let sampling = sample(env.clone(), disk.clone(), ended.clone(), seeks.clone());
+    let sampling = env.spawn_join(sampling);
+    let (ops, nanos, durable_nanos) = work.run(sites).await?;
+    ended.set(true);
+    sampling.await;
+    let (after, disk_after) = (counts(), report());
+    Ok(Took {
+        ops,
+        nanos,
+        durable_nanos,
+        requests: after.requests - before.requests,
+        offered: after.offered - before.offered,
+        sent: after.sent - before.sent,
+        dispatched: disk_after.0 - disk_before.0,
+        seeks: disk_after.1 - disk_before.1,
+        seeks_over_time: seeks.take(),
     })
 }
 
 /// Notes the seeks of each tenth of a second.
 async fn sample(
     env: env::Env,
-    disk: env::sim::SimDisk,
+    disk: SimDisk,
     ended: Rc<Cell<bool>>,
     counts: Rc<RefCell<Vec<u64>>>,
 ) {
@@ -193,25 +222,21 @@ async fn sample(
     }
 }
 
-/// What was counted so far.
+/// What clients have counted so far. The model of NFS counts nothing.
+#[derive(Default)]
 struct Counts {
     requests: u64,
     offered: u64,
     sent: u64,
-    dispatched: u64,
-    seeks: u64,
 }
 
 impl Counts {
     fn of(served: &Served) -> Counts {
         let loads: Vec<_> = served.mounts.iter().flat_map(|mount| mount.client.devices()).collect();
-        let disk = served.data[0].report();
         Counts {
             requests: served.requests(),
             offered: loads.iter().map(|device| device.load.writes).sum(),
             sent: loads.iter().map(|device| device.load.requests).sum(),
-            dispatched: disk.as_ref().map_or(0, env::sim::DiskReport::dispatched),
-            seeks: disk.map_or(0, |report| report.seeks),
         }
     }
 }
@@ -551,6 +576,23 @@ mod tests {
     fn objects_are_read_by_the_next_client_as_soon_as_they_are_closed() {
         let took = measure(Load::Conflict { bytes: 32 << 10, ops: 6 }, setting(false)).unwrap();
         assert_eq!(took.ops, CLIENTS as u64 * 12);
+    }
+
+    #[test]
+    fn model_of_nfs_does_the_same_operations_and_commits_in_groups() {
+        let load = Load::Xcdn { bytes: 32 << 10, ops: 12 };
+        let took = measure_nfs(load).unwrap();
+        assert_eq!(took.ops, CLIENTS as u64 * xcdn::PROCESSES * 12);
+        let writes = (0..CLIENTS as u64 * xcdn::PROCESSES)
+            .flat_map(|process| xcdn::Script::new(process, CLIENTS as u64 * xcdn::PROCESSES, 12))
+            .filter(|deed| matches!(deed, xcdn::Deed::Write(_)))
+            .count() as u64;
+        assert!(took.dispatched < took.ops && took.dispatched > took.ops - writes, "{took:?}");
+        // 1 Gb/s passes 16 MiB of objects no faster.
+        assert!(took.nanos > writes * (32 << 10) * 8, "{took:?}");
+        assert_eq!(measure_nfs(load).unwrap(), took, "the same figures again");
+        let conflict = measure_nfs(Load::Conflict { bytes: 32 << 10, ops: 6 }).unwrap();
+        assert_eq!(conflict.ops, CLIENTS as u64 * 12);
     }
 
     #[test]

@@ -16,6 +16,11 @@ const COPIED: u64 = 1000;
 /// What a system call takes besides.
 const CALL: Duration = Duration::from_micros(5);
 
+/// What a call that copies so many bytes takes of its client's processor.
+pub fn call_cost(bytes: u64) -> Duration {
+    CALL + Duration::from_micros(bytes / COPIED)
+}
+
 /// Something that does one thing after the other, in the order in which it was asked.
 #[derive(Default)]
 pub struct Station(Cell<Instant>);
@@ -85,8 +90,7 @@ impl Redbud {
     }
 
     async fn call(&self, bytes: u64) {
-        let cost = CALL + Duration::from_micros(bytes / COPIED);
-        self.processor.take(&self.mount.env, cost).await;
+        self.processor.take(&self.mount.env, call_cost(bytes)).await;
     }
 }
 
