@@ -25,8 +25,9 @@ use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
+use crate::drain_state::Drains;
 use crate::events::{Event, Events, Eviction};
-use crate::fences::{SimFence, SwitchOff};
+use crate::fences::{self, SimFence, SwitchOff};
 use crate::invariant::Invariant;
 use crate::keys::Keys;
 pub use crate::servers::SERVER;
@@ -130,6 +131,8 @@ pub struct Cluster {
     ledger: Rc<RefCell<Option<Introspection>>>,
     /// Servers that stand by for each other; `None`: there is one server.
     pub(crate) standing: Option<Rc<Standing>>,
+    /// Drains of data zones.
+    pub(crate) drains: Drains,
     /// The stream of the run, which gets what happens here.
     pub events: Events,
 }
@@ -323,6 +326,7 @@ impl Cluster {
             switch_off,
             ledger,
             standing: None,
+            drains: Drains::default(),
             events,
         }
     }
@@ -499,6 +503,7 @@ impl Cluster {
     /// From the next start on the server fences evicted clients, by switching hosts off.
     pub(crate) fn fence_by(&self, switch_off: SwitchOff) {
         *self.switch_off.borrow_mut() = Some(switch_off);
+        fences::give_mover_a_host(&self.world);
     }
 
     fn fences(&self, env: &Env) -> Vec<Rc<dyn Fence>> {

@@ -51,6 +51,8 @@ pub enum Event<'a> {
         /// The file.
         ino: Ino,
     },
+    /// The drain of a zone is at this stage.
+    Drains(PagId, DrainStage),
     /// Other data devices were attached; their content is stable.
     DataReplaced,
     /// The server with this number of a run of its node is about to open the metadata.
@@ -105,6 +107,19 @@ pub enum Event<'a> {
     ClientLine(&'a str),
     /// The running client edits content.
     Edited(Ino, Edited),
+}
+
+/// A stage of a drain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DrainStage {
+    /// The administrator is about to set the state of the zone.
+    Begins,
+    /// A server has called the zone empty; so many servers had started then.
+    CalledEmpty(u64),
+    /// The empty zone is about to be in service again.
+    Resumes,
+    /// The zone is in service.
+    Ended,
 }
 
 /// A stage of an eviction, as the server logs it.

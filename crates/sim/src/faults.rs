@@ -12,6 +12,8 @@ use types::{Duration, Instant};
 use crate::call::Op;
 use crate::cluster::Cluster;
 use crate::devices::DeadFor;
+use crate::drain_state::MOVER;
+use crate::drains::{self, Drain};
 use crate::fleet::Fleet;
 use crate::history::{History, NOBODY};
 use crate::invariant::Invariant;
@@ -74,11 +76,13 @@ pub enum Fault {
     /// Of servers that stand by for each other one is killed or stopped, or asked to hand over; or
     /// their etcd cluster is slow, without a leader, or cut off from the owner in one direction.
     Takeover,
+    /// A data zone is drained. What moves its files may be killed, stopped or cut off.
+    Drain,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 27] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -105,11 +109,13 @@ impl Fault {
         Fault::Pairs,
         Fault::Death,
         Fault::Takeover,
+        Fault::Drain,
     ];
 
-    /// The kinds that a run with one server has.
+    /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
-        Fault::ALL.into_iter().filter(|kind| *kind != Fault::Takeover).collect()
+        let apart = [Fault::Takeover, Fault::Drain];
+        Fault::ALL.into_iter().filter(|kind| !apart.contains(kind)).collect()
     }
 
     /// The kinds that a run with several servers has: none that ends the metadata device, or that
@@ -193,6 +199,7 @@ impl Fault {
             Fault::Pairs => "pairs",
             Fault::Death => "death",
             Fault::Takeover => "takeover",
+            Fault::Drain => "drain",
         }
     }
 }
@@ -418,6 +425,7 @@ impl Injector {
             Fault::DataEio => self.fail_data().await,
             Fault::Death => self.device_dies().await,
             Fault::Takeover => self.take_over().await,
+            Fault::Drain => self.drain_a_zone(),
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
@@ -450,6 +458,17 @@ impl Injector {
             // Faults of the whole run, see `run`.
             Fault::Drift | Fault::Uneven | Fault::Space => {}
             Fault::ClusterPower | Fault::Together | Fault::Pairs => {}
+        }
+    }
+
+    /// A zone begins to drain, unless one does.
+    fn drain_a_zone(&mut self) {
+        let zone = drains::drawn_zone(&self.cluster, &mut self.rng);
+        if self.cluster.zones().count() < 2
+            || !Drain::drawn(zone, &mut self.rng).begin(&self.cluster)
+        {
+            // The caller counted it.
+            self.made.borrow_mut().entry(Fault::Drain).and_modify(|made| *made -= 1);
         }
     }
 
@@ -502,6 +521,8 @@ impl Injector {
             self.cluster.kill_server();
             let stuck = self.cluster.has_stuck();
             self.history.happened(NOBODY, Op::LostPower { stuck });
+            // The administrator starts another one.
+            self.cluster.world.kill(MOVER);
             let data = self.cluster.data_lose_power(&mut self.rng);
             self.cluster.replace(None, Some(data));
         }

@@ -13,6 +13,7 @@ use env::{DiskOptions, Env};
 use mds::fence::{Acting, Answer, Fence, FenceAction, FenceTarget};
 use types::Duration;
 
+use crate::drain_state::MOVER;
 use crate::zones;
 
 /// Switches the host with this name off; it comes back by itself.
@@ -23,6 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The node on a host that sees the locks of its client.
 pub fn beside(host: &str) -> String {
     format!("{host}-fence")
+}
+
+/// The mover of a drain runs on a host of its own, as clients do.
+pub(crate) fn give_mover_a_host(world: &SimWorld) {
+    world.set_host(MOVER, MOVER);
+    world.set_host(&beside(MOVER), MOVER);
 }
 
 /// Pause between two looks whether a dead process has requests in flight.
@@ -47,7 +54,10 @@ impl SimFence {
         if roll == 0 {
             return Answer::No("drawn".into());
         }
-        if let Some(switch_off) = &*self.switch_off.borrow() {
+        if target.host == MOVER {
+            // Its administrator starts another one.
+            self.world.kill(MOVER);
+        } else if let Some(switch_off) = &*self.switch_off.borrow() {
             switch_off(&target.host);
         }
         if roll == 1 {

@@ -256,6 +256,7 @@ impl Fleet {
             | Event::Answers { .. }
             | Event::Applied { .. }
             | Event::Unflushed(..)
+            | Event::Drains(..)
             | Event::Mounted { .. }
             | Event::SessionLost(_) => {}
         }

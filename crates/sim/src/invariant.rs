@@ -49,6 +49,7 @@ invariants! {
     Room "ROOM",
     Loss "LOSS",
     Zone "ZONE",
+    Drained "DRAINED",
     Eviction "EVICTION",
     Noticed "NOTICED",
     Slow "SLOW",

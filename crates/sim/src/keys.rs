@@ -12,6 +12,8 @@ use env::sim::SimRng;
 use session::client::{ClientKeys, ReadClientKeys};
 use session::server::{KeyFiles, ServerKeys};
 
+use crate::drain_state::{ADMINISTRATOR, MOVER};
+
 /// Separates the keys' random numbers from others.
 const KEYS: u64 = 0x6b65_7973_0000_0000;
 
@@ -86,7 +88,9 @@ impl Keys {
 
 fn allowed(nodes: &[(String, SecretKey)]) -> Result<Allowed, String> {
     let line = |key: PublicKey, name: &str| {
-        let (role, squash) = (Role::Client, Squash::Off);
+        let asks = [ADMINISTRATOR, MOVER].contains(&name);
+        let role = if asks { Role::Administrator } else { Role::Client };
+        let squash = Squash::Off;
         Entry { key, name: name.to_owned(), role, squash, revoked: false }.to_string()
     };
     let lines: Vec<String> = nodes.iter().map(|(name, key)| line(key.public(), name)).collect();

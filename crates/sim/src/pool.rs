@@ -28,6 +28,11 @@ const STANDBYS: u64 = 0x7374_616e_6400_0000;
 /// One of so many seeds that would have all faults is about standbys instead.
 const STANDBYS_EACH: u64 = 10;
 
+/// Separates the random numbers of drains from others.
+const DRAINS: u64 = 0x6472_6169_6e00_0000;
+/// One of so many seeds with several zones drains some of them.
+const DRAINS_EACH: u64 = 3;
+
 /// What a run of the pool is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
@@ -73,6 +78,17 @@ impl Subject {
         (Subject::Zones, 12),
     ];
 
+    /// May zones be drained beside what it is about?
+    fn has_drains(self) -> bool {
+        match self {
+            Subject::Everything | Subject::DataErrors | Subject::Space => true,
+            Subject::Silence | Subject::Processes | Subject::Hour | Subject::Dozen => true,
+            // Times of calls are judged there, and a mover keeps a file for up to 100 ms.
+            Subject::Zones | Subject::Calm | Subject::Fields => false,
+            Subject::Damage | Subject::Reservations | Subject::Standbys => false,
+        }
+    }
+
     fn of(rng: &mut SimRng) -> Subject {
         let mut roll = rng.below(100);
         for (subject, weight) in Subject::WEIGHTS {
@@ -114,6 +130,10 @@ impl Plan {
         if subject != Subject::Zones {
             // The model does not know yet what a dead device may lose in a later power cut.
             plan.faults.retain(|fault| *fault != Fault::Death);
+        }
+        let drains = plan.zones > 1 && subject.has_drains();
+        if drains && SimRng::new(seed ^ DRAINS).one_in(DRAINS_EACH) {
+            plan.faults.push(Fault::Drain);
         }
         (plan, subject)
     }
@@ -214,5 +234,10 @@ mod tests {
         assert_eq!(zones, ZONES.into_iter().collect());
         assert_eq!(plans[40].0.devices, plans[79].0.devices);
         assert_eq!(plans[7], Plan::drawn(7));
+        let drains = plans.iter().filter(|(plan, _)| plan.faults.contains(&Fault::Drain));
+        let drained: BTreeSet<(Subject, usize)> =
+            drains.map(|(plan, subject)| (*subject, plan.zones)).collect();
+        let fits = |(subject, zones): &(Subject, usize)| *zones > 1 && subject.has_drains();
+        assert!(drained.len() > 9 && drained.iter().all(fits), "{drained:?}");
     }
 }

@@ -10,6 +10,7 @@ use types::{Duration, Ino, Instant};
 
 use crate::call::{At, Call, MAPPED, NAMES, Op, Outcome};
 use crate::cluster::{self, Cluster, Format, Making};
+use crate::drain_state::DrainCounts;
 use crate::events::{Broken, Events, Looks};
 use crate::faults::{Fault, FaultCounts, Injector};
 use crate::fleet::{Fleet, node_name};
@@ -23,7 +24,7 @@ use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::zones::{Drawn, Sizes};
-use crate::{committing, fields, invariants, panics, placing, space};
+use crate::{committing, drains, fields, invariants, panics, placing, space};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -329,6 +330,8 @@ pub struct Report {
     pub restarts: u64,
     /// Takeovers by servers that stood by, and writes of replaced owners that were refused.
     pub takeovers: (u64, u64),
+    /// What drains of data zones came to.
+    pub drains: DrainCounts,
     /// Stores into shared mappings, and how often a kernel could not write them back.
     pub stores: (u64, u64),
     /// Virtual time.
@@ -352,6 +355,16 @@ struct Ended {
     damaged: Rc<Cell<DamageCounts>>,
     zones: Rc<Cell<u64>>,
     standing: Rc<Cell<(u64, u64)>>,
+    drains: Rc<Cell<DrainCounts>>,
+}
+
+impl Ended {
+    fn new(events: &Events) -> Ended {
+        let history = History::new(events);
+        let (starts, made, reached_steps, damaged) = Default::default();
+        let (zones, standing, drains) = Default::default();
+        Ended { history, starts, made, reached_steps, damaged, zones, standing, drains }
+    }
 }
 
 /// Runs a plan to its end.
@@ -374,11 +387,9 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let events = Events::default();
     let (world, disks) = cluster::world_of(plan.world_seed(), &plan.making());
     let begun = world.now();
-    let history = History::new(&events);
-    let (starts, made, reached_steps, damaged, zones, standing) = Default::default();
-    let ended = Ended { history, starts, made, reached_steps, damaged, zones, standing };
+    let ended = Ended::new(&events);
     let running = (ended.history.clone(), ended.starts.clone(), ended.zones.clone());
-    let standing = ended.standing.clone();
+    let (standing, drains) = (ended.standing.clone(), ended.drains.clone());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inner, events, (history, starts, zones)) = (world.clone(), events.clone(), running);
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
@@ -387,6 +398,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
             plan.configure(&mut cluster);
             let verdict = safety_and_healing(plan, cluster.clone(), history, faults).await;
             zones.set(cluster.zones_written());
+            drains.set(cluster.drains.counts());
             standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());
             verdict
         })
@@ -424,6 +436,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
         takeovers: ended.standing.get(),
+        drains: ended.drains.get(),
         stores: stores(&calls),
         time: world.now().since(begun),
         unjudged: unjudged.searches,
@@ -494,6 +507,7 @@ async fn safety_and_healing(
         cluster.drift(plan.clients, &mut SimRng::new(plan.seed ^ 0xd21f7));
     }
     space::watch(&cluster, &history, (&plan.sizes(), plan.is_short()));
+    drains::watch(&cluster);
     let script = Rc::new(plan.script());
     let fleet = plan.fleet(&cluster, &history, &script);
     let _watching = cluster.watch_devices();
@@ -513,15 +527,7 @@ async fn safety_and_healing(
     cluster.faults_come(true);
     let injector = cluster.env.spawn_join(injector.run());
     // Faults go on for as long as most of the work does; then everything must finish.
-    let mut quiet = 0;
-    loop {
-        let before = history.count();
-        cluster.env.sleep(Duration::from_secs(1)).await;
-        quiet = if history.count() == before { quiet + 1 } else { 0 };
-        if fleet.is_done() || quiet > 60 + 4 * script.spacing.as_secs() {
-            break;
-        }
-    }
+    most_work_ends(&cluster, &history, &fleet, script.spacing).await;
     ended.set(true);
     injector.await;
     cluster.faults_come(false);
@@ -535,6 +541,7 @@ async fn safety_and_healing(
     if let Some(text) = fleet.failure() {
         return Err((Invariant::Mount, text));
     }
+    drains::all_end(&cluster).await;
     fences_settle(plan, &cluster, &fleet).await?;
     all_notice(&cluster, &fleet, patience).await?;
     space::orphans_freed(&cluster, &fleet).await.map_err(|text| (Invariant::Ends, text))?;
@@ -549,6 +556,19 @@ async fn safety_and_healing(
     }
     let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
+}
+
+/// Waits until all work has ended, or none has for a while.
+async fn most_work_ends(cluster: &Cluster, history: &History, fleet: &Fleet, spacing: Duration) {
+    let mut quiet = 0;
+    loop {
+        let before = history.count();
+        cluster.env.sleep(Duration::from_secs(1)).await;
+        quiet = if history.count() == before { quiet + 1 } else { 0 };
+        if fleet.is_done() || quiet > 60 + 4 * spacing.as_secs() {
+            return;
+        }
+    }
 }
 
 /// What injects the faults of a plan, until `ended`.

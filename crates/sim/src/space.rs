@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - only an operation that takes space fails with ENOSPC, and only if that space was low at some
-//!   moment of the call. Of several data zones only those count whose devices work, and did for a
-//!   while: the others may be absent for the client (SEMANTICS 3.12);
+//!   moment of the call. Of several data zones only those count whose devices work and that do not
+//!   drain, both for a while: the others may be absent for the client (SEMANTICS 3.12), or get no
+//!   new blocks (3.16);
 //! - what was acknowledged never fails later for lack of space: no `fsync` and no `close` returns
 //!   ENOSPC;
 //! - once all clients are idle, any client can get all blocks that no file holds, and get them
@@ -22,7 +23,7 @@ use types::{Duration, Fault, FileKind, Ino, Instant, PagId};
 
 use crate::call::{At, NAMES, NameNo};
 use crate::cluster::{Cluster, Free};
-use crate::events::Event;
+use crate::events::{DrainStage, Event};
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::low_space::LowSpace;
@@ -67,7 +68,7 @@ pub fn small_devices(seed: u64, clients: usize) -> Sizes {
     }
 }
 
-/// The kinds of space that run low with so little free, if clients may miss the zones `doubtful`.
+/// The kinds of space that run low with so little free, if clients may place nothing in `doubtful`.
 fn low_space(free: &Free, doubtful: &BTreeSet<PagId>) -> LowSpace {
     let usable = free.data.iter().filter(|(zone, _)| !doubtful.contains(zone));
     let data = usable.map(|(_, free)| free).sum::<u64>();
@@ -80,17 +81,26 @@ pub fn watch(cluster: &Cluster, history: &History, (sizes, short): (&Sizes, bool
         return;
     }
     let troubles = Rc::new(RefCell::new(Troubles::default()));
+    let leaving = Rc::new(RefCell::new(Troubles::default()));
     if sizes.data.len() > 1 {
-        let (troubles, env) = (troubles.clone(), cluster.env.clone());
-        cluster.events.subscribe(Box::new(move |event| {
-            if let Event::Troubled(zone, begins) = event {
-                troubles.borrow_mut().note(zone, begins, env.now());
+        let (troubles, leaving) = (troubles.clone(), leaving.clone());
+        let env = cluster.env.clone();
+        cluster.events.subscribe(Box::new(move |event| match event {
+            Event::Troubled(zone, begins) => troubles.borrow_mut().note(zone, begins, env.now()),
+            // A client may hear late that the zone is in service again.
+            Event::Drains(zone, DrainStage::Begins) => {
+                leaving.borrow_mut().note(Some(zone), true, env.now());
             }
+            Event::Drains(zone, DrainStage::Ended) => {
+                leaving.borrow_mut().note(Some(zone), false, env.now());
+            }
+            _ => {}
         }));
     }
     let of = cluster.clone();
     let look = move || {
-        let doubtful = troubles.borrow().doubtful(of.env.now()).collect::<BTreeSet<_>>();
+        let (now, troubles, leaving) = (of.env.now(), troubles.borrow(), leaving.borrow());
+        let doubtful: BTreeSet<_> = troubles.doubtful(now).chain(leaving.doubtful(now)).collect();
         if !short && doubtful.is_empty() {
             return LowSpace::default();
         }

@@ -51,6 +51,10 @@ bugs! {
     ErrorSpreads,
     /// Blocks that files give up are counted in the first data zone, whichever they lie in.
     WrongZoneCounted,
+    /// A client that moves blocks commits their new places before the content is stable there.
+    MoveNotFlushed,
+    /// The status of a data zone counts blocks as free that files have given up.
+    FreedCalledFree,
     /// The server changes names of a directory without recalling other clients' rights to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.

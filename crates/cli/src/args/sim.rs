@@ -24,8 +24,8 @@ has the fewest operations and faults that show it, and the command that repeats 
 On SIGINT and SIGTERM a run of several seeds or a campaign prints its summary and ends.
 Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; server-kill,
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
-cluster-power; stall, long-stall, data-eio, meta-eio, space, damage; clock-jump, drift;
-together, pairs.
+cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
+drift; together, pairs; takeover (with --standbys); drain (with --zones).
 
 A campaign continues only with the build and the options that began it, or with --changed.
 
@@ -53,7 +53,7 @@ pub struct SimArgs {
     /// Approximate number of operations of all processes together
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub operations: u64,
-    /// Kinds of faults, separated by commas, or "none" [default: all]
+    /// Kinds of faults, separated by commas, or "none" [default: all but drain]
     #[arg(long, value_delimiter = ',')]
     pub faults: Option<Vec<String>>,
     /// Kind of operations: mixed, names, content, fields

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use mfs::SlotFeatures;
 use mfs::scrub::Scrubbed;
 use session::server::{DoorCounts, Who};
-use types::{ClientId, PagId};
+use types::{Bug, ClientId, PagId, planted};
 
 use crate::eviction::FenceState;
 use crate::ops::READ;
@@ -330,7 +330,10 @@ async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
                 uuid,
                 path,
                 blocks: pag.total,
-                free: pag.free,
+                free: match planted(Bug::FreedCalledFree) {
+                    true => pag.free + pag.freed,
+                    false => pag.free,
+                },
                 freed: pag.freed,
                 windows: server.space.placing.in_windows(pag.id),
                 pools: pools.get(&pag.id).cloned().unwrap_or_default(),

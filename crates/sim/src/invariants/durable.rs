@@ -357,7 +357,8 @@ fn answered_units(call: &Call) -> Vec<Unit> {
             Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. } | Op::Link(_, at),
             Some(Outcome::Failed(Fault::Exists)),
         ) => vec![Unit::Name(*at)],
-        (_, Some(Outcome::Failed(_))) => Vec::new(),
+        // Neither says anything of what is there.
+        (_, Some(Outcome::Failed(_) | Outcome::NoRoom)) => Vec::new(),
         (op, _) => units(op),
     }
 }
@@ -506,6 +507,22 @@ mod tests {
         assert!(detected(Op::Unlink(AT), Fault::NotFound));
         assert!(detected(Op::Make(AT, FileKind::Regular), Fault::Exists));
         assert!(!detected(Op::Unlink(AT), Fault::Io));
+    }
+
+    #[test]
+    fn refusal_for_want_of_room_says_nothing_of_the_file() {
+        let at = LOG_BYTES - 8192;
+        let detected = |outcome: Outcome| {
+            found(|durable| {
+                group(durable, 1, 1, at);
+                durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
+                let outcome = Some(outcome);
+                durable.ended(&Call { outcome, ..call(2, Op::Link(Ino(7), AT), 11) });
+            })
+            .is_some()
+        };
+        assert!(detected(Outcome::Done));
+        assert!(!detected(Outcome::NoRoom));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use client::Client;
 use mds::{Introspection, SessionStanding};
 use types::{ClientId, Duration, HeldRange, Ino, Rights};
 
@@ -43,8 +44,17 @@ impl fmt::Display for Who {
 /// Holders of rights by inode.
 type Holders = BTreeMap<Ino, Vec<(Who, Rights)>>;
 
+/// The number of the mover, which is no client of the history.
+const MOVER: usize = 98;
+
+/// The clients that run, and their numbers: the mounted ones, and the mover if there is one.
+pub(crate) fn holders(cluster: &Cluster, mounts: &[Mount]) -> Vec<(usize, Client)> {
+    let mounts = mounts.iter().map(|mount| (mount.index, mount.client.clone()));
+    mounts.chain(cluster.drains.mover(&cluster.world).map(|client| (MOVER, client))).collect()
+}
+
 /// Checks all leases; returns how many there were.
-pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
+pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
     let mut looked_at = 0;
     let ledger = cluster.ledger().filter(|ledger| ledger.serves());
     let mut counted: BTreeMap<(Ino, ClientId), Rights> = BTreeMap::new();
@@ -59,12 +69,12 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
         conflicts(&cluster.events, &holders, "the server counts");
     }
     let (mut holders, mut parts) = (Holders::new(), PartHolders::new());
-    for mount in mounts.iter().filter(|mount| mount.client.lease_left() > Duration::ZERO) {
-        let client = mount.client.number();
-        let who = Who::Mount(mount.index, client);
+    for (index, its) in clients.iter().filter(|(_, its)| its.lease_left() > Duration::ZERO) {
+        let client = its.number();
+        let who = Who::Mount(*index, client);
         let live =
             ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == SessionStanding::Live);
-        for (ino, rights) in mount.client.leases() {
+        for (ino, rights) in its.leases() {
             let rights = rights.closed();
             let of = counted.get(&(ino, client)).copied().unwrap_or_default().closed();
             if live && !of.contains(rights) && !is_gone(cluster, ledger.as_ref(), ino) {
@@ -76,7 +86,7 @@ pub(crate) fn check(cluster: &Cluster, mounts: &[Mount]) -> usize {
             holders.entry(ino).or_default().push((who, rights));
             looked_at += 1;
         }
-        for (ino, part) in mount.client.ranges() {
+        for (ino, part) in its.ranges() {
             let counts = |ledger: &Introspection| ledger.holds_range(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)

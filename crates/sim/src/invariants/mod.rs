@@ -8,6 +8,7 @@
 //!   exception is [`Event::Unflushed`];
 //! - a violation carries the invariant's name, and is reported before its consequences.
 
+mod drained;
 mod durable;
 mod epochs;
 mod leases;
@@ -28,7 +29,7 @@ use types::{ClientId, PagId, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, is_server};
-use crate::events::{Applied, Event};
+use crate::events::{Applied, DrainStage, Event};
 use crate::fleet::{Fleet, WeakFleet};
 
 /// A node, and the number of its run.
@@ -52,6 +53,7 @@ struct Checkers {
     cluster: Cluster,
     fleet: WeakFleet,
     owners: RefCell<ownership::Owners>,
+    drained: RefCell<drained::Drained>,
     stable: RefCell<stable::Stable>,
     epochs: RefCell<epochs::Epochs>,
     durable: RefCell<durable::Durable>,
@@ -79,6 +81,7 @@ impl Checkers {
             cluster: cluster.clone(),
             fleet: fleet.weak(),
             owners: RefCell::default(),
+            drained: RefCell::default(),
             stable: RefCell::new(stable::Stable::new(events)),
             epochs: RefCell::new(epochs::Epochs::new(events)),
             durable: RefCell::new(durable::Durable::new(events)),
@@ -126,6 +129,7 @@ impl Checkers {
                 }
                 self.evicted_from(self.places.borrow().get(&client).cloned());
             }
+            Event::Drains(zone, stage) => self.drains(zone, stage),
             Event::Troubled(zone, begins) => {
                 let now = self.cluster.env.now();
                 self.lying.borrow_mut().troubled(zone, begins, now);
@@ -176,7 +180,7 @@ impl Checkers {
         self.moved.set(self.moved.get() + 1);
         let due = self.moved.get() * LEASES_PER_EVENT >= self.leases.get();
         if let Some(mounts) = self.fleet.mounts().filter(|_| due) {
-            self.leases.set(leases::check(&self.cluster, &mounts));
+            self.leases.set(leases::check(&self.cluster, &leases::holders(&self.cluster, &mounts)));
             self.moved.set(0);
         }
         let ended = self.recovery.borrow_mut().has_ended(&self.cluster);
@@ -257,9 +261,23 @@ impl Checkers {
     /// A commit makes the metadata point at blocks.
     fn commits(&self, pointed: &CommittedBlocks<'_>) {
         self.owners.borrow_mut().pointed(pointed);
+        self.drained.borrow().pointed(&self.cluster, pointed);
         self.lying.borrow_mut().pointed(pointed);
         let place = self.owners.borrow().place_of(pointed.client);
         self.stable.borrow_mut().pointed(pointed, place.as_ref());
+    }
+
+    /// A zone drains.
+    fn drains(&self, zone: PagId, stage: DrainStage) {
+        let now = self.cluster.env.now();
+        let since = match stage {
+            DrainStage::Begins => return self.lying.borrow_mut().leaving(zone, true, now),
+            DrainStage::Ended => return self.lying.borrow_mut().leaving(zone, false, now),
+            DrainStage::CalledEmpty(starts) => Some(starts),
+            DrainStage::Resumes => None,
+        };
+        let of_files = self.owners.borrow().blocks_of(zone);
+        self.drained.borrow_mut().called(&self.cluster, (zone, since), &of_files);
     }
 
     /// The server applied a request of a client of the history.

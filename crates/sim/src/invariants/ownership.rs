@@ -60,6 +60,12 @@ impl Owners {
         }
     }
 
+    /// Blocks of a zone that some commit pointed at.
+    pub(crate) fn blocks_of(&self, zone: PagId) -> Vec<u64> {
+        let of_it = self.files.range((zone, 0)..=(zone, u64::MAX));
+        of_it.map(|((_, block), _)| *block).collect()
+    }
+
     /// Learns the clients of all sessions: a client may own blocks long before it writes one.
     pub(crate) fn learn_sessions(&mut self, cluster: &Cluster) {
         if let Some(ledger) = cluster.ledger() {

@@ -6,7 +6,8 @@
 //!   failed a request of its client, or may count as absent: it failed, stalled or was dead within
 //!   the last 20 s. The same holds where a client says that it lost what was
 //!   written to a file.
-//!   A client none of whose zones works places nothing, so there any file may fail.
+//!   A client none of whose zones works places nothing, so there any file may fail. Zones that
+//!   drain, or did in the last 20 s, take nothing either.
 //! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
 //!   call.
 //!
@@ -57,6 +58,8 @@ pub(crate) struct Lying {
     /// The zones that stall or are dead, or did. `None` is the metadata device, on which everything
     /// lies.
     troubles: Troubles,
+    /// The zones that drain, or did a moment ago.
+    leaving: Troubles,
 }
 
 /// The file that an operation is about, if it needs its content; `Err`: it needs that of any file.
@@ -87,6 +90,7 @@ impl Lying {
             unwritten: BTreeSet::new(),
             evicted: BTreeSet::new(),
             troubles: Troubles::default(),
+            leaving: Troubles::default(),
         }
     }
 
@@ -122,6 +126,11 @@ impl Lying {
     /// A zone stalls or is dead from here on, or no longer.
     pub(crate) fn troubled(&mut self, zone: Option<PagId>, begins: bool, now: Instant) {
         self.troubles.note(zone, begins, now);
+    }
+
+    /// A zone drains from here on, or no longer.
+    pub(crate) fn leaving(&mut self, zone: PagId, begins: bool, now: Instant) {
+        self.leaving.note(Some(zone), begins, now);
     }
 
     /// A process lost its session.
@@ -216,7 +225,8 @@ impl Lying {
         let now = self.times.last().copied().unwrap_or_default();
         failed.extend(self.troubles.doubtful(now));
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
-        if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&failed)) {
+        let unusable: Zones = failed.iter().copied().chain(self.leaving.doubtful(now)).collect();
+        if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&unusable)) {
             let text = format!(
                 "{what}: the file lies in zones {zones:?}; the devices of {failed:?} failed \
                  requests of its client"

@@ -82,6 +82,9 @@ struct Sums {
     takeovers: u64,
     /// Writes of replaced servers that were refused.
     late_writes: u64,
+    /// Zones that were emptied, and blocks that were moved out of them.
+    emptied: u64,
+    moved: u64,
     unjudged: u64,
     stores: u64,
     lost: u64,
@@ -110,6 +113,8 @@ impl Sums {
             restarts: report.restarts,
             takeovers: report.takeovers.0,
             late_writes: report.takeovers.1,
+            emptied: report.drains.emptied,
+            moved: report.drains.blocks,
             unjudged: report.unjudged,
             stores,
             lost,
@@ -138,6 +143,8 @@ impl AddAssign<&Sums> for Sums {
         self.restarts += other.restarts;
         self.takeovers += other.takeovers;
         self.late_writes += other.late_writes;
+        self.emptied += other.emptied;
+        self.moved += other.moved;
         self.unjudged += other.unjudged;
         self.stores += other.stores;
         self.lost += other.lost;
@@ -218,6 +225,7 @@ fn pool_of_seeds_holds() {
     judges_can_judge(&sums);
     let missing = Fault::ALL.iter().find(|kind| !sums.made.contains_key(kind));
     assert!(missing.is_none(), "no seed met {missing:?}");
+    assert!(sums.emptied > count / 40 && sums.moved > sums.emptied, "drains empty few zones");
     by_subject.iter().for_each(|(subject, sums)| meets_its_faults(*subject, sums));
 }
 

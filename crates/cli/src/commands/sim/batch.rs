@@ -146,6 +146,18 @@ pub struct Totals {
     /// Writes of replaced servers that were refused.
     #[serde(default)]
     pub late_writes: u64,
+    /// Data zones that were emptied; campaigns of earlier releases did not count them.
+    #[serde(default)]
+    pub zones_emptied: u64,
+    /// Drains that ended before, since they were stopped or other zones were full.
+    #[serde(default)]
+    pub drains_ended: u64,
+    /// Blocks that drains moved.
+    #[serde(default)]
+    pub blocks_moved: u64,
+    /// Clients that moved blocks, and died.
+    #[serde(default)]
+    pub movers_died: u64,
     /// Moments that were not fully judged.
     pub unjudged: u64,
     pub misled: u64,
@@ -180,6 +192,10 @@ impl Totals {
         self.restarts += report.restarts;
         self.takeovers += report.takeovers.0;
         self.late_writes += report.takeovers.1;
+        self.zones_emptied += report.drains.emptied;
+        self.drains_ended += report.drains.stopped + report.drains.crowded;
+        self.blocks_moved += report.drains.blocks;
+        self.movers_died += report.drains.deaths;
         self.unjudged += report.unjudged;
         self.misled += u64::from(report.misled.is_some());
         self.abandoned += u64::from(report.abandoned.is_some());

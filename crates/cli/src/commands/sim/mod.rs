@@ -39,6 +39,9 @@ struct Options {
 impl Options {
     fn new(args: &SimArgs) -> Result<Options, Failure> {
         let faults = faults(args.faults.as_deref(), args.standbys)?;
+        if faults.contains(&Fault::Drain) && args.zones < 2 {
+            return Err(Failure::usage("--faults drain needs --zones of 2 or more"));
+        }
         let keep = args.keep.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
         let workload = args.workload.parse().map_err(Failure::usage)?;
         let time = match args.hours {

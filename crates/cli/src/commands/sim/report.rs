@@ -252,6 +252,15 @@ fn summary(totals: &Totals) -> String {
         let late = counted(totals.late_writes, "late write");
         text += &format!("{}, {late} refused\n", counted(totals.takeovers, "takeover"));
     }
+    if totals.zones_emptied + totals.drains_ended > 0 {
+        text += &format!(
+            "{} emptied, {} ended before; {} moved, {} of a mover\n",
+            counted(totals.zones_emptied, "data zone"),
+            counted(totals.drains_ended, "drain"),
+            counted(totals.blocks_moved, "block"),
+            counted(totals.movers_died, "death"),
+        );
+    }
     if totals.misled > 0 {
         text += &format!(
             "for {} the observed order did not explain the history, and all orders were tried\n",
