@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Gid, Uid};
 use rustix::thread;
+use serde_json::Value;
 
 pub use layout::{zone_order, zones};
 pub use mapping::Mapping;
@@ -428,6 +429,16 @@ pub fn describe(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout);
     let err = String::from_utf8_lossy(&output.stderr);
     format!("{}\n{out}{err}", output.status)
+}
+
+/// What the client of a mount says in `redbud status`, which shows all mounts of its file system.
+pub fn client_status(mount: &Path) -> Value {
+    let text = success(redbud().args(["status", "--json"]).arg(mount));
+    let status: Value = serde_json::from_str(&text).unwrap();
+    let mounts = status["mounts"].as_array().expect("a list");
+    let is_it = |one: &&Value| one["mount"].as_str().is_some_and(|path| Path::new(path) == mount);
+    let found = mounts.iter().find(is_it);
+    found.unwrap_or_else(|| panic!("{} is not in {status}", mount.display()))["client"].clone()
 }
 
 /// Polls until `condition` holds; fails with `what` if it never does.

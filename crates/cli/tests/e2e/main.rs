@@ -15,6 +15,7 @@ mod bench;
 mod broken;
 mod coherence;
 mod commands;
+mod commits;
 mod compare;
 mod control;
 mod damage;

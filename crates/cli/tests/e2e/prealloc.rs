@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Cluster, Spec, eventually, redbud, success};
+use crate::harness::{Cluster, Spec, client_status, eventually, redbud, success};
 
 const WRITERS: usize = 4;
 /// Requests of 64 KiB in each writer's part: 8 MiB.
@@ -57,9 +57,7 @@ impl Writer {
 }
 
 fn held_bytes(mount: &Path, what: &str) -> u64 {
-    let text = success(redbud().args(["status", "--json"]).arg(mount));
-    let status: Value = serde_json::from_str(&text).unwrap();
-    status["mounts"][0]["client"]["holds"][what].as_u64().expect("a number")
+    client_status(mount)["holds"][what].as_u64().expect("a number")
 }
 
 fn window_bytes(mount: &Path) -> u64 {

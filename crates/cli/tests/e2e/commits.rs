@@ -1,0 +1,82 @@
+//! How files are committed, on real mounts.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, Spec, client_status, eventually};
+
+const FILES: u64 = 300;
+
+fn spec() -> Spec {
+    Spec { lease: Duration::from_secs(2), ..Spec::default() }
+}
+
+fn number(client: &Value, group: &str, key: &str) -> u64 {
+    client[group][key].as_u64().unwrap_or_else(|| panic!("{group}.{key}: {client}"))
+}
+
+/// Writes small files, too large to lie beside their inodes, at once.
+fn write_files(dir: &Path) {
+    fs::create_dir(dir).unwrap();
+    for nth in 0..FILES {
+        fs::write(dir.join(nth.to_string()), vec![nth as u8; 8192]).unwrap();
+    }
+}
+
+fn check_files(dir: &Path) {
+    for nth in 0..FILES {
+        let found = fs::read(dir.join(nth.to_string())).unwrap();
+        assert!(found == vec![nth as u8; 8192], "{}/{nth}", dir.display());
+    }
+}
+
+#[test]
+fn small_files_are_committed_as_the_options_say() {
+    let mut cluster = Cluster::start(&spec());
+    let two = ["compound=2,commit_tasks=1,commit_max_age=300ms", "compound=auto"];
+    let mut requests = Vec::new();
+    for options in two {
+        let mount = cluster.mount_with(&[options]);
+        let root = cluster.path(mount).to_path_buf();
+        let dir = root.join(options);
+        write_files(&dir);
+        eventually("all is committed", || number(&client_status(&root), "owes", "files") == 0);
+        let found = client_status(&root);
+        assert_eq!(found["commits"]["mode"], "delayed", "{found}");
+        let files = number(&found, "commits", "files");
+        assert!(files >= FILES, "{found}");
+        requests.push(number(&found, "commits", "requests"));
+        check_files(&dir);
+    }
+    let [by_two, auto] = requests[..] else { panic!("two mounts") };
+    eprintln!("{FILES} files: {by_two} requests of two commits, {auto} as the client chooses");
+    assert!(by_two >= FILES / 2, "{by_two}");
+    assert!(auto <= FILES / 8, "{auto}");
+    let other = cluster.mount_with(&[]);
+    let root = cluster.path(other).to_path_buf();
+    two.iter().for_each(|options| check_files(&root.join(options)));
+}
+
+#[test]
+fn synchronous_commit_leaves_nothing_behind_and_survives_its_client() {
+    let mut cluster = Cluster::start(&spec());
+    let mount = cluster.mount_with(&["commit=sync"]);
+    let root = cluster.path(mount).to_path_buf();
+    fs::create_dir(root.join("dir")).unwrap();
+    for nth in 0..20 {
+        fs::write(root.join("dir").join(nth.to_string()), vec![nth; 8192]).unwrap();
+        let found = client_status(&root);
+        let owes = |key| number(&found, "owes", key);
+        assert_eq!((owes("dirty_bytes"), owes("files")), (0, 0), "{found}");
+        assert_eq!(found["commits"]["mode"], "sync");
+    }
+    cluster.kill_client(mount);
+    let other = cluster.mount_with(&[]);
+    let dir = cluster.path(other).join("dir");
+    for nth in 0..20 {
+        assert!(fs::read(dir.join(nth.to_string())).unwrap() == vec![nth; 8192], "{nth}");
+    }
+}
