@@ -7,7 +7,8 @@
 //! Invariants:
 //! - a request has a worker while it is worked on, and none while it waits for other clients:
 //!   what they wait for may be behind it;
-//! - requests that renew, reclaim or end a session, and those of administrators, need no worker.
+//! - a request with an operation of the session (as `proto::operation::Class` has it: to renew,
+//!   reclaim, return, lock, end) needs no worker, nor do replays and administrators.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

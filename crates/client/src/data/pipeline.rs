@@ -30,8 +30,7 @@ pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// Files of one batch that became old enough: some full requests.
 pub(super) const BATCH: usize = 4 * COMMITS_MAX;
 
-/// Why files are committed, the most urgent first. What is more urgent waits for nothing that is
-/// less.
+/// Why files are committed, the most urgent first. Each has lanes of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Priority {
     /// Callers of fsync wait.

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - a file in a lane, or stable and ready to be sent, is marked as committing: nobody else commits
-//!   it. Who needs its commit takes it out or hurries it on, and waits for no other file;
+//!   it. Who needs its commit takes it out or hurries it on. While its batch becomes stable neither
+//!   is possible: then it waits for its turn;
 //! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
 //!   launched yet may need any device, so it is committed apart;
 //! - a file whose commit fails in a batch is committed once more apart, so that the error is its
