@@ -67,6 +67,15 @@ impl Course {
                 if n == BEFORE {
                     mfs.sync().await.unwrap();
                     image = Some(start.fork());
+                    // The runs begin with a store that was just opened, and grants from the
+                    // beginning of each zone.
+                    let forgotten = mfs.run(Cost::SMALL, |txn| {
+                        for pag in txn.space().pags()? {
+                            txn.space().set_cursor(pag.id, 0);
+                        }
+                        Ok(())
+                    });
+                    forgotten.await.unwrap();
                 }
                 attempt(&mfs, COST, client, draw, n as u32 + 1).await.unwrap();
                 if n > BEFORE && n % LOOK == 0 {
