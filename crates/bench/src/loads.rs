@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// Who takes part.
+/// The file systems that a load is measured on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contender {
     /// Redbud with these options of its mount, separated by commas.
@@ -96,11 +96,11 @@ impl Contender {
 pub struct Plan {
     /// Where and with what; disks and kinds are chosen here.
     pub set_up: SetUp,
-    /// What is done.
+    /// The load.
     pub load: Load,
-    /// Who does it; the others are compared with the first.
+    /// The file systems; the table compares the others with the first one.
     pub contenders: Vec<Contender>,
-    /// What the disks of data may do.
+    /// The bound on the speed of the data devices.
     pub throttle: Throttle,
     /// Turns of each contender.
     pub runs: usize,
@@ -109,7 +109,7 @@ pub struct Plan {
 /// The result of a turn.
 #[derive(Clone, Serialize, Debug)]
 pub struct Turn {
-    /// What the processes did, until they had ended.
+    /// Operations and times of the processes, up to the end of the last one.
     #[serde(flatten)]
     pub sample: Sample,
     /// Nanoseconds until that was durable.
@@ -219,7 +219,7 @@ fn turn(field: &mut Field, load: Load, contender: &Contender) -> Res<Turn> {
     Ok(Turn { sample, durable_nanos })
 }
 
-/// What its processes do.
+/// The work of a load's processes.
 fn jobs(load: Load, dir: &std::path::Path) -> Vec<Job> {
     let dir = || PathBuf::from(dir);
     match load {

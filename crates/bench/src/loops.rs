@@ -17,7 +17,7 @@ const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
 /// The file of a group that lists its processes, and takes new ones.
 const MEMBERS: &str = "cgroup.procs";
 
-/// What a loop device may do in a second.
+/// The bound on a loop device's speed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Throttle {
     /// Bytes to it, and as many from it; `None`: as many as it can.

@@ -43,7 +43,7 @@ pub const DIRTY: usize = 64 << 20;
 /// From one sample of the disk to the next.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// What is done.
+/// The load.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -111,7 +111,7 @@ impl Took {
     }
 }
 
-/// Who does it: a setting of the system.
+/// A setting of the system under the load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// For people.

@@ -200,7 +200,7 @@ pub fn add_client(out: &mut String, client: &Value) {
     );
     let commits = &client["commits"];
     *out += &format!(
-        "  commits   {} files in {} requests; {} too young, {} becoming stable, {} stable; {} of {} \
+        "  commits   {} files in {} requests; {} too young, {} waiting for a batch, {} stable; {} of {} \
          tasks, degree {}\n",
         commits["files"],
         commits["requests"],
