@@ -349,7 +349,7 @@ pub trait FileContent {
     fn apply_server_attr(&self, attr: &Attr);
     /// Call before setting times at the server: earlier writes no longer set mtime. Waits until no
     /// commit that sets it is in progress.
-    fn before_times_set(&self) -> impl Future<Output = ()>;
+    fn before_times_set(self: &Rc<Self>) -> impl Future<Output = ()>;
 
     /// What of it is not durable.
     fn unsaved(&self) -> Unsaved;

@@ -95,6 +95,13 @@ pub struct CommitPolicy {
     pub max_age: Duration,
 }
 
+impl CommitPolicy {
+    /// So much earlier than at `max_age` a file's commit begins if another one begins anyway.
+    pub fn early(&self) -> Duration {
+        self.max_age / 4
+    }
+}
+
 impl Default for CommitPolicy {
     fn default() -> CommitPolicy {
         CommitPolicy {
@@ -198,7 +205,7 @@ impl Degree {
             true => (self.now * 2).min(self.max),
             false => (self.now - self.now.div_ceil(8)).max(DEGREE_CALM.min(self.max)),
         };
-        self.fastest = self.fastest.saturating_add(self.fastest / FORGET);
+        self.fastest = self.fastest.saturating_add(self.fastest / FORGET).saturating_add(1);
     }
 
     /// Are answers slow, or is the server busy?

@@ -249,7 +249,7 @@ impl FileContent for File {
         File::apply_server_attr(self, attr)
     }
 
-    fn before_times_set(&self) -> impl Future<Output = ()> {
+    fn before_times_set(self: &Rc<Self>) -> impl Future<Output = ()> {
         File::before_times_set(self)
     }
 

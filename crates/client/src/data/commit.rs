@@ -261,7 +261,8 @@ impl DataContext {
             // written in place hide them, and these must be stable first.
             let grows = sealed.size.is_some_and(|size| size > state.server_size);
             // Writes in place are flushed by age, or when there is nothing else to commit.
-            let young = now.since(state.stamped_since) < self.commit.max_age;
+            let since = state.unsaved_since.map_or(now, |since| since.min(state.stamped_since));
+            let young = now.since(since) + self.commit.early() < self.commit.max_age;
             let waits = purpose == Purpose::Background && !refers_to_data && !grows;
             if waits && young && state.has_uncommitted() {
                 continue;
@@ -307,7 +308,7 @@ impl DataContext {
     async fn ask(&self, commits: Vec<Commit>, sync: bool) -> Vec<Result<Leased, Refusal>> {
         let asked = self.env.now();
         let answers = self.rpc.commit(commits, sync).await;
-        if !sync {
+        if !sync && answers.iter().any(Result::is_ok) {
             let now = self.env.now();
             self.pipeline.borrow_mut().answered(now, now.since(asked), self.rpc.load());
         }

@@ -481,14 +481,8 @@ impl File {
     }
 
     /// See [`crate::boundary::FileContent::before_times_set`].
-    pub(super) async fn before_times_set(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if !self.state.borrow().committing {
-                break;
-            }
-            changed.await;
-        }
+    pub(super) async fn before_times_set(self: &Rc<Self>) {
+        self.commit_over().await;
         self.clear_write_mtime();
     }
 
@@ -548,7 +542,6 @@ impl File {
     /// See [`crate::boundary::FileContent::pause`].
     pub(super) async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
-        self.hurry_commit();
         self.notify();
         loop {
             let changed = self.changed.notified();
@@ -558,6 +551,7 @@ impl File {
                     return;
                 }
             }
+            self.hurry_commit();
             changed.await;
         }
     }

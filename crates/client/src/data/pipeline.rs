@@ -10,6 +10,7 @@
 //! This module decides and does nothing: it is memory only, and knows no clock.
 //!
 //! Invariants (`validate`):
+//! - the files that age are in the order in which they are due;
 //! - a file ages at most once, and is in at most one other place: it waits in a lane, or is ready.
 //!   It ages while it is committed if it changed again;
 //! - a lane that has nobody waiting and no batch is gone; no more batches run than it may have;
@@ -75,6 +76,8 @@ pub(super) trait Member {
     fn number(&self) -> Ino;
     /// Are they the same?
     fn is(&self, other: &Self) -> bool;
+    /// Its last commit failed beside those of others: it is in a batch and a request of its own.
+    fn is_alone(&self) -> bool;
 }
 
 /// A file that ages.
@@ -130,11 +133,12 @@ impl<F: Member, S> Pipeline<F, S> {
         }
     }
 
-    /// A file begins to age. Returns whether nothing else did.
+    /// A file begins to age. Returns whether it is the first one that is due.
     pub(super) fn push(&mut self, file: F, due: Instant) -> bool {
-        self.aging.push_back(Aging { file, due });
+        let at = self.aging.partition_point(|aging| aging.due <= due);
+        self.aging.insert(at, Aging { file, due });
         self.validate();
-        self.aging.len() == 1
+        at == 0
     }
 
     /// If the file ages, it is due now, before all others.
@@ -143,7 +147,8 @@ impl<F: Member, S> Pipeline<F, S> {
             return false;
         };
         let aging = self.aging.remove(at).expect("found");
-        self.aging.push_front(Aging { due: now, ..aging });
+        let due = self.aging.front().map_or(now, |front| front.due.min(now));
+        self.aging.push_front(Aging { due, ..aging });
         true
     }
 
@@ -152,9 +157,9 @@ impl<F: Member, S> Pipeline<F, S> {
         self.aging.retain(|aging| !aging.file.is(file));
     }
 
-    /// Takes out the oldest file if it is due. With `pressure` every file is.
-    pub(super) fn pop_due(&mut self, now: Instant, pressure: bool) -> Option<F> {
-        self.aging.pop_front_if(|front| pressure || front.due <= now).map(|aging| aging.file)
+    /// Takes out the first file that is due, if it is until `until`. With `pressure` every file is.
+    pub(super) fn pop_due(&mut self, until: Instant, pressure: bool) -> Option<F> {
+        self.aging.pop_front_if(|front| pressure || front.due <= until).map(|aging| aging.file)
     }
 
     /// When the oldest file is due.
@@ -177,7 +182,8 @@ impl<F: Member, S> Pipeline<F, S> {
         }
         lane.running += 1;
         lane.preparing += 1;
-        let count = lane.waiting.len().min(key.0.files());
+        let files = lane.waiting.iter().map(|waiting| &waiting.file);
+        let count = together(files, key.0.files());
         let batch = lane.waiting.drain(..count).collect();
         self.validate();
         Some(batch)
@@ -227,7 +233,8 @@ impl<F: Member, S> Pipeline<F, S> {
         if self.ready.is_empty() || self.sending >= tasks {
             return None;
         }
-        let count = self.degree.of(self.ready.len(), tasks);
+        let degree = self.degree.of(self.ready.len(), tasks);
+        let count = together(self.ready.iter().map(|(file, _)| file), degree);
         Some(self.take_request(count))
     }
 
@@ -291,6 +298,7 @@ impl<F: Member, S> Pipeline<F, S> {
             assert!(*running <= priority.batches(), "{running} batches of {devices:?}");
             assert!(preparing <= running, "{preparing} of {running} batches are not stable");
         }
+        assert!(self.aging.iter().take(LOOKED_AT).is_sorted_by_key(|aging| aging.due), "order");
         let aging = self.aging.iter().map(|aging| &aging.file).take(LOOKED_AT);
         let lanes = self.lanes.values().flat_map(|lane| lane.waiting.iter().take(LOOKED_AT));
         let waiting = lanes.map(|waiting| &waiting.file);
@@ -298,6 +306,19 @@ impl<F: Member, S> Pipeline<F, S> {
         assert_once(aging.collect(), "ages");
         assert_once(waiting.chain(ready).collect(), "is to be committed");
     }
+}
+
+/// How many of the first files go together, `most` at most: one, or those before one that goes
+/// alone.
+fn together<'a, F: Member + 'a>(files: impl Iterator<Item = &'a F>, most: usize) -> usize {
+    let mut count = 0;
+    for file in files.take(most) {
+        if file.is_alone() {
+            return count.max(1);
+        }
+        count += 1;
+    }
+    count
 }
 
 /// Panics if a file is there twice.
@@ -323,7 +344,14 @@ mod tests {
         fn is(&self, other: &Ino) -> bool {
             self == other
         }
+
+        fn is_alone(&self) -> bool {
+            self.0 >= ALONE
+        }
     }
+
+    /// Files from this number on are alone.
+    const ALONE: u64 = 10_000;
 
     type TestPipeline = Pipeline<Ino, ()>;
 
@@ -417,6 +445,20 @@ mod tests {
         assert_eq!(files(pipeline.next_request(10)), Some(vec![7, 8, 10]));
         let CommitCounts { requests, files, ready, sending, .. } = pipeline.counts();
         assert_eq!((requests, files, ready, sending), (4, 10, 0, 2));
+    }
+
+    #[test]
+    fn file_that_failed_beside_others_is_in_a_batch_and_a_request_of_its_own() {
+        let mut pipeline = pipeline(9, 6);
+        join(&mut pipeline, Priority::Age, 1..3);
+        join(&mut pipeline, Priority::Age, ALONE..ALONE + 2);
+        join(&mut pipeline, Priority::Age, 3..6);
+        let batches: Vec<_> = (0..5).map(|_| begun(&mut pipeline, Priority::Age)).collect();
+        assert_eq!(batches, [Some(2), Some(1), Some(1), Some(3), None], "four at most at once");
+        pipeline.are_ready([1, 2, ALONE, 3].map(|file| (Ino(file), ())));
+        let requests: Vec<_> =
+            (0..4).map(|_| pipeline.next_request(4).map(|files| files.len())).collect();
+        assert_eq!(requests, [Some(2), Some(1), Some(1), None]);
     }
 
     #[test]

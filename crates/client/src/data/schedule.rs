@@ -3,8 +3,7 @@
 //!
 //! Invariants:
 //! - a file in a lane, or stable and ready to be sent, is marked as committing: nobody else commits
-//!   it. Who needs its commit takes it out or hurries it on. While its batch becomes stable neither
-//!   is possible: then it waits for its turn;
+//!   it. Who needs its commit takes it out or hurries it on, as soon as its batch is stable;
 //! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
 //!   launched yet may need any device, so it is committed apart;
 //! - a file whose commit fails in a batch is committed once more apart, so that the error is its
@@ -33,6 +32,10 @@ impl Member for Rc<File> {
     fn is(&self, other: &Rc<File>) -> bool {
         Rc::ptr_eq(self, other)
     }
+
+    fn is_alone(&self) -> bool {
+        self.state.borrow().alone
+    }
 }
 
 impl Priority {
@@ -52,13 +55,15 @@ impl DataContext {
         }
     }
 
-    /// Takes the files out that are due, each marked as committing; at most [`BATCH`].
+    /// Takes the files out that are due, each marked as committing; at most [`BATCH`]. Those that
+    /// will soon be due go with the first one, so that they share its flushes and requests.
     fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
         let pressure = self.budget.used() > self.dirty_max / 2;
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
-            let due = self.pipeline.borrow_mut().pop_due(now, pressure);
+            let ahead = if batch.is_empty() { Duration::ZERO } else { self.commit.early() };
+            let due = self.pipeline.borrow_mut().pop_due(now + ahead, pressure);
             let Some(file) = due else { break };
             let mut state = file.state.borrow_mut();
             if state.committing || state.paused {
@@ -91,8 +96,7 @@ impl DataContext {
         let mut lanes = BTreeSet::new();
         for waiting in all {
             waiting.file.launch_all();
-            let alone = priority == Priority::Age && waiting.file.state.borrow().alone;
-            if alone || !waiting.file.is_launched() {
+            if !waiting.file.is_launched() {
                 self.commit_apart(priority, waiting);
                 continue;
             }
@@ -136,15 +140,20 @@ impl DataContext {
         self.pipeline.borrow_mut().prepared(key);
         self.begin_batches(key);
         match priority {
+            _ if files.is_empty() => {}
             Priority::Sync => {
                 let outcomes = self.finish_commit(&files, &sealed, Purpose::Sync).await;
-                for (done, outcome) in done.into_iter().flatten().zip(outcomes) {
-                    done.send(outcome);
+                for (done, outcome) in done.into_iter().zip(outcomes) {
+                    if let Some(done) = done {
+                        done.send(outcome);
+                    }
                 }
             }
             Priority::Age => {
-                self.pipeline.borrow_mut().are_ready(files.into_iter().zip(sealed));
+                self.pipeline.borrow_mut().are_ready(files.iter().cloned().zip(sealed));
                 self.send_ready();
+                // Who waits for one of them can have it sent at once now.
+                files.iter().for_each(|file| file.changed.notify_all());
             }
         }
         self.pipeline.borrow_mut().ended(key);
@@ -214,10 +223,14 @@ impl File {
         if state.queued && state.unsaved_since.is_some() {
             return;
         }
-        let now = self.ctx.env.now();
-        state.unsaved_since.get_or_insert(now);
+        let (now, commit) = (self.ctx.env.now(), &self.ctx.commit);
+        let since = *state.unsaved_since.get_or_insert(now);
         if !std::mem::replace(&mut state.queued, true) {
-            self.ctx.push(self.clone(), now + self.ctx.commit.max_age);
+            let due = since + commit.max_age;
+            // What a commit in progress does not take is new. What is as good as overdue failed, or
+            // the server is slow: both ask for patience.
+            let anew = state.committing || due < now + commit.early();
+            self.ctx.push(self.clone(), if anew { now + commit.max_age } else { due });
         }
     }
 
@@ -243,6 +256,20 @@ impl File {
             }
             if !self.hurry_commit() {
                 changed.await;
+            }
+        }
+    }
+
+    /// Waits until the file is in no commit. One that has not begun begins later.
+    pub(super) async fn commit_over(self: &Rc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.state.borrow().committing {
+                return;
+            }
+            match self.hurry_commit() {
+                true => self.enqueue(),
+                false => changed.await,
             }
         }
     }

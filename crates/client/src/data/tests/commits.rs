@@ -50,6 +50,21 @@ fn many_files_need_few_requests() {
 }
 
 #[test]
+fn files_that_will_soon_be_due_share_the_requests_of_the_first() {
+    run(475, Setup { disks: 1, blocks: 8192, ..Setup::default() }, |rig| async move {
+        for ino in 1..=300 {
+            rig.write(&rig.file(ino), 0, &[1; BLOCK]).await.unwrap();
+            rig.env.sleep(Duration::from_millis(4)).await;
+        }
+        rig.env.sleep(Duration::from_secs(2)).await;
+        let compounds = rig.server.compounds.borrow().clone();
+        assert_eq!(compounds.iter().map(|(commits, _)| commits).sum::<usize>(), 300);
+        assert!(compounds.len() <= 15, "a group of each quarter second, in full requests");
+        rig.finish(8192).await;
+    });
+}
+
+#[test]
 fn fsync_does_not_wait_until_a_task_is_free() {
     run(472, setup(1, 1), |rig| async move {
         let files = written(&rig, 9).await;
@@ -64,6 +79,35 @@ fn fsync_does_not_wait_until_a_task_is_free() {
         rig.server.held.set(0);
         rig.env.sleep(Duration::from_secs(2)).await;
         assert!(files.iter().all(|file| file.is_clean()));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn caller_that_came_before_its_file_was_stable_does_not_wait_for_a_task_either() {
+    run(474, setup(1, 1), |rig| async move {
+        let first = rig.file(100);
+        rig.server.held.set(1);
+        rig.write(&first, 0, &[1; BLOCK]).await.unwrap();
+        // The only task sends the first file. The others are on the device, and the flush of their
+        // batch does not end.
+        rig.env.sleep(Duration::from_millis(1200)).await;
+        assert_eq!(rig.server.commits.get(), 1);
+        let files = written(&rig, 8).await;
+        files.iter().for_each(|file| _ = file.launch_all());
+        rig.env.sleep(Duration::from_millis(100)).await;
+        rig.server.disks[0].stall(true);
+        rig.env.sleep(Duration::from_secs(2)).await;
+        assert_eq!(rig.ctx.commit_counts().ready, 0);
+        let last = files[7].clone();
+        let over = rig.env.spawn_join(async move { last.commit_over().await });
+        rig.env.sleep(Duration::from_millis(1)).await;
+        rig.server.disks[0].stall(false);
+        assert_eq!(rig.env.timeout(Duration::from_secs(1), over).await, Some(()));
+        assert_eq!(rig.ctx.commit_counts().ready, 7, "the others wait for the task");
+        rig.server.held.set(0);
+        rig.env.sleep(Duration::from_secs(2)).await;
+        assert!(first.is_clean() && files.iter().all(|file| file.is_clean()));
         rig.finish(2048).await;
     });
 }

@@ -614,6 +614,7 @@ fn fsync_after_an_eviction_flushes_or_reports_bytes_written_in_place() {
             rig.write(&file, 0, &[1; 10_000]).await.unwrap();
             file.fsync(false).await.unwrap();
             rig.write(&file, 5000, &[2; 10]).await.unwrap();
+            file.commit_soon();
             while !file.is_clean() {
                 rig.env.sleep(Duration::from_millis(1)).await;
             }
