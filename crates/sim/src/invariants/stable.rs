@@ -34,12 +34,15 @@ struct Written {
     stable: bool,
     /// The file block that it became since.
     mapped: Option<(Ino, u64)>,
+    /// It became that without content, by the last commit that pointed at it.
+    unwritten: bool,
     /// The first write after that while no server counted the block's owner, and whether it or a
     /// later one is stable. The file may have freed the block by then, and the client may have it
     /// again.
     unattributed: Option<(u64, bool)>,
-    /// The file block that it became by a commit lost with its server, and whether it was stable
-    /// then. The client may send that commit again after further writes.
+    /// The file block that it became by a commit lost with its server, or whose request failed
+    /// before it mapped the block as written; and whether it was stable then. The client may send
+    /// that commit again after further writes.
     lost: Option<((Ino, u64), bool)>,
 }
 
@@ -105,7 +108,9 @@ impl Stable {
             let anew =
                 known.mapped.is_some() && owner.is_some_and(|owner| owner != BlockOwner::Mapped);
             if anew || known.node != *node {
-                *known = Written { node: node.clone(), first: id.1, ..Written::default() };
+                let failed = known.unwritten && known.node == *node;
+                let lost = known.mapped.filter(|_| failed).map(|at| (at, known.stable));
+                *known = Written { node: node.clone(), first: id.1, lost, ..Written::default() };
             }
             if known.first == NOT_SINCE {
                 known.first = id.1;
@@ -141,7 +146,7 @@ impl Stable {
                     if known.mapped.is_some_and(|mapped| mapped != at) {
                         *known = Written::default();
                     }
-                    known.mapped = Some(at);
+                    (known.mapped, known.unwritten) = (Some(at), true);
                     continue;
                 }
                 let mine = place.is_none_or(|place| runs_at(&known.node, place));
@@ -153,7 +158,7 @@ impl Stable {
                     (.., true) => "was written before it became another file's",
                     _ => "",
                 };
-                (known.mapped, known.unattributed) = (Some(at), None);
+                (known.mapped, known.unwritten, known.unattributed) = (Some(at), false, None);
                 if !why.is_empty() && !pointed.replay {
                     let (client, ino, at) = (pointed.client, at.0, at.1);
                     let zone = segment.pag;
@@ -190,8 +195,16 @@ mod tests {
     }
 
     fn commit(stable: &mut Stable, ino: u64, replay: bool) {
+        point_by(stable, ino, SegmentState::Written, replay);
+    }
+
+    fn point(stable: &mut Stable, ino: u64, state: SegmentState) {
+        point_by(stable, ino, state, false);
+    }
+
+    fn point_by(stable: &mut Stable, ino: u64, state: SegmentState, replay: bool) {
         let (file, pag, addr) = (FileBlock(3), ZONE, PagBlock(7));
-        let segments = [Segment { file, len: 1, pag, addr, state: SegmentState::Written }];
+        let segments = [Segment { file, len: 1, pag, addr, state }];
         let client = ClientId(4);
         let place = ("c0".to_owned(), Some(1));
         stable.pointed(
@@ -213,6 +226,23 @@ mod tests {
             commit(stable, 20, false);
         });
         assert_eq!(sound, None);
+    }
+
+    #[test]
+    fn commit_whose_request_failed_may_be_resent_after_another_write() {
+        let mapped = |state| {
+            move |stable: &mut Stable| {
+                write(stable, 1, "c0", POOL);
+                stable.stable(ZONE, &[1]);
+                point(stable, 20, state);
+                // The request has failed: the block is still in the client's pool.
+                write(stable, 2, "c0", POOL);
+                commit(stable, 20, false);
+            }
+        };
+        assert_eq!(found(mapped(SegmentState::Unwritten)), None);
+        // A block that was part of a file with content, and is in the pool again, is a new one.
+        assert!(found(mapped(SegmentState::Written)).is_some());
     }
 
     #[test]
