@@ -602,7 +602,8 @@ impl File {
     /// The server did not apply what was sealed, or only a part.
     ///
     /// # Errors
-    /// The reason; `Interrupted`: inline data without room is dirty again and goes to a block.
+    /// The reason; `Interrupted`: once more, for inline data without room is dirty again and goes
+    /// to a block, or the commit may have failed because of another file's in the same request.
     fn refused(
         self: &Rc<Self>,
         sealed: &Sealed,
@@ -623,8 +624,8 @@ impl File {
             }
             // No edit is in progress now.
             drop_superseded(&mut state.edits, 0);
-            let no_room = fault == Fault::NoSpace && !batched;
-            let again = no_room && self.move_refused_inline(&mut state, content);
+            let again =
+                batched || fault == Fault::NoSpace && self.move_refused_inline(&mut state, content);
             return Err(if again { Fault::Interrupted } else { fault });
         }
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {

@@ -62,9 +62,8 @@ impl File {
                 self.ctx.fsync_in_batch(self).await
             };
             match outcome {
-                // The file was paused: once more.
+                // The file was paused, or failed beside others: once more.
                 Err(Fault::Interrupted) => {}
-                Err(_) if !alone && self.state.borrow().alone => {}
                 outcome => return outcome.map(|()| true),
             }
         }
@@ -167,7 +166,7 @@ impl DataContext {
             }
             let outcomes = self.commit_files(&claimed, Purpose::Flush).await;
             for (file, outcome) in claimed.iter().zip(outcomes) {
-                let again = outcome == Err(Fault::Interrupted) || file.state.borrow().alone;
+                let again = outcome == Err(Fault::Interrupted);
                 let outcome = if again { file.commit_alone().await } else { outcome };
                 result = result.and(outcome);
             }

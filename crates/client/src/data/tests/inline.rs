@@ -622,7 +622,8 @@ fn mapping_that_finds_no_room_for_a_minute_is_not_discarded() {
             rig.server.refusals.borrow_mut().push_back(Fault::NoSpace.into());
         }
         file.flush().await.unwrap();
-        assert!(rig.env.now().since(begun) > Duration::from_secs(50));
+        // The file's own commits in the background took some of the refusals.
+        assert!(rig.env.now().since(begun) > Duration::from_secs(45));
         assert_eq!(file.error_seq(), 0);
         assert_eq!(cold(&rig, 1).await, [7; 5000]);
         rig.finish(2048).await;
