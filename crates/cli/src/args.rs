@@ -30,7 +30,7 @@ pub use pag::{
 };
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
-    WhyArgs,
+    SyncArgs, WhyArgs,
 };
 pub use sim::SimArgs;
 
@@ -127,6 +127,8 @@ pub enum Command {
     Pag(PagArgs),
     /// Move files from data zones that are fuller than others
     Rebalance(RebalanceArgs),
+    /// Make everything durable that mounts of this host have changed, and wait for it
+    Sync(SyncArgs),
     /// Show what of files and directories is not durable yet
     Durable(DurableArgs),
     /// Show what a process or a path waits for, and who holds it

@@ -23,5 +23,6 @@ pub mod scrub;
 pub mod set_layout;
 pub mod sim;
 pub mod status;
+pub mod sync;
 pub mod umount;
 pub mod why;

@@ -49,6 +49,9 @@ pub enum Ask {
         #[serde(default)]
         ino: Option<u64>,
     },
+    /// Of a client: makes everything durable that it has changed; says whether all is, for it may
+    /// take longer than an answer.
+    Sync,
     /// Of a server: evicts a client.
     Evict {
         /// Its number.

@@ -76,6 +76,7 @@ fn run(command: Command) -> Ended {
         Command::Client(args) => commands::client::run(&args),
         Command::Pag(args) => commands::pag::run(&args),
         Command::Rebalance(args) => commands::rebalance::run(&args),
+        Command::Sync(args) => commands::sync::run(&args),
         Command::Durable(args) => commands::durable::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Scrub(args) => commands::scrub::run(&args),

@@ -64,6 +64,18 @@ pub struct ClientEvictArgs {
     pub yes: bool,
 }
 
+/// Arguments of `sync`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+sync(1) and syncfs(2) do not reach a FUSE file system. Stores into mappings that the kernel has not
+written back are left out: programs use msync. Exit status: 0 all is durable; else what is not, and
+why.")]
+pub struct SyncArgs {
+    /// Mount points
+    #[arg(required = true, value_name = "MOUNT")]
+    pub mounts: Vec<PathBuf>,
+}
+
 /// Arguments of `durable`.
 #[derive(Args, Debug)]
 #[command(after_help = "\

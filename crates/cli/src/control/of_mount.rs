@@ -3,14 +3,17 @@
 use std::rc::Rc;
 
 use fuse::Introspection;
-use types::Ino;
 use types::json::Json;
+use types::{Duration, Ino};
 
 use super::{Answer, Ask, Handler};
 use crate::registry::Registration;
 
 /// Waiting requests of one answer.
 const WAITING_MAX: usize = 50;
+
+/// Part of the time that an answer may take.
+const SYNC_WITHIN: Duration = Duration::from_secs(20);
 
 /// Answers for the client of the mount that is registered as `about`.
 pub fn handler(about: Registration, mounted: Introspection) -> Handler {
@@ -25,6 +28,11 @@ async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answ
     match ask {
         Ask::Status => Ok(status(about, mounted)),
         Ask::Why { threads, ino } => Ok(why(mounted, &threads, ino.map(Ino)).await),
+        Ask::Sync => match mounted.client.sync_within(SYNC_WITHIN).await {
+            None => Ok(r#"{"durable":false}"#.into()),
+            Some(Ok(())) => Ok(r#"{"durable":true}"#.into()),
+            Some(Err(fault)) => Err(format!("not all is durable: {}", fault.text())),
+        },
         Ask::SetZoneState { .. }
         | Ask::ZoneFiles { .. }
         | Ask::Evict { .. }

@@ -64,6 +64,11 @@ impl Client {
         // A file that a device failed must not keep the others from becoming durable.
         data.and(self.core.rpc.sync().await)
     }
+
+    /// As [`Client::syncfs`]; `None`: not all is durable after `limit`.
+    pub async fn sync_within(&self, limit: Duration) -> Option<Result<(), Fault>> {
+        self.core.env.timeout(limit, self.syncfs()).await
+    }
 }
 
 impl Core {
