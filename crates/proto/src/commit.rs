@@ -91,12 +91,18 @@ pub struct CommitPolicy {
     pub degree: Choice,
     /// Requests with commits at once, at most [`TASKS_MAX`].
     pub tasks: Choice,
-    /// From a write to the begin of its commit, unless something needs it earlier.
+    /// From a write to the end of its commit, if devices and server answer soon.
     pub max_age: Duration,
 }
 
 impl CommitPolicy {
-    /// So much earlier than at `max_age` a file's commit begins if another one begins anyway.
+    /// From a write to the begin of its commit, at most: a quarter of `max_age` is left to the
+    /// commit itself.
+    pub fn due(&self) -> Duration {
+        self.max_age - self.early()
+    }
+
+    /// So much earlier a file's commit begins if another one begins anyway.
     pub fn early(&self) -> Duration {
         self.max_age / 4
     }

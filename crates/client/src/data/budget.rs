@@ -1,12 +1,15 @@
 //! The bound on dirty bytes. Every accepted byte is covered by a claim until its write has ended;
-//! writers beyond the bound wait, first come, first served. What a silent device holds is
-//! *excused*: so much more may be dirty, up to the bound once more. So writers to other devices go
-//! on.
+//! writers beyond the bound wait, first come, first served. They are slowed before (`pace.rs`).
+//! What a silent device holds is *excused*: so much more may be dirty, up to the bound once more.
+//! So writers to other devices go on.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::sync::{AsyncMutex, Notify};
+use types::{Duration, Instant};
+
+use super::pace::Pace;
 
 /// The budget of dirty bytes.
 pub(super) struct Budget {
@@ -16,6 +19,7 @@ pub(super) struct Budget {
     waiting: Cell<usize>,
     fifo: AsyncMutex,
     freed: Notify,
+    pace: RefCell<Pace>,
 }
 
 /// A share of the budget; returned when dropped.
@@ -43,6 +47,7 @@ impl Budget {
             waiting: Cell::new(0),
             fifo: AsyncMutex::new(),
             freed: Notify::new(),
+            pace: RefCell::default(),
         })
     }
 
@@ -56,8 +61,18 @@ impl Budget {
         self.waiting.get() > 0
     }
 
+    /// Bytes claimed, without those that are excused.
+    fn counted(&self) -> u64 {
+        self.used.get().saturating_sub(self.excused.get())
+    }
+
+    /// How long a writer is to be held that has claimed `bytes` at `now`.
+    pub fn hold(&self, now: Instant, bytes: u64) -> Duration {
+        self.pace.borrow_mut().hold(now, bytes, self.counted(), self.max)
+    }
+
     fn fits(&self, bytes: u64) -> bool {
-        let used = self.used.get().saturating_sub(self.excused.get());
+        let used = self.counted();
         used == 0 || used + bytes <= self.max
     }
 
@@ -116,8 +131,10 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.used.set(self.budget.used.get() - self.bytes);
-            self.budget.freed.notify_all();
+            let budget = &self.budget;
+            budget.used.set(budget.used.get() - self.bytes);
+            budget.pace.borrow_mut().returned(self.bytes, budget.counted(), budget.max);
+            budget.freed.notify_all();
         }
     }
 }

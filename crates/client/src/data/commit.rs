@@ -262,7 +262,7 @@ impl DataContext {
             let grows = sealed.size.is_some_and(|size| size > state.server_size);
             // Writes in place are flushed by age, or when there is nothing else to commit.
             let since = state.unsaved_since.map_or(now, |since| since.min(state.stamped_since));
-            let young = now.since(since) + self.commit.early() < self.commit.max_age;
+            let young = now.since(since) + self.commit.early() < self.commit.due();
             let waits = purpose == Purpose::Background && !refers_to_data && !grows;
             if waits && young && state.has_uncommitted() {
                 continue;

@@ -34,6 +34,7 @@ mod inline_state;
 mod launch;
 mod losses;
 mod moving;
+mod pace;
 mod pipeline;
 mod place;
 mod placing;

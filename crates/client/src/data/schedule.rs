@@ -55,14 +55,20 @@ impl DataContext {
         }
     }
 
+    /// So much earlier than usual files are due: writers that are slowed need what is not new.
+    fn ahead(&self) -> Duration {
+        let slowed = self.budget.used() > self.dirty_max / 2;
+        if slowed { self.commit.due() - self.commit.early() } else { Duration::ZERO }
+    }
+
     /// Takes the files out that are due, each marked as committing; at most [`BATCH`]. Those that
     /// will soon be due go with the first one, so that they share its flushes and requests.
     fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
-        let pressure = self.budget.used() > self.dirty_max / 2;
+        let (pressure, ahead) = (self.budget.has_waiters(), self.ahead());
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
-            let ahead = if batch.is_empty() { Duration::ZERO } else { self.commit.early() };
+            let ahead = if batch.is_empty() { ahead } else { ahead.max(self.commit.early()) };
             let due = self.pipeline.borrow_mut().pop_due(now + ahead, pressure);
             let Some(file) = due else { break };
             let mut state = file.state.borrow_mut();
@@ -203,8 +209,9 @@ pub(super) async fn commit_aged(env: Env, weak: Weak<DataContext>) {
         let batch = ctx.take_due(now);
         if batch.is_empty() {
             let due = ctx.pipeline.borrow().next_due().unwrap_or(checked + POOL_CHECK);
+            let until = due.since(now).saturating_sub(ctx.ahead());
             drop(ctx);
-            let wait = due.min(checked + POOL_CHECK).since(now).max(Duration::from_millis(1));
+            let wait = until.min((checked + POOL_CHECK).since(now)).max(Duration::from_millis(1));
             env.timeout(wait, wake).await;
             continue;
         }
@@ -226,11 +233,11 @@ impl File {
         let (now, commit) = (self.ctx.env.now(), &self.ctx.commit);
         let since = *state.unsaved_since.get_or_insert(now);
         if !std::mem::replace(&mut state.queued, true) {
-            let due = since + commit.max_age;
+            let due = since + commit.due();
             // What a commit in progress does not take is new. What is as good as overdue failed, or
             // the server is slow: both ask for patience.
             let anew = state.committing || due < now + commit.early();
-            self.ctx.push(self.clone(), if anew { now + commit.max_age } else { due });
+            self.ctx.push(self.clone(), if anew { now + commit.due() } else { due });
         }
     }
 

@@ -231,7 +231,13 @@ impl File {
             }
         }
         let room = budget.claim(bytes, || self.ctx.launch_for_room());
-        waits.named(env, Wait::DirtyRoom, room).await
+        let claim = waits.named(env, Wait::DirtyRoom, room).await;
+        let hold = budget.hold(env.now(), bytes);
+        if !hold.is_zero() {
+            self.ctx.wake.notify_all();
+            waits.named(env, Wait::DirtyRoom, env.sleep(hold)).await;
+        }
+        claim
     }
 
     /// Makes the mappings of these blocks known. Fails with `Io` if one is to be overwritten in
