@@ -15,6 +15,9 @@ use crate::boundary::{DataHalf, FileContent, Unsaved};
 use crate::client::Client;
 use crate::core::Core;
 
+/// Inodes of a report whose content the server does not have.
+const UNSAVED_MAX: usize = 4096;
+
 /// What of one inode is not durable, as far as this client has changed it.
 struct NotDurable {
     content: Unsaved,
@@ -75,7 +78,11 @@ impl Core {
         out.number("dirty_bytes", data.dirty_bytes());
         out.number("dirty_bytes_max", self.config.dirty_max as u64);
         out.number("writes_in_flight", data.writes_in_flight() as u64);
-        out.number("files", data.unsaved().len() as u64);
+        let unsaved = data.unsaved();
+        out.number("files", unsaved.len() as u64);
+        out.list("unsaved", unsaved.into_iter().take(UNSAVED_MAX), |out, ino| {
+            out.raw(&ino.0.to_string());
+        });
         out.number("oldest_content_ms", age(now, data.unsaved_since()));
         let (mut changes, mut since) = (0, None::<Instant>);
         for session in self.rpc.all() {

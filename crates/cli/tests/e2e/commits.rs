@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Cluster, Spec, client_status, eventually};
+use crate::harness::{Cluster, Spec, client_status, describe, eventually, redbud, success};
 
 const FILES: u64 = 300;
 
@@ -79,5 +79,41 @@ fn synchronous_commit_leaves_nothing_behind_and_survives_its_client() {
     let dir = cluster.path(other).join("dir");
     for nth in 0..20 {
         assert!(fs::read(dir.join(nth.to_string())).unwrap() == vec![nth; 8192], "{nth}");
+    }
+}
+
+#[test]
+fn sync_makes_everything_durable_at_once() {
+    let mut cluster = Cluster::start(&spec());
+    let mount = cluster.mount_with(&["commit_max_age=1m"]);
+    let root = cluster.path(mount).to_path_buf();
+    let dir = root.join("files");
+    write_files(&dir);
+    assert_eq!(number(&client_status(&root), "owes", "files"), FILES);
+    success(redbud().arg("sync").arg(&root));
+    assert_eq!(number(&client_status(&root), "owes", "files"), 0);
+    cluster.kill_client(mount);
+    cluster.kill_server();
+    cluster.start_server();
+    let other = cluster.mount();
+    check_files(&cluster.path(other).join("files"));
+    let refused = redbud().arg("sync").arg(std::env::temp_dir()).output().unwrap();
+    let said = describe(&refused);
+    assert!(!refused.status.success() && said.contains("control socket"), "{said}");
+}
+
+/// The bound: `commit_max_age` is a second.
+#[test]
+fn client_that_is_killed_a_second_after_its_last_write_loses_nothing() {
+    let mut cluster = Cluster::start(&spec());
+    for round in 0..3 {
+        let mount = cluster.mount();
+        let dir = cluster.path(mount).join(format!("files-{round}"));
+        write_files(&dir);
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.kill_client(mount);
+        let other = cluster.mount();
+        check_files(&cluster.path(other).join(format!("files-{round}")));
+        cluster.unmount(other);
     }
 }

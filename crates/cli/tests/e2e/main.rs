@@ -27,6 +27,7 @@ mod inline;
 mod journal;
 mod keys;
 mod kill;
+mod kill_loads;
 mod locks;
 mod missing;
 mod mover;
