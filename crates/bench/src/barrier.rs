@@ -25,6 +25,8 @@ pub struct Finished {
     pub nanos: u64,
     /// The first worker's text.
     pub text: String,
+    /// What the other workers said.
+    pub others: Vec<String>,
 }
 
 impl StartBarrier {
@@ -60,10 +62,13 @@ impl StartBarrier {
         }
         let begin = all.iter().map(|done| done.begin).min().unwrap_or_default();
         let end = all.iter().map(|done| done.end).max().unwrap_or_default();
+        let ops = all.iter().map(|done| done.ops).sum();
+        let mut texts = all.into_iter().map(|done| done.text);
         Ok(Finished {
-            ops: all.iter().map(|done| done.ops).sum(),
+            ops,
             nanos: (end - begin).max(1),
-            text: all.into_iter().next().map(|done| done.text).unwrap_or_default(),
+            text: texts.next().unwrap_or_default(),
+            others: texts.collect(),
         })
     }
 }

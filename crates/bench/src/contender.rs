@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -79,6 +79,8 @@ pub struct SetUp {
     pub metadata_bytes: u64,
     /// Longest time of one step.
     pub limit: Duration,
+    /// Does the null mount write what it is given to a disk of its own, past the page cache?
+    pub null_writes: bool,
     /// Do requests reach the mounts over io_uring?
     pub uring: bool,
     /// Does Redbud's client reach its server as from another host? Else by a Unix socket.
@@ -139,7 +141,13 @@ impl Field {
                     let metadata = field.disk("metadata.img", what.metadata_bytes, false)?;
                     field.redbud = Some(Redbud::start(&field.tools, what, &metadata, &disks)?);
                 }
-                Kind::Null => field.null = Some(Null::start(&field.tools, what.uring)?),
+                Kind::Null => {
+                    let disk = match what.null_writes {
+                        true => field.disks("null", 1, what.disk_bytes)?.pop(),
+                        false => None,
+                    };
+                    field.null = Some(Null::start(&field.tools, what.uring, disk)?);
+                }
                 Kind::Ext4 => {
                     let place = field.place(Kind::Ext4);
                     once(&field.tools, "making a directory", Job::MakeDir(place.clone()))?;
@@ -215,9 +223,21 @@ impl Field {
     /// Everything is written, so that a contender's work does not fall into another's turn.
     pub fn settle(&self, kind: Kind) -> Res<()> {
         if kind != Kind::Raw {
-            once(&self.tools, &format!("settling {}", kind.text()), Job::Sync(self.place(kind)))?;
+            self.sync(kind)?;
         }
         Ok(())
+    }
+
+    /// Makes all durable that was written. Returns how many nanoseconds that took.
+    pub fn sync(&self, kind: Kind) -> Res<u64> {
+        let (step, place) = (format!("settling {}", kind.text()), self.place(kind));
+        if kind != Kind::Redbud {
+            return Ok(once(&self.tools, &step, Job::Sync(place))?.nanos);
+        }
+        // syncfs(2) does not reach a FUSE file system.
+        let begun = Instant::now();
+        process::run(&self.tools, &step, &[OsStr::new("sync"), place.as_os_str()])?;
+        Ok(begun.elapsed().as_nanos() as u64)
     }
 
     /// Nothing is cached any more: Redbud's client starts anew, and the kernel drops
@@ -384,12 +404,17 @@ struct Null {
 }
 
 impl Null {
-    fn start(tools: &Tools, uring: bool) -> Res<Null> {
+    fn start(tools: &Tools, uring: bool, disk: Option<PathBuf>) -> Res<Null> {
         let mount = tools.logs.join("mnt-null");
         make_dir(&mount)?;
-        let transport: &[&str] = if uring { &["--uring"] } else { &[] };
-        let arguments = [&["bench", "null"], transport, &["--"]].concat();
-        let arguments = [&words(&arguments)[..], &[mount.as_os_str()]].concat();
+        let mut arguments = words(&["bench", "null"]);
+        if uring {
+            arguments.push(OsStr::new("--uring"));
+        }
+        if let Some(disk) = &disk {
+            arguments.extend([OsStr::new("--disk"), disk.as_os_str()]);
+        }
+        arguments.extend([OsStr::new("--"), mount.as_os_str()]);
         Ok(Null { server: Process::serve(tools, "null", &arguments)?, mount })
     }
 

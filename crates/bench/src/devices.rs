@@ -307,7 +307,7 @@ impl Bench<'_> {
             let done = once(&field.tools, &name("read"), job)?;
             (read, nanos) = (read + done.ops, nanos + done.nanos);
         }
-        self.note(&name("read"), rate(&Finished { ops: read, nanos, text: String::new() }));
+        self.note(&name("read"), rate(&Finished { ops: read, nanos, ..Finished::default() }));
         for file in files {
             once(&field.tools, "removing a file", Job::RemoveFile(file))?;
         }

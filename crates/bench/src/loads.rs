@@ -1,5 +1,5 @@
-//! xcdn and Filebench's personalities on mounts: Redbud with one list of mount options after the
-//! other, and ext4, in turns.
+//! xcdn, Filebench's personalities, small files and streams on mounts: Redbud with one list of
+//! mount options after the other, ext4, and a null mount, in turns.
 //!
 //! Invariants:
 //! - all contenders have loop devices of the same kind, and get the same load from the same
@@ -7,9 +7,11 @@
 //! - Redbud is one file system, which is mounted anew, with the contender's options, for each turn;
 //! - a turn begins with the files of the load alone, durable; what xcdn reads is not cached, while
 //!   Filebench begins with what it has just made in the kernel's pages, as the program does;
+//! - the null mount writes each request to a device past the page cache, and does nothing else;
 //! - two times are taken: until the processes have ended, and until all they did is durable.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -19,8 +21,8 @@ use crate::loops::Throttle;
 use crate::report::{Columns, median};
 use crate::scripts::filebench::Personality;
 use crate::scripts::xcdn;
-use crate::worker::Job;
-use crate::works::{Sample, sample};
+use crate::worker::{Job, Names};
+use crate::works::{Sample, sample, share};
 use crate::{Res, failed, process};
 
 /// A load.
@@ -41,7 +43,35 @@ pub enum Load {
         /// For how long.
         millis: u64,
     },
+    /// Files that are made, written and closed.
+    Small {
+        /// How many.
+        files: u64,
+        /// Processes.
+        workers: u64,
+        /// Bytes of each.
+        bytes: usize,
+    },
+    /// One file is written from its begin to its end, over and over.
+    Stream {
+        /// Its size.
+        bytes: u64,
+        /// For how long.
+        millis: u64,
+    },
+    /// Small files are made with fsync by one process, first alone, then beside a stream.
+    Fsync {
+        /// Size of the stream's file.
+        bytes: u64,
+        /// For how long, each of the two.
+        millis: u64,
+    },
 }
+
+/// Most files that [`Load::Fsync`] makes in a turn.
+pub const FSYNCED_MAX: u64 = 100_000;
+/// Bytes of each.
+const FSYNCED: usize = 4096;
 
 impl Load {
     /// Its name.
@@ -49,6 +79,11 @@ impl Load {
         match self {
             Load::Xcdn { bytes, .. } => format!("xcdn {} KiB", bytes >> 10),
             Load::Filebench { personality, .. } => personality.text().to_owned(),
+            Load::Small { workers, bytes, .. } => {
+                format!("files of {} KiB by {workers} processes", bytes >> 10)
+            }
+            Load::Stream { .. } => "one stream".to_owned(),
+            Load::Fsync { .. } => "fsync of small files, alone and beside a stream".to_owned(),
         }
     }
 
@@ -60,6 +95,9 @@ impl Load {
                 let parameters = personality.parameters();
                 parameters.files as u64 * (parameters.file_size + parameters.append)
             }
+            Load::Small { files, bytes, .. } => files * bytes as u64,
+            Load::Stream { bytes, .. } => bytes,
+            Load::Fsync { bytes, .. } => bytes + 2 * FSYNCED_MAX * FSYNCED as u64,
         };
         (512 << 20) + 2 * each
     }
@@ -70,6 +108,8 @@ impl Load {
 pub enum Contender {
     /// Redbud with these options of its mount, separated by commas.
     Redbud(String),
+    /// A null mount on a device like that of Redbud's data.
+    Null,
     /// ext4 on a device like that of Redbud's data.
     Ext4,
 }
@@ -79,6 +119,7 @@ impl Contender {
         match self {
             Contender::Redbud(options) if options.is_empty() => "redbud".to_owned(),
             Contender::Redbud(options) => format!("redbud {options}"),
+            Contender::Null => "null, O_DIRECT".to_owned(),
             Contender::Ext4 => "ext4".to_owned(),
         }
     }
@@ -86,6 +127,7 @@ impl Contender {
     fn kind(&self) -> Kind {
         match self {
             Contender::Redbud(_) => Kind::Redbud,
+            Contender::Null => Kind::Null,
             Contender::Ext4 => Kind::Ext4,
         }
     }
@@ -114,6 +156,36 @@ pub struct Turn {
     pub sample: Sample,
     /// Nanoseconds until that was durable.
     pub durable_nanos: u64,
+    /// Times of the operations, of loads that take them.
+    pub times: Option<Times>,
+    /// The same without a stream beside them.
+    pub alone: Option<Times>,
+    /// Requests with commits that Redbud's client sent until all was durable.
+    pub commits: Option<u64>,
+}
+
+/// Times of operations, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct Times {
+    /// Half of them took so long at most.
+    pub median: u32,
+    /// So long 99 of 100.
+    pub p99: u32,
+    /// So long 999 of 1000.
+    pub p999: u32,
+    /// The longest one.
+    pub longest: u32,
+}
+
+impl Times {
+    /// Of the lists that workers printed.
+    fn of(texts: &[String]) -> Option<Times> {
+        let lists = texts.iter().filter_map(|text| serde_json::from_str::<Vec<u32>>(text).ok());
+        let mut all: Vec<u32> = lists.flatten().collect();
+        all.sort_unstable();
+        let at = |of_1000: usize| all.get((all.len() * of_1000).div_ceil(1000).max(1) - 1).copied();
+        Some(Times { median: at(500)?, p99: at(990)?, p999: at(999)?, longest: at(1000)? })
+    }
 }
 
 impl Turn {
@@ -211,16 +283,58 @@ fn turn(field: &mut Field, load: Load, contender: &Contender) -> Res<Turn> {
         field.settle(kind)?;
         field.refresh_with(kind, &more)?;
     }
-    let sample = sample(field, kind, &label, jobs(load, &dir))?;
-    let durable = step(field, Job::Sync(field.place(kind)))?;
-    let durable_nanos = sample.nanos + durable.nanos;
+    let mut alone = None;
+    if let Load::Fsync { millis, .. } = load {
+        let done = step(field, fsynced(&dir, "alone-", millis))?;
+        alone = Times::of(&[done.text]);
+        field.settle(kind)?;
+    }
+    let before = commits(field, kind)?;
+    let mut sample = sample(field, kind, &label, jobs(load, &dir))?;
+    let texts = std::mem::take(&mut sample.texts);
+    let times = match load {
+        // The second worker is the stream.
+        Load::Fsync { .. } => Times::of(&texts[..1]),
+        Load::Small { .. } | Load::Stream { .. } => Times::of(&texts),
+        Load::Xcdn { .. } | Load::Filebench { .. } => None,
+    };
+    let durable_nanos = sample.nanos + field.sync(kind)?;
+    let after = commits(field, kind)?;
     step(field, Job::Remove(dir))?;
     field.settle(kind)?;
-    Ok(Turn { sample, durable_nanos })
+    let commits = after.zip(before).map(|(after, before)| after - before);
+    Ok(Turn { sample, durable_nanos, times, alone, commits })
+}
+
+/// Requests with commits that Redbud's client has sent so far, as its status says.
+fn commits(field: &Field, kind: Kind) -> Res<Option<u64>> {
+    if kind != Kind::Redbud {
+        return Ok(None);
+    }
+    let (step, place) = ("asking the client's status", field.place(kind));
+    let arguments = [OsStr::new("status"), OsStr::new("--json"), place.as_os_str()];
+    let text = process::output(&field.tools, step, &arguments)?;
+    let status: serde_json::Value =
+        serde_json::from_str(&text).or_else(|error| failed(step, error))?;
+    let mounts = status["mounts"].as_array().into_iter().flatten();
+    let here = |mount: &&serde_json::Value| {
+        mount["mount"].as_str().is_some_and(|path| Path::new(path) == place)
+    };
+    let found = mounts.clone().find(here).map(|mount| &mount["client"]["commits"]["requests"]);
+    match found.and_then(serde_json::Value::as_u64) {
+        Some(requests) => Ok(Some(requests)),
+        None => failed(step, format!("the status has no requests: {text}")),
+    }
+}
+
+/// Files with fsync.
+fn fsynced(dir: &Path, prefix: &str, millis: u64) -> Job {
+    let names = Names { dir: dir.to_owned(), prefix: prefix.to_owned(), count: FSYNCED_MAX };
+    Job::TimedSmall { names, bytes: FSYNCED, fsync: true, millis: Some(millis) }
 }
 
 /// The work of a load's processes.
-fn jobs(load: Load, dir: &std::path::Path) -> Vec<Job> {
+fn jobs(load: Load, dir: &Path) -> Vec<Job> {
     let dir = || PathBuf::from(dir);
     match load {
         Load::Xcdn { bytes, ops } => {
@@ -230,6 +344,23 @@ fn jobs(load: Load, dir: &std::path::Path) -> Vec<Job> {
         Load::Filebench { personality, millis } => {
             vec![Job::Filebench { dir: dir(), personality, number: 0, millis }]
         }
+        Load::Small { files, workers, bytes } => {
+            let small = |names| Job::TimedSmall { names, bytes, fsync: false, millis: None };
+            share(dir(), files, workers).map(small).collect()
+        }
+        Load::Stream { bytes, millis } => vec![Job::TimedStream { dir: dir(), bytes, millis }],
+        Load::Fsync { bytes, millis } => {
+            let stream = Job::TimedStream { dir: dir(), bytes, millis };
+            vec![fsynced(&dir(), "beside-", millis), stream]
+        }
+    }
+}
+
+impl Row {
+    /// The median of what turns have, with so many decimals; a dash if they do not have it.
+    fn middle(&self, of: impl Fn(&Turn) -> Option<f64>, decimals: usize) -> String {
+        let values: Vec<f64> = self.turns.iter().filter_map(of).collect();
+        if values.is_empty() { "-".to_owned() } else { format!("{:.decimals$}", median(values)) }
     }
 }
 
@@ -272,6 +403,12 @@ impl Found {
             "cpu us",
             "mds cpu us",
             "flushes",
+            "commit requests",
+            "us: half",
+            "99 %",
+            "99.9 %",
+            "longest",
+            "99 % x alone",
         ]);
         for row in &self.rows {
             let each = |of: &dyn Fn(&Sample) -> f64| {
@@ -288,6 +425,12 @@ impl Found {
                 format!("{:.1}", each(&|sample| sample.mount_cpu as f64 / 1e3)),
                 format!("{:.1}", each(&|sample| sample.server_cpu as f64 / 1e3)),
                 format!("{:.3}", each(&|sample| sample.flushes.unwrap_or_default() as f64)),
+                row.middle(|turn| Some(turn.commits? as f64), 0),
+                row.middle(|turn| Some(f64::from(turn.times?.median)), 0),
+                row.middle(|turn| Some(f64::from(turn.times?.p99)), 0),
+                row.middle(|turn| Some(f64::from(turn.times?.p999)), 0),
+                row.middle(|turn| Some(f64::from(turn.times?.longest)), 0),
+                row.middle(|turn| Some(f64::from(turn.times?.p99) / f64::from(turn.alone?.p99)), 2),
             ]);
         }
         format!("{}, one mount:\n\n{}", self.load.text(), table.text())
@@ -303,6 +446,9 @@ mod tests {
         let turn = |ops, nanos, durable_nanos| Turn {
             sample: Sample { ops, nanos, ..Sample::default() },
             durable_nanos,
+            times: Times::of(&["[1,2]".into(), "[9]".into()]),
+            alone: None,
+            commits: None,
         };
         let contenders = [Contender::Redbud("dirty=8M".into()), Contender::Ext4];
         let turns = vec![
@@ -317,6 +463,8 @@ mod tests {
         assert!((spread.0 - 2.0).abs() < 1e-9 && (spread.1 - 4.0).abs() < 1e-9, "{spread:?}");
         let text = found.text();
         assert!(text.contains("x redbud dirty=8M") && text.contains("(2.00-4.00)"), "{text}");
+        let times = Times { median: 2, p99: 9, p999: 9, longest: 9 };
+        assert_eq!(found.rows[0].turns[0].times, Some(times));
         assert!(found.to_json().contains("\"durable_nanos\": 2000000000"));
     }
 }

@@ -6,12 +6,12 @@
 //! names and attributes, open flags. So it receives the same requests, and its
 //! times are the ceiling of what a mount can reach.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use env::{DriverKind, Env, IoBuf};
+use env::{Disk, DiskOptions, DriverKind, Env, IoBuf};
 use fuse::fs::{
     Caller, CopyRange, Entry, Filesystem, Handle, Listed, LockRequest, LookupResult, NodeSpec,
     OpenFlags, Opened, Place, ReadData, ReadPart, SetAttrRequest, SetXattr, Statfs, TimeSpec,
@@ -19,7 +19,7 @@ use fuse::fs::{
 };
 use fuse::init::InitOptions;
 use fuse::{MountError, MountOptions, Mounting, Notifier, mount_and_serve};
-use types::limits::{FILE_SIZE_MAX, IO_MAX};
+use types::limits::{BLOCK, FILE_SIZE_MAX, IO_MAX};
 use types::{Attr, Duration, Fault, FileKind, HashMap, Ino, LockOwner, Name};
 
 /// Lifetime of names and attributes in the kernel, as under a lease of the default length.
@@ -32,7 +32,29 @@ const FIRST_COOKIE: u64 = 3;
 pub struct NullFs {
     env: Env,
     data: Rc<IoBuf>,
+    disk: Option<Store>,
     state: RefCell<State>,
+}
+
+/// A disk that gets all that is written, one request behind the other.
+struct Store {
+    disk: Disk,
+    next: Cell<u64>,
+}
+
+impl Store {
+    /// Writes `data`, in whole blocks.
+    async fn put(&self, mut data: WriteData) -> Res<()> {
+        let len = data.len.next_multiple_of(BLOCK);
+        if data.buffer.capacity() < len {
+            return Err(Fault::Invalid);
+        }
+        data.buffer.set_len(len);
+        let fits = self.next.get() + len as u64 <= self.disk.size();
+        let at = if fits { self.next.get() } else { 0 };
+        self.next.set(at + len as u64);
+        self.disk.write(at, data.buffer).await.0.map_err(|_| Fault::Io)
+    }
 }
 
 struct State {
@@ -138,14 +160,15 @@ impl State {
 }
 
 impl NullFs {
-    /// An empty file system.
-    pub fn new(env: &Env) -> NullFs {
+    /// An empty file system, which writes what it is given to `disk`.
+    pub fn new(env: &Env, disk: Option<Disk>) -> NullFs {
         let mut data = env.buffer(IO_MAX);
         // The kernel's page of zeros is slow to send from: these are pages of our own.
         data.fill(0x5a);
         let fs = NullFs {
             env: env.clone(),
             data: Rc::new(data),
+            disk: disk.map(|disk| Store { disk, next: Cell::new(0) }),
             state: RefCell::new(State {
                 nodes: HashMap::default(),
                 handles: HashMap::default(),
@@ -402,11 +425,15 @@ impl Filesystem for NullFs {
         data: WriteData,
         flags: WriteFlags,
     ) -> Res<u32> {
+        let len = data.len;
+        if let Some(store) = &self.disk {
+            store.put(data).await?;
+        }
         let now = self.env.wall();
         let mut state = self.state.borrow_mut();
         let attr = &mut state.opened(handle)?.attr;
         let start = if flags.append { attr.size } else { offset };
-        let end = start + data.len as u64;
+        let end = start + len as u64;
         if end > FILE_SIZE_MAX {
             return Err(Fault::FileTooBig);
         }
@@ -418,7 +445,7 @@ impl Filesystem for NullFs {
         }
         attr.mtime = now;
         attr.ctime = now;
-        Ok(data.len as u32)
+        Ok(len as u32)
     }
 
     async fn flush(&self, _: Handle, _: LockOwner) -> Res<()> {
@@ -573,18 +600,21 @@ impl State {
     }
 }
 
-/// Mounts a null file system on `target` with what `init` asks of the kernel. Calls `ready` when
-/// the mount can be used, and serves it until it is unmounted or a signal ends it.
+/// Mounts a null file system on `target` with what `init` asks of the kernel. It writes what it is
+/// given to the block device or file `disk`, past the page cache. Calls `ready` when the mount can
+/// be used, and serves it until it is unmounted or a signal ends it.
 ///
 /// # Errors
 /// Why it could not be mounted or served, for people.
 pub fn null_mount(
     driver: DriverKind,
     target: &Path,
+    disk: Option<&Path>,
     init: InitOptions,
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
     let target = target.to_owned();
+    let disk = disk.map(|disk| disk.display().to_string());
     env::run_group(driver, fuse::executors(&init), |env| async move {
         let what = Mounting {
             target,
@@ -594,7 +624,14 @@ pub fn null_mount(
             requests: fuse::Requests::default(),
             log: crate::tell,
         };
-        let fs = NullFs::new(&env);
+        let disk = match &disk {
+            Some(path) => {
+                let options = DiskOptions { write: true, ..DiskOptions::default() };
+                Some(env.open_disk(path, options).await.map_err(MountError::Serve)?)
+            }
+            None => None,
+        };
+        let fs = NullFs::new(&env, disk);
         mount_and_serve(&env, what, fs, ready).await
     })
     .map_err(MountError::Serve)?

@@ -191,6 +191,21 @@ pub fn run(tools: &Tools, step: &str, arguments: &[&std::ffi::OsStr]) -> Res<()>
     Process { child, log }.wait(&Deadline::new(step, tools.limit))
 }
 
+/// What this program prints with `arguments`; it ends soon by itself.
+///
+/// # Errors
+/// It did not end well; with what it wrote.
+pub fn output(tools: &Tools, step: &str, arguments: &[&std::ffi::OsStr]) -> Res<String> {
+    let mut command = Command::new(&tools.program);
+    let done = command.args(arguments).stdin(Stdio::null()).output();
+    let done = done.or_else(|error| failed(step, error))?;
+    if !done.status.success() {
+        let why = String::from_utf8_lossy(&done.stderr);
+        return failed(step, format!("{}; {}", done.status, why.trim()));
+    }
+    String::from_utf8(done.stdout).or_else(|error| failed(step, error))
+}
+
 /// How `status` ended, if it was not well.
 pub fn ended_badly(status: ExitStatus, log: &Path) -> Option<String> {
     (!status.success()).then(|| format!("{status}; {}", tail(log)))

@@ -211,6 +211,9 @@ pub struct Sample {
     pub flushes: Option<u64>,
     /// Requests that the kernel sent to the mount, by kind.
     pub requests: Requests,
+    /// What the workers said.
+    #[serde(skip)]
+    pub texts: Vec<String>,
 }
 
 /// The samples of a work, by contender, one of each run.
@@ -354,7 +357,7 @@ pub fn make_entries(field: &Field, sizes: &Sizes, kind: Kind) -> Res<()> {
 }
 
 /// `count` names in `dir`, in equal parts for `workers`.
-fn share(dir: PathBuf, count: u64, workers: u64) -> impl Iterator<Item = Names> {
+pub fn share(dir: PathBuf, count: u64, workers: u64) -> impl Iterator<Item = Names> {
     (0..workers).map(move |worker| Names {
         dir: dir.clone(),
         prefix: format!("file-{worker}-"),
@@ -473,6 +476,7 @@ pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sam
         server_switches: server.switches,
         flushes: flushes.zip(flushes_before).map(|(after, before)| after - before),
         requests: requests_between(&requests_before, &requests()?),
+        texts: std::iter::once(done.text).chain(done.others).collect(),
     })
 }
 

@@ -24,8 +24,10 @@ fn with_mount(name: &str, test: impl FnOnce(&PathBuf)) {
     let server = thread::spawn({
         let dir = dir.clone();
         move || {
-            null_mount(DriverKind::Auto, &dir, Default::default(), move || ready.send(()).unwrap())
-                .unwrap()
+            null_mount(DriverKind::Auto, &dir, None, Default::default(), move || {
+                ready.send(()).unwrap()
+            })
+            .unwrap()
         }
     });
     let stands = is_ready.recv_timeout(Duration::from_secs(60));

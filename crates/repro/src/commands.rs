@@ -273,6 +273,7 @@ fn price_of(args: &PriceArgs) -> Res<()> {
             loops: None,
             metadata_bytes: DISK_MIN + 2 * args.files * METADATA_EACH,
             limit: limit(args.limit),
+            null_writes: false,
             uring: false,
             tcp: None,
             kinds: Vec::new(),

@@ -9,6 +9,7 @@ mod names;
 mod pool;
 mod stream;
 mod sys;
+mod timed;
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,26 @@ pub enum Job {
         bytes: usize,
         /// fsync(2) before the close?
         fsync: bool,
+    },
+    /// As `Small`, each file timed, until all are made or for a time.
+    TimedSmall {
+        /// Which files.
+        names: Names,
+        /// Bytes of each.
+        bytes: usize,
+        /// fsync(2) before the close?
+        fsync: bool,
+        /// For how long; none: until all are made.
+        millis: Option<u64>,
+    },
+    /// Writes a new file in a directory, each mebibyte timed.
+    TimedStream {
+        /// Where.
+        dir: PathBuf,
+        /// Bytes until it begins again.
+        bytes: u64,
+        /// For how long.
+        millis: u64,
     },
     /// PostMark in a directory.
     PostMark {
@@ -303,6 +324,10 @@ fn prepare(job: Job) -> Os<Work> {
         Job::List(dir) => names::list(&dir, true)?,
         Job::ListNames(dir) => names::list(&dir, false)?,
         Job::Small { names, bytes, fsync } => names::small(names, bytes, fsync)?,
+        Job::TimedSmall { names, bytes, fsync, millis } => {
+            timed::small(&names, bytes, fsync, millis)?
+        }
+        Job::TimedStream { dir, bytes, millis } => timed::stream(&dir, bytes, millis)?,
         Job::PostMark { dir, number, files, transactions, content } => {
             pool::postmark(&dir, Script::new(number, files, transactions), content)?
         }

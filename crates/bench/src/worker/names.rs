@@ -13,7 +13,8 @@ const LISTING: usize = 32 << 10;
 const RECORD_LEN: usize = 16;
 const RECORD_NAME: usize = 19;
 
-fn all(names: &Names) -> Os<(OwnedFd, Vec<CString>)> {
+/// Their directory, and all of them.
+pub(super) fn all(names: &Names) -> Os<(OwnedFd, Vec<CString>)> {
     let dir = sys::open_dir(&names.dir)?;
     let one = |number| {
         let name = format!("{}{number:07}", names.prefix);
@@ -22,7 +23,8 @@ fn all(names: &Names) -> Os<(OwnedFd, Vec<CString>)> {
     Ok((dir, (0..names.count).map(one).collect::<Os<_>>()?))
 }
 
-const MAKE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+/// How a file is opened that is made.
+pub(super) const MAKE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
 
 /// Makes empty files.
 pub fn create(names: Names) -> Os<Work> {
@@ -63,15 +65,20 @@ pub fn small(names: Names, bytes: usize, fsync: bool) -> Os<Work> {
     let content = vec![0xa5u8; bytes];
     Ok(Box::new(move || {
         for name in &names {
-            let file = sys::open(Some(&dir), name, MAKE)?;
-            sys::write_at(&file, &content, 0)?;
-            if fsync {
-                sys::fsync(&file)?;
-            }
-            sys::close(file)?;
+            make(&dir, name, &content, fsync)?;
         }
         Ok((names.len() as u64, String::new()))
     }))
+}
+
+/// Makes a file with content.
+pub(super) fn make(dir: &OwnedFd, name: &CStr, content: &[u8], fsync: bool) -> Os<()> {
+    let file = sys::open(Some(dir), name, MAKE)?;
+    sys::write_at(&file, content, 0)?;
+    if fsync {
+        sys::fsync(&file)?;
+    }
+    sys::close(file)
 }
 
 /// Looks every name up.

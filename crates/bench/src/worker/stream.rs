@@ -8,7 +8,7 @@ use super::sys::{self, Os};
 use super::{Part, Stream, Work};
 
 /// Bytes of a request of a stream.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 /// Bytes of a request at a random place.
 const BLOCK: usize = 4096;
 
@@ -123,7 +123,7 @@ fn direct(what: &Stream) -> i32 {
 }
 
 /// Memory at a page's border, which O_DIRECT wants, touched before it is used.
-struct Pages {
+pub(super) struct Pages {
     address: *mut u8,
     len: usize,
 }
@@ -132,7 +132,7 @@ struct Pages {
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn filled(len: usize) -> Os<Pages> {
+    pub(super) fn filled(len: usize) -> Os<Pages> {
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory at a place of the kernel's choice.
@@ -145,7 +145,7 @@ impl Pages {
         Ok(pages)
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping lives as long as `self`, and is written only through `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address, self.len) }
     }

@@ -30,11 +30,20 @@ pub enum Bench {
     Varmail(BenchPersonalityArgs),
     /// Measure Filebench's personality of a web proxy on Redbud and ext4
     Webproxy(BenchPersonalityArgs),
+    /// Measure files that are made, written and closed, each of them timed
+    Small(BenchSmallArgs),
+    /// Measure the writes of one stream, each mebibyte timed
+    Stream(BenchStreamArgs),
+    /// Measure fsyncs of small files, alone and beside a stream of another process
+    Fsync(BenchStreamArgs),
     /// Serve a file system that stores no data, until it is unmounted
     #[command(hide = true)]
     Null {
         /// Mount point
         mount: PathBuf,
+        /// Write what is given to this disk, past the page cache
+        #[arg(long)]
+        disk: Option<PathBuf>,
         /// Use io_uring for requests
         #[arg(long)]
         uring: bool,
@@ -172,6 +181,10 @@ pub struct BenchLoadArgs {
     /// Leave ext4 out
     #[arg(long)]
     pub without_ext4: bool,
+    /// Add a null mount, which writes the bytes to a device past the page cache and does nothing
+    /// else
+    #[arg(long)]
+    pub null: bool,
     /// Bytes a second that the data disk moves to and fro; needs --without-ext4
     #[arg(long, value_parser = parse_size)]
     pub rate: Option<u64>,
@@ -218,6 +231,59 @@ pub struct BenchPersonalityArgs {
     /// How long the threads work in a turn
     #[arg(long, default_value = "60s", value_parser = types::units::parse_duration)]
     pub time: types::Duration,
+}
+
+/// Arguments of `bench small`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Processes make files in a directory of each: open, one write, close. docs/BENCHMARKS.md explains it.
+Needs root.")]
+pub struct BenchSmallArgs {
+    /// What is compared
+    #[command(flatten)]
+    pub load: BenchLoadArgs,
+    /// Number of files
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub files: u64,
+    /// Number of processes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Bytes of a file, 1M at most
+    #[arg(long, default_value = "32K", value_parser = parse_small)]
+    pub size: u64,
+}
+
+/// Arguments of `bench stream` and `bench fsync`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A process writes a file from its begin to its end, and over again. docs/BENCHMARKS.md explains it.
+Needs root.")]
+pub struct BenchStreamArgs {
+    /// What is compared
+    #[command(flatten)]
+    pub load: BenchLoadArgs,
+    /// How long it writes
+    #[arg(long, default_value = "10s", value_parser = types::units::parse_duration)]
+    pub time: types::Duration,
+    /// Bytes of its file, 1M at least
+    #[arg(long, default_value = "1G", value_parser = parse_stream)]
+    pub size: u64,
+}
+
+/// The size of a small file.
+fn parse_small(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|bytes| match bytes {
+        1..=0x10_0000 => Ok(bytes),
+        _ => Err("a small file has 1 byte to 1M".to_owned()),
+    })
+}
+
+/// The size of a stream's file.
+fn parse_stream(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|bytes| match bytes {
+        0x10_0000.. => Ok(bytes),
+        _ => Err("a stream's file has 1M or more".to_owned()),
+    })
 }
 
 /// The size of an object of xcdn.

@@ -46,12 +46,24 @@ pub fn run(args: &BenchArgs) -> Ended {
         Bench::Fileserver(args) => personality(args, Personality::Fileserver),
         Bench::Varmail(args) => personality(args, Personality::Varmail),
         Bench::Webproxy(args) => personality(args, Personality::Webproxy),
-        Bench::Null { mount, uring } => {
+        Bench::Small(args) => {
+            let (files, bytes) = (args.files, args.size as usize);
+            load_of(&args.load, Load::Small { files, workers: args.workers.into(), bytes }, files)
+        }
+        Bench::Stream(args) => {
+            let millis = args.time.as_millis() as u64;
+            load_of(&args.load, Load::Stream { bytes: args.size, millis }, 0)
+        }
+        Bench::Fsync(args) => {
+            let millis = args.time.as_millis() as u64;
+            load_of(&args.load, Load::Fsync { bytes: args.size, millis }, loads::FSYNCED_MAX)
+        }
+        Bench::Null { mount, disk, uring } => {
             follow_parent();
             let ready = || notify::send("READY=1\nSTATUS=mounted\n");
             let uring = uring.then(UringEntries::default);
             let init = InitOptions { uring, ..InitOptions::default() };
-            null::null_mount(DriverKind::Auto, mount, init, ready)
+            null::null_mount(DriverKind::Auto, mount, disk.as_deref(), init, ready)
                 .map_err(|error| failed(error.to_string()))?;
             Ok(0)
         }
@@ -115,6 +127,7 @@ fn table(args: &BenchTableArgs) -> Ended {
             disk_bytes: DISK_MIN + content * 2 + args.files * SMALL_EACH / 2,
             metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
             limit: limit(args.limit),
+            null_writes: false,
             uring: args.uring,
             tcp: tcp(args),
             kinds: Vec::new(),
@@ -148,6 +161,7 @@ fn set_up(dir: &Path, files: u64, time: types::Duration) -> SetUp {
         loops: None,
         metadata_bytes: DISK_MIN + files * METADATA_EACH,
         limit: limit(time),
+        null_writes: false,
         uring: false,
         tcp: None,
         kinds: Vec::new(),
@@ -205,11 +219,14 @@ fn load_of(args: &BenchLoadArgs, load: Load, files: u64) -> Ended {
     if contenders.is_empty() {
         contenders.push(Contender::Redbud(String::new()));
     }
+    if args.null {
+        contenders.push(Contender::Null);
+    }
     if !args.without_ext4 {
         contenders.push(Contender::Ext4);
     }
     let plan = loads::Plan {
-        set_up: set_up(&args.dir, files, args.limit),
+        set_up: SetUp { null_writes: true, ..set_up(&args.dir, files, args.limit) },
         load,
         contenders,
         throttle: Throttle { bytes: args.rate, writes: args.writes },
