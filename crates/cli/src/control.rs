@@ -77,6 +77,8 @@ pub enum Ask {
         pag: u16,
         /// The state, as in its record.
         state: u16,
+        /// Only if it is one of these until then; empty: whatever it is.
+        only_from: Vec<u16>,
     },
     /// Of a server: names files with blocks in a data zone.
     ZoneFiles {

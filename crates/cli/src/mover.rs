@@ -199,11 +199,12 @@ impl Mover {
         }
     }
 
-    /// The server's answer to an administrator's question, which is JSON.
+    /// The server's answer to an administrator's question, which is JSON. Asks again while no
+    /// server answers.
     async fn ask(&self, what: &str, op: Op) -> Result<Value, Failure> {
         let until = self.env.now() + AWAY;
-        let answer = loop {
-            match admin::ask_over(&self.env, &self.source, self.keys.as_ref(), op.clone()).await {
+        loop {
+            match self.ask_once(what, op.clone()).await {
                 Err(failure)
                     if failure.code == Status::Unreachable as u8
                         && self.env.now() < until
@@ -211,9 +212,13 @@ impl Mover {
                 {
                     self.env.sleep(RETRY).await;
                 }
-                answer => break answer?,
+                answer => return answer,
             }
-        };
+        }
+    }
+
+    async fn ask_once(&self, what: &str, op: Op) -> Result<Value, Failure> {
+        let answer = admin::ask_over(&self.env, &self.source, self.keys.as_ref(), op).await?;
         let OpReply::Text { text: answer } = answer else {
             return Err(self.failed(what, Fault::Protocol));
         };
@@ -250,10 +255,27 @@ impl Mover {
         self.zones.iter().find(|zone| zone.id == id)
     }
 
-    /// Sets the state of a zone; one that it has already makes the server ask for pools again.
-    pub async fn set_state(&self, zone: PagId, state: mfs::PagUse) -> Next {
-        let op = Op::SetZoneState { pag: zone, state: state.number() };
-        self.ask("setting the state of the data zone", op).await.map(drop)
+    /// Lets a zone drain that was in state `from` as last looked at; if it is in another one by
+    /// now, it stays so. As every request of an administrator it is sent once: sent again, after an
+    /// answer that was lost, it could undo what has been said since.
+    pub async fn begin_drain(&self, zone: PagId, from: mfs::PagUse) -> Next {
+        let what = "letting the data zone drain";
+        match self.ask_once(what, Self::draining_from(zone, from)).await {
+            // The next look tells whether it was done.
+            Err(failure) if failure.code == Status::Unreachable as u8 => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Has the server ask clients again for their blocks of a zone, as long as it drains.
+    pub async fn ask_for_pools(&self, zone: PagId) -> Next {
+        let op = Self::draining_from(zone, mfs::PagUse::Draining);
+        self.ask("asking for the blocks in the pools of clients", op).await.map(drop)
+    }
+
+    fn draining_from(zone: PagId, from: mfs::PagUse) -> Op {
+        let state = mfs::PagUse::Draining.number();
+        Op::SetZoneState { pag: zone, state, only_from: vec![from.number()] }
     }
 
     /// Places nothing in these zones.

@@ -9,6 +9,7 @@ use types::Fault;
 use types::json::Json;
 
 use crate::server::Server;
+use crate::space::StateChange;
 use crate::{status, zone_files};
 
 /// A running server, to be asked by processes of its host. Does not keep the server alive.
@@ -67,9 +68,13 @@ pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fau
             let added = server.space.add_zone(path, *overwrite).await;
             Ok(answer(added, |out, id| out.number("added", u64::from(id.0))))
         }
-        Op::SetZoneState { pag, state } => {
-            let set = server.space.set_state(*pag, PagUse::of(*state)).await;
-            Ok(answer(set, |out, before| out.text("before", before.name())))
+        Op::SetZoneState { pag, state, only_from } => {
+            let only_from: Vec<PagUse> = only_from.iter().map(|from| PagUse::of(*from)).collect();
+            let set = server.space.set_state(*pag, PagUse::of(*state), &only_from).await;
+            Ok(answer(set, |out, change| match change {
+                StateChange::Set { before } => out.text("before", before.name()),
+                StateChange::Kept(state) => out.text("kept", state.name()),
+            }))
         }
         Op::ZoneFiles { pag, from, to, at } => {
             let found = zone_files::part(server, *pag, *from..*to, *at).await;

@@ -23,9 +23,9 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Lowest version of the protocol that this code speaks.
-pub const VERSION_MIN: u32 = 8;
+pub const VERSION_MIN: u32 = 9;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -375,10 +375,11 @@ wire_enum! {
         /// and the reason.
         AddZone = 37 { path: String, overwrite: bool, },
         /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost, 3 drain paused
-        /// (administrator). Durable when it is answered. A zone that drains already: clients are
-        /// asked again for its blocks in their pools. Reply `Text`: JSON with `before`, or with
-        /// `refused` and the reason.
-        SetZoneState = 38 { pag: PagId, state: u16, },
+        /// (administrator). `only_from`: only if the zone is in one of these states now, at most
+        /// four; empty: in any. Durable when it is answered. A zone that drains already: clients
+        /// are asked again for its blocks in their pools. Reply `Text`: JSON with `before`; with
+        /// `kept`, another state, which the zone keeps; or with `refused` and the reason.
+        SetZoneState = 38 { pag: PagId, state: u16, only_from: Vec<u16>, },
         /// Files with blocks `from..to` of a data zone, a part of them (administrator). `at`: where
         /// the last part ended, `next` of its answer; at first zeros. Reply `Text`: JSON with
         /// `files` and `next`, which is null at the end, or with `refused` and the reason. A file

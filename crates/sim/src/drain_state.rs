@@ -42,6 +42,8 @@ struct Shared {
     mover: RefCell<Option<(Client, Option<u32>)>>,
     /// The run of the mover's node.
     run: Cell<Option<u32>>,
+    /// The mover is about to ask the server for the blocks in pools.
+    asks_for_pools: Cell<bool>,
     /// Why a server did not do what was asked last.
     refusal: RefCell<String>,
     /// Zones whose devices do not work for some host.
@@ -87,6 +89,16 @@ impl Drains {
         self.0.troubles.borrow().doubtful(now).collect()
     }
 
+    /// The mover is about to ask for the blocks in pools, or has asked.
+    pub(crate) fn note_asking(&self, asks: bool) {
+        self.0.asks_for_pools.set(asks);
+    }
+
+    /// Is the mover about to ask for the blocks in pools?
+    pub(crate) fn asks_for_pools(&self) -> bool {
+        self.0.asks_for_pools.get()
+    }
+
     /// So many blocks lie in another zone now.
     pub(crate) fn moved(&self, blocks: u64) {
         self.count(|counts| counts.blocks += blocks);
@@ -110,6 +122,7 @@ impl Drains {
     /// A mover starts, as this run of its node.
     pub(crate) fn mover_starts(&self, run: Option<u32>) {
         self.0.run.set(run);
+        self.note_asking(false);
     }
 
     /// The client of the mover, if that lives.

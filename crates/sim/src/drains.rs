@@ -6,13 +6,16 @@
 //!
 //! Invariants:
 //! - one zone drains at a time, and in the end every zone is in service;
-//! - a zone keeps draining until the administrator says otherwise, over all restarts of servers;
+//! - a zone stays in the state that the last answer to the administrator said, until they ask for
+//!   another one: no restart of a server changes it, and no mover. This is checked while all
+//!   requests of the administrator in this drain were answered; one that was not may be done at any
+//!   later time;
 //! - a zone that a server calls empty is empty until it is in service again
 //!   (`invariants/drained.rs`);
 //! - a drain ends within [`PATIENCE`] after the last fault. It may only fail to because the other
 //!   zones are too full.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::sim::SimRng;
@@ -30,8 +33,8 @@ use crate::space;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval of looks at the mover.
 const LOOK: Duration = Duration::from_millis(1);
-/// Pause before the state of a zone is checked that the administrator has set: by then the last
-/// request of a killed mover has arrived.
+/// Pause before the state of a zone is checked that the administrator has set: by then requests of
+/// theirs that were not answered have arrived.
 const SETTLING: Duration = Duration::from_secs(1);
 /// After this time with one mover, and then each time, the administrator looks for dead clients.
 const EVICTS: Duration = Duration::from_secs(10);
@@ -58,6 +61,8 @@ pub(crate) struct Drain {
     mishaps: Vec<(Duration, Mishap)>,
     /// The administrator stops it so long after its beginning.
     stop: Option<(Duration, PagUse)>,
+    /// They do so when a mover is about to ask for pools: it has looked at the zone's state.
+    stops_at_request: bool,
     /// So long the empty zone is not in service.
     rest: Duration,
 }
@@ -104,8 +109,9 @@ impl Drain {
             let state = if rng.one_in(2) { PagUse::Paused } else { PagUse::InService };
             (some_time(rng), state)
         });
+        let stops_at_request = stop.is_some() && rng.one_in(2);
         let rest = if rng.one_in(2) { Duration::ZERO } else { some_time(rng) };
-        Drain { zone, pace: Pace { most, pause }, mishaps, stop, rest }
+        Drain { zone, pace: Pace { most, pause }, mishaps, stop, stops_at_request, rest }
     }
 
     /// Begins the drain, unless another one lasts. `false`: one does.
@@ -152,13 +158,55 @@ enum Ended {
 struct Administrator {
     cluster: Cluster,
     asker: Asker,
+    /// The state of the zone that the last answer said, until another one is asked for.
+    answered: Cell<Option<PagUse>>,
 }
 
 impl Administrator {
     fn of(cluster: &Cluster) -> Administrator {
         let env = cluster.world.node(ADMINISTRATOR);
-        let asker = Asker { cluster: cluster.clone(), env, name: ADMINISTRATOR };
-        Administrator { cluster: cluster.clone(), asker }
+        let unanswered = Cell::new(false);
+        let asker = Asker { cluster: cluster.clone(), env, name: ADMINISTRATOR, unanswered };
+        Administrator { cluster: cluster.clone(), asker, answered: Cell::new(None) }
+    }
+
+    /// Sets the state of the zone, if it is `only_from` until then. `false`: no answer in time.
+    async fn say(&self, zone: PagId, state: PagUse, only_from: Option<PagUse>) -> bool {
+        self.check_answer(zone);
+        self.answered.set(None);
+        let set = self.asker.set_state(zone, state, only_from);
+        match self.cluster.env.timeout(PATIENCE, set).await {
+            None => {
+                self.asker.unanswered.set(true);
+                return false;
+            }
+            // If the first request was not answered, the next one finds its work done.
+            Some(true) => self.answered.set(Some(state)),
+            Some(false) if self.asker.unanswered.get() => {}
+            Some(false) => {
+                let text = format!(
+                    "data zone {zone} was not set to {}, and nobody else has changed it",
+                    state.name()
+                );
+                self.cluster.events.broken(Invariant::Drained, &text);
+            }
+        }
+        self.check_answer(zone);
+        true
+    }
+
+    /// The zone has the state that the last answer said.
+    fn check_answer(&self, zone: PagId) {
+        let sure = !self.asker.unanswered.get();
+        let Some(said) = self.answered.get().filter(|_| sure) else { return };
+        let now = self.cluster.inspect(|txn| txn.space().pag_use(zone));
+        if let Some(now) = now.filter(|now| *now != said) {
+            let (now, said) = (now.name(), said.name());
+            let text = format!(
+                "data zone {zone} is {now}; the last answer to the administrator said {said}"
+            );
+            self.cluster.events.broken(Invariant::Drained, &text);
+        }
     }
 
     fn drains(&self) -> &Drains {
@@ -182,12 +230,12 @@ impl Administrator {
             Ended::Never => {}
         }
         loop {
-            let set = self.asker.set_state(zone, PagUse::InService);
-            if env.timeout(PATIENCE, set).await.is_none() {
+            if !self.say(zone, PagUse::InService, None).await {
                 self.never_ends(zone, "the administrator gets no answer");
                 break;
             }
             env.sleep(SETTLING).await;
+            self.check_answer(zone);
             let seen = env.timeout(PATIENCE, self.asker.look(zone)).await;
             if seen.is_none_or(|seen| seen.state == PagUse::InService.name()) {
                 break;
@@ -201,17 +249,27 @@ impl Administrator {
     async fn moves(&self, drain: &mut Drain) -> Ended {
         let env = &self.cluster.env;
         let (zone, begun) = (drain.zone, env.now());
+        if !self.say(zone, PagUse::Draining, Some(PagUse::InService)).await {
+            self.never_ends(zone, "the administrator gets no answer");
+            return Ended::Never;
+        }
         let mut stopped = None;
         loop {
             let (end, downtime) = self.one_mover(drain, begun, &mut stopped).await;
             match (end, stopped) {
+                // It was empty when it was put in service; what it is now nobody says.
+                (Some(MoverEnd::Empty(_)), Some(PagUse::InService)) => return Ended::Stopped,
                 (Some(MoverEnd::Empty(starts)), _) => return Ended::Empty(starts),
                 (Some(MoverEnd::NotDraining), Some(PagUse::Paused)) => {
-                    stopped = None;
                     env.sleep(drain.rest).await;
                     if drain.rest > Duration::from_secs(1) {
                         return Ended::Stopped;
                     }
+                    if !self.say(zone, PagUse::Draining, Some(PagUse::Paused)).await {
+                        self.never_ends(zone, "the administrator gets no answer");
+                        return Ended::Never;
+                    }
+                    stopped = None;
                 }
                 (Some(MoverEnd::NotDraining), Some(_)) => return Ended::Stopped,
                 (Some(MoverEnd::NotDraining), None) => {
@@ -251,7 +309,9 @@ impl Administrator {
         let run = world.run_of(MOVER);
         self.drains().mover_starts(run);
         self.cluster.node_begins(MOVER);
-        let asker = Asker { cluster: self.cluster.clone(), env: node.clone(), name: MOVER };
+        let cluster = self.cluster.clone();
+        let unanswered = Cell::new(false);
+        let asker = Asker { cluster, env: node.clone(), name: MOVER, unanswered };
         let mover = Mover { asker, zone: drain.zone, pace: drain.pace };
         let end = Rc::new(RefCell::new(None));
         let its = end.clone();
@@ -286,12 +346,8 @@ impl Administrator {
                     Mishap::Cut => world.cut(MOVER, &self.cluster.server()),
                 }
             }
-            if let Some((_, state)) = drain.stop.take_if(|(after, _)| now >= begun + *after) {
-                self.cluster.events.line(&format!("the administrator stops the drain: {state:?}"));
-                *stopped = Some(state);
-                // Before the zone gets another state, this request has an answer.
-                _ = env.timeout(PATIENCE, self.asker.set_state(drain.zone, state)).await;
-            }
+            self.stop_if_time(drain, begun, stopped).await;
+            self.check_answer(drain.zone);
             // Dead clients keep their pools while nobody waits for what they hold. By now every
             // living client has been heard.
             if now >= evicts && self.cluster.is_calm_for(quiet) {
@@ -307,6 +363,18 @@ impl Administrator {
         self.drains().mover_is(None);
         let end = end.borrow_mut().take();
         (end, downtime)
+    }
+
+    /// Stops the drain if it is time to.
+    async fn stop_if_time(&self, drain: &mut Drain, begun: Instant, stopped: &mut Option<PagUse>) {
+        let since = self.cluster.env.now().since(begun);
+        let is_moment = !drain.stops_at_request || self.drains().asks_for_pools();
+        if let Some((_, state)) = drain.stop.take_if(|(after, _)| is_moment && since >= *after) {
+            self.cluster.events.line(&format!("the administrator stops the drain: {state:?}"));
+            *stopped = Some(state);
+            // Before the zone gets another state, this request has an answer.
+            self.say(drain.zone, state, Some(PagUse::Draining)).await;
+        }
     }
 
     fn never_ends(&self, zone: PagId, why: &str) {

@@ -1,6 +1,7 @@
 //! The client that moves files out of a zone that drains. It goes by what the servers answer over
 //! the network, as `redbud pag drain` does.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use client::{Client, FileMove, NotMoved};
@@ -70,6 +71,8 @@ pub(crate) struct Asker {
     pub env: Env,
     /// Its name.
     pub name: &'static str,
+    /// A request was not answered: it may still be done at any later time.
+    pub unanswered: Cell<bool>,
 }
 
 impl Asker {
@@ -79,7 +82,10 @@ impl Asker {
             for server in self.cluster.servers() {
                 match self.ask_one(&server, op.clone()).await {
                     Ok(answer) => return answer,
-                    Err(why) => self.cluster.drains.note_refusal(why),
+                    Err(why) => {
+                        self.unanswered.set(true);
+                        self.cluster.drains.note_refusal(why);
+                    }
                 }
             }
             self.env.sleep(RETRY).await;
@@ -106,8 +112,17 @@ impl Asker {
         }
     }
 
-    pub(crate) async fn set_state(&self, pag: PagId, state: PagUse) {
-        self.ask(Op::SetZoneState { pag, state: state.number() }).await;
+    /// Sets the state of a zone, if it is `only_from` until then. `false`: it is another one, and
+    /// stays so.
+    pub(crate) async fn set_state(
+        &self,
+        pag: PagId,
+        state: PagUse,
+        only_from: Option<PagUse>,
+    ) -> bool {
+        let only_from = only_from.into_iter().map(PagUse::number).collect();
+        let answer = self.ask(Op::SetZoneState { pag, state: state.number(), only_from }).await;
+        answer["kept"].is_null()
     }
 
     pub(crate) async fn look(&self, pag: PagId) -> ZoneStatus {
@@ -181,7 +196,6 @@ impl Mover {
     async fn drain(&self, client: &Client) -> MoverEnd {
         let (asker, zone) = (&self.asker, self.zone);
         client.shun_zones(BTreeSet::from([zone]));
-        asker.set_state(zone, PagUse::Draining).await;
         loop {
             let starts = asker.cluster.starts.get();
             let seen = asker.look(zone).await;
@@ -194,9 +208,13 @@ impl Mover {
             if let Err(end) = self.pass(client).await {
                 return end;
             }
-            if seen.pooled > 0 && asker.look(zone).await.drains() {
-                // Asks the clients for them again.
-                asker.set_state(zone, PagUse::Draining).await;
+            if seen.pooled > 0 {
+                // Asks the clients for them again, if the zone still drains. The process may stand
+                // still before it does.
+                asker.cluster.drains.note_asking(true);
+                asker.env.sleep(self.pace.pause).await;
+                asker.set_state(zone, PagUse::Draining, Some(PagUse::Draining)).await;
+                asker.cluster.drains.note_asking(false);
             }
             asker.env.sleep(RETRY).await;
         }

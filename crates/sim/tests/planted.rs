@@ -76,7 +76,8 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ErrorSpreads, 12, Invariant::Zone),
     (Bug::WrongZoneCounted, 1, Invariant::Whole),
     (Bug::MoveNotFlushed, 1, Invariant::Stable),
-    (Bug::FreedCalledFree, 58, Invariant::Drained),
+    (Bug::FreedCalledFree, 52, Invariant::Drained),
+    (Bug::ZoneStateForced, 41, Invariant::Drained),
     (Bug::RepairOnce, 14, Invariant::Repair),
     (Bug::NewcomerRefused, 1, Invariant::Mount),
     (Bug::ReplacedLinkKept, 11, Invariant::Whole),
@@ -116,7 +117,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::StaleWriteBack => vec![Fault::Silence],
         Bug::QuarantineSkipped => vec![Fault::LongStall, Fault::Silence, Fault::Power],
         Bug::FenceBelieved | Bug::TermIgnored => vec![Fault::Takeover],
-        Bug::MoveNotFlushed | Bug::FreedCalledFree => vec![Fault::Drain],
+        Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => vec![Fault::Drain],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         Bug::LocksNotReclaimed => vec![Fault::ServerKill],
         _ => faults,
@@ -125,13 +126,13 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::StaleWriteBack | Bug::ContentNotCut => Workload::Content,
         Bug::LockKeptByNobody | Bug::LocksNotReclaimed => Workload::Content,
         Bug::FreezeSkipped | Bug::SlowFlushFailed => Workload::Content,
-        Bug::MoveNotFlushed | Bug::FreedCalledFree => Workload::Content,
+        Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => Workload::Content,
         Bug::LackingPageKept | Bug::PartWaits => Workload::Fields,
         _ => Workload::Mixed,
     };
     let zones = match bug {
         Bug::ErrorSpreads | Bug::WrongZoneCounted => 4,
-        Bug::MoveNotFlushed | Bug::FreedCalledFree => 4,
+        Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => 4,
         _ => 1,
     };
     // Half of the seeds have inline data.

@@ -55,6 +55,8 @@ bugs! {
     MoveNotFlushed,
     /// The status of a data zone counts blocks as free that files have given up.
     FreedCalledFree,
+    /// A request that changes a data zone's state only from certain ones changes it from any.
+    ZoneStateForced,
     /// The server changes names of a directory without recalling other clients' rights to them.
     RecallSkipped,
     /// A client answers a recall of names and goes on using them.

@@ -107,7 +107,14 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
         return Err(Failure::failed("RB-PAG-REFUSED", text));
     }
     mover.shun(BTreeSet::from([id]));
-    mover.set_state(id, PagUse::Draining).await?;
+    let Some(from) = PagUse::named(&before.state) else {
+        let text = format!(
+            "data zone {id} is in a state that this release does not know: use the server's \
+             release, or `redbud fsck --repair` if it finds damage"
+        );
+        return Err(Failure::failed("RB-PAG-REFUSED", text));
+    };
+    mover.begin_drain(id, from).await?;
     mover.look().await?;
     let (mut seen, mut since) = (None, mover.env.now());
     loop {
@@ -137,8 +144,7 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
             return Err(Failure::new(Status::Partial, "RB-DRAIN-LEFT", left(mover, &zone)));
         }
         if zone.pooled() > 0 {
-            // Asks for them again.
-            mover.set_state(id, PagUse::Draining).await?;
+            mover.ask_for_pools(id).await?;
         }
         mover.env.sleep(PAUSE).await;
     }

@@ -38,7 +38,8 @@ pub fn run(args: &PagArgs) -> Ended {
         PagCommand::List(args) => list_all(args),
         PagCommand::Lost(args) => {
             let to = if args.undo { PagUse::InService } else { PagUse::Lost };
-            set((args.pag, &[PagUse::Lost]), to, args.target.as_ref(), args.output)
+            let only_from: &[PagUse] = if args.undo { &[PagUse::Lost] } else { &[] };
+            set((args.pag, only_from), to, args.target.as_ref(), args.output)
         }
         PagCommand::Drain(args) => {
             let to = match (args.undo, args.pause) {
@@ -46,8 +47,9 @@ pub fn run(args: &PagArgs) -> Ended {
                 (_, true) => PagUse::Paused,
                 (false, false) => return drain::run(args),
             };
-            let of = [PagUse::Draining, PagUse::Paused];
-            set((args.pag, &of), to, args.target.as_ref(), args.output)
+            let drains = [PagUse::Draining, PagUse::Paused];
+            let only_from: &[PagUse] = if args.undo { &drains } else { &[] };
+            set((args.pag, only_from), to, args.target.as_ref(), args.output)
         }
         PagCommand::Files(args) => files(args),
     }
@@ -173,21 +175,21 @@ struct Changed {
     state: &'static str,
 }
 
-/// Sets the state of a zone. `of`: the zone, and the states that an undo ends.
-fn set((pag, of): (u16, &[PagUse]), to: PagUse, target: Option<&String>, output: Output) -> Ended {
+/// Sets the state of a zone, if it is one of `only_from` now, or if that is empty.
+fn set(
+    (pag, only_from): (u16, &[PagUse]),
+    to: PagUse,
+    target: Option<&String>,
+    output: Output,
+) -> Ended {
     let source = target::source_or_only(target)?;
-    if to == PagUse::InService {
-        let known = zones(&source)?.into_iter().find(|zone| zone.pag == u64::from(pag));
-        let drains = of.contains(&PagUse::Draining);
-        let ends = |zone: &Zone| {
-            of.iter().any(|of| of.name() == zone.state) || drains && zone.state == DRAINED
-        };
-        if let Some(zone) = known.filter(|zone| !ends(zone)) {
-            let (state, of) = (zone.state, of[0].name());
-            return Err(refused(format!("data zone {pag} is {state}, not {of}: nothing to undo")));
-        }
+    let of = only_from.iter().map(|of| of.number()).collect();
+    let op = Op::SetZoneState { pag: PagId(pag), state: to.number(), only_from: of };
+    let answer = ask(&source, op)?;
+    if let (Value::String(state), Some(of)) = (&answer["kept"], only_from.first()) {
+        let of = of.name();
+        return Err(refused(format!("data zone {pag} is {state}, not {of}: nothing to undo")));
     }
-    let answer = ask(&source, Op::SetZoneState { pag: PagId(pag), state: to.number() })?;
     let (before, source) = (text(&answer["before"]).to_owned(), source.to_string());
     let report = Changed { version: 1, source, pag, before, state: to.name() };
     output::print_report(output, &report, |report| {

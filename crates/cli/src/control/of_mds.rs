@@ -38,7 +38,9 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
         Ask::Scrub { rate } => Some(Op::Scrub { rate }),
         Ask::AddZone { path, overwrite } => Some(Op::AddZone { path, overwrite }),
-        Ask::SetZoneState { pag, state } => Some(Op::SetZoneState { pag: PagId(pag), state }),
+        Ask::SetZoneState { pag, state, only_from } => {
+            Some(Op::SetZoneState { pag: PagId(pag), state, only_from })
+        }
         Ask::ZoneFiles { pag, from, to, at } => {
             Some(Op::ZoneFiles { pag: PagId(pag), from, to, at })
         }
@@ -52,7 +54,10 @@ pub fn request(op: &Op) -> Option<Ask> {
         Op::Status {} => Some(Ask::Status),
         Op::Evict { client } => Some(Ask::Evict { client: client.0 }),
         Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate }),
-        Op::SetZoneState { pag, state } => Some(Ask::SetZoneState { pag: pag.0, state: *state }),
+        Op::SetZoneState { pag, state, only_from } => {
+            let only_from = only_from.clone();
+            Some(Ask::SetZoneState { pag: pag.0, state: *state, only_from })
+        }
         Op::ZoneFiles { pag, from, to, at } => {
             Some(Ask::ZoneFiles { pag: pag.0, from: *from, to: *to, at: *at })
         }

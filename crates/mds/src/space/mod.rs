@@ -21,13 +21,14 @@ use env::LockScope;
 use env::sync::Notify;
 use mfs::{Cost, PagUse};
 use proto::mds::{Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
-use types::{ClientId, Epoch, PagId};
+use types::{ClientId, Epoch, PagId, Transno};
 
 use self::devices::DataDevices;
 pub use self::devices::{DeviceStatus, SETTLING};
 pub use self::placer::Asked;
 use self::placing::Placing;
 pub use self::takeover::check_epoch;
+pub use self::zone_state::StateChange;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
 use crate::sessions::{ClientInfo, Session, Sessions};
@@ -46,8 +47,9 @@ pub struct Space {
     orphans: Rc<Orphans>,
     /// Data zones as reported to clients. New ones come last.
     zones: RefCell<Vec<PagInfo>>,
-    /// What the table says of each zone's use.
-    states: RefCell<BTreeMap<PagId, PagUse>>,
+    /// What the table says of each zone's use, and the transaction that says so, if it is one of
+    /// this server.
+    states: RefCell<BTreeMap<PagId, (PagUse, Transno)>>,
     /// A device is being added.
     adding: Cell<bool>,
     /// Its zone is in the table, and not yet in `zones`.

@@ -2,28 +2,63 @@
 //!
 //! Invariants:
 //! - the state is durable before anybody learns of it;
+//! - a request that names the states that it changes changes no other one, so that a mover that
+//!   repeats itself undoes nothing that an administrator has said since;
 //! - a zone that is not in service grants nothing, from the transaction on that says so; what is in
 //!   pools then, a draining zone gets back from clients that do not need it.
 
 use std::rc::Rc;
 
 use mfs::{Cost, PagUse, StoreError};
-use types::{ClientId, Fault, PagId};
+use types::plant::planted;
+use types::{Bug, ClientId, Fault, PagId, Transno};
 
 use super::Space;
 
+/// States that a request may name: as many as there are.
+const STATES_MAX: usize = 4;
+
+/// What became of a request to set a zone's state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateChange {
+    /// The state is as asked for.
+    Set {
+        /// What it was before.
+        before: PagUse,
+    },
+    /// The zone keeps this state, which the request does not change.
+    Kept(PagUse),
+}
+
 impl Space {
-    /// Sets the state of a zone. Returns what it was.
+    /// Sets the state of a zone, if it is one of `only_from` until then, or if that is empty. The
+    /// check and the change are one transaction.
     ///
     /// # Errors
-    /// There is no such zone or state; the store's.
-    pub async fn set_state(self: &Rc<Self>, id: PagId, state: PagUse) -> Result<PagUse, String> {
+    /// There is no such zone or state; more states than [`STATES_MAX`]; the store's.
+    pub async fn set_state(
+        self: &Rc<Self>,
+        id: PagId,
+        state: PagUse,
+        only_from: &[PagUse],
+    ) -> Result<StateChange, String> {
         if let PagUse::Unknown(number) = state {
             return Err(format!("a data zone has no state {number}: use a newer server"));
         }
+        if only_from.len() > STATES_MAX {
+            return Err(format!("a request names at most {STATES_MAX} states of a data zone"));
+        }
         let runtime = &self.runtime;
-        let set = runtime.mfs.run(Cost::DELETE, |txn| txn.space().set_pag_use(id, state)).await;
-        let (before, transno) = set.map_err(|error| {
+        let set = runtime.mfs.run(Cost::DELETE, |txn| {
+            let before = txn.space().pag_use(id)?;
+            let is_meant = only_from.is_empty() || only_from.contains(&before);
+            if !is_meant && !planted(Bug::ZoneStateForced) {
+                return Ok(StateChange::Kept(before));
+            }
+            txn.space().set_pag_use(id, state)?;
+            Ok(StateChange::Set { before })
+        });
+        let (change, transno) = set.await.map_err(|error| {
             runtime.note_failure(&error, "setting the state of a data zone");
             match error {
                 StoreError::Fault(Fault::NotFound) => {
@@ -33,19 +68,30 @@ impl Space {
             }
         })?;
         runtime.wait_durable(transno).await.map_err(|error| error.to_string())?;
-        self.states.borrow_mut().insert(id, state);
-        self.placing.reset(id);
+        let StateChange::Set { before } = change else { return Ok(change) };
         if before != state {
+            self.changed(id, state, transno);
             let (was, now) = (before.name(), state.name());
             runtime
                 .log(&format!("data zone {id} is {now}, as the administrator says; it was {was}"));
-            self.announce_zones();
         }
+        self.placing.reset(id);
         if state.is_leaving() {
             let space = self.clone();
             runtime.env.spawn(async move { space.reclaim_pools(ClientId(0)).await });
         }
-        Ok(before)
+        Ok(change)
+    }
+
+    /// A change of a zone's state is durable. Of two that wait at the same time, the later one may
+    /// hear so first.
+    fn changed(&self, id: PagId, state: PagUse, transno: Transno) {
+        let mut states = self.states.borrow_mut();
+        if states.get(&id).is_none_or(|(_, last)| *last < transno) {
+            states.insert(id, (state, transno));
+            drop(states);
+            self.announce_zones();
+        }
     }
 
     /// The zones whose devices are gone.
@@ -60,6 +106,6 @@ impl Space {
 
     fn in_state(&self, wanted: impl Fn(PagUse) -> bool) -> Vec<PagId> {
         let states = self.states.borrow();
-        states.iter().filter(|(_, state)| wanted(**state)).map(|(id, _)| *id).collect()
+        states.iter().filter(|(_, (state, _))| wanted(*state)).map(|(id, _)| *id).collect()
     }
 }

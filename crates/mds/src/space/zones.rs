@@ -6,7 +6,7 @@ use env::{Disk, DiskOptions};
 use label::{CopyError, Found, Why};
 use mfs::Cost;
 use proto::mds::PagInfo;
-use types::{Duration, Uuid};
+use types::{Duration, Transno, Uuid};
 
 use super::Space;
 use super::new_zone::Seen;
@@ -64,7 +64,7 @@ impl Space {
                     None => devices.push((state.device, vec![place.clone()])),
                 }
             }
-            self.states.borrow_mut().insert(state.id, state.state);
+            self.states.borrow_mut().insert(state.id, (state.state, Transno::ZERO));
             let path = place.map_or_else(String::new, |place| place.path.clone());
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
             pags.push(PagInfo { id, uuid, device, blocks, path });

@@ -165,7 +165,7 @@ fn zone_out_of_service_gets_no_places_though_its_windows_are_known() {
             Err(fault) => Err(fault),
         };
         assert_eq!(zone(ask(Some(PagId(1)), Vec::new())).await, Ok(1));
-        let set = |state| Op::SetZoneState { pag: PagId(1), state };
+        let set = |state| Op::SetZoneState { pag: PagId(1), state, only_from: Vec::new() };
         assert!(matches!(admin.call(set(1)).await, Ok(OpReply::Text { .. })));
         assert_eq!(zone(ask(Some(PagId(1)), Vec::new())).await, Ok(0));
         assert_eq!(zone(ask(None, vec![PagId(0)])).await, Err(Fault::NoSpace));

@@ -114,7 +114,7 @@ fn addition_that_was_cut_off_is_completed_by_the_same_request() {
 fn lost_zone_grants_nothing_and_new_clients_learn_of_it_also_after_a_restart() {
     with_zones(2, |bed| async move {
         let (admin_of, (first, _)) = (admin(&bed).await, client(&bed, ZONE_PUSHES).await);
-        let set = |state| Op::SetZoneState { pag: PagId(1), state };
+        let set = |state| Op::SetZoneState { pag: PagId(1), state, only_from: Vec::new() };
         assert_eq!(text(&admin_of, set(2)).await, "{\"before\":\"in service\"}");
         let lost = |push: &Push| match push {
             Push::Zones { list } => list.lost == [PagId(1)],
@@ -128,7 +128,7 @@ fn lost_zone_grants_nothing_and_new_clients_learn_of_it_also_after_a_restart() {
             "{granted:?}"
         );
         assert!(text(&admin_of, set(9)).await.contains("no state 9"));
-        let unknown = Op::SetZoneState { pag: PagId(7), state: 1 };
+        let unknown = Op::SetZoneState { pag: PagId(7), state: 1, only_from: vec![0] };
         assert!(text(&admin_of, unknown).await.contains("no data zone 7"));
         first.call(Op::Goodbye {}).await.unwrap();
         bed.restart().await;
@@ -142,5 +142,44 @@ fn lost_zone_grants_nothing_and_new_clients_learn_of_it_also_after_a_restart() {
             matches!(&granted, Ok(OpReply::Space { runs, .. }) if is_of(runs, 1)),
             "{granted:?}"
         );
+    });
+}
+
+/// PROTOCOLS 6.7.
+#[test]
+fn change_that_names_the_states_it_ends_leaves_a_zone_in_any_other_one() {
+    with_zones(2, |bed| async move {
+        let (mover, admin, (other, _)) =
+            (admin(&bed).await, admin(&bed).await, client(&bed, ZONE_PUSHES).await);
+        let set = |state, only_from: &[u16]| Op::SetZoneState {
+            pag: PagId(1),
+            state,
+            only_from: only_from.into(),
+        };
+        assert_eq!(text(&mover, set(1, &[0])).await, "{\"before\":\"in service\"}");
+        assert_eq!(text(&mover, set(1, &[1])).await, "{\"before\":\"draining\"}");
+        assert_eq!(text(&admin, set(3, &[])).await, "{\"before\":\"draining\"}");
+        // The mover has looked before the pause, and asks for pools again.
+        assert_eq!(text(&mover, set(1, &[1])).await, "{\"kept\":\"drain paused\"}");
+        assert_eq!(text(&mover, set(1, &[0, 1, 2])).await, "{\"kept\":\"drain paused\"}");
+        let is_leaving = |push: &Push| match push {
+            Push::Zones { list } => list.leaving == [PagId(1)],
+            _ => false,
+        };
+        other.push(is_leaving).await;
+        assert_eq!(text(&admin, set(0, &[1, 3])).await, "{\"before\":\"drain paused\"}");
+        assert_eq!(text(&mover, set(1, &[1])).await, "{\"kept\":\"in service\"}");
+        let granted = other.call(ask(1, vec![PagId(0)])).await;
+        assert!(
+            matches!(&granted, Ok(OpReply::Space { runs, .. }) if is_of(runs, 1)),
+            "{granted:?}"
+        );
+        assert!(text(&admin, set(1, &[0; 5])).await.contains("at most 4 states"));
+        // What was kept is durable when it is said.
+        assert_eq!(text(&admin, set(3, &[0])).await, "{\"before\":\"in service\"}");
+        assert_eq!(text(&mover, set(1, &[1])).await, "{\"kept\":\"drain paused\"}");
+        bed.restart().await;
+        let mover = self::admin(&bed).await;
+        assert_eq!(text(&mover, set(1, &[1])).await, "{\"kept\":\"drain paused\"}");
     });
 }

@@ -127,6 +127,12 @@ impl PagUse {
         }
     }
 
+    /// The state of this name, if it is a known one.
+    pub fn named(name: &str) -> Option<PagUse> {
+        let known = [PagUse::InService, PagUse::Draining, PagUse::Lost, PagUse::Paused];
+        known.into_iter().find(|state| state.name() == name)
+    }
+
     /// Are its blocks to leave it?
     pub fn is_leaving(self) -> bool {
         matches!(self, PagUse::Draining | PagUse::Paused)

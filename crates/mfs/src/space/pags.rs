@@ -117,6 +117,14 @@ impl Space<'_, '_> {
         Ok(freed || self.free_run_from(pag, 0)?.is_some())
     }
 
+    /// What may be done with the blocks of a zone.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such zone.
+    pub fn pag_use(&mut self, pag: PagId) -> Result<PagUse, Stop> {
+        self.pag(pag)?.map(|record| record.state).ok_or(Stop::Fault(Fault::NotFound))
+    }
+
     /// Says what may be done with the blocks of a zone. Returns what it was until now.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ fn all() -> Vec<Op> {
         Op::Why { ino: Ino(1), lock: None },
         Op::Zones {},
         Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
-        Op::SetZoneState { pag: types::PagId(1), state: 2 },
+        Op::SetZoneState { pag: types::PagId(1), state: 2, only_from: vec![0, 1] },
         Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
         Op::Place {
             ino,
