@@ -105,6 +105,20 @@ pub struct PlaceRequest {
     pub unreachable: Vec<PagId>,
 }
 
+/// Blocks that a request with commits asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpaceRequest {
+    /// As for [`Rpc::space`].
+    pub hint: Option<PagId>,
+    /// As for [`Rpc::space`].
+    pub blocks: u64,
+    /// As for [`Rpc::space`].
+    pub unreachable: Vec<PagId>,
+}
+
+/// The results of commits, and that of a request for blocks.
+pub type CommitsAndGrant = (Vec<Result<Leased, Refusal>>, Option<Result<Granted, Fault>>);
+
 /// Requests of the data half to the metadata server. All calls use reserved slots and may be made
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
@@ -140,6 +154,14 @@ pub trait Rpc {
         commits: Vec<Commit>,
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>>;
+    /// As [`Rpc::commit`] with at least one commit, and asks for blocks in the last request. No
+    /// result for them: they were not asked for, because a commit failed, or no answer has come.
+    fn commit_and_refill(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+        refill: SpaceRequest,
+    ) -> LocalFuture<'_, CommitsAndGrant>;
     /// Requests that the server had to work on, as its last answer said.
     fn load(&self) -> u16;
     /// Until when the session's lease is good, as far as this client knows: nothing new is
@@ -248,6 +270,10 @@ pub trait DataHalf: Sized {
     fn pool_blocks(&self) -> (u64, u64);
     /// Blocks of the pool that wait in windows for the next writes of open files.
     fn blocks_in_windows(&self) -> u64;
+    /// Blocks in the standby pools.
+    fn blocks_in_standby(&self) -> u64;
+    /// Grants to the pools so far, and those of them that were asked for with commits.
+    fn grants(&self) -> (u64, u64);
     /// Blocks given to this client that are neither in a file nor reserved for accepted bytes.
     fn unused_blocks(&self) -> u64;
     /// Is no transfer of blocks in progress?

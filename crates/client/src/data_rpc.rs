@@ -4,7 +4,9 @@ use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun, ZONE_PUSHES, ZoneList
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
 use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
 
-use crate::boundary::{Commit, Granted, LocalFuture, PlaceRequest, Refusal, Rpc};
+use crate::boundary::{
+    Commit, CommitsAndGrant, Granted, LocalFuture, PlaceRequest, Refusal, Rpc, SpaceRequest,
+};
 use crate::core::Core;
 use crate::rpc::{Call, result};
 
@@ -29,9 +31,76 @@ impl DataRpc {
         if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
             granted = self.reserved(op).await;
         }
-        match granted? {
-            OpReply::Space { runs, left } => Ok(Granted { runs, left }),
-            _ => Err(Fault::Protocol),
+        grant_of(granted?)
+    }
+}
+
+impl DataRpc {
+    /// Commits, in requests to each server, and a request for blocks with the last one. A commit
+    /// that fails ends its compound: those of other files are sent again without it.
+    async fn commits(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+        refill: Option<SpaceRequest>,
+    ) -> CommitsAndGrant {
+        assert!(
+            commits.len() + usize::from(refill.is_some()) <= COMPOUND_OPS_MAX,
+            "a compound has at most COMPOUND_OPS_MAX operations"
+        );
+        let Ok(core) = self.core() else {
+            return (vec![Err(Fault::Unreachable.into()); commits.len()], None);
+        };
+        if commits.is_empty() {
+            let call = || Call { sync, ..Call::reserved(Vec::new()) };
+            for session in core.rpc.all() {
+                if let Err(fault) = session.call(call()).await {
+                    return (vec![Err(fault.into())], None);
+                }
+            }
+            return (Vec::new(), None);
+        }
+        let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
+        loop {
+            let all: Vec<usize> = (0..commits.len()).filter(|&i| results[i].is_none()).collect();
+            let Some(&first) = all.first() else {
+                return (results.into_iter().flatten().collect(), None);
+            };
+            let server = core.rpc.server_of(commits[first].ino);
+            let is_its = |index: &usize| core.rpc.server_of(commits[*index].ino) == server;
+            let open: Vec<usize> = all.iter().copied().filter(is_its).collect();
+            let mut ops: Vec<Op> =
+                open.iter().map(|&index| commit_op(commits[index].clone())).collect();
+            // The pool is granted by the server that the client met first. Nothing is sent after
+            // this request if all of it succeeds, so what is granted is not kept waiting.
+            let is_last = open.len() == all.len() && server == core.rpc.home().server();
+            let refill = refill.clone().filter(|_| is_last);
+            ops.extend(refill.map(|SpaceRequest { hint, blocks, unreachable }| Op::Space {
+                hint,
+                blocks,
+                unreachable,
+            }));
+            let call = Call { sync, ..Call::reserved(ops) };
+            let reply = core.rpc.call(call).await;
+            let granted = reply.as_ref().ok().and_then(|reply| reply.results.get(open.len()));
+            let granted = granted.map(|granted| grant_of(granted.clone()?));
+            let answers: Vec<_> = match reply {
+                Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
+                Ok(reply) => reply.results.iter().map(commit_result).collect(),
+                Err(fault) => vec![Err(fault.into()); open.len()],
+            };
+            for (&index, answer) in open.iter().zip(answers) {
+                if let Err(Refusal { fault, .. }) = answer {
+                    let later = commits.iter().enumerate().skip(index + 1);
+                    for (later, _) in later.filter(|(_, c)| c.ino == commits[index].ino) {
+                        results[later] = Some(Err(fault.into()));
+                    }
+                }
+                results[index] = Some(answer);
+            }
+            if granted.is_some() {
+                return (results.into_iter().flatten().collect(), granted);
+            }
         }
     }
 }
@@ -101,52 +170,16 @@ impl Rpc for DataRpc {
         commits: Vec<Commit>,
         sync: bool,
     ) -> LocalFuture<'_, Vec<Result<Leased, Refusal>>> {
-        assert!(
-            commits.len() <= COMPOUND_OPS_MAX,
-            "a compound has at most COMPOUND_OPS_MAX operations"
-        );
-        Box::pin(async move {
-            let Ok(core) = self.core() else {
-                return vec![Err(Fault::Unreachable.into()); commits.len()];
-            };
-            if commits.is_empty() {
-                let call = || Call { sync, ..Call::reserved(Vec::new()) };
-                for session in core.rpc.all() {
-                    if let Err(fault) = session.call(call()).await {
-                        return vec![Err(fault.into())];
-                    }
-                }
-                return Vec::new();
-            }
-            let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
-            // A commit that fails ends its compound: those of other files are sent again without
-            // it.
-            loop {
-                let mut open: Vec<usize> =
-                    (0..commits.len()).filter(|&i| results[i].is_none()).collect();
-                let Some(&first) = open.first() else {
-                    return results.into_iter().flatten().collect();
-                };
-                let server = core.rpc.server_of(commits[first].ino);
-                open.retain(|&index| core.rpc.server_of(commits[index].ino) == server);
-                let ops = open.iter().map(|&index| commit_op(commits[index].clone())).collect();
-                let call = Call { sync, ..Call::reserved(ops) };
-                let answers: Vec<_> = match core.rpc.call(call).await {
-                    Ok(reply) if reply.results.is_empty() => vec![Err(Fault::Protocol.into())],
-                    Ok(reply) => reply.results.iter().map(commit_result).collect(),
-                    Err(fault) => vec![Err(fault.into()); open.len()],
-                };
-                for (&index, answer) in open.iter().zip(answers) {
-                    if let Err(Refusal { fault, .. }) = answer {
-                        let later = commits.iter().enumerate().skip(index + 1);
-                        for (later, _) in later.filter(|(_, c)| c.ino == commits[index].ino) {
-                            results[later] = Some(Err(fault.into()));
-                        }
-                    }
-                    results[index] = Some(answer);
-                }
-            }
-        })
+        Box::pin(async move { self.commits(commits, sync, None).await.0 })
+    }
+
+    fn commit_and_refill(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+        refill: SpaceRequest,
+    ) -> LocalFuture<'_, CommitsAndGrant> {
+        Box::pin(async move { self.commits(commits, sync, Some(refill)).await })
     }
 
     fn load(&self) -> u16 {
@@ -200,6 +233,14 @@ impl Rpc for DataRpc {
     fn is_open(&self, ino: Ino) -> bool {
         let inode = self.core().ok().and_then(|core| core.inodes.get(ino));
         inode.is_some_and(|inode| inode.opens() > 0)
+    }
+}
+
+/// Translates the answer to a request for blocks.
+fn grant_of(answer: OpReply) -> Result<Granted, Fault> {
+    match answer {
+        OpReply::Space { runs, left } => Ok(Granted { runs, left }),
+        _ => Err(Fault::Protocol),
     }
 }
 

@@ -114,6 +114,10 @@ impl Core {
         out.number("ranges", ranges);
         out.number("locks", self.locks.held().len() as u64);
         out.number("pool_bytes", pool * BLOCK_U64);
+        out.number("pool_standby_bytes", data.blocks_in_standby() * BLOCK_U64);
+        let (grants, with_commits) = data.grants();
+        out.number("grants", grants);
+        out.number("grants_with_commits", with_commits);
         out.number("window_bytes", data.blocks_in_windows() * BLOCK_U64);
         out.number("pool_returning_bytes", tainted * BLOCK_U64);
         out.number("inodes", self.inodes.len() as u64);

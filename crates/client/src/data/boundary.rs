@@ -113,6 +113,14 @@ impl DataHalf for DataContext {
         self.each_class().iter().map(|class| class.pool.in_windows()).sum()
     }
 
+    fn blocks_in_standby(&self) -> u64 {
+        self.each_class().iter().map(|class| class.pool.standby()).sum()
+    }
+
+    fn grants(&self) -> (u64, u64) {
+        (self.transfers.grants.get(), self.transfers.rode.get())
+    }
+
     fn unused_blocks(&self) -> u64 {
         DataContext::unused_blocks(self)
     }

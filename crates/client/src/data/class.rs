@@ -11,10 +11,11 @@ use std::rc::Rc;
 use env::sync::{AsyncMutex, Notify};
 use proto::placement::{Candidate, Turns, ZONES_AT_ONCE};
 use proto::prealloc::Allocation;
-use types::limits::GRANT_BLOCKS;
+use types::limits::{BLOCK_U64, GRANT_BLOCKS};
 use types::{Duration, Ino, Instant, PagId};
 
 use super::context::DataContext;
+use super::double_pool::Wanted;
 use super::file::File;
 use super::pool::{Pool, PoolRun};
 
@@ -24,6 +25,9 @@ const FULL: Duration = Duration::from_secs(10);
 const SHARE_MIN: u64 = GRANT_BLOCKS / 4;
 /// Largest number of blocks asked for in advance: 256 MiB.
 pub(super) const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
+
+/// What one small allocation may need: a request of the kernel of 1 MiB.
+const SMALL_ALLOCATION: u64 = (1 << 20) / BLOCK_U64;
 
 /// See the module.
 pub(super) struct Class {
@@ -39,6 +43,8 @@ pub(super) struct Grants {
     pub fifo: AsyncMutex,
     pub waiting: Cell<usize>,
     pub refilling: Cell<bool>,
+    /// A request with commits asks for blocks, too.
+    pub riding: Cell<bool>,
     pub granted: Notify,
     /// Blocks to ask for at a time, at first.
     pub chunk: u64,
@@ -72,6 +78,7 @@ impl Grants {
             fifo: AsyncMutex::new(),
             waiting: Cell::new(0),
             refilling: Cell::new(false),
+            riding: Cell::new(false),
             granted: Notify::new(),
             size: Cell::new(chunk),
             scarce_until: Cell::new(Instant::default()),
@@ -85,6 +92,11 @@ impl Grants {
             full: RefCell::default(),
             left: RefCell::default(),
         }
+    }
+
+    /// Is a grant on its way?
+    pub fn is_expected(&self) -> bool {
+        self.refilling.get() || self.riding.get()
     }
 
     /// Are silent and failing zones avoided?
@@ -146,15 +158,23 @@ impl Class {
         self.zones.is_empty() || self.zones.contains(&zone)
     }
 
-    /// Blocks that the pool should have: those in windows, and twice as many, or a grant. Windows
-    /// are half of the pool at most: this leaves room for larger ones as long as streams go on.
-    pub fn stock_wanted(&self) -> u64 {
+    /// What the two pools should have together before more is asked for: what is in windows, and
+    /// twice as much, or a grant. Windows are half of the pool at most: this leaves room for larger
+    /// ones as long as streams go on.
+    pub fn wanted(&self) -> Wanted {
+        let small = SMALL_ALLOCATION.min(self.grants.chunk);
         let (windows, size) = (self.pool.in_windows(), self.grants.size.get());
         if size < self.grants.chunk {
             // The server has little to give.
-            return size;
+            return Wanted { full: size, small, streams: 0 };
         }
-        windows + size.max((2 * windows).min(GRANT_MAX))
+        let streams = windows + (2 * windows).min(GRANT_MAX);
+        Wanted { full: streams.max(windows + size), small, streams }
+    }
+
+    /// Is this more than the pools are there for? The server is asked for all of it then.
+    pub fn is_large(&self, blocks: u64) -> bool {
+        blocks > self.grants.chunk
     }
 
     /// The zone of the current chunk of small files.

@@ -304,8 +304,17 @@ impl DataContext {
         }
     }
 
-    /// One request. How long the server takes for one that need not be durable tells the degree.
-    async fn ask(&self, commits: Vec<Commit>, sync: bool) -> Vec<Result<Leased, Refusal>> {
+    /// One request. How long the server takes for one that need not be durable tells the degree. If
+    /// nobody waits for the files, or a log write anyway, it refills a pool.
+    async fn ask(
+        self: &Rc<Self>,
+        commits: Vec<Commit>,
+        (purpose, sync): (Purpose, bool),
+    ) -> Vec<Result<Leased, Refusal>> {
+        let rider = (sync || purpose == Purpose::Background).then(|| self.rider()).flatten();
+        if let Some(rider) = rider {
+            return self.commit_with(rider, (commits, sync)).await;
+        }
         let asked = self.env.now();
         let answers = self.rpc.commit(commits, sync).await;
         if !sync && answers.iter().any(Result::is_ok) {
@@ -350,7 +359,7 @@ impl DataContext {
                 retained.get_mut(&index).expect("partitioned").1.extend(commit.edits);
             }
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
-            let mut answers = self.ask(bodies, sync && last).await.into_iter();
+            let mut answers = self.ask(bodies, (purpose, sync && last)).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 let sealed = sealed[index].as_ref().expect("it was sent");

@@ -26,6 +26,7 @@ mod device_state;
 mod device_watch;
 mod device_writes;
 mod disks;
+mod double_pool;
 mod durability;
 mod file;
 mod idle;

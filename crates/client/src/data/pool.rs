@@ -1,7 +1,8 @@
 //! Blocks that the server gave to this client and that belong to no file yet.
 //!
 //! Invariants:
-//! - every block of the pool is in one free run, in one window, or set aside;
+//! - every block of the pool is free (in the active or the standby pool), in one window, or set
+//!   aside;
 //! - the blocks of *avoided* zones are set aside: they are neither reserved nor allocated;
 //! - `reserved` never exceeds the blocks of the pool that are not set aside: accepted bytes have a
 //!   place. Only when blocks are set aside the pool is *short* of blocks, until more are granted;
@@ -13,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::PagRun;
-use proto::prealloc::{FreeRuns, Policy, Request};
+use proto::prealloc::{Policy, Request, Space as _};
 use types::{FileBlock, Ino, PagId};
 
+use super::double_pool::{DoublePool, Refill, Wanted};
 use super::windows::Windows;
 
 /// A contiguous run of blocks.
@@ -30,7 +32,7 @@ pub(super) struct PoolRun {
 }
 
 struct PoolState {
-    free: FreeRuns,
+    free: DoublePool,
     windows: Windows,
     /// Blocks in free runs and windows.
     blocks: u64,
@@ -162,6 +164,27 @@ impl Pool {
         self.inner.borrow().free.has(pag, need)
     }
 
+    /// How blocks are asked for that the pool lacks in total, of which it should have `wanted`.
+    pub fn refill(&self, wanted: Wanted) -> Refill {
+        wanted.refill(self.available())
+    }
+
+    /// How blocks of this zone are asked for, of which the active and the standby pool have `share`
+    /// each when they are full.
+    pub fn refill_zone(&self, pag: PagId, share: u64) -> Refill {
+        let inner = self.inner.borrow();
+        let wanted = Wanted { full: share, small: 0, streams: 0 };
+        match wanted.refill(inner.free.stock(pag)) {
+            Refill::Enough if inner.free.needs(pag, share) => Refill::Rides,
+            refill => refill,
+        }
+    }
+
+    /// The free blocks of the standby pool.
+    pub fn standby(&self) -> u64 {
+        self.inner.borrow().free.standby()
+    }
+
     /// The free blocks of this zone.
     pub fn stock(&self, pag: PagId) -> u64 {
         self.inner.borrow().free.stock(pag)
@@ -200,8 +223,25 @@ impl Pool {
     /// Adds blocks that the server granted.
     pub fn grant(&self, runs: &[PagRun]) {
         let mut inner = self.inner.borrow_mut();
-        for run in runs {
-            inner.add(run.into());
+        for run in runs.iter().filter(|run| run.len > 0) {
+            if inner.avoided.contains(&run.pag) {
+                inner.add(run.into());
+            } else {
+                inner.blocks += run.len;
+                inner.free.grant(run.clone());
+            }
+        }
+        drop(inner);
+        self.validate();
+    }
+
+    /// In builds with assertions: panics if the pool contradicts itself.
+    pub fn validate(&self) {
+        if cfg!(debug_assertions) {
+            let inner = self.inner.borrow();
+            inner.free.validate();
+            let held = inner.free.free() + inner.windows.held();
+            assert_eq!(inner.blocks, held, "blocks that are in no free run and no window");
         }
     }
 
@@ -333,7 +373,7 @@ pub(super) fn to_wire(runs: &[PoolRun]) -> Vec<PagRun> {
 impl PoolState {
     fn new(windows: Windows) -> PoolState {
         PoolState {
-            free: FreeRuns::default(),
+            free: DoublePool::default(),
             windows,
             blocks: 0,
             avoided: BTreeSet::new(),
@@ -385,6 +425,7 @@ impl PoolState {
 
 #[cfg(test)]
 mod tests {
+    use env::sim::SimRng;
     use proto::prealloc::{Behind, Stream};
     use types::{ClientId, PagBlock};
 
@@ -513,5 +554,53 @@ mod tests {
         drop(reserved);
         pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(500), len: 3 }]);
         assert_eq!(pool.available(), 3);
+    }
+
+    /// What a request on its way, or the next one, brings.
+    fn grant_next(pool: &Pool, wanted: Wanted, next: &mut u64) {
+        let len = (wanted.full / 2).max(wanted.full.saturating_sub(pool.available()));
+        pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(*next), len }]);
+        *next += len;
+    }
+
+    #[test]
+    fn both_pools_always_hold_what_one_small_allocation_may_need() {
+        let (mut rode, mut asked) = (0, 0);
+        for seed in 0..100 {
+            let (mut rng, mut next) = (SimRng::new(seed), 1);
+            let pool = Pool::new(Policy::default());
+            let wanted =
+                Wanted { full: 100 + rng.below(900), small: 1 + rng.below(99), streams: 0 };
+            let (mut dirty, mut ends) = (Vec::new(), [None; 4]);
+            for _ in 0..400 {
+                // A request of its own goes before the next write; writers wait for it if need be.
+                if pool.refill(wanted) == Refill::Own {
+                    grant_next(&pool, wanted, &mut next);
+                    asked += 1;
+                }
+                pool.validate();
+                assert!(pool.available() >= wanted.small, "{wanted:?}");
+                match rng.below(4) {
+                    0..2 => dirty.push(pool.reserve(1 + rng.below(wanted.small)).unwrap()),
+                    2 if !dirty.is_empty() => {
+                        let mut reserved =
+                            dirty.swap_remove(rng.below(dirty.len() as u64) as usize);
+                        let file = rng.below(4);
+                        let (block, end) = ends[file as usize].unwrap_or((0, None));
+                        let of = request(1 + file, block, reserved.blocks(), end);
+                        let runs = pool.allocate(&of, None, &mut reserved);
+                        let last = runs.last().map(|run| (run.pag, run.addr + run.len));
+                        ends[file as usize] = Some((block + of.len, last));
+                    }
+                    // A request with commits goes.
+                    _ if rng.one_in(3) && pool.refill(wanted) == Refill::Rides => {
+                        grant_next(&pool, wanted, &mut next);
+                        rode += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(rode > 100 && asked > 100, "{rode} with commits, {asked} apart");
     }
 }

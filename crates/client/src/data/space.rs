@@ -1,8 +1,9 @@
 //! Space for accepted bytes: reservations from the pool, and grants of the server to the pool.
 //!
 //! Invariants:
-//! - the client asks for one grant of a class at a time; waiting writers are served first come,
-//!   first served;
+//! - the client asks for one grant of a class at a time, and for one with commits; waiting writers
+//!   are served first come, first served;
+//! - no writer waits for a grant that was asked for with commits, but before `NoSpace`;
 //! - a grant that arrives is kept even if the caller that asked for it is gone;
 //! - before a writer gets `NoSpace`, the client has committed everything that would free blocks;
 //! - a run that lost its place because its zone is avoided now is *starved*: it waits for
@@ -14,14 +15,16 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use proto::mds::Leased;
 use types::{Duration, Fault, PagId};
 
 use super::class::{Class, GRANT_MAX};
 use super::context::DataContext;
+use super::double_pool::Refill;
 use super::file::File;
 use super::pool::{Pool, PoolRun, Reservation, to_wire};
 use super::transfers::Transfer;
-use crate::boundary::Granted;
+use crate::boundary::{Commit, Granted, Refusal, SpaceRequest};
 use crate::waits::Wait;
 
 /// How often the client asks the server before a writer gets `NoSpace`.
@@ -36,6 +39,25 @@ const MODEST: Duration = Duration::from_secs(10);
 
 /// How long a writer without space waits for commits that a silent device may hold up.
 const SYNC_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A request with commits asks for blocks if the zone has so many times as many left.
+const RIDES: u64 = 4;
+
+/// Blocks that the pools of a class lack.
+struct Lack {
+    refill: Refill,
+    /// Blocks to ask for.
+    blocks: u64,
+    /// Best of this zone.
+    hint: Option<PagId>,
+}
+
+/// Blocks that a request with commits asks for.
+pub(super) struct Rider {
+    class: Rc<Class>,
+    blocks: u64,
+    hint: Option<PagId>,
+}
 
 struct Waiter<'a>(&'a Cell<usize>);
 
@@ -55,7 +77,9 @@ impl DataContext {
         hint: Option<PagId>,
     ) -> Result<Reservation, Fault> {
         let grants = &class.grants;
+        let mut is_large = class.is_large(blocks) && self.allocation.delegated;
         if grants.waiting.get() == 0
+            && !is_large
             && let Some(reserved) = class.pool.reserve(blocks)
         {
             grants.used.set(true);
@@ -69,7 +93,7 @@ impl DataContext {
         let mut tries = 0;
         loop {
             let granted = grants.granted.notified();
-            if let Some(reserved) = class.pool.reserve(blocks) {
+            if !is_large && let Some(reserved) = class.pool.reserve(blocks) {
                 grants.used.set(true);
                 self.prefetch(class);
                 return Ok(reserved);
@@ -77,6 +101,13 @@ impl DataContext {
             if grants.refilling.get() {
                 granted.await;
                 continue;
+            }
+            if std::mem::take(&mut is_large) {
+                // The pools are for small files. They help only where the server has too little.
+                match self.refill(class, blocks, hint).await {
+                    Ok(()) | Err(Fault::NoSpace) => continue,
+                    Err(fault) => return Err(fault),
+                }
             }
             let missing = class.pool.missing_for(blocks);
             let ahead = tries == 0 && self.allocation.delegated;
@@ -86,6 +117,8 @@ impl DataContext {
             }
             match self.refill(class, ask, hint).await {
                 Ok(()) => {}
+                // What the server has left may be on its way to this pool.
+                Err(Fault::NoSpace) if grants.riding.get() => grants.granted.notified().await,
                 Err(Fault::NoSpace) => self.found_no_space(class, &mut tries).await?,
                 Err(fault) => return Err(fault),
             }
@@ -116,32 +149,96 @@ impl DataContext {
         class.pool.available() == 0 && self.env.now() < class.grants.scarce_until.get()
     }
 
-    /// Asks for a grant in advance if the pool runs low: in total, or in a zone that is in use.
-    fn prefetch(self: &Rc<Self>, class: &Rc<Class>) {
+    /// What the pools of the class lack: in a zone that is in use, or in total.
+    fn lack(&self, class: &Class) -> Option<Lack> {
         let grants = &class.grants;
-        let is_quiet = self.env.now() < grants.quiet_until.get();
-        if grants.refilling.get() || is_quiet || !self.allocation.delegated {
-            return;
+        if self.env.now() < grants.quiet_until.get() || !self.allocation.delegated {
+            return None;
         }
         let share = self.share_of_zone(class);
         let used = grants.used_zones.borrow();
         let usable = used.iter().copied().filter(|&zone| self.is_usable(class, zone));
-        let poorest = usable.min_by_key(|&zone| class.pool.stock(zone));
-        let (ask, hint) = match poorest {
-            Some(zone) if !class.pool.has(zone, share) => (share, poorest),
-            _ => match class.stock_wanted().saturating_sub(class.pool.available()) {
-                0 => return,
-                missing => (grants.size.get().max(missing), poorest),
-            },
+        let hint = usable.min_by_key(|&zone| class.pool.stock(zone));
+        let of_zone = hint.map_or(Refill::Enough, |zone| class.pool.refill_zone(zone, share));
+        let wanted = class.wanted();
+        let in_all = class.pool.refill(wanted);
+        let missing = wanted.full.saturating_sub(class.pool.available());
+        let blocks = match (of_zone, in_all) {
+            (Refill::Enough, Refill::Enough) => return None,
+            (Refill::Enough, _) => grants.size.get().max(missing),
+            _ => share,
         };
-        drop(used);
+        Some(Lack { refill: of_zone.max(in_all), blocks, hint })
+    }
+
+    /// Can blocks be asked for with commits? Not if the server may first have to get them from
+    /// others: the files would wait for their answers.
+    fn can_ride(&self, class: &Class, lack: &Lack) -> bool {
+        let zone = self.grant_zones(class, lack.hint).0;
+        zone.is_some_and(|zone| {
+            !self.disks.is_absent(zone) && class.grants.has_left(zone, RIDES * lack.blocks)
+        })
+    }
+
+    /// Asks for a grant in advance if no request with commits will do so in time.
+    fn prefetch(self: &Rc<Self>, class: &Rc<Class>) {
+        let Some(lack) = self.lack(class) else { return };
+        let rides = lack.refill == Refill::Rides
+            && (class.grants.riding.get() || self.can_ride(class, &lack));
+        if rides || class.grants.refilling.replace(true) {
+            return;
+        }
         let (this, class) = (self.clone(), class.clone());
-        grants.refilling.set(true);
         self.env.spawn(async move {
-            if matches!(this.granted(&class, ask, hint).await, Err(Fault::NoSpace | Fault::Io)) {
-                class.grants.quiet_until.set(this.env.now() + SCARCE);
-            }
+            let granted = this.granted(&class, lack.blocks, lack.hint).await;
+            this.note_refusal(&class, granted);
         });
+    }
+
+    /// After a refusal, nothing is asked for in advance for a while.
+    fn note_refusal(&self, class: &Class, granted: Result<(), Fault>) {
+        if matches!(granted, Err(Fault::NoSpace | Fault::Io)) {
+            class.grants.quiet_until.set(self.env.now() + SCARCE);
+        }
+    }
+
+    /// What the next request with commits is to ask for, too.
+    pub(super) fn rider(&self) -> Option<Rider> {
+        self.each_class().into_iter().find_map(|class| {
+            let lack = self.lack(&class).filter(|_| !class.grants.is_expected())?;
+            if !self.can_ride(&class, &lack) {
+                return None;
+            }
+            class.grants.riding.set(true);
+            Some(Rider { class, blocks: lack.blocks, hint: lack.hint })
+        })
+    }
+
+    /// Sends commits, and asks for blocks with them. They arrive in the pool even if the caller is
+    /// dropped.
+    pub(super) async fn commit_with(
+        self: &Rc<Self>,
+        rider: Rider,
+        (commits, sync): (Vec<Commit>, bool),
+    ) -> Vec<Result<Leased, Refusal>> {
+        let this = self.clone();
+        let sent = self.env.spawn_join(async move {
+            let Rider { class, blocks, hint } = rider;
+            let transfer = Transfer::begin(&this.transfers);
+            let (hint, unreachable) = this.grant_zones(&class, hint);
+            let asked = SpaceRequest { hint, blocks, unreachable };
+            let (answers, granted) = this.rpc.commit_and_refill(commits, sync, asked).await;
+            class.grants.riding.set(false);
+            if let Some(granted) = granted {
+                let taken = this.take_grant(&class, blocks, hint, granted);
+                this.transfers.rode.set(this.transfers.rode.get() + u64::from(taken.is_ok()));
+                this.note_refusal(&class, taken);
+            }
+            drop(transfer);
+            class.grants.granted.notify_all();
+            answers
+        });
+        sent.await
     }
 
     /// Gets a grant. It arrives in the pool even if the caller is dropped.
@@ -171,11 +268,27 @@ impl DataContext {
             false => self.rpc.space(hint, blocks, without).await,
         };
         grants.refilling.set(false);
+        let result = self.take_grant(class, blocks, hint, result);
+        drop(transfer);
+        grants.granted.notify_all();
+        result
+    }
+
+    /// Takes the server's answer to a request for `blocks`, best of the zone `hint`.
+    fn take_grant(
+        &self,
+        class: &Class,
+        blocks: u64,
+        hint: Option<PagId>,
+        result: Result<Granted, Fault>,
+    ) -> Result<(), Fault> {
+        let grants = &class.grants;
         if matches!(result, Err(Fault::NoSpace | Fault::Io)) {
             self.disks.ask_for_absent();
         }
-        let result = result.and_then(|Granted { runs, left }| {
+        result.and_then(|Granted { runs, left }| {
             let granted: u64 = runs.iter().map(|run| run.len).sum();
+            self.transfers.grants.set(self.transfers.grants.get() + 1);
             class.pool.grant(&runs);
             let zone = runs.first().map(|run| run.pag);
             if let Some(zone) = zone {
@@ -190,10 +303,7 @@ impl DataContext {
                 _ => {}
             }
             if granted == 0 { Err(Fault::NoSpace) } else { Ok(()) }
-        });
-        drop(transfer);
-        grants.granted.notify_all();
-        result
+        })
     }
 
     /// The server has no room in the zones that this client prefers: uses all that are there for a
@@ -288,6 +398,9 @@ impl DataContext {
             }
             match self.refill(class, missing, None).await {
                 Ok(()) => {}
+                Err(Fault::NoSpace) if class.grants.riding.get() => {
+                    class.grants.granted.notified().await;
+                }
                 Err(Fault::NoSpace) if self.settle_for_any_zone(class) => {}
                 Err(Fault::NoSpace) if tries < TRIES => {
                     tries += 1;
@@ -420,7 +533,7 @@ impl DataContext {
             // A grant in progress would arrive in a pool that nobody returns.
             loop {
                 let granted = class.grants.granted.notified();
-                if !class.grants.refilling.get() && !self.transfers.asked.is_waiting() {
+                if !class.grants.is_expected() && !self.transfers.asked.is_waiting() {
                     break;
                 }
                 granted.await;
@@ -494,7 +607,7 @@ impl DataContext {
             self.env.spawn(async move { this.leave_zones().await });
         }
         for class in self.each_class() {
-            if class.grants.refilling.get() {
+            if class.grants.is_expected() {
                 continue;
             }
             class.grants.used_zones.take();
@@ -507,7 +620,7 @@ impl DataContext {
                 continue;
             }
             let keep = if class.grants.used.replace(false) {
-                class.grants.size.get() + class.stock_wanted()
+                class.grants.size.get() + class.wanted().full
             } else {
                 class.grants.size.set(class.grants.chunk);
                 // Only the class of all zones keeps blocks for the next writer.

@@ -13,6 +13,10 @@ pub(super) struct Transfers {
     pub in_progress: Cell<usize>,
     pub changes: Cell<u64>,
     pub done: Notify,
+    /// Grants so far.
+    pub grants: Cell<u64>,
+    /// Those of them that were asked for with commits.
+    pub rode: Cell<u64>,
     /// Places that the server was asked for.
     pub asked: Asked,
 }
@@ -23,6 +27,8 @@ impl Default for Transfers {
             in_progress: Cell::new(0),
             changes: Cell::new(0),
             done: Notify::new(),
+            grants: Cell::new(0),
+            rode: Cell::new(0),
             asked: Asked::default(),
         }
     }

@@ -4,7 +4,7 @@
 //! a file goes on is a [`Preallocator`].
 
 use proto::mds::PagRun;
-use proto::prealloc::{FreeRuns, Policy, Preallocator, Request};
+use proto::prealloc::{Policy, Preallocator, Request, Space};
 use types::{FileBlock, Ino, PagBlock, PagId};
 
 use super::pool::PoolRun;
@@ -44,22 +44,22 @@ impl Windows {
     }
 
     /// Places for the blocks of `request`, in the order of the file.
-    pub fn place(&mut self, free: &mut FreeRuns, request: &Request) -> Vec<PoolRun> {
+    pub fn place(&mut self, free: &mut dyn Space, request: &Request) -> Vec<PoolRun> {
         self.preallocator.place(free, request).iter().map(PoolRun::from).collect()
     }
 
     /// The server chose these blocks for the file's blocks from `from` on.
-    pub fn assign(&mut self, free: &mut FreeRuns, ino: Ino, from: FileBlock, run: PagRun) {
+    pub fn assign(&mut self, free: &mut dyn Space, ino: Ino, from: FileBlock, run: PagRun) {
         self.preallocator.assign(free, ino, from, run);
     }
 
     /// The file's blocks `[from, to)` need no place any more.
-    pub fn unassign(&mut self, free: &mut FreeRuns, ino: Ino, from: FileBlock, to: FileBlock) {
+    pub fn unassign(&mut self, free: &mut dyn Space, ino: Ino, from: FileBlock, to: FileBlock) {
         self.preallocator.unassign(free, ino, from, to);
     }
 
     /// The file is not written any more, or not through this handle: frees its windows.
-    pub fn close(&mut self, free: &mut FreeRuns, ino: Ino, handle: Option<u64>) {
+    pub fn close(&mut self, free: &mut dyn Space, ino: Ino, handle: Option<u64>) {
         match handle {
             None => self.preallocator.close(free, ino),
             Some(handle) => {
@@ -69,12 +69,12 @@ impl Windows {
     }
 
     /// Frees all windows.
-    pub fn close_all(&mut self, free: &mut FreeRuns) {
+    pub fn close_all(&mut self, free: &mut dyn Space) {
         self.preallocator.reclaim(free, u64::MAX);
     }
 
     /// Free blocks have left the pool: the windows keep no more than their share.
-    pub fn trim(&mut self, free: &mut FreeRuns) {
+    pub fn trim(&mut self, free: &mut dyn Space) {
         self.preallocator.trim(free);
     }
 

@@ -92,6 +92,22 @@ impl FreeRuns {
         self.of_zone(pag).map(|(_, len)| len).sum()
     }
 
+    /// The free runs of the zone.
+    pub fn runs(&self, pag: PagId) -> impl Iterator<Item = PagRun> {
+        self.of_zone(pag).map(run_of)
+    }
+
+    /// Is this block free?
+    pub fn holds(&self, pag: PagId, addr: u64) -> bool {
+        let last = self.map.range((pag, 0)..=(pag, addr)).next_back();
+        last.is_some_and(|(&(_, start), len)| addr < start + len)
+    }
+
+    /// Length of the longest of the runs that places are cut from.
+    pub fn longest(&self) -> u64 {
+        self.eligible().into_iter().map(|(_, len)| len).max().unwrap_or(0)
+    }
+
     /// Removes the run, if all of its blocks are free.
     pub fn remove(&mut self, run: &PagRun) -> bool {
         let (from, to) = (run.addr.0, run.addr.0 + run.len);
@@ -197,6 +213,9 @@ mod tests {
         assert!(!free.remove(&run(5, 6)) && !free.remove(&run(15, 6)) && !free.remove(&run(30, 1)));
         assert!(!free.remove(&PagRun { pag: PagId(0), ..run(12, 1) }));
         assert!(free.remove(&run(12, 3)) && !free.remove(&run(14, 2)));
+        assert!(free.holds(PagId(1), 11) && !free.holds(PagId(1), 12) && free.holds(PagId(1), 19));
+        assert!(!free.holds(PagId(1), 9) && !free.holds(PagId(1), 20) && !free.holds(PagId(2), 15));
+        assert_eq!((free.longest(), FreeRuns::default().longest()), (5, 0));
         assert_eq!((free.free(), free.take_zone(PagId(1))), (7, vec![run(10, 2), run(15, 5)]));
     }
 }

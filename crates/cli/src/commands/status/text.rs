@@ -187,13 +187,16 @@ pub fn add_client(out: &mut String, client: &Value) {
         ago(number(&owes["oldest_change_ms"])),
     );
     *out += &format!(
-        "  holds     {} leases, {} ranges, {} locks, {} open; pool {}, {} to return; {} inodes, {} \
-         names\n",
+        "  holds     {} leases, {} ranges, {} locks, {} open; pool {} ({} standby, {} of {} grants \
+         with commits), {} to return; {} inodes, {} names\n",
         holds["leases"],
         holds["ranges"],
         holds["locks"],
         holds["handles"],
         human_size(number(&holds["pool_bytes"])),
+        human_size(number(&holds["pool_standby_bytes"])),
+        holds["grants_with_commits"],
+        holds["grants"],
         human_size(number(&holds["pool_returning_bytes"])),
         holds["inodes"],
         holds["names"],

@@ -11,6 +11,7 @@ mod moving;
 mod parallel;
 mod place;
 mod placing;
+mod pools;
 mod queue;
 mod units;
 mod windows;
@@ -35,7 +36,9 @@ use types::{
 
 use super::segments::{SegmentMap, from_wire_segment};
 use super::{DataConfig, DataContext, File};
-use crate::boundary::{Commit, Granted, LocalFuture, PlaceRequest, Refusal, Rpc};
+use crate::boundary::{
+    Commit, CommitsAndGrant, Granted, LocalFuture, PlaceRequest, Refusal, Rpc, SpaceRequest,
+};
 
 /// Fills free blocks; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
@@ -90,6 +93,8 @@ pub struct Server {
     pub page: Cell<usize>,
     pub lease: Cell<Instant>,
     pub commits: Cell<u64>,
+    /// Requests for blocks.
+    pub grants: Cell<u64>,
     /// Of each request with commits: their number, and how many requests were in flight.
     pub compounds: RefCell<Vec<(usize, usize)>>,
     pub in_flight: Cell<usize>,
@@ -236,6 +241,7 @@ impl Rpc for Server {
         unreachable: Vec<PagId>,
     ) -> LocalFuture<'_, Result<Granted, Fault>> {
         Box::pin(async move {
+            self.grants.set(self.grants.get() + 1);
             self.delay().await;
             let mut runs: Vec<PagRun> = Vec::new();
             let leaving = self.zones.borrow().as_ref().map(|list| list.leaving.clone());
@@ -376,6 +382,23 @@ impl Rpc for Server {
             self.delay().await;
             self.in_flight.set(self.in_flight.get() - 1);
             results
+        })
+    }
+
+    fn commit_and_refill(
+        &self,
+        commits: Vec<Commit>,
+        sync: bool,
+        refill: SpaceRequest,
+    ) -> LocalFuture<'_, CommitsAndGrant> {
+        Box::pin(async move {
+            let answers = self.commit(commits, sync).await;
+            if answers.iter().any(Result::is_err) {
+                return (answers, None);
+            }
+            let SpaceRequest { hint, blocks, unreachable } = refill;
+            let granted = self.space(hint, blocks, unreachable).await;
+            (answers, Some(granted))
         })
     }
 
@@ -561,6 +584,7 @@ impl Rig {
             page: Cell::new(3),
             lease: Cell::new(Instant::FAR),
             commits: Cell::new(0),
+            grants: Cell::new(0),
             compounds: RefCell::default(),
             in_flight: Cell::new(0),
             held: Cell::new(0),
