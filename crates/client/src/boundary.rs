@@ -194,6 +194,8 @@ pub struct CommitCounts {
     pub requests: u64,
     /// Files in them.
     pub files: u64,
+    /// Files that are not committed: what the number of tasks follows.
+    pub queue: usize,
     /// Files that are not old enough yet.
     pub aging: usize,
     /// Files that wait until a batch of the same devices may begin.

@@ -10,7 +10,7 @@ use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
 use crate::api::{
     Caller, ClientConfig, ClientStatus, ConnectError, DeviceStatus, Kernel, LocalFuture,
 };
-use crate::boundary::DataHalf;
+use crate::boundary::{CommitCounts, DataHalf};
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext};
 use crate::data_rpc::DataRpc;
@@ -257,6 +257,11 @@ impl Client {
     /// The data devices.
     pub fn devices(&self) -> Vec<DeviceStatus> {
         self.core.data().devices()
+    }
+
+    /// What the commit pipeline has done and holds.
+    pub fn commits(&self) -> CommitCounts {
+        self.core.data().commit_counts()
     }
 
     /// What the client is doing.

@@ -34,6 +34,7 @@ mod waits;
 mod why;
 
 pub use api::*;
+pub use boundary::CommitCounts;
 pub use client::Client;
 pub use ops::moving::{FileMove, NotMoved};
 pub use waits::{Named, Wait, Waits};

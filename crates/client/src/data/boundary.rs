@@ -74,7 +74,10 @@ impl DataHalf for DataContext {
     }
 
     fn commit_counts(&self) -> CommitCounts {
-        self.pipeline.borrow().counts()
+        // A file whose last commit is over stays active until it would have been due.
+        let is_open = |file: &&Rc<File>| !file.state.borrow().is_settled();
+        let queue = self.active.borrow().values().filter(is_open).count();
+        self.pipeline.borrow().counts(queue)
     }
 
     fn most_silent(&self) -> Option<(String, Duration)> {

@@ -263,9 +263,10 @@ impl<F: Member, S> Pipeline<F, S> {
         self.degree.answered(now, took, load);
     }
 
-    /// What it has done and holds.
-    pub(super) fn counts(&self) -> CommitCounts {
+    /// What it has done and holds. `queue`: all files that are not committed.
+    pub(super) fn counts(&self, queue: usize) -> CommitCounts {
         CommitCounts {
+            queue,
             requests: self.requests,
             files: self.commits,
             aging: self.aging.len(),
@@ -421,7 +422,7 @@ mod tests {
         assert_eq!(pipeline.withdraw(&Ino(1001)), Some(Ino(1001)));
         assert_eq!(pipeline.withdraw(&Ino(1001)), None);
         assert_eq!(pipeline.withdraw(&Ino(2000)), None, "its batch has begun");
-        assert_eq!(pipeline.counts().waiting, 2);
+        assert_eq!(pipeline.counts(0).waiting, 2);
         (0..4).for_each(|_| pipeline.prepared(&key(Priority::Age)));
         (0..4).for_each(|_| pipeline.ended(&key(Priority::Age)));
         assert_eq!(begun(&mut pipeline, Priority::Age), Some(2));
@@ -443,7 +444,7 @@ mod tests {
         assert_eq!(files(pipeline.next_request(10)), None, "two are still in flight");
         pipeline.sent();
         assert_eq!(files(pipeline.next_request(10)), Some(vec![7, 8, 10]));
-        let CommitCounts { requests, files, ready, sending, .. } = pipeline.counts();
+        let CommitCounts { requests, files, ready, sending, .. } = pipeline.counts(0);
         assert_eq!((requests, files, ready, sending), (4, 10, 0, 2));
     }
 
