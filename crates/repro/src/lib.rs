@@ -36,3 +36,4 @@ pub mod streams;
 pub mod switches;
 pub mod timeouts;
 pub mod tree;
+pub mod watch;

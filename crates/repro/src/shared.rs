@@ -21,6 +21,7 @@ use crate::cluster::{Cluster, Mount, Served, Shape, refused};
 use crate::programs::{Access, Program, Step};
 use crate::snapshot::{Run, runs_of};
 use crate::switches::Switches;
+use crate::watch::{SAMPLE, Watch};
 use bench::{Res, failed};
 
 /// Bytes of a data zone.
@@ -41,8 +42,6 @@ pub struct Way {
     pub switches: Switches,
     /// The whole file gets its blocks before it is written, by fallocate(2).
     pub announced: bool,
-    /// Each write is followed by fsync(2).
-    pub durable: bool,
 }
 
 /// What runs, and on what.
@@ -69,7 +68,7 @@ impl Way {
 
     /// What a mount does without options.
     pub fn product(name: &'static str) -> Way {
-        Way { name, switches: Switches::default(), announced: false, durable: false }
+        Way { name, switches: Switches::default(), announced: false }
     }
 }
 
@@ -122,6 +121,18 @@ struct Open {
 /// # Errors
 /// Those of the cluster and of its clients.
 pub fn measure(plan: &Plan) -> Res<Took> {
+    watch(plan, |_| ()).map(|(took, _)| took)
+}
+
+/// The same. Besides, `look` at the first client after each [`SAMPLE`] from the first write until
+/// all that was written is durable.
+///
+/// # Errors
+/// Those of the cluster and of its clients.
+pub fn watch<T: 'static>(
+    plan: &Plan,
+    mut look: impl FnMut(&Mount) -> T + 'static,
+) -> Res<(Took, Vec<T>)> {
     let cluster = Cluster::new(Shape {
         zones: plan.zones,
         zone_bytes: ZONE_BYTES,
@@ -133,17 +144,19 @@ pub fn measure(plan: &Plan) -> Res<Took> {
     cluster.run(|served| async move {
         let ino = make(&served, &plan).await?;
         let (asked, busy) = (served.requests(), served.server_busy());
+        let first = served.mounts[0].clone();
+        let watch = Watch::start(&served.env, SAMPLE, move || look(&first));
         let begin = served.env.now();
         let written = {
             let open =
                 Open::new(&served, &plan, ino, OpenFlags::WRITE_ONLY | OpenFlags::DIRECT).await?;
-            let writes = if plan.way.durable { Doing::DurableWrites } else { Doing::Writes };
-            let written = open.run(plan.program.writes(), writes).await?;
+            let written = open.run(plan.program.writes(), Doing::Writes).await?;
             open.close().await?;
             written
         };
         let (_, _) = served.each(|_, mount| async move { mount.sync().await }).await?;
         let write_nanos = (served.env.now() - begin).as_nanos() as u64;
+        let samples = watch.end().await;
         let begin = served.env.now();
         let open = Open::new(&served, &plan, ino, 0).await?;
         let read = open.run(plan.program.reads(), Doing::Reads).await?;
@@ -152,7 +165,7 @@ pub fn measure(plan: &Plan) -> Res<Took> {
         let requests = served.requests() - asked;
         let messages = (served.server_busy() - busy).as_nanos() as u64;
         let runs = runs_of(&served.mfs, ino).await?;
-        Ok(Took {
+        let took = Took {
             segments: pieces(&runs),
             stored: runs.len() as u64,
             written,
@@ -161,7 +174,8 @@ pub fn measure(plan: &Plan) -> Res<Took> {
             read_nanos,
             requests,
             server_nanos: messages + requests * Price::MEASURED.change.as_nanos() as u64,
-        })
+        };
+        Ok((took, samples))
     })
 }
 
@@ -230,8 +244,6 @@ impl Open {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Writes,
-    /// Each is durable before the next one.
-    DurableWrites,
     Reads,
 }
 
@@ -245,12 +257,8 @@ async fn work(
 ) -> Res<()> {
     for Access { at, len } in accesses {
         mount.env.sleep(Duration::from_micros(len / COPIED + rng.below(PAUSE + 1))).await;
-        if doing != Doing::Reads {
+        if doing == Doing::Writes {
             mount.write(handle, at, mount.env.buffer(len as usize)).await?;
-            if doing == Doing::DurableWrites {
-                let durable = mount.client.fsync(handle, false).await;
-                durable.map_err(|fault| refused("making a file durable", fault))?;
-            }
             continue;
         }
         let read = mount.client.read(handle, at, len as u32, true).await;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::chart::{Panel, svg};
 use super::curves::{self, Curves};
-use crate::loads::{DELAYED, DELEGATED, DURABLE, Load, Setting, Took, measure};
+use crate::loads::{DELAYED, DELEGATED, Load, SYNCHRONOUS, Setting, Took, measure};
 use bench::Res;
 use bench::report::Columns;
 
@@ -61,8 +61,8 @@ impl F11 {
         for kib in SIZES_KIB {
             for setting in Setting::ALL {
                 let setting = setting();
-                let load = Load::Xcdn { bytes: kib << 10, ops: size.ops(kib) };
-                let took = measure(load, setting)?;
+                let load = Load::xcdn(kib << 10, size.ops(kib));
+                let took = measure(load, setting.switches)?;
                 let ratio = took.merge_ratio();
                 progress(&format!("F11, {kib} KiB, {}: {ratio:.3} joined", setting.name));
                 runs.push(Run { kib, setting: setting.name, took });
@@ -123,17 +123,17 @@ impl F11 {
         let met = |good: bool| if good { "met" } else { "MISSED" };
         for kib in SIZES_KIB {
             let ratio = |setting| self.ratio(kib, setting);
-            let [Some(durable), Some(delayed), Some(delegated)] =
-                [DURABLE, DELAYED, DELEGATED].map(ratio)
+            let [Some(synchronous), Some(delayed), Some(delegated)] =
+                [SYNCHRONOUS, DELAYED, DELEGATED].map(ratio)
             else {
                 continue;
             };
             let gain = delegated / delayed;
             text += &format!(
                 "{kib} KiB: delegation by delayed alone {gain:.2} (goal {GAIN}: {}); without delay \
-                 {durable:.3} (goal 0: {})\n",
+                 {synchronous:.3} (goal 0: {})\n",
                 met(gain >= GAIN),
-                met(durable < 0.001)
+                met(synchronous < 0.001)
             );
         }
         text
@@ -144,7 +144,7 @@ impl F11 {
     /// # Errors
     /// It cannot be drawn.
     pub fn svg(&self) -> Res<String> {
-        let settings = [DURABLE, DELAYED, DELEGATED];
+        let settings = [SYNCHRONOUS, DELAYED, DELEGATED];
         let group = |kib: u64| {
             let values = settings.map(|setting| self.ratio(kib, setting));
             (format!("{kib} KiB"), values.to_vec())
@@ -158,7 +158,7 @@ impl F11 {
     /// # Errors
     /// It cannot be drawn.
     pub fn seeks_svg(&self) -> Res<String> {
-        let settings = [DURABLE, DELAYED, DELEGATED];
+        let settings = [SYNCHRONOUS, DELAYED, DELEGATED];
         let panel = |kib: u64| {
             let line = |setting| {
                 let took = self.took(kib, setting)?;
@@ -189,13 +189,13 @@ mod tests {
             seeks_over_time: vec![3, 2, 1],
             ..Took::default()
         };
-        let figure = |durable, delayed, delegated| F11 {
+        let figure = |synchronous, delayed, delegated| F11 {
             version: 1,
             size: Size::PAPERS,
             runs: SIZES_KIB
                 .into_iter()
                 .flat_map(|kib| {
-                    [(DURABLE, durable), (DELAYED, delayed), (DELEGATED, delegated)]
+                    [(SYNCHRONOUS, synchronous), (DELAYED, delayed), (DELEGATED, delegated)]
                         .map(|(setting, joined)| Run { kib, setting, took: took(joined) })
                 })
                 .collect(),

@@ -16,19 +16,22 @@
 mod nfs;
 mod site;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use bench::loads::Load as Mounted;
 use bench::scripts::filebench::{Deed, FileSet, Personality, Thread};
 use bench::scripts::xcdn;
+use client::CommitCounts;
 use serde::Serialize;
 use types::{Duration, Ino, Instant};
 
 use env::sim::{SimDisk, SimWorld};
 
-use crate::cluster::{Cluster, Served, Shape, hard_disk};
+use crate::cluster::{Cluster, Mount, Served, Shape, hard_disk};
 use crate::switches::Switches;
+use crate::watch::{SAMPLE, Watch};
 use bench::{Res, failed};
 use site::{Redbud, Site};
 
@@ -40,27 +43,11 @@ const ZONE_BYTES: u64 = 256 << 30;
 const JOURNAL_BYTES: u64 = 1 << 30;
 /// Dirty bytes of a client before its writers wait.
 pub const DIRTY: usize = 64 << 20;
-/// From one sample of the disk to the next.
-const SAMPLE: Duration = Duration::from_millis(100);
 
 /// The load.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
-    /// xcdn: bytes of an object, and operations of each process.
-    Xcdn {
-        /// Bytes of an object.
-        bytes: u64,
-        /// Operations of each process.
-        ops: u64,
-    },
-    /// A personality of Filebench, an instance on each client in a directory of its own.
-    Filebench {
-        /// Which.
-        personality: Personality,
-        /// Virtual milliseconds.
-        millis: u64,
-    },
     /// One client makes an object, and the next one reads it at once: it is not committed then.
     Conflict {
         /// Bytes of an object.
@@ -68,6 +55,41 @@ pub enum Load {
         /// Objects of each client.
         ops: u64,
     },
+    /// One that runs on mounts, too. Of a personality of Filebench there is an instance on each
+    /// client, in a directory of its own.
+    #[serde(untagged)]
+    Mounted(Mounted),
+}
+
+impl Load {
+    /// xcdn: bytes of an object, and operations of each process.
+    pub fn xcdn(bytes: u64, ops: u64) -> Load {
+        Load::Mounted(Mounted::Xcdn { bytes, ops })
+    }
+
+    /// A personality of Filebench, for so many virtual milliseconds.
+    pub fn filebench(personality: Personality, millis: u64) -> Load {
+        Load::Mounted(Mounted::Filebench { personality, millis })
+    }
+}
+
+/// What a client's commit pipeline holds at an instant.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct Queue {
+    /// Files that are not committed.
+    pub files: usize,
+    /// Requests with commits that may be in flight.
+    pub tasks: usize,
+    /// Commits of a request.
+    pub degree: usize,
+}
+
+impl Queue {
+    /// That of this mount now.
+    pub fn of(mount: &Mount) -> Queue {
+        let CommitCounts { queue: files, tasks, degree, .. } = mount.client.commits();
+        Queue { files, tasks, degree }
+    }
 }
 
 /// What a load took.
@@ -92,6 +114,29 @@ pub struct Took {
     pub seeks: u64,
     /// Seeks in each tenth of a second.
     pub seeks_over_time: Vec<u64>,
+    /// The first client's commit pipeline after each tenth of a second; none of a model.
+    pub queue_over_time: Vec<Queue>,
+    /// Reads of whole files, and those of them that the kernel's pages answered.
+    pub reads: Reads,
+    /// How long the clients' processors were busy, on average, the server's (with messages alone),
+    /// and the data disk.
+    pub busy_nanos: [u64; 3],
+}
+
+/// Reads of whole files.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug, Default)]
+pub struct Reads {
+    /// All.
+    pub all: u64,
+    /// Those that the kernel's pages answered.
+    pub cached: u64,
+}
+
+impl Reads {
+    /// With one more.
+    fn and(self, cached: bool) -> Reads {
+        Reads { all: self.all + 1, cached: self.cached + u64::from(cached) }
+    }
 }
 
 impl Took {
@@ -103,6 +148,12 @@ impl Took {
     /// Operations in a second until the processes had ended.
     pub fn answered_rate(&self) -> f64 {
         self.ops as f64 * 1e9 / self.nanos.max(1) as f64
+    }
+
+    /// Percentages of the time in which a client's processor, the server's (with messages alone)
+    /// and the data disk were busy.
+    pub fn busy_shares(&self) -> [f64; 3] {
+        self.busy_nanos.map(|busy| busy as f64 * 1e2 / self.durable_nanos.max(1) as f64)
     }
 
     /// The I/O merge ratio: runs that were joined with others, of those that were offered.
@@ -118,44 +169,42 @@ pub struct Setting {
     pub name: &'static str,
     /// What is switched.
     pub switches: Switches,
-    /// Each write is followed by fsync(2). Then the server has made its log durable, too, before
-    /// the write returns, which the synchronous commit of 000 §III.A does not wait for.
-    pub durable: bool,
 }
 
 impl Setting {
-    /// Those that figures compare. The first is the nearest to the original of paper 000: no space
-    /// is delegated, and nothing is delayed.
+    /// Those that figures compare. The first is the original of paper 000: the server gives every
+    /// place, and a write waits until its data is stable and the server has its commit.
     pub const ALL: [fn() -> Setting; 3] = [
-        || Setting { name: DURABLE, switches: Switches::without_delegation(), durable: true },
-        || Setting { name: DELAYED, switches: Switches::without_delegation(), durable: false },
-        || Setting { name: DELEGATED, switches: Switches::default(), durable: false },
+        || Setting { name: SYNCHRONOUS, switches: Switches::without_delegation().synchronous() },
+        || Setting { name: DELAYED, switches: Switches::without_delegation() },
+        || Setting { name: DELEGATED, switches: Switches::default() },
     ];
 }
 
 /// Names of the settings.
-pub const DURABLE: &str = "write + fsync";
-/// See [`DURABLE`].
+pub const SYNCHRONOUS: &str = "synchronous";
+/// See [`SYNCHRONOUS`].
 pub const DELAYED: &str = "delayed";
-/// See [`DURABLE`].
+/// See [`SYNCHRONOUS`].
 pub const DELEGATED: &str = "delayed, delegation";
 
 /// Measures a load with a setting.
 ///
 /// # Errors
 /// Those of the cluster and of its clients.
-pub fn measure(load: Load, setting: Setting) -> Res<Took> {
+pub fn measure(load: Load, switches: Switches) -> Res<Took> {
     let cluster = Cluster::new(Shape {
         zones: 1,
         zone_bytes: ZONE_BYTES,
         clients: CLIENTS,
         dirty_bytes: DIRTY,
-        switches: setting.switches,
+        switches,
     })?;
     cluster.run(|served| async move {
-        let sites: Vec<Redbud> =
-            served.mounts.iter().map(|mount| Redbud::new(mount.clone(), setting.durable)).collect();
-        play_load(&sites, load, &served.data[0], || Counts::of(&served)).await
+        let sites: Vec<Redbud> = served.mounts.iter().cloned().map(Redbud::new).collect();
+        let first = served.mounts[0].clone();
+        let look = move || Some(Queue::of(&first));
+        play_load(&sites, load, &served.data[0], (|| Counts::of(&served), look)).await
     })
 }
 
@@ -170,28 +219,38 @@ pub fn measure_nfs(load: Load) -> Res<Took> {
     let nodes = world.clone();
     world.run(|_| async move {
         let sites = nfs::Nfs::start(&nodes, ["nfs-data", "nfs-journal"], CLIENTS).await?;
-        play_load(&sites, load, &disk, Counts::default).await
+        play_load(&sites, load, &disk, (Counts::default, || None)).await
     })
 }
 
-/// Prepares and does it; `counts` tells what clients have counted, and `disk` has the data.
+/// Prepares and does it; `counts` tells what clients have counted, `look` what the first one's
+/// commit pipeline holds, and `disk` has the data.
 async fn play_load<S: Site>(
     sites: &[S],
     load: Load,
     disk: &SimDisk,
-    counts: impl Fn() -> Counts,
+    (counts, look): (impl Fn() -> Counts, impl Fn() -> Option<Queue> + 'static),
 ) -> Res<Took> {
     let work = Prepared::make(sites, load).await?;
-    let report = || disk.report().map_or((0, 0), |report| (report.dispatched(), report.seeks));
-    let (before, disk_before) = (counts(), report());
-    let (seeks, ended) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
+    let report = || {
+        let report = disk.report().unwrap_or_default();
+        (report.dispatched(), report.seeks, report.busy.as_nanos() as u64)
+    };
+    let busy = || sites.iter().map(|site| site.busy().as_nanos() as u64).sum::<u64>();
+    let (before, disk_before, busy_before) = (counts(), report(), busy());
+    let reads_before = all_reads(sites);
     let env = sites[0].env();
-    let sampling = sample(env.clone(), disk.clone(), ended.clone(), seeks.clone());
-    let sampling = env.spawn_join(sampling);
+    let (seeks, mut seen) = (disk.clone(), disk_before.1);
+    let watch = Watch::start(env, SAMPLE, move || {
+        let now = seeks.report().map_or(0, |report| report.seeks);
+        (now - std::mem::replace(&mut seen, now), look())
+    });
     let (ops, nanos, durable_nanos) = work.run(sites).await?;
-    ended.set(true);
-    sampling.await;
-    let (after, disk_after) = (counts(), report());
+    let (after, disk_after, reads) = (counts(), report(), all_reads(sites));
+    let clients = (busy() - busy_before) / sites.len() as u64;
+    let server = (after.server_busy - before.server_busy).as_nanos() as u64;
+    let (seeks_over_time, queue_over_time): (Vec<_>, Vec<_>) =
+        watch.end().await.into_iter().unzip();
     Ok(Took {
         ops,
         nanos,
@@ -201,25 +260,21 @@ async fn play_load<S: Site>(
         sent: after.sent - before.sent,
         dispatched: disk_after.0 - disk_before.0,
         seeks: disk_after.1 - disk_before.1,
-        seeks_over_time: seeks.take(),
+        seeks_over_time,
+        queue_over_time: queue_over_time.into_iter().flatten().collect(),
+        reads: Reads {
+            all: reads.all - reads_before.all,
+            cached: reads.cached - reads_before.cached,
+        },
+        busy_nanos: [clients, server, disk_after.2 - disk_before.2],
     })
 }
 
-/// Notes the seeks of each tenth of a second.
-async fn sample(
-    env: env::Env,
-    disk: SimDisk,
-    ended: Rc<Cell<bool>>,
-    counts: Rc<RefCell<Vec<u64>>>,
-) {
-    let seeks = || disk.report().map_or(0, |report| report.seeks);
-    let mut before = seeks();
-    while !ended.get() {
-        env.sleep(SAMPLE).await;
-        let now = seeks();
-        counts.borrow_mut().push(now - before);
-        before = now;
-    }
+fn all_reads<S: Site>(sites: &[S]) -> Reads {
+    sites.iter().map(Site::reads).fold(Reads::default(), |sum, one| Reads {
+        all: sum.all + one.all,
+        cached: sum.cached + one.cached,
+    })
 }
 
 /// What clients have counted so far. The model of NFS counts nothing.
@@ -228,6 +283,7 @@ struct Counts {
     requests: u64,
     offered: u64,
     sent: u64,
+    server_busy: Duration,
 }
 
 impl Counts {
@@ -237,6 +293,7 @@ impl Counts {
             requests: served.requests(),
             offered: loads.iter().map(|device| device.load.writes).sum(),
             sent: loads.iter().map(|device| device.load.requests).sum(),
+            server_busy: served.server_busy(),
         }
     }
 }
@@ -296,7 +353,7 @@ async fn sync<S: Site>(sites: &[S]) -> Res<()> {
 impl Prepared {
     async fn make<S: Site>(sites: &[S], load: Load) -> Res<Prepared> {
         let prepared = match load {
-            Load::Xcdn { bytes, ops } => {
+            Load::Mounted(Mounted::Xcdn { bytes, ops }) => {
                 make_tree(&sites[0]).await?;
                 sync(sites).await?;
                 let tree = each(sites, |_, site| async move { find_tree(&site).await }).await?;
@@ -309,7 +366,7 @@ impl Prepared {
                 each(sites, stock).await?;
                 Prepared::Xcdn { tree, bytes, ops }
             }
-            Load::Filebench { personality, millis } => {
+            Load::Mounted(Mounted::Filebench { personality, millis }) => {
                 let make = |number, site| async move { instance(&site, personality, number).await };
                 Prepared::Filebench { instances: each(sites, make).await?, millis }
             }
@@ -555,32 +612,36 @@ impl Instance {
 mod tests {
     use super::*;
 
-    fn setting(durable: bool) -> Setting {
-        Setting { name: "", switches: Switches::default(), durable }
-    }
-
     #[test]
     fn xcdn_is_faster_and_joined_when_writes_do_not_wait() {
-        let run = |durable| measure(Load::Xcdn { bytes: 32 << 10, ops: 12 }, setting(durable));
-        let (delayed, durable) = (run(false).unwrap(), run(true).unwrap());
-        for took in [&delayed, &durable] {
+        let run = |switches| measure(Load::xcdn(32 << 10, 12), switches);
+        let delayed = run(Switches::default()).unwrap();
+        let synchronous = run(Switches::default().synchronous()).unwrap();
+        for took in [&delayed, &synchronous] {
             assert_eq!(took.ops, CLIENTS as u64 * xcdn::PROCESSES * 12, "{took:?}");
             assert!(took.nanos <= took.durable_nanos && took.dispatched > 0, "{took:?}");
         }
-        assert!(delayed.rate() > 1.2 * durable.rate(), "{delayed:?} {durable:?}");
-        assert!(delayed.merge_ratio() > durable.merge_ratio(), "{delayed:?} {durable:?}");
-        assert_eq!(run(false).unwrap(), delayed, "the same figures again");
+        assert!(delayed.rate() > 1.2 * synchronous.rate(), "{delayed:?} {synchronous:?}");
+        assert!(delayed.merge_ratio() > synchronous.merge_ratio(), "{delayed:?} {synchronous:?}");
+        let longest = |took: &Took| took.queue_over_time.iter().map(|queue| queue.files).max();
+        assert!(longest(&delayed) > longest(&synchronous), "{delayed:?} {synchronous:?}");
+        assert!(delayed.reads.all > 0 && delayed.reads.cached < delayed.reads.all, "{delayed:?}");
+        for busy in delayed.busy_nanos {
+            assert!(busy > 0 && busy <= delayed.durable_nanos, "{delayed:?}");
+        }
+        assert_eq!(run(Switches::default()).unwrap(), delayed, "the same figures again");
     }
 
     #[test]
     fn objects_are_read_by_the_next_client_as_soon_as_they_are_closed() {
-        let took = measure(Load::Conflict { bytes: 32 << 10, ops: 6 }, setting(false)).unwrap();
+        let took =
+            measure(Load::Conflict { bytes: 32 << 10, ops: 6 }, Switches::default()).unwrap();
         assert_eq!(took.ops, CLIENTS as u64 * 12);
     }
 
     #[test]
     fn model_of_nfs_does_the_same_operations_and_commits_in_groups() {
-        let load = Load::Xcdn { bytes: 32 << 10, ops: 12 };
+        let load = Load::xcdn(32 << 10, 12);
         let took = measure_nfs(load).unwrap();
         assert_eq!(took.ops, CLIENTS as u64 * xcdn::PROCESSES * 12);
         let writes = (0..CLIENTS as u64 * xcdn::PROCESSES)
@@ -596,9 +657,18 @@ mod tests {
     }
 
     #[test]
+    fn loads_are_written_as_those_of_mounts() {
+        let json = |load: Load| serde_json::to_string(&load).unwrap();
+        let mounted = Mounted::Xcdn { bytes: 4096, ops: 2 };
+        assert_eq!(json(Load::xcdn(4096, 2)), serde_json::to_string(&mounted).unwrap());
+        let conflict = json(Load::Conflict { bytes: 1, ops: 2 });
+        assert_eq!(conflict, r#"{"conflict":{"bytes":1,"ops":2}}"#);
+    }
+
+    #[test]
     fn personality_runs_for_its_time_on_all_clients() {
-        let load = Load::Filebench { personality: Personality::Varmail, millis: 200 };
-        let took = measure(load, setting(false)).unwrap();
+        let load = Load::filebench(Personality::Varmail, 200);
+        let took = measure(load, Switches::default()).unwrap();
         assert!(took.ops > 7 * 16 && took.nanos >= 200_000_000, "{took:?}");
         assert!(took.nanos < 1_000_000_000, "threads end soon after their time: {took:?}");
     }

@@ -21,6 +21,7 @@ use env::{Disk, DiskOptions, Env};
 use types::limits::{BLOCK_U64, IO_MAX};
 use types::{Duration, Ino};
 
+use super::Reads;
 use super::site::{Site, Station, call_cost};
 use crate::cluster::{NET_BANDWIDTH, NET_LATENCY};
 use bench::{BenchError, Res, failed};
@@ -168,6 +169,7 @@ pub struct Nfs {
     /// Bytes that wait for close or fsync, and pages.
     dirty: Rc<RefCell<BTreeMap<Ino, u64>>>,
     pages: Rc<RefCell<BTreeSet<Ino>>>,
+    reads: Rc<Cell<Reads>>,
 }
 
 impl Nfs {
@@ -201,6 +203,7 @@ impl Nfs {
             processor: Rc::default(),
             dirty: Rc::default(),
             pages: Rc::default(),
+            reads: Rc::default(),
         };
         Ok((0..clients).map(client).collect())
     }
@@ -252,7 +255,9 @@ impl Site for Nfs {
 
     async fn read(&self, ino: Ino, _: Ino, bytes: u64) -> Res<()> {
         self.call(bytes).await;
-        if self.pages.borrow().contains(&ino) {
+        let cached = self.pages.borrow().contains(&ino);
+        self.reads.set(self.reads.get().and(cached));
+        if cached {
             return Ok(());
         }
         self.server.asked(0, false).await;
@@ -316,5 +321,13 @@ impl Site for Nfs {
     fn drop_pages(&self) {
         self.pages.borrow_mut().clear();
         self.server.pages.borrow_mut().clear();
+    }
+
+    fn reads(&self) -> Reads {
+        self.reads.get()
+    }
+
+    fn busy(&self) -> Duration {
+        self.processor.busy()
     }
 }

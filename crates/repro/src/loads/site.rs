@@ -8,6 +8,7 @@ use env::Env;
 use types::limits::IO_MAX;
 use types::{Duration, Ino, Instant};
 
+use super::Reads;
 use crate::cluster::{Mount, refused};
 use bench::{Res, failed};
 
@@ -23,14 +24,23 @@ pub fn call_cost(bytes: u64) -> Duration {
 
 /// Something that does one thing after the other, in the order in which it was asked.
 #[derive(Default)]
-pub struct Station(Cell<Instant>);
+pub struct Station {
+    free_at: Cell<Instant>,
+    busy: Cell<Duration>,
+}
 
 impl Station {
     /// Takes so much of its time; returns when that is over.
     pub async fn take(&self, env: &Env, cost: Duration) {
-        let until = self.0.get().max(env.now()) + cost;
-        self.0.set(until);
+        let until = self.free_at.get().max(env.now()) + cost;
+        self.free_at.set(until);
+        self.busy.set(self.busy.get() + cost);
         env.sleep(until - env.now()).await;
+    }
+
+    /// How much it has taken so far.
+    pub fn busy(&self) -> Duration {
+        self.busy.get()
     }
 }
 
@@ -71,6 +81,10 @@ pub trait Site: Clone + 'static {
     fn sync(&self) -> impl Future<Output = Res<()>>;
     /// The kernel drops its pages.
     fn drop_pages(&self);
+    /// The reads so far.
+    fn reads(&self) -> Reads;
+    /// What its processes have taken of its processor so far.
+    fn busy(&self) -> Duration;
 }
 
 /// A mount of Redbud. The kernel's pages are modelled: what was written or read through this mount
@@ -79,14 +93,13 @@ pub trait Site: Clone + 'static {
 pub struct Redbud {
     mount: Mount,
     processor: Rc<Station>,
-    /// Every write is made durable before it returns.
-    durable: bool,
+    reads: Rc<Cell<Reads>>,
 }
 
 impl Redbud {
     /// On this mount.
-    pub fn new(mount: Mount, durable: bool) -> Redbud {
-        Redbud { mount, processor: Rc::default(), durable }
+    pub fn new(mount: Mount) -> Redbud {
+        Redbud { mount, processor: Rc::default(), reads: Rc::default() }
     }
 
     async fn call(&self, bytes: u64) {
@@ -132,16 +145,15 @@ impl Site for Redbud {
             let len = (bytes - from).min(IO_MAX as u64);
             self.call(len).await;
             self.mount.write(open, at + from, self.env().buffer(len as usize)).await?;
-            if self.durable {
-                self.fsync(open).await?;
-            }
         }
         Ok(())
     }
 
     async fn read(&self, ino: Ino, open: Handle, bytes: u64) -> Res<()> {
         self.call(bytes).await;
-        if self.mount.pages.hold(ino) {
+        let cached = self.mount.pages.hold(ino);
+        self.reads.set(self.reads.get().and(cached));
+        if cached {
             return Ok(());
         }
         for at in (0..bytes).step_by(IO_MAX) {
@@ -184,5 +196,13 @@ impl Site for Redbud {
 
     fn drop_pages(&self) {
         self.mount.pages.drop_all();
+    }
+
+    fn reads(&self) -> Reads {
+        self.reads.get()
+    }
+
+    fn busy(&self) -> Duration {
+        self.processor.busy()
     }
 }
