@@ -18,7 +18,7 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-F1, F2, F3, F7, F10 and F11 run a metadata server, clients and data zones, each zone on a virtual
+F1, F2, F3, F7 and F10 to F13 run a metadata server, clients and data zones, each zone on a virtual
 disk. F4, F5 and F9 compare the embedded directories with the traditional layout on a virtual disk:
 
   F1  throughput of 1 to 32 clients with as many PAGs, in requests of 32 KiB
@@ -32,6 +32,8 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F9  creating and deleting on a store that has aged
   F10 delayed commit under xcdn, Filebench's personalities, BT-IO, and reads of what is not committed
   F11 joined I/O requests and seeks under xcdn, with objects of 32 KiB to 1 MiB
+  F12 the commit queue and its tasks over time, under the loads of F10
+  F13 commits in a request, by the number of requests that the server works on at once
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -182,6 +184,12 @@ pub enum Figure {
     /// I/O merge ratio and disk seeks (000 Fig. 4 and 5)
     #[value(name = "F11")]
     F11,
+    /// The commit queue over time (000 Fig. 6)
+    #[value(name = "F12")]
+    F12,
+    /// Commits in a request (000 Fig. 7)
+    #[value(name = "F13")]
+    F13,
 }
 
 /// Arguments of `repro metarates`.

@@ -10,7 +10,7 @@ use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{
     F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
-    F10Size, F11, F11Size,
+    F10Size, F11, F11Size, F12, F12Size, F13, F13Size,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -124,6 +124,8 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F9 => f9(args)?,
             Figure::F10 => f10(args)?,
             Figure::F11 => f11(args)?,
+            Figure::F12 => f12(args)?,
+            Figure::F13 => f13(args)?,
         }
     }
     Ok(())
@@ -222,6 +224,18 @@ fn f11(args: &FigureArgs) -> Res<()> {
     let figure = F11::measure(F11Size::PAPERS, &mut progress)?;
     draw(args, "F11", &figure.svg()?, &figure.to_json())?;
     write(&args.out.join("F11-seeks.svg"), &figure.seeks_svg()?)?;
+    print(&figure.text())
+}
+
+fn f12(args: &FigureArgs) -> Res<()> {
+    let figure = F12::measure(F12Size::PAPERS, &mut progress)?;
+    draw(args, "F12", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f13(args: &FigureArgs) -> Res<()> {
+    let figure = F13::measure(F13Size::PAPERS, &mut progress)?;
+    draw(args, "F13", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 

@@ -8,6 +8,8 @@ mod curves;
 mod f1;
 mod f10;
 mod f11;
+mod f12;
+mod f13;
 mod f2;
 mod f3;
 mod f4;
@@ -26,6 +28,8 @@ pub use f8::F8;
 pub use f9::F9;
 pub use f10::{F10, Size as F10Size};
 pub use f11::{F11, Size as F11Size};
+pub use f12::{F12, Size as F12Size};
+pub use f13::{F13, Size as F13Size};
 
 use crate::layouts::Contender;
 
