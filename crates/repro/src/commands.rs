@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bench::contender::SetUp;
+use bench::scripts::xcdn::SIZES_KIB;
 use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
@@ -221,7 +222,7 @@ fn f10(args: &FigureArgs) -> Res<()> {
 }
 
 fn f11(args: &FigureArgs) -> Res<()> {
-    let figure = F11::measure(F11Size::PAPERS, &mut progress)?;
+    let figure = F11::measure(F11Size::PAPERS, &SIZES_KIB, &mut progress)?;
     draw(args, "F11", &figure.svg()?, &figure.to_json())?;
     write(&args.out.join("F11-seeks.svg"), &figure.seeks_svg()?)?;
     print(&figure.text())

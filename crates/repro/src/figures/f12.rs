@@ -32,7 +32,7 @@ pub struct Size {
 
 impl Size {
     /// That of the figure.
-    pub const PAPERS: Size = Size { millis: 10_000, proxy_millis: 3_000, ops: 128, dumps: 9 };
+    pub const PAPERS: Size = Size { millis: 10_000, proxy_millis: 3_000, ops: 128, dumps: 60 };
 }
 
 /// A run.

@@ -112,6 +112,8 @@ pub struct Took {
     pub dispatched: u64,
     /// See `dispatched`.
     pub seeks: u64,
+    /// Those of `dispatched` that read.
+    pub disk_reads: u64,
     /// Seeks in each tenth of a second.
     pub seeks_over_time: Vec<u64>,
     /// The first client's commit pipeline after each tenth of a second; none of a model.
@@ -234,7 +236,8 @@ async fn play_load<S: Site>(
     let work = Prepared::make(sites, load).await?;
     let report = || {
         let report = disk.report().unwrap_or_default();
-        (report.dispatched(), report.seeks, report.busy.as_nanos() as u64)
+        let busy = report.busy.as_nanos() as u64;
+        (report.dispatched(), report.seeks, busy, report.reads)
     };
     let busy = || sites.iter().map(|site| site.busy().as_nanos() as u64).sum::<u64>();
     let (before, disk_before, busy_before) = (counts(), report(), busy());
@@ -260,6 +263,7 @@ async fn play_load<S: Site>(
         sent: after.sent - before.sent,
         dispatched: disk_after.0 - disk_before.0,
         seeks: disk_after.1 - disk_before.1,
+        disk_reads: disk_after.3 - disk_before.3,
         seeks_over_time,
         queue_over_time: queue_over_time.into_iter().flatten().collect(),
         reads: Reads {
