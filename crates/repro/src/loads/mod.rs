@@ -82,13 +82,15 @@ pub struct Queue {
     pub tasks: usize,
     /// Commits of a request.
     pub degree: usize,
+    /// Bytes that are not on a disk yet.
+    pub dirty_bytes: u64,
 }
 
 impl Queue {
     /// That of this mount now.
     pub fn of(mount: &Mount) -> Queue {
         let CommitCounts { queue: files, tasks, degree, .. } = mount.client.commits();
-        Queue { files, tasks, degree }
+        Queue { files, tasks, degree, dirty_bytes: mount.client.status().dirty_bytes }
     }
 }
 
