@@ -25,10 +25,10 @@ use crate::worker::{Job, Names};
 use crate::works::{Sample, sample, share};
 use crate::{Res, failed, process};
 
-/// A load.
+/// A load of the paper's evaluation, on mounts and on the virtual cluster (000 §V).
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "lowercase")]
-pub enum Load {
+pub enum Scripted {
     /// xcdn with objects of one size.
     Xcdn {
         /// Bytes of an object.
@@ -43,6 +43,22 @@ pub enum Load {
         /// For how long.
         millis: u64,
     },
+}
+
+impl Scripted {
+    /// Its name.
+    pub fn text(self) -> String {
+        match self {
+            Scripted::Xcdn { bytes, .. } => format!("xcdn {} KiB", bytes >> 10),
+            Scripted::Filebench { personality, .. } => personality.text().to_owned(),
+        }
+    }
+}
+
+/// A load on mounts.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
     /// Files that are made, written and closed.
     Small {
         /// How many.
@@ -66,6 +82,9 @@ pub enum Load {
         /// For how long, each of the two.
         millis: u64,
     },
+    /// One of the paper's.
+    #[serde(untagged)]
+    Scripted(Scripted),
 }
 
 /// Most files that [`Load::Fsync`] makes in a turn.
@@ -77,8 +96,7 @@ impl Load {
     /// Its name.
     pub fn text(self) -> String {
         match self {
-            Load::Xcdn { bytes, .. } => format!("xcdn {} KiB", bytes >> 10),
-            Load::Filebench { personality, .. } => personality.text().to_owned(),
+            Load::Scripted(load) => load.text(),
             Load::Small { workers, bytes, .. } => {
                 format!("files of {} KiB by {workers} processes", bytes >> 10)
             }
@@ -90,8 +108,10 @@ impl Load {
     /// Bytes of a disk that has room for two turns.
     fn disk_bytes(self) -> u64 {
         let each = match self {
-            Load::Xcdn { bytes, ops } => xcdn::PROCESSES * (xcdn::STOCK + ops) * bytes,
-            Load::Filebench { personality, .. } => {
+            Load::Scripted(Scripted::Xcdn { bytes, ops }) => {
+                xcdn::PROCESSES * (xcdn::STOCK + ops) * bytes
+            }
+            Load::Scripted(Scripted::Filebench { personality, .. }) => {
                 let parameters = personality.parameters();
                 parameters.files as u64 * (parameters.file_size + parameters.append)
             }
@@ -275,7 +295,7 @@ fn turn(field: &mut Field, load: Load, contender: &Contender) -> Res<Turn> {
     let dir = field.place(kind).join("load");
     let step = |field: &Field, job| once(&field.tools, &label, job);
     step(field, Job::MakeDir(dir.clone()))?;
-    if let Load::Xcdn { bytes, .. } = load {
+    if let Load::Scripted(Scripted::Xcdn { bytes, .. }) = load {
         step(field, Job::XcdnTree(dir.clone()))?;
         let stock = |number| Job::XcdnStock { dir: dir.clone(), number, bytes };
         let jobs = (0..xcdn::PROCESSES).map(stock).collect();
@@ -296,7 +316,7 @@ fn turn(field: &mut Field, load: Load, contender: &Contender) -> Res<Turn> {
         // The second worker is the stream.
         Load::Fsync { .. } => Times::of(&texts[..1]),
         Load::Small { .. } | Load::Stream { .. } => Times::of(&texts),
-        Load::Xcdn { .. } | Load::Filebench { .. } => None,
+        Load::Scripted(_) => None,
     };
     let durable_nanos = sample.nanos + field.sync(kind)?;
     let after = commits(field, kind)?;
@@ -337,11 +357,11 @@ fn fsynced(dir: &Path, prefix: &str, millis: u64) -> Job {
 fn jobs(load: Load, dir: &Path) -> Vec<Job> {
     let dir = || PathBuf::from(dir);
     match load {
-        Load::Xcdn { bytes, ops } => {
+        Load::Scripted(Scripted::Xcdn { bytes, ops }) => {
             let all = xcdn::PROCESSES;
             (0..all).map(|number| Job::Xcdn { dir: dir(), number, all, bytes, ops }).collect()
         }
-        Load::Filebench { personality, millis } => {
+        Load::Scripted(Scripted::Filebench { personality, millis }) => {
             vec![Job::Filebench { dir: dir(), personality, number: 0, millis }]
         }
         Load::Small { files, workers, bytes } => {
@@ -455,7 +475,8 @@ mod tests {
             vec![turn(100, 1_000_000_000, 2_000_000_000), turn(100, 1, 4_000_000_000)],
             vec![turn(300, 1_000_000_000, 3_000_000_000), turn(100, 1, 1_000_000_000)],
         ];
-        let load = Load::Filebench { personality: Personality::Varmail, millis: 1 };
+        let load =
+            Load::Scripted(Scripted::Filebench { personality: Personality::Varmail, millis: 1 });
         let found = Found::new(load, &contenders, turns);
         let ratios: Vec<f64> = found.rows.iter().map(|row| row.ratio).collect();
         assert!((ratios[0] - 1.0).abs() < 1e-9 && (ratios[1] - 100.0 / 37.5).abs() < 1e-9);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bench::contender::{SetUp, Tcp};
 use bench::devices::MeasuredPart::{Shared, Small, Sum};
-use bench::loads::{Contender, Load};
+use bench::loads::{Contender, Load, Scripted};
 use bench::loops::Throttle;
 use bench::report::Report;
 use bench::scripts::filebench::Personality;
@@ -203,13 +203,13 @@ fn devices_of(args: &BenchDevicesArgs) -> Ended {
 
 fn xcdn_of(args: &BenchXcdnArgs) -> Ended {
     let files = xcdn::PROCESSES * (xcdn::STOCK + args.ops);
-    load_of(&args.load, Load::Xcdn { bytes: args.size, ops: args.ops }, files)
+    load_of(&args.load, Load::Scripted(Scripted::Xcdn { bytes: args.size, ops: args.ops }), files)
 }
 
 fn personality(args: &BenchPersonalityArgs, personality: Personality) -> Ended {
     let millis = args.time.as_millis() as u64;
     let files = personality.parameters().files as u64;
-    load_of(&args.load, Load::Filebench { personality, millis }, files)
+    load_of(&args.load, Load::Scripted(Scripted::Filebench { personality, millis }), files)
 }
 
 fn load_of(args: &BenchLoadArgs, load: Load, files: u64) -> Ended {

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use bench::loads::Load as Mounted;
+use bench::loads::Scripted;
 use bench::scripts::filebench::{Deed, FileSet, Personality, Thread};
 use bench::scripts::xcdn;
 use client::CommitCounts;
@@ -58,18 +58,18 @@ pub enum Load {
     /// One that runs on mounts, too. Of a personality of Filebench there is an instance on each
     /// client, in a directory of its own.
     #[serde(untagged)]
-    Mounted(Mounted),
+    Scripted(Scripted),
 }
 
 impl Load {
     /// xcdn: bytes of an object, and operations of each process.
     pub fn xcdn(bytes: u64, ops: u64) -> Load {
-        Load::Mounted(Mounted::Xcdn { bytes, ops })
+        Load::Scripted(Scripted::Xcdn { bytes, ops })
     }
 
     /// A personality of Filebench, for so many virtual milliseconds.
     pub fn filebench(personality: Personality, millis: u64) -> Load {
-        Load::Mounted(Mounted::Filebench { personality, millis })
+        Load::Scripted(Scripted::Filebench { personality, millis })
     }
 }
 
@@ -359,7 +359,7 @@ async fn sync<S: Site>(sites: &[S]) -> Res<()> {
 impl Prepared {
     async fn make<S: Site>(sites: &[S], load: Load) -> Res<Prepared> {
         let prepared = match load {
-            Load::Mounted(Mounted::Xcdn { bytes, ops }) => {
+            Load::Scripted(Scripted::Xcdn { bytes, ops }) => {
                 make_tree(&sites[0]).await?;
                 sync(sites).await?;
                 let tree = each(sites, |_, site| async move { find_tree(&site).await }).await?;
@@ -372,7 +372,7 @@ impl Prepared {
                 each(sites, stock).await?;
                 Prepared::Xcdn { tree, bytes, ops }
             }
-            Load::Mounted(Mounted::Filebench { personality, millis }) => {
+            Load::Scripted(Scripted::Filebench { personality, millis }) => {
                 let make = |number, site| async move { instance(&site, personality, number).await };
                 Prepared::Filebench { instances: each(sites, make).await?, millis }
             }
@@ -665,7 +665,7 @@ mod tests {
     #[test]
     fn loads_are_written_as_those_of_mounts() {
         let json = |load: Load| serde_json::to_string(&load).unwrap();
-        let mounted = Mounted::Xcdn { bytes: 4096, ops: 2 };
+        let mounted = Scripted::Xcdn { bytes: 4096, ops: 2 };
         assert_eq!(json(Load::xcdn(4096, 2)), serde_json::to_string(&mounted).unwrap());
         let conflict = json(Load::Conflict { bytes: 1, ops: 2 });
         assert_eq!(conflict, r#"{"conflict":{"bytes":1,"ops":2}}"#);
