@@ -77,7 +77,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::WrongZoneCounted, 1, Invariant::Whole),
     (Bug::MoveNotFlushed, 1, Invariant::Stable),
     (Bug::FreedCalledFree, 52, Invariant::Drained),
-    (Bug::ZoneStateForced, 41, Invariant::Drained),
+    (Bug::ZoneStateForced, 98, Invariant::Drained),
     (Bug::RepairOnce, 14, Invariant::Repair),
     (Bug::NewcomerRefused, 1, Invariant::Mount),
     (Bug::ReplacedLinkKept, 11, Invariant::Whole),
