@@ -20,6 +20,7 @@ pub(super) struct Budget {
     fifo: AsyncMutex,
     freed: Notify,
     pace: RefCell<Pace>,
+    held: Cell<usize>,
 }
 
 /// A share of the budget; returned when dropped.
@@ -28,8 +29,15 @@ pub(super) struct Claim {
     bytes: u64,
 }
 
-/// Counts a waiter until it is dropped.
-struct Waiter<'a>(&'a Cell<usize>);
+/// Counts a writer that waits, or is held, until it is dropped.
+pub(super) struct Waiter<'a>(&'a Cell<usize>);
+
+impl<'a> Waiter<'a> {
+    fn new(count: &'a Cell<usize>) -> Waiter<'a> {
+        count.set(count.get() + 1);
+        Waiter(count)
+    }
+}
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
@@ -48,6 +56,7 @@ impl Budget {
             fifo: AsyncMutex::new(),
             freed: Notify::new(),
             pace: RefCell::default(),
+            held: Cell::new(0),
         })
     }
 
@@ -66,9 +75,12 @@ impl Budget {
         self.used.get().saturating_sub(self.excused.get())
     }
 
-    /// How long a writer is to be held that has claimed `bytes` at `now`.
-    pub fn hold(&self, now: Instant, bytes: u64) -> Duration {
-        self.pace.borrow_mut().hold(now, bytes, self.counted(), self.max)
+    /// How long a writer is to be held that has claimed `bytes` at `now`, and what counts it until
+    /// then; `None`: not at all.
+    pub fn hold(&self, now: Instant, bytes: u64) -> Option<(Duration, Waiter<'_>)> {
+        let dirty = (self.counted(), self.max);
+        let hold = self.pace.borrow_mut().hold(now, bytes, self.held.get(), dirty);
+        (!hold.is_zero()).then(|| (hold, Waiter::new(&self.held)))
     }
 
     fn fits(&self, bytes: u64) -> bool {
@@ -100,8 +112,7 @@ impl Budget {
         if self.waiting.get() == 0 && self.fits(bytes) {
             return self.force(bytes);
         }
-        self.waiting.set(self.waiting.get() + 1);
-        let _waiter = Waiter(&self.waiting);
+        let _waiter = Waiter::new(&self.waiting);
         let _turn = self.fifo.lock().await;
         loop {
             let freed = self.freed.notified();

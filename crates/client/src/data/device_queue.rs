@@ -11,7 +11,9 @@
 //! - at most [`REQUESTS_MAX`] requests are in flight. While fewer are, a write waits only for one
 //!   of the same blocks;
 //! - of [`TURNS`] requests, one takes the oldest write that may go, if it has waited for
-//!   [`AGE_MAX`]: writes elsewhere do not starve it.
+//!   [`AGE_MAX`]: writes elsewhere do not starve it. If none has, and large writes wait, it takes
+//!   the oldest small one that has waited for [`SMALL_AGE_MAX`]: an fsync of a small file does not
+//!   wait for a stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +27,11 @@ pub(super) const REQUESTS_MAX: usize = 32;
 pub(super) const JOINED_MAX: u64 = 256;
 /// A write that has waited for so long goes out of turn.
 pub(super) const AGE_MAX: Duration = Duration::from_millis(500);
+/// A write of at most [`SMALL`] blocks that has waited for so long beside larger ones goes out of
+/// turn.
+pub(super) const SMALL_AGE_MAX: Duration = Duration::from_millis(2);
+/// See [`SMALL_AGE_MAX`].
+pub(super) const SMALL: u64 = 16;
 /// One of so many requests goes out of turn at most. If all waiting writes are old, the others keep
 /// the elevator's order.
 pub(super) const TURNS: u32 = 8;
@@ -77,6 +84,8 @@ pub(super) struct DeviceQueue<T> {
     waiting: BTreeMap<Key, Waiting<T>>,
     /// First block of each waiting write, by its number.
     by_age: BTreeMap<u64, u64>,
+    /// The same of those that are small.
+    small: BTreeMap<u64, u64>,
     /// Waiting writes that met an earlier waiting one in one of their blocks.
     crossing: BTreeSet<u64>,
     /// Most blocks that a write ever had.
@@ -96,6 +105,7 @@ impl<T> Default for DeviceQueue<T> {
         DeviceQueue {
             waiting: BTreeMap::new(),
             by_age: BTreeMap::new(),
+            small: BTreeMap::new(),
             crossing: BTreeSet::new(),
             longest: 0,
             in_flight: BTreeMap::new(),
@@ -117,6 +127,9 @@ impl<T> DeviceQueue<T> {
         }
         self.waiting.insert((first, number), Waiting { end, since: now, item });
         self.by_age.insert(number, first);
+        if blocks <= SMALL {
+            self.small.insert(number, first);
+        }
         self.counts.waiting_max = self.counts.waiting_max.max(self.waiting.len());
     }
 
@@ -163,6 +176,7 @@ impl<T> DeviceQueue<T> {
 
     fn remove(&mut self, key: Key) -> T {
         self.by_age.remove(&key.1);
+        self.small.remove(&key.1);
         self.crossing.remove(&key.1);
         self.waiting.remove(&key).expect("a waiting write").item
     }
@@ -177,11 +191,16 @@ impl<T> DeviceQueue<T> {
         counts.in_flight_max = counts.in_flight_max.max(self.in_flight.len());
     }
 
-    /// The oldest write that may go, if it has waited for long.
+    /// The write that goes out of turn: the oldest one that may go, if it has waited for long.
     fn oldest(&self, now: Instant) -> Option<Key> {
-        let mut keys = self.by_age.iter().map(|(&number, &first)| (first, number));
-        let old = |key: &Key| now.since(self.waiting[key].since) >= AGE_MAX;
-        keys.by_ref().take_while(old).find(|&key| self.may_go(key))
+        let first_of = |order: &BTreeMap<u64, u64>, age: Duration| {
+            let keys = order.iter().map(|(&number, &first)| (first, number));
+            let mut old = keys.take_while(|key| now.since(self.waiting[key].since) >= age);
+            old.find(|&key| self.may_go(key))
+        };
+        let large_wait = self.small.len() < self.by_age.len();
+        let small = || first_of(&self.small, SMALL_AGE_MAX).filter(|_| large_wait);
+        first_of(&self.by_age, AGE_MAX).or_else(small)
     }
 
     /// The next write in the order of blocks that may go.
@@ -319,6 +338,23 @@ mod tests {
         }
         queue.head = 50;
         assert_eq!(drain(&mut queue, numbers, at(500))[0], [4, 5, 6]);
+    }
+
+    #[test]
+    fn small_write_goes_out_of_turn_beside_large_ones_only() {
+        let (mut queue, numbers) = busy();
+        queue.push(at(0), 5, SMALL, 5);
+        for first in [1000, 2000, 3000] {
+            queue.push(at(0), first, JOINED_MAX, first);
+        }
+        queue.head = 500;
+        assert_eq!(drain(&mut queue, numbers, at(2))[..2], [vec![5], vec![1000]]);
+        let (mut queue, numbers) = busy();
+        for first in [5, 1000, 2000] {
+            queue.push(at(0), first, SMALL, first);
+        }
+        queue.head = 500;
+        assert_eq!(drain(&mut queue, numbers, at(2)), [[1000], [2000], [5]]);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //!
 //! Of the room between half of the bound and [`FULL`], a share `f` is used. Then writers together
 //! may go at `1 / f` times the rate at which claims are returned. That is their own speed at half
-//! of the bound, and exactly that of the devices at [`FULL`].
+//! of the bound, and exactly that of the devices at [`FULL`]. Each is held for its own bytes, times
+//! the writers that are held: so one who writes little waits little beside a stream.
 //!
 //! This is memory only, and knows no clock.
 
@@ -25,8 +26,6 @@ pub(super) struct Pace {
     returned: u64,
     /// Bytes that devices take in a second; 0: not known.
     rate: u64,
-    /// When the next writer may go on.
-    next: Instant,
 }
 
 impl Pace {
@@ -39,9 +38,15 @@ impl Pace {
         }
     }
 
-    /// A writer has claimed `bytes` at `now`, and `used` are claimed of `max`. Returns how long it
-    /// is to be held.
-    pub(super) fn hold(&mut self, now: Instant, bytes: u64, used: u64, max: u64) -> Duration {
+    /// A writer has claimed `bytes` at `now`, while so many `others` are held, and `used` bytes are
+    /// claimed of `max`. Returns how long it is to be held.
+    pub(super) fn hold(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        others: usize,
+        (used, max): (u64, u64),
+    ) -> Duration {
         let over = used.saturating_sub(max / 2);
         if over == 0 {
             return Duration::ZERO;
@@ -52,10 +57,9 @@ impl Pace {
         }
         let room = (max / FULL.1 * FULL.0).saturating_sub(max / 2).max(1);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate) * u128::from(over)
-            / u128::from(room);
-        let share = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(HOLD_MAX);
-        self.next = (self.next.max(now) + share).min(now + HOLD_MAX);
-        self.next.since(now)
+            / u128::from(room)
+            * (others as u128 + 1);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(HOLD_MAX)
     }
 
     fn measure(&mut self, now: Instant) {
@@ -105,7 +109,8 @@ mod tests {
                     continue;
                 }
                 used += MIB;
-                let hold = pace.hold(now, MIB, used, MAX);
+                let others = free_at.iter().filter(|&&free| free > now).count();
+                let hold = pace.hold(now, MIB, others, (used, MAX));
                 holds.push((at, waits[writer] + hold.as_millis() as u64));
                 waits[writer] = 0;
                 free_at[writer] = now + hold.max(STEP);
@@ -131,6 +136,17 @@ mod tests {
             let held = most_held(&holds, 3000);
             assert!(held <= 20 * writers as u64, "{writers} writers: held {held} ms");
         }
+    }
+
+    #[test]
+    fn one_who_writes_little_is_held_for_little_beside_a_stream() {
+        let mut pace = Pace::default();
+        let (used, start) = (MAX / 16 * 15, Instant(1_000_000));
+        pace.hold(start, MIB, 0, (used, MAX));
+        pace.returned(100 * MIB / 10, used, MAX);
+        let now = start + Duration::from_millis(100);
+        assert_eq!(pace.hold(now, MIB, 0, (used, MAX)).as_millis(), 10);
+        assert!(pace.hold(now, 4096, 1, (used, MAX)) < Duration::from_micros(100));
     }
 
     #[test]

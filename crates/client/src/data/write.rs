@@ -232,8 +232,7 @@ impl File {
         }
         let room = budget.claim(bytes, || self.ctx.launch_for_room());
         let claim = waits.named(env, Wait::DirtyRoom, room).await;
-        let hold = budget.hold(env.now(), bytes);
-        if !hold.is_zero() {
+        if let Some((hold, _held)) = budget.hold(env.now(), bytes) {
             self.ctx.wake.notify_all();
             waits.named(env, Wait::DirtyRoom, env.sleep(hold)).await;
         }

@@ -86,7 +86,8 @@ fn streams_get_large_windows_while_they_go_on() {
         }
         file.fsync(false).await.unwrap();
         let segments = file.layout().await.unwrap().len() as u64;
-        assert!(segments <= 4 * WRITERS, "{segments} segments");
+        // Windows of one size would be thousands.
+        assert!(segments <= 5 * WRITERS, "{segments} segments");
         file.handle_closed(1);
         file.last_handle_closed();
         rig.finish(200_000).await;
