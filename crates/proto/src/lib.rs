@@ -8,6 +8,7 @@
 //!   unknown id "unsupported";
 //! - state machines take time as an argument and do no I/O.
 
+pub mod capability;
 pub mod commit;
 pub mod frame;
 pub mod lease_client;
@@ -17,6 +18,7 @@ pub mod lock_server;
 pub mod mds;
 pub mod message;
 pub mod operation;
+pub mod ost;
 mod peer;
 pub mod placement;
 pub mod prealloc;

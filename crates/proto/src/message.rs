@@ -113,6 +113,8 @@ pub const CLIENT: u8 = 0;
 pub const ADMINISTRATOR: u8 = 1;
 /// [`Welcome::role`]: a metadata server.
 pub const METADATA_SERVER: u8 = 2;
+/// [`Welcome::role`]: an object storage target.
+pub const OBJECT_TARGET: u8 = 3;
 
 /// First byte of [`Hello::auth`]: no authentication; no data follows.
 pub const AUTH_NONE: u8 = 0;
@@ -200,7 +202,7 @@ wire_struct! {
         pub features: u64,
         /// The server's number.
         pub server: ServerId,
-        /// Its role: [`METADATA_SERVER`].
+        /// Its role: [`METADATA_SERVER`] or [`OBJECT_TARGET`].
         pub role: u8,
         /// Version of the cluster map that the server has; 0: none.
         pub map: u64,

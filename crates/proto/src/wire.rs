@@ -3,8 +3,8 @@
 
 use types::{
     Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
-    LockOwner, Lsn, Name, PagBlock, PagId, Rights, Segment, SegmentState, ServerId, Timestamp,
-    Transno, Uuid,
+    LockOwner, Lsn, Name, ObjectId, PagBlock, PagId, Rights, Segment, SegmentState, ServerId,
+    Timestamp, Transno, Uuid,
 };
 
 /// Bytes that are not a message, with the reason.
@@ -89,7 +89,10 @@ macro_rules! newtypes {
         }
     )* };
 }
-newtypes!(Ino, PagId, FileBlock, PagBlock, Blocks, Epoch, Lsn, ClientId, ServerId, LockOwner, Uuid);
+newtypes!(
+    Ino, ObjectId, PagId, FileBlock, PagBlock, Blocks, Epoch, Lsn, ClientId, ServerId, LockOwner,
+    Uuid
+);
 
 impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {

@@ -75,6 +75,11 @@ id! {
     ClientId(u64)
 }
 id! {
+    /// An object of the object targets: content of one file. The metadata server that issued it
+    /// never issues it again: its shard, 8 bits, and its number there, 56 bits. 0 means none.
+    ObjectId(u64)
+}
+id! {
     /// A server process of the cluster; 0 is the first metadata server.
     ServerId(u16)
 }

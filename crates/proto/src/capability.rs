@@ -1,0 +1,112 @@
+//! What the metadata server allows a client to do with an object, as a target believes it.
+//!
+//! Metadata server and targets share a key. A capability carries a keyed BLAKE3 hash of what it
+//! says, so a client can show it to a target, and cannot make or change one.
+//!
+//! Invariants:
+//! - a capability counts for one object, one client of the metadata server and the rights in it;
+//! - a target refuses one of an epoch before the oldest that it still accepts;
+//! - the hash covers every other field, the file system and a word that no other use has.
+
+use types::{ClientId, Epoch, ObjectId, Uuid};
+
+use crate::wire::Wire;
+use crate::wire_struct;
+
+/// The object may be read.
+pub const READ: u8 = 1;
+/// The object may be written, and made by that.
+pub const WRITE: u8 = 2;
+/// The bearer is a metadata server: it destroys objects and fences clients. Object and client are 0.
+pub const SERVE: u8 = 4;
+
+wire_struct! {
+    /// See the module.
+    #[derive(Copy)]
+    pub struct Capability {
+        /// The object.
+        pub object: ObjectId,
+        /// The client, as the metadata server knows it.
+        pub client: ClientId,
+        /// [`READ`], [`WRITE`], [`SERVE`].
+        pub rights: u8,
+        /// The metadata server's epoch.
+        pub epoch: Epoch,
+        /// Over all of this.
+        pub mac: [u8; 16],
+    }
+}
+
+/// The key that a file system's metadata server and targets share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TargetKey {
+    key: [u8; 32],
+    fs: Uuid,
+}
+
+impl std::fmt::Debug for TargetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TargetKey").field("fs", &self.fs).finish_non_exhaustive()
+    }
+}
+
+impl TargetKey {
+    /// The key of the file system `fs`.
+    pub fn new(key: [u8; 32], fs: Uuid) -> TargetKey {
+        TargetKey { key, fs }
+    }
+
+    /// A capability.
+    pub fn issue(
+        &self,
+        object: ObjectId,
+        client: ClientId,
+        rights: u8,
+        epoch: Epoch,
+    ) -> Capability {
+        let unsigned = Capability { object, client, rights, epoch, mac: [0; 16] };
+        Capability { mac: self.mac(&unsigned), ..unsigned }
+    }
+
+    /// Did the holder of the key issue it? What it allows, the caller looks at.
+    pub fn is_genuine(&self, capability: &Capability) -> bool {
+        // All bytes are compared, so the time tells nothing about the first that differs.
+        let expected = self.mac(capability);
+        let differs = expected.iter().zip(&capability.mac).fold(0, |all, (a, b)| all | (a ^ b));
+        differs == 0
+    }
+
+    fn mac(&self, capability: &Capability) -> [u8; 16] {
+        let said = Capability { mac: [0; 16], ..*capability };
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"redbud capability 1");
+        hasher.update(&self.fs.0);
+        hasher.update(&said.to_bytes());
+        let mut mac = [0; 16];
+        mac.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capability_counts_only_as_it_was_issued() {
+        let key = TargetKey::new([7; 32], Uuid([1; 16]));
+        let issued = key.issue(ObjectId(5), ClientId(9), READ | WRITE, Epoch(3));
+        assert!(key.is_genuine(&issued));
+        for changed in [
+            Capability { object: ObjectId(6), ..issued },
+            Capability { client: ClientId(8), ..issued },
+            Capability { rights: READ | WRITE | SERVE, ..issued },
+            Capability { epoch: Epoch(4), ..issued },
+            Capability { mac: [0; 16], ..issued },
+        ] {
+            assert!(!key.is_genuine(&changed), "{changed:?}");
+        }
+        assert!(!TargetKey::new([7; 32], Uuid([2; 16])).is_genuine(&issued), "another file system");
+        assert!(!TargetKey::new([8; 32], Uuid([1; 16])).is_genuine(&issued), "another key");
+    }
+}
