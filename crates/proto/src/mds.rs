@@ -10,9 +10,10 @@
 
 use types::{
     Ahead, Attr, BlockRange, ClientId, Fault, FileBlock, FileKind, HeldRange, Ino, LockOwner, Name,
-    PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
+    ObjectId, PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
 };
 
+use crate::capability::Capability;
 use crate::message;
 pub use crate::message::{
     ADMINISTRATOR, CLIENT, Expected, Hello, METADATA_SERVER, NEW, Principal, RECOVERED, RESUMED,
@@ -23,9 +24,9 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Lowest version of the protocol that this code speaks.
-pub const VERSION_MIN: u32 = 9;
+pub const VERSION_MIN: u32 = 10;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -40,6 +41,11 @@ pub const NAMED_CALLERS: u64 = 2;
 /// sends it [`Push::Zones`], and it may ask for [`Op::Zones`]. A client without it uses the zones
 /// that [`Welcome`] named, and is granted no blocks of others; what lies there it cannot read.
 pub const ZONE_PUSHES: u64 = 4;
+
+/// [`PagInfo::kind`]: a slice of a device that all clients share.
+pub const BLOCK_ZONE: u8 = 0;
+/// [`PagInfo::kind`]: an object storage target, which alone opens its device.
+pub const TARGET_ZONE: u8 = 1;
 
 /// The metadata server, as a session's peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +73,9 @@ wire_struct! {
         pub device: Uuid,
         /// Blocks, block 0 included, which is not used.
         pub blocks: u64,
-        /// Its path in the cluster's configuration file.
+        /// [`BLOCK_ZONE`] or [`TARGET_ZONE`].
+        pub kind: u8,
+        /// Of a device its path in the cluster's configuration file, of a target its address.
         pub path: String,
     }
 
@@ -92,6 +100,18 @@ wire_struct! {
         pub before: Option<Behind>,
         /// The part of a striped file that all of them lie in.
         pub part: Option<Part>,
+    }
+
+    /// Where the content of an object file lies.
+    pub struct ObjectLayout {
+        /// Its object, which has the same number on each of its targets.
+        pub object: ObjectId,
+        /// Blocks of a stripe unit.
+        pub part: u64,
+        /// Its targets, in the order of the units: 1 to [`crate::placement::TARGETS_MAX`].
+        pub targets: Vec<PagId>,
+        /// What this client may do with the object, for the targets.
+        pub may: Capability,
     }
 
     /// An inode's attributes together with the client's lease on it after the operation.
@@ -122,6 +142,8 @@ wire_struct! {
         pub inline_max: u32,
         /// Where new blocks go: the file's [`crate::placement::Layout`]. Empty: the default.
         pub placement: Bytes,
+        /// The content lies in an object: there are no segments, and no inline data.
+        pub object: Option<ObjectLayout>,
     }
 
     /// An entry of a directory.
@@ -409,9 +431,9 @@ wire_enum! {
         Attr = 3 { leased: Leased, },
         /// Entries; `end`: there are no more.
         Entries = 4 { entries: Vec<DirEntry>, end: bool, dir: Leased, },
-        /// A new inode; a `DATA` right implies its (empty) layout, and `inline_max` and `placement`
-        /// are as in [`LayoutSlice`].
-        Created = 5 { leased: Leased, dir: Leased, inline_max: u32, placement: Bytes, },
+        /// A new inode; a `DATA` right implies its (empty) layout, and `inline_max`,
+        /// `placement` and `object` are as in [`LayoutSlice`].
+        Created = 5 { leased: Leased, dir: Leased, inline_max: u32, placement: Bytes, object: Option<ObjectLayout>, },
         /// The inode and the directory.
         Linked = 6 { leased: Leased, dir: Leased, },
         /// The inode that lost the name: its attributes (nlink 0: it was the last name), the

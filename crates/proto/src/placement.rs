@@ -21,6 +21,20 @@ pub const PART: u64 = (32 << 20) / BLOCK_U64;
 /// blocks at once.
 pub const ZONES_AT_ONCE: usize = 8;
 
+/// Targets of one object file at most.
+pub const TARGETS_MAX: usize = 64;
+/// Blocks of a stripe unit of an object file, if the layout does not say: 1 MiB, one request.
+pub const UNIT: u64 = (1 << 20) / BLOCK_U64;
+
+/// The place of block `at` of an object file with stripe units of `part` blocks on `targets`
+/// targets: which target, which block of the object there, and the block of the file where the
+/// next unit begins.
+pub fn object_place(at: u64, part: u64, targets: usize) -> (usize, u64, u64) {
+    let (unit, targets) = (at / part, targets.max(1) as u64);
+    let block = unit / targets * part + at % part;
+    ((unit % targets) as usize, block, (unit + 1).saturating_mul(part))
+}
+
 /// Which zone the next blocks of a file go to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
@@ -32,6 +46,13 @@ pub enum Policy {
         /// Blocks of a part.
         part: u64,
         /// Number of zones; 0: all that the layout allows, at most [`ZONES_AT_ONCE`].
+        width: u16,
+    },
+    /// Units of a file lie in objects on one target after the other (001, section 3.1).
+    Objects {
+        /// Blocks of a unit.
+        part: u64,
+        /// Number of targets; 0: one.
         width: u16,
     },
 }
@@ -88,7 +109,7 @@ impl Layout {
     pub fn part_before(&self, end: u64) -> u64 {
         match self.policy {
             Policy::Striping { part, .. } => (end / part).saturating_sub(1),
-            Policy::FileRound => 0,
+            Policy::FileRound | Policy::Objects { .. } => 0,
         }
     }
 }
@@ -97,8 +118,10 @@ impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.policy {
             Policy::FileRound => f.write_str("policy=fileround")?,
-            Policy::Striping { part, width } => {
-                write!(f, "policy=striping part={}", part * BLOCK_U64)?;
+            Policy::Striping { part, width } | Policy::Objects { part, width } => {
+                let is_objects = matches!(self.policy, Policy::Objects { .. });
+                let name = if is_objects { "objects" } else { "striping" };
+                write!(f, "policy={name} part={}", part * BLOCK_U64)?;
                 if width > 0 {
                     write!(f, " width={width}")?;
                 }
@@ -115,14 +138,14 @@ impl FromStr for Layout {
     type Err = BadLayout;
 
     fn from_str(text: &str) -> Result<Layout, BadLayout> {
-        let (mut striping, mut part, mut width) = (None, None, None);
+        let (mut kind, mut part, mut width) = (Kind::FileRound, None, None);
         let mut zones = Vec::new();
         for word in text.split_ascii_whitespace() {
             let (key, value) = word
                 .split_once('=')
                 .ok_or_else(|| BadLayout(format!("`{word}` is not of the form key=value")))?;
             match key {
-                "policy" => striping = Some(is_striping(value)?),
+                "policy" => kind = kind_of(value)?,
                 "part" => part = Some(part_of(value)?),
                 "width" => width = Some(width_of(value)?),
                 "zones" => zones = zones_of(value)?,
@@ -133,25 +156,36 @@ impl FromStr for Layout {
                 }
             }
         }
-        let policy = match striping {
-            Some(true) => {
-                let (part, width) = (part.unwrap_or(PART), width.unwrap_or(0));
-                Policy::Striping { part, width }
+        let policy = match kind {
+            Kind::Striping => {
+                Policy::Striping { part: part.unwrap_or(PART), width: width.unwrap_or(0) }
             }
-            _ if part.is_some() || width.is_some() => {
-                return Err(BadLayout("part and width belong to policy=striping".to_owned()));
+            Kind::Objects => {
+                Policy::Objects { part: part.unwrap_or(UNIT), width: width.unwrap_or(0) }
             }
-            _ => Policy::FileRound,
+            Kind::FileRound if part.is_some() || width.is_some() => {
+                let text = "part and width belong to policy=striping and policy=objects";
+                return Err(BadLayout(text.to_owned()));
+            }
+            Kind::FileRound => Policy::FileRound,
         };
         Ok(Layout { policy, zones })
     }
 }
 
-fn is_striping(value: &str) -> Result<bool, BadLayout> {
+/// A policy without its numbers.
+enum Kind {
+    FileRound,
+    Striping,
+    Objects,
+}
+
+fn kind_of(value: &str) -> Result<Kind, BadLayout> {
     match value {
-        "fileround" => Ok(false),
-        "striping" => Ok(true),
-        _ => Err(BadLayout(format!("policy `{value}` is neither fileround nor striping"))),
+        "fileround" => Ok(Kind::FileRound),
+        "striping" => Ok(Kind::Striping),
+        "objects" => Ok(Kind::Objects),
+        _ => Err(BadLayout(format!("policy `{value}` is none of fileround, striping and objects"))),
     }
 }
 
@@ -281,6 +315,18 @@ mod tests {
         Candidate { id: PagId(id), free: Some(free), busy: 0 }
     }
 
+    #[test]
+    fn units_of_an_object_file_take_turns_and_leave_no_gaps_in_the_objects() {
+        let mut next = [0; 3];
+        for at in 0..100 {
+            let (target, block, end) = object_place(at, 4, 3);
+            assert_eq!((target as u64, end), (at / 4 % 3, (at / 4 + 1) * 4));
+            assert_eq!(block, next[target]);
+            next[target] += 1;
+        }
+        assert_eq!(object_place(u64::MAX, 256, 1), (0, u64::MAX, u64::MAX));
+    }
+
     fn turns(turns: &mut Turns, candidates: &[Candidate], count: usize) -> Vec<u16> {
         (0..count).map(|_| turns.next(candidates).unwrap().0).collect()
     }
@@ -292,6 +338,7 @@ mod tests {
             "policy=fileround zones=0,2,7",
             "policy=striping part=1048576",
             "policy=striping part=33554432 width=4 zones=1,2",
+            "policy=objects part=1048576 width=4 zones=5",
         ] {
             let layout: Layout = text.parse().unwrap();
             assert_eq!(layout.to_string(), text);

@@ -118,7 +118,9 @@ impl Core {
 
     /// `name`: none if it was created as an orphan.
     fn absorb_created(&self, name: Option<&Name>, kind: FileKind, want: Rights, reply: &OpReply) {
-        let OpReply::Created { leased, dir, inline_max, placement } = reply else { return };
+        let OpReply::Created { leased, dir, inline_max, placement, object: _ } = reply else {
+            return;
+        };
         let (inode, newer) = self.apply_attr_and_lease(leased);
         self.apply_dir_change(dir, name.map(|name| (name, Some(leased.attr.ino))));
         self.apply_created(&inode, &leased.attr, newer, want, (*inline_max, placement));

@@ -127,7 +127,13 @@ pub fn reply(
     if matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
         placement = super::data::placement(txn, attr.ino)?;
     }
-    Ok(OpReply::Created { leased: cx.leased(attr), dir: cx.leased(dir), inline_max, placement })
+    Ok(OpReply::Created {
+        leased: cx.leased(attr),
+        dir: cx.leased(dir),
+        inline_max,
+        placement,
+        object: None,
+    })
 }
 
 /// Grants the creator's rights: what it wants, if that can be granted. If it counts the file as

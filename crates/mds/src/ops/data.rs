@@ -222,7 +222,7 @@ fn layout_part(
     let inline_max = txn.layouts().content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.layouts().content(ino)? } else { Vec::new() };
     let (content, placement) = (Bytes(content), placement(txn, ino)?);
-    Ok(LayoutSlice { from, to, segments, frozen, content, inline_max, placement })
+    Ok(LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object: None })
 }
 
 /// The layout that a file got when it was created; empty: none.

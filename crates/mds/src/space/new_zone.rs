@@ -26,7 +26,7 @@ use env::{Disk, DiskOptions, Env};
 use label::{Contents, Found, Label, NoLabel};
 use mfs::new_device::{Owner, ZONE_MIN, content_of, label_device, whose};
 use mfs::{Cost, PagFormat, PagState, StoreError};
-use proto::mds::PagInfo;
+use proto::mds::{BLOCK_ZONE, PagInfo};
 use types::limits::PAGS_MAX;
 use types::units::human_size;
 use types::{Duration, Fault, PagId, Uuid};
@@ -213,7 +213,7 @@ impl Space {
         let durable = runtime.wait_durable(transno).await;
         durable.map_err(|error| format!("{error}; add {path} again when the server is back"))?;
         let PagFormat { id, uuid, device, blocks, .. } = zone;
-        let info = PagInfo { id, uuid, device, blocks, path: path.to_owned() };
+        let info = PagInfo { id, uuid, device, blocks, kind: BLOCK_ZONE, path: path.to_owned() };
         self.zones.borrow_mut().push(info);
         self.devices.add(vec![place], Some(Ok((disk, found.label.fencing_epoch))));
         drop(entering);

@@ -5,7 +5,7 @@ use std::fmt;
 use env::{Disk, DiskOptions};
 use label::{CopyError, Found, Why};
 use mfs::Cost;
-use proto::mds::PagInfo;
+use proto::mds::{BLOCK_ZONE, PagInfo};
 use types::{Duration, Transno, Uuid};
 
 use super::Space;
@@ -67,7 +67,7 @@ impl Space {
             self.states.borrow_mut().insert(state.id, (state.state, Transno::ZERO));
             let path = place.map_or_else(String::new, |place| place.path.clone());
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
-            pags.push(PagInfo { id, uuid, device, blocks, path });
+            pags.push(PagInfo { id, uuid, device, blocks, kind: BLOCK_ZONE, path });
         }
         for (_, places) in devices {
             self.add_device(places).await?;

@@ -1,7 +1,9 @@
-use types::{Ahead, BlockRange, HeldRange, PagBlock, PagId, Rights, Timestamp, Transno, Uuid};
+use types::{Ahead, BlockRange, Epoch, HeldRange, ObjectId, PagBlock, PagId};
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment, SegmentState};
+use types::{Rights, Timestamp, Transno, Uuid};
 
 use super::*;
+use crate::capability::Capability;
 use crate::mds::{Message, *};
 use crate::wire::{Appended, Bytes};
 
@@ -104,6 +106,18 @@ fn samples() -> Vec<Message> {
                 content: Bytes(b"abc".to_vec()),
                 inline_max: 120,
                 placement: Bytes(b"policy=striping".to_vec()),
+                object: Some(ObjectLayout {
+                    object: ObjectId(77),
+                    part: 256,
+                    targets: vec![PagId(3), PagId(4)],
+                    may: Capability {
+                        object: ObjectId(77),
+                        client: ClientId(8),
+                        rights: 3,
+                        epoch: Epoch(5),
+                        mac: [9; 16],
+                    },
+                }),
             }),
             ranges: vec![range],
             uncontended: false,
@@ -164,6 +178,7 @@ fn samples() -> Vec<Message> {
                     id: PagId(0),
                     uuid: Uuid([2; 16]),
                     blocks: 99,
+                    kind: crate::mds::BLOCK_ZONE,
                     path: "/d".into(),
                 }],
                 time: Timestamp::default(),

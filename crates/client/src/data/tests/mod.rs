@@ -25,7 +25,7 @@ use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
 use proto::commit::CommitPolicy;
-use proto::mds::{Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
+use proto::mds::{BLOCK_ZONE, Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
 use proto::prealloc::{Allocation, Stream};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64, PLACE_PIECES_MAX};
@@ -457,7 +457,7 @@ impl Server {
         let inline_max = self.inline_max.get();
         let placement = Bytes(self.placement.borrow().clone().into_bytes());
         let frozen = self.frozen.get();
-        LayoutSlice { from, to, segments, frozen, content, inline_max, placement }
+        LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object: None }
     }
 
     /// The bytes of a file as a new client would read them.
@@ -552,7 +552,14 @@ fn label(pag: u16, blocks: u64) -> Label {
 
 fn info(pag: u16, blocks: u64) -> PagInfo {
     let uuid = Uuid([pag as u8; 16]);
-    PagInfo { id: PagId(pag), uuid, device: uuid, blocks, path: format!("data{pag}") }
+    PagInfo {
+        id: PagId(pag),
+        uuid,
+        device: uuid,
+        blocks,
+        kind: BLOCK_ZONE,
+        path: format!("data{pag}"),
+    }
 }
 
 impl Rig {
