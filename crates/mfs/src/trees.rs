@@ -22,8 +22,8 @@
 //! | 12 | 12 | 8 | replies (11) |
 //! | 13 | 4 | 64 | settings (11) |
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
-//! | 19 | 10 | 8 | doomed objects (10), with an entry of zeros from the first target on |
-//! | 20 | 10 | 8 | owed fences (10), with an entry of zeros from the first target on |
+//! | 19 | 10 | 2 | doomed objects (10), with an entry of zeros from the first target on |
+//! | 20 | 10 | 4 | owed fences (10), with an entry of zeros from the first target on |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
@@ -67,9 +67,9 @@ pub const NEXT_CHUNK: RootId = RootId(14);
 /// How many annexes were numbered.
 pub const ANNEXES: RootId = RootId(18);
 /// Objects that their targets have to destroy.
-pub const DOOMED: Tree<{ space::TARGET_KEY }, 8> = Tree::at(RootId(19));
+pub const DOOMED: Tree<{ space::TARGET_KEY }, { space::DOOMED_VALUE }> = Tree::at(RootId(19));
 /// Fences of evicted clients that targets have not answered.
-pub const OWED_FENCES: Tree<{ space::TARGET_KEY }, 8> = Tree::at(RootId(20));
+pub const OWED_FENCES: Tree<{ space::TARGET_KEY }, { space::FENCE_VALUE }> = Tree::at(RootId(20));
 /// Number, within the shard, of the next object that no start of the server has taken.
 pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.

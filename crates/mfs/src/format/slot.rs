@@ -350,34 +350,30 @@ impl Slot {
     }
 
     /// Clears the flag of an object record where none can be, and flags of content and the count of
-    /// segments beside a valid record; `known` says whether the file system has the feature. Bytes
-    /// that are neither a record nor segments are removed from the tail. Returns what was wrong, and
-    /// changes nothing else.
-    pub(crate) fn repair_object(&mut self, known: bool) -> Option<&'static str> {
+    /// segments beside a valid record. Bytes that are neither a record nor segments are removed from
+    /// the tail. Returns what was wrong, and changes nothing else.
+    pub(crate) fn repair_object(&mut self) -> Option<&'static str> {
         let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
         let flagged = self.state() != SlotState::Empty && self.0[5] & FLAG_OBJECT != 0;
-        if !flagged || !fits || known && self.check_object().is_ok() {
+        if !flagged || !fits || self.check_object().is_ok() {
             return None;
         }
         let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
-        let record = ObjectRecord::decode(self.payload()).is_some();
-        if file && record && known {
-            self.flag(FLAG_CONTENT, false);
+        if file && ObjectRecord::decode(self.payload()).is_some() {
             if self.content_blob().is_some() {
                 self.set_map(0);
             }
-            self.flag(FLAG_CONTENT_BLOB, false);
+            self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
             self.set_body(0);
             return Some("segments or content beside an object record");
         }
         self.flag(FLAG_OBJECT, false);
-        if file && !self.has_content() && self.check_segments().is_err() {
+        if file && self.content().is_none() && self.check_segments().is_err() {
             self.set_payload(b"");
         }
-        Some(match (file, known) {
-            (false, _) => "an object record on an inode that is no regular file",
-            (_, false) => "an object record without the feature `object-files`",
-            _ => "the object record makes no sense",
+        Some(match file {
+            true => "an object record that makes no sense",
+            false => "an object record on an inode that is no regular file",
         })
     }
 

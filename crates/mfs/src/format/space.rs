@@ -14,8 +14,8 @@
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
 //! | quarantines | client 8 | reserved 8 |
-//! | doomed | target 2 · object 8 | reserved 8; an entry of zeros means nothing |
-//! | owed fences | target 2 · client 8 | reserved 8; an entry of zeros means nothing |
+//! | doomed | target 2 · object 8 | reserved 2; an entry of zeros means nothing |
+//! | owed fences | target 2 · client 8 | reserved 4; an entry of zeros means nothing |
 //! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
 //!
 //! The state of a PAG says what may be done with its blocks; the counts and the other trees hold in
@@ -48,6 +48,10 @@ pub const RUN_KEY: usize = 10;
 pub const POOL_KEY: usize = 18;
 /// Bytes of a key ⟨target, object⟩ or ⟨target, client⟩.
 pub const TARGET_KEY: usize = 10;
+/// Bytes of a value of the doomed objects. The width tells which tree a lost leaf is of.
+pub const DOOMED_VALUE: usize = 2;
+/// Bytes of a value of the owed fences.
+pub const FENCE_VALUE: usize = 4;
 /// Bytes of a key of the frozen tree.
 pub const FROZEN_KEY: usize = 17;
 /// Bytes of a value of the PAG table.

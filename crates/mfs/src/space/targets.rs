@@ -17,8 +17,8 @@ use types::{ClientId, Fault, ObjectId, PagId, Uuid};
 use super::view::Space;
 use crate::format::object::ObjectRecord;
 use crate::format::space::{
-    PagRecord, TARGET_KEY, ZoneKind, decode_fence_key, decode_object_key, fence_key, object_key,
-    pag_key,
+    DOOMED_VALUE, FENCE_VALUE, PagRecord, TARGET_KEY, ZoneKind, decode_fence_key,
+    decode_object_key, fence_key, object_key, pag_key,
 };
 use crate::trees::{DOOMED, NEXT_OBJECT, OWED_FENCES, PAGS};
 use engine::error::Stop;
@@ -55,8 +55,8 @@ impl Space<'_, '_> {
         }
         PAGS.insert(self.txn, &pag_key(id), &PagRecord::target(uuid, blocks).encode())?;
         // Without them the trees would allocate and free their last node again and again.
-        DOOMED.insert(self.txn, &[0; TARGET_KEY], &[0; 8])?;
-        OWED_FENCES.insert(self.txn, &[0; TARGET_KEY], &[0; 8])?;
+        DOOMED.insert(self.txn, &[0; TARGET_KEY], &[0; DOOMED_VALUE])?;
+        OWED_FENCES.insert(self.txn, &[0; TARGET_KEY], &[0; FENCE_VALUE])?;
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Space<'_, '_> {
     /// The file of this record is gone: its targets have to destroy its object.
     pub(crate) fn doom(&mut self, record: &ObjectRecord) -> Result<(), Stop> {
         for &target in &record.targets {
-            DOOMED.insert(self.txn, &object_key(target, record.object), &[0; 8])?;
+            DOOMED.insert(self.txn, &object_key(target, record.object), &[0; DOOMED_VALUE])?;
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Space<'_, '_> {
     /// `Stop` of the blocks read.
     pub fn owe_fences(&mut self, client: ClientId, targets: &[PagId]) -> Result<(), Stop> {
         for &target in targets {
-            OWED_FENCES.insert(self.txn, &fence_key(target, client), &[0; 8])?;
+            OWED_FENCES.insert(self.txn, &fence_key(target, client), &[0; FENCE_VALUE])?;
         }
         Ok(())
     }
