@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use proto::mds::Mds;
 use proto::message::{Peer, Versions};
+use session::client::ReadClientKeys;
 use session::server::ServerKeys;
 use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
@@ -58,6 +59,10 @@ pub struct Config {
     pub features: u64,
     /// How it asks for keys; `None`: everybody who reaches it may do everything.
     pub keys: Option<ServerKeys>,
+    /// The key that it shares with object targets; `None`: it can use none.
+    pub target_key: Option<[u8; 32]>,
+    /// How it proves its own key to object targets; `None`: it has none to prove.
+    pub target_keys: Option<ReadClientKeys>,
     /// Check the invariants of the server's state after every event, or less often while there are
     /// many leases; for tests and simulation.
     pub validate: bool,
@@ -89,6 +94,8 @@ impl Config {
             versions: Mds::VERSIONS,
             features: Mds::FEATURES,
             keys: None,
+            target_key: None,
+            target_keys: None,
             validate: cfg!(debug_assertions),
             fences: Vec::new(),
             own_host: String::new(),

@@ -52,6 +52,7 @@ mod space;
 pub mod standby;
 mod start;
 pub mod status;
+mod targets;
 mod uncommitted;
 mod upkeep;
 mod workers;

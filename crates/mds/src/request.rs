@@ -384,7 +384,9 @@ impl Execution {
         if orphans.counts().1 > 0 {
             self.worker.away(env.timeout(STATFS_WAIT, orphans.drained())).await;
         }
-        let statfs = self.server.runtime.mfs.run(READ, ops::space::statfs).await;
+        let targets = self.server.targets.free_blocks();
+        let statfs =
+            self.server.runtime.mfs.run(READ, |txn| ops::space::statfs(txn, &targets)).await;
         Ok(OpReply::Statfs { statfs: self.store(statfs)?.0 })
     }
 
@@ -662,6 +664,28 @@ impl Execution {
         })
     }
 
+    /// Says what the client may do with the objects in the answer, by the rights that it holds now.
+    fn fill_in_capabilities(&mut self) {
+        let (server, client) = (&self.server, self.session.client);
+        let leases = server.leases.table();
+        for (op, result) in self.request.ops.iter().zip(&mut self.results) {
+            let (ino, object) = match (op, result) {
+                (_, Ok(OpReply::Created { leased, object, .. })) => (leased.attr.ino, object),
+                (_, Ok(OpReply::Acquired { leased, layout: Some(slice), .. })) => {
+                    (leased.attr.ino, &mut slice.object)
+                }
+                (Op::Layout { ino, .. }, Ok(OpReply::Layout { slice })) => {
+                    (*ino, &mut slice.object)
+                }
+                _ => continue,
+            };
+            if let Some(layout) = object {
+                let rights = leases.rights(client, ino);
+                layout.may = server.targets.capability(layout.object, client, rights);
+            }
+        }
+    }
+
     /// Waits in the reply gate, then sends the answer.
     async fn answer(mut self) {
         if self.request.ops.iter().any(|op| matches!(op, Op::ReturnSpace { .. })) {
@@ -679,6 +703,7 @@ impl Execution {
             return;
         }
         fill_in_leases(&self.server, &self.session, &mut self.results);
+        self.fill_in_capabilities();
         let last_committed = self.server.runtime.mfs.last_committed();
         let (slot, seq, transno) = (self.request.slot, self.request.seq, self.transno);
         let waited = self.worker.waited().as_micros().try_into().unwrap_or(u32::MAX);

@@ -22,6 +22,7 @@ use crate::runtime::Runtime;
 use crate::scrub::Scrubber;
 use crate::sessions::Sessions;
 use crate::space::Space;
+use crate::targets::Targets;
 use crate::uncommitted::Uncommitted;
 use crate::workers::Workers;
 
@@ -44,6 +45,8 @@ pub struct Server {
     pub orphans: Rc<Orphans>,
     /// Data zones and their devices, and room for grants.
     pub space: Rc<Space>,
+    /// Object targets.
+    pub targets: Rc<Targets>,
     /// Changes that are not durable yet.
     pub uncommitted: Uncommitted,
     /// Who works on requests.
@@ -65,7 +68,9 @@ impl Server {
         let leases = Rc::new(Leases::new(runtime.clone(), sessions.clone()));
         let locks = Rc::new(Locks::new(runtime.clone(), sessions.clone()));
         let orphans = Rc::new(Orphans::new(runtime.clone(), leases.clone()));
-        let space = Rc::new(Space::new(runtime.clone(), sessions.clone(), orphans.clone()));
+        let targets = Rc::new(Targets::new(runtime.clone()));
+        let with = (orphans.clone(), targets.clone());
+        let space = Rc::new(Space::new(runtime.clone(), sessions.clone(), with));
         let clients = || (sessions.clone(), leases.clone(), locks.clone());
         let evictions =
             Rc::new(Evictions::new(runtime.clone(), clients(), (orphans.clone(), space.clone())));
@@ -85,6 +90,7 @@ impl Server {
             locks,
             orphans,
             space,
+            targets,
             evictions,
             recovery,
         });
@@ -110,6 +116,7 @@ impl Server {
         self.sessions.announce_change();
         self.orphans.stop();
         self.scrubber.stop();
+        self.targets.stop();
         self.runtime.announce_stop();
     }
 

@@ -12,6 +12,7 @@ use crate::volatile::searches::SearchCounts;
 use crate::volatile::{SharedState, VolatileState};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
+use engine::format::features::Feature;
 use engine::store::Store;
 
 /// An open metadata file system: a store, and what the namespace and the space allocator keep in
@@ -61,6 +62,18 @@ impl Mfs {
     /// counts as durable, nothing outlives the store. For tests of higher layers.
     pub fn volatile(blocks: u64) -> Mfs {
         Mfs::over(Store::volatile(blocks))
+    }
+
+    /// Gives the file system the feature `object-files`, if it does not have it. The superblocks say
+    /// so when the next transaction has been written home ([`Store::settle`]). Returns whether that
+    /// is to be awaited.
+    pub fn add_object_files(&self) -> bool {
+        let features = self.superblock().features;
+        let is_new = !features.has(Feature::OBJECT_FILES);
+        if is_new {
+            self.set_features(features.with(Feature::OBJECT_FILES));
+        }
+        is_new
     }
 
     /// What is kept in memory besides the blocks.

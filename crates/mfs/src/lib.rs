@@ -35,9 +35,10 @@ pub use engine::format::features::{Feature, Features};
 pub use engine::format::roots::RootId;
 pub use engine::format::superblock;
 pub use engine::store::Identity;
+pub use format::object::{OBJECT_TARGETS_MAX, ObjectRecord};
 pub use format::slot::SlotSize;
 pub use format::slot_size::SlotFeatures;
-pub use format::space::PagUse;
+pub use format::space::{PagUse, ZoneKind};
 pub use handle::{Mfs, Usage};
 pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
@@ -46,7 +47,7 @@ pub use names::{
     SubdirCursor, Subdirectory,
 };
 pub use open::OpenOptions;
-pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, PagState};
+pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, OBJECTS_TAKEN, PagState, TARGET_ADDRESS_MAX};
 pub use txn::Txn;
 pub use volatile::VolatileState;
 pub use zone_files::ZoneWalk;

@@ -22,11 +22,14 @@
 //! | 12 | 12 | 8 | replies (11) |
 //! | 13 | 4 | 64 | settings (11) |
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
+//! | 19 | 10 | 2 | doomed objects (10), with an entry of zeros from the first target on |
+//! | 20 | 10 | 4 | owed fences (10), with an entry of zeros from the first target on |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
 //! number of inodes, including the root and the orphan directory. Root 18 says how many annexes
-//! were numbered (6). Root 59 is what an interrupted repair leaves to the next one. Its bit 0: a
+//! were numbered (6). Root 21 is the number, within the shard, of the next object that no start of
+//! the server has taken. Root 59 is what an interrupted repair leaves to the next one. Its bit 0: a
 //! part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other roots are
 //! 0.
 
@@ -63,6 +66,12 @@ pub const FROZEN: Tree<{ space::FROZEN_KEY }, 8> = Tree::at(RootId(10));
 pub const NEXT_CHUNK: RootId = RootId(14);
 /// How many annexes were numbered.
 pub const ANNEXES: RootId = RootId(18);
+/// Objects that their targets have to destroy.
+pub const DOOMED: Tree<{ space::TARGET_KEY }, { space::DOOMED_VALUE }> = Tree::at(RootId(19));
+/// Fences of evicted clients that targets have not answered.
+pub const OWED_FENCES: Tree<{ space::TARGET_KEY }, { space::FENCE_VALUE }> = Tree::at(RootId(20));
+/// Number, within the shard, of the next object that no start of the server has taken.
+pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.
 pub const INODES: RootId = RootId(16);
 

@@ -14,6 +14,7 @@
 //! | needed | 4 | `inline-data` | files may have their block 0 with the inode (7.2); without it none has |
 //! | needed | 5 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
 //! | needed | 6 | `external-log` | the log is a journal on another device or in another slice (4.2) |
+//! | needed | 7 | `object-files` | data zones may be object targets (10), and files may have an object record (7.2) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
@@ -44,6 +45,8 @@ impl Feature {
     pub const LAYOUT_BLOCKS: Feature = Feature(5);
     /// The log is a journal on another device or in another slice.
     pub const EXTERNAL_LOG: Feature = Feature(6);
+    /// Data zones may be object targets, and files may lie in objects there.
+    pub const OBJECT_FILES: Feature = Feature(7);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -58,6 +61,7 @@ impl Feature {
         (Feature::INLINE_DATA, "inline-data"),
         (Feature::LAYOUT_BLOCKS, "layout-blocks"),
         (Feature::EXTERNAL_LOG, "external-log"),
+        (Feature::OBJECT_FILES, "object-files"),
     ];
 
     /// Its name, if this release knows it.

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - an eviction is durable before the server gives anything that the client held to others. So is
-//!   what the client had written in place, unless a data device does not answer in time
-//!   ([`Space::flush_for`]);
+//!   what the client had written in place, unless a data device does not answer in time, and no
+//!   object target takes its writes any more, unless it is away ([`Space::stop_writes_of`]);
 //! - a session that is over holds its leases and locks until its eviction is durable, and the
 //!   server executes nothing more of it.
 
@@ -31,6 +31,8 @@ use crate::space::Space;
 
 /// Files that one transaction freezes.
 const FREEZE: usize = 16;
+/// Targets that one transaction notes as owing a fence.
+const FENCES: usize = 64;
 
 /// A client, and the files that it could write.
 type WritableFiles = (ClientId, Vec<Ino>);
@@ -188,7 +190,7 @@ impl Evictions {
         let durable = self.runtime.wait_durable(last).await.is_ok();
         if durable && !writable.is_empty() {
             let clients: Vec<ClientId> = writable.iter().map(|(client, _)| *client).collect();
-            self.space.flush_for(&clients).await;
+            self.space.stop_writes_of(&clients).await;
             for &client in &clients {
                 self.quarantine.set_recorded(client);
                 self.begin_fence(client);
@@ -204,6 +206,7 @@ impl Evictions {
             parts.push(&[]);
         }
         let mut last = Transno::ZERO;
+        let targets = self.space.target_ids();
         for part in parts {
             let done = self.runtime.mfs.run(Cost::STEP, |txn| {
                 for &ino in part.iter().filter(|_| !planted(Bug::FreezeSkipped)) {
@@ -212,6 +215,11 @@ impl Evictions {
                 txn.space().quarantine(client)
             });
             let ((), transno) = self.runtime.checked(done.await, "evicting a client")?;
+            last = last.max(transno);
+        }
+        for part in targets.chunks(FENCES) {
+            let owed = self.runtime.mfs.run(Cost::STEP, |txn| txn.space().owe_fences(client, part));
+            let ((), transno) = self.runtime.checked(owed.await, "evicting a client")?;
             last = last.max(transno);
         }
         Some(last)

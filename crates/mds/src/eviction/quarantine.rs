@@ -128,7 +128,7 @@ impl Evictions {
             return Err(StoreError::Refused("a client is in quarantine".into()));
         }
         if !clients.is_empty() {
-            self.space.flush_for(&clients).await;
+            self.space.stop_writes_of(&clients).await;
         }
         for client in clients {
             let (files, _) = mfs.run(Cost::READ, |txn| txn.space().frozen(client)).await?;

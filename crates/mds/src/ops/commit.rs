@@ -1,6 +1,8 @@
 //! Commits of files: what a holder of `DATA_X` changed in a file's layout, size and times, or a
 //! holder of `DATA_P` in its ranges.
 //!
+//! Of an object file only size and times are committed: an edit is `Invalid`.
+//!
 //! Invariants:
 //! - edits take effect in order. A commit too large for one transaction is several, and a crash may
 //!   show the file after each of them. So a growing size is set first (holes read as zeros), a
@@ -97,6 +99,11 @@ pub fn step(
     let ino = commit.ino;
     let mut attr = cx.attr(txn, ino)?;
     if attr.kind != FileKind::Regular || commit.size.is_some_and(|size| size > FILE_SIZE_MAX) {
+        return Err(Fault::Invalid.into());
+    }
+    // What lies where in an object only its targets know.
+    let is_object = txn.layouts().object(ino)?.is_some();
+    if is_object && (commit.merge || !commit.edits.is_empty()) {
         return Err(Fault::Invalid.into());
     }
     if !cx.replay && !commit.is_covered(cx, &commit.edits[range.clone()]) {

@@ -1,8 +1,8 @@
 //! Creates inodes, with a name or as orphans.
 
-use mfs::{NewInode, Stop, Txn};
+use mfs::{NewInode, ObjectRecord, Stop, Txn};
 use proto::mds::{NewNode, OpReply};
-use proto::placement::ATTRIBUTE;
+use proto::placement::{ATTRIBUTE, Layout, Policy};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
@@ -29,8 +29,12 @@ pub fn create(
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let object = object_of(cx, &inherited, node.kind)?;
     let ino = txn.names().create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_xattrs(txn, ino)?;
+    if let Some(object) = &object {
+        txn.layouts().set_object(ino, object)?;
+    }
     if node.kind == FileKind::Directory {
         dir_attr.nlink += 1;
         cx.effects.changes.push(MetaItem::Attr(dir));
@@ -54,8 +58,12 @@ pub fn create_orphan(
         return Err(Fault::Invalid.into());
     }
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let object = object_of(cx, &inherited, node.kind)?;
     let ino = txn.names().create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_xattrs(txn, ino)?;
+    if let Some(object) = &object {
+        txn.layouts().set_object(ino, object)?;
+    }
     cx.effects.reads.push(MetaItem::Attr(dir));
     cx.effects.orphaned.push((ino, cx.client));
     created(cx, txn, ino, want | Rights::OPEN, dir_attr)
@@ -91,6 +99,42 @@ pub fn whiteout(
     Ok(attr)
 }
 
+/// The object that a new inode lies in: by the layout that it inherits, and of a replay as it was
+/// answered.
+///
+/// # Errors
+/// `NoSpace`: no target can take it; the log says why.
+fn object_of(
+    cx: &OpContext<'_>,
+    inherited: &Inherited,
+    kind: FileKind,
+) -> Result<Option<ObjectRecord>, Stop> {
+    if kind != FileKind::Regular {
+        return Ok(None);
+    }
+    if let Some(OpReply::Created { object, .. }) = cx.replayed {
+        return Ok(object.clone().map(|layout| ObjectRecord {
+            object: layout.object,
+            part: layout.part,
+            targets: layout.targets,
+        }));
+    }
+    let Some(text) = &inherited.layout else { return Ok(None) };
+    // A layout that cannot be read is none: it could not be set.
+    let Ok(Layout { policy: Policy::Objects { part, width }, zones }) =
+        Layout::from_attribute(text)
+    else {
+        return Ok(None);
+    };
+    let space = &cx.server.space;
+    let chosen = cx.server.targets.choose(|id| space.takes_files(id, &zones), part, width);
+    if chosen.is_none() {
+        cx.server.targets.complain(&String::from_utf8_lossy(text));
+        return Err(Fault::NoSpace.into());
+    }
+    Ok(chosen)
+}
+
 /// Of a replay: the number that the inode had.
 fn replayed_ino(cx: &OpContext<'_>) -> Option<Ino> {
     match cx.replayed {
@@ -120,9 +164,10 @@ pub fn reply(
     attr: Attr,
     dir: Attr,
 ) -> Result<OpReply, Stop> {
-    let (mut inline_max, mut placement) = (0, Bytes::default());
+    let (mut inline_max, mut placement, mut object) = (0, Bytes::default(), None);
     if attr.kind == FileKind::Regular {
         inline_max = txn.layouts().content_room(attr.ino)? as u32;
+        object = super::data::object(cx, txn, attr.ino)?;
     }
     if matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
         placement = super::data::placement(txn, attr.ino)?;
@@ -132,7 +177,7 @@ pub fn reply(
         dir: cx.leased(dir),
         inline_max,
         placement,
-        object: None,
+        object,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Rights on content, and layouts.
 
 use mfs::{Stop, Txn};
-use proto::mds::{LayoutSlice, OpReply};
+use proto::mds::{LayoutSlice, ObjectLayout, OpReply};
 use proto::placement::ATTRIBUTE;
 use proto::wire::Bytes;
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, RANGES_AHEAD_MAX, REPLY_SEGMENTS_MAX};
@@ -31,6 +31,9 @@ pub fn acquire(
     if rights.contains(Rights::NAMES) && attr.kind != FileKind::Directory {
         return Err(Fault::NotDirectory.into());
     }
+    // Of an object file only the whole right is granted, or `OPEN` alone: a target knows no ranges.
+    let is_object = attr.kind == FileKind::Regular && txn.layouts().object(ino)?.is_some();
+    let part = part.filter(|(range, _)| range.is_empty() || !is_object);
     let Some((range, ahead)) = part.filter(|_| rights.intersects(Rights::WHOLE)) else {
         return whole(cx, txn, attr, (rights, from), false);
     };
@@ -218,11 +221,29 @@ fn layout_part(
     if within.is_some() {
         segments = segments.iter().filter_map(|segment| segment.slice(from.0, to)).collect();
     }
-    let frozen = cx.server.evictions.is_all_frozen() || txn.space().is_frozen(ino)?;
+    let object = object(cx, txn, ino)?;
+    // A target refuses evicted clients, and overwrites nothing in place.
+    let frozen =
+        object.is_none() && (cx.server.evictions.is_all_frozen() || txn.space().is_frozen(ino)?);
     let inline_max = txn.layouts().content_room(ino)? as u32;
     let content = if from.0 == 0 && to > 0 { txn.layouts().content(ino)? } else { Vec::new() };
     let (content, placement) = (Bytes(content), placement(txn, ino)?);
-    Ok(LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object: None })
+    Ok(LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object })
+}
+
+/// Where the content of an object file lies. What the client may do there is said when the answer
+/// leaves.
+pub fn object(
+    cx: &OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+) -> Result<Option<ObjectLayout>, Stop> {
+    // An inode that is gone has a reply, too, if it was created before a restart.
+    if txn.names().attr(ino)?.is_none() {
+        return Ok(None);
+    }
+    let record = txn.layouts().object(ino)?;
+    Ok(record.map(|record| cx.server.targets.layout_for(record, cx.client, Rights::empty())))
 }
 
 /// The layout that a file got when it was created; empty: none.

@@ -1,6 +1,8 @@
 //! Data space: free blocks, grants, returns.
 
-use mfs::{PagState, PagUse, Stop, Txn};
+use std::collections::BTreeMap;
+
+use mfs::{PagState, PagUse, Stop, Txn, ZoneKind};
 use proto::mds::{OpReply, PagRun, Statfs};
 use types::limits::{GRANT_BLOCKS, PAGS_MAX, RETURN_RUNS_MAX};
 use types::{Fault, PagId};
@@ -9,11 +11,15 @@ use crate::context::OpContext;
 use crate::recovery::kept_results::Outcome;
 
 /// Counts blocks as free from the moment that nothing maps them, if they can be granted then. What
-/// is lost is not counted.
-pub fn statfs(txn: &mut Txn<'_>) -> Result<Statfs, Stop> {
+/// is lost is not counted. Of targets as much is free as they have last said (`targets`).
+pub fn statfs(txn: &mut Txn<'_>, targets: &BTreeMap<PagId, u64>) -> Result<Statfs, Stop> {
     let pags = txn.space().pags()?;
     let inodes = txn.names().inode_counts()?;
-    let free = |pag: &PagState| if pag.state.grants() { pag.free + pag.freed } else { 0 };
+    let free = |pag: &PagState| match pag.kind {
+        _ if !pag.state.grants() => 0,
+        ZoneKind::Blocks => pag.free + pag.freed,
+        ZoneKind::Target => targets.get(&pag.id).map_or(0, |&free| free.min(pag.total)),
+    };
     let is_there = |pag: &&PagState| pag.state != PagUse::Lost;
     Ok(Statfs {
         blocks: pags.iter().filter(is_there).map(|pag| pag.total).sum(),

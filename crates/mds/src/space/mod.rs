@@ -5,6 +5,7 @@
 //! - it asks clients for space, and ends no session.
 
 mod devices;
+mod new_target;
 mod new_zone;
 mod placer;
 mod placing;
@@ -20,7 +21,7 @@ use std::rc::Rc;
 use env::LockScope;
 use env::sync::Notify;
 use mfs::{Cost, PagUse};
-use proto::mds::{Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
+use proto::mds::{BLOCK_ZONE, Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
 use types::{ClientId, Epoch, PagId, Transno};
 
 use self::devices::DataDevices;
@@ -32,6 +33,7 @@ pub use self::zone_state::StateChange;
 use crate::orphans::Orphans;
 use crate::runtime::Runtime;
 use crate::sessions::{ClientInfo, Session, Sessions};
+use crate::targets::{TargetStatus, Targets};
 
 /// Metadata space is short when less than one part in this many of its device is free.
 const SHORT_FRACTION: u64 = 16;
@@ -45,6 +47,7 @@ pub struct Space {
     runtime: Rc<Runtime>,
     sessions: Rc<Sessions>,
     orphans: Rc<Orphans>,
+    pub(super) targets: Rc<Targets>,
     /// Data zones as reported to clients. New ones come last.
     zones: RefCell<Vec<PagInfo>>,
     /// What the table says of each zone's use, and the transaction that says so, if it is one of
@@ -64,12 +67,17 @@ pub struct Space {
 
 impl Space {
     /// No zones are known yet.
-    pub fn new(runtime: Rc<Runtime>, sessions: Rc<Sessions>, orphans: Rc<Orphans>) -> Space {
+    pub fn new(
+        runtime: Rc<Runtime>,
+        sessions: Rc<Sessions>,
+        (orphans, targets): (Rc<Orphans>, Rc<Targets>),
+    ) -> Space {
         Space {
             devices: DataDevices::new(runtime.clone()),
             runtime,
             sessions,
             orphans,
+            targets,
             zones: RefCell::default(),
             states: RefCell::default(),
             adding: Cell::new(false),
@@ -145,9 +153,12 @@ impl Space {
         zones.iter().find(|zone| zone.id == id).map_or_else(String::new, |zone| zone.path.clone())
     }
 
-    /// The state of a zone's device on this host.
+    /// The state of a zone's device on this host; that of a target itself.
     pub fn device_state(&self, id: PagId) -> DeviceStatus {
-        self.devices.state(id)
+        match self.targets.state(id) {
+            Some(TargetStatus { state, absent, why, .. }) => DeviceStatus { state, absent, why },
+            None => self.devices.state(id),
+        }
     }
 
     /// Begins the looks at devices that are due.
@@ -170,14 +181,25 @@ impl Space {
         self.devices.may_write_late()
     }
 
-    /// Is the device of every zone open on this host?
+    /// Is the device of every zone open on this host? Targets have none here.
     pub fn are_all_open(&self) -> bool {
-        self.zones.borrow().iter().all(|zone| self.devices.is_open(zone.id))
+        let zones = self.zones.borrow();
+        let mut devices = zones.iter().filter(|zone| zone.kind == BLOCK_ZONE);
+        devices.all(|zone| self.devices.is_open(zone.id))
     }
 
     /// Flushes all devices, so that a power cut does not lose what `clients` wrote in place.
     pub async fn flush_for(&self, clients: &[ClientId]) {
         self.devices.flush_for(clients).await;
+    }
+
+    /// What these clients, which are durably evicted, have written on devices becomes stable, and
+    /// what they still send to targets is refused. Nobody waits for what does not answer.
+    pub async fn stop_writes_of(&self, clients: &[ClientId]) {
+        let (targets, refused) = (self.targets.clone(), clients.to_vec());
+        let fenced = self.runtime.env.spawn_join(async move { targets.fence(&refused).await });
+        self.devices.flush_for(clients).await;
+        fenced.await;
     }
 
     /// Is the lock that `client` takes on the data devices free on this host?

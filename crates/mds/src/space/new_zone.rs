@@ -31,6 +31,7 @@ use types::limits::PAGS_MAX;
 use types::units::human_size;
 use types::{Duration, Fault, PagId, Uuid};
 
+use super::new_target::TARGET_PREFIX;
 use super::{Space, zones};
 use crate::config::PagPlace;
 
@@ -92,7 +93,7 @@ fn standing(label: &Label, fs: Uuid, table: &[Known]) -> Standing {
 }
 
 /// The number of the next zone; `None`: there are as many as there may be.
-fn next_number(table: &[Known]) -> Option<PagId> {
+pub(super) fn next_number(table: &[Known]) -> Option<PagId> {
     let end = PAGS_MAX as u16;
     let next = table.iter().map(|zone| zone.id.0 + 1).max().unwrap_or(0);
     let is_free = |id: &u16| table.iter().all(|zone| zone.id.0 != *id);
@@ -100,7 +101,7 @@ fn next_number(table: &[Known]) -> Option<PagId> {
 }
 
 /// Resets the flag at the end, also if the caller is gone.
-struct Adding<'a>(&'a Cell<bool>);
+pub(super) struct Adding<'a>(pub(super) &'a Cell<bool>);
 
 impl Drop for Adding<'_> {
     fn drop(&mut self) {
@@ -109,7 +110,7 @@ impl Drop for Adding<'_> {
 }
 
 /// A zone is being entered: until then the list of zones is not complete.
-struct Entering<'a>(&'a Space);
+pub(super) struct Entering<'a>(pub(super) &'a Space);
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
@@ -130,11 +131,15 @@ struct Wish {
 }
 
 impl Space {
-    /// Makes the device at `path` a data zone. `overwrite`: also if it has content.
+    /// Makes the device at `path` a data zone, or takes the object target at `ost:HOST:PORT`.
+    /// `overwrite`: also if the device has content.
     ///
     /// # Errors
     /// What is in the way, with the path, and what to do.
     pub async fn add_zone(&self, path: &str, overwrite: bool) -> Result<PagId, String> {
+        if let Some(address) = path.strip_prefix(TARGET_PREFIX) {
+            return self.add_target(address).await;
+        }
         if self.adding.replace(true) {
             return Err("another device is being added: try again when that is done".into());
         }
@@ -332,6 +337,7 @@ mod tests {
             start,
             total,
             state: PagUse::InService,
+            kind: mfs::ZoneKind::Blocks,
             free,
             freed,
         }

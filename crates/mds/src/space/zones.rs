@@ -4,7 +4,7 @@ use std::fmt;
 
 use env::{Disk, DiskOptions};
 use label::{CopyError, Found, Why};
-use mfs::Cost;
+use mfs::{Cost, ZoneKind};
 use proto::mds::{BLOCK_ZONE, PagInfo};
 use types::{Duration, Transno, Uuid};
 
@@ -50,6 +50,10 @@ impl Space {
         let (states, _) = runtime.mfs.run(Cost::READ, |txn| txn.space().pags()).await?;
         let (mut pags, mut devices) = (Vec::new(), Vec::<(Uuid, Vec<PagPlace>)>::new());
         for state in states {
+            if state.kind == ZoneKind::Target {
+                pags.push(self.learn_target(&state).await?);
+                continue;
+            }
             let place = runtime.config.pags.iter().find(|place| place.id == state.id);
             if let Some(place) = place {
                 if place.uuid != state.uuid {
@@ -73,6 +77,7 @@ impl Space {
             self.add_device(places).await?;
         }
         *self.zones.borrow_mut() = pags;
+        self.begin_targets().await?;
         Ok(())
     }
 

@@ -114,6 +114,7 @@ impl Status {
             out.open('{');
             out.number("id", u64::from(pag.id));
             out.text("uuid", &pag.uuid);
+            out.text("kind", pag.kind);
             out.text("path", &pag.path);
             out.number("blocks", pag.blocks);
             out.number("free", pag.free);

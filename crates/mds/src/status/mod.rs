@@ -4,8 +4,8 @@ mod json;
 
 use std::collections::BTreeMap;
 
-use mfs::SlotFeatures;
 use mfs::scrub::Scrubbed;
+use mfs::{SlotFeatures, ZoneKind};
 use session::server::{DoorCounts, Who};
 use types::{Bug, ClientId, PagId, planted};
 
@@ -55,11 +55,13 @@ pub struct PagStatus {
     pub id: u16,
     /// UUID in its label.
     pub uuid: String,
-    /// Its device, if the configuration names it.
+    /// "blocks" or "target".
+    pub kind: &'static str,
+    /// Its device, if the configuration names it; of an object target its address.
     pub path: String,
     /// Blocks above the label.
     pub blocks: u64,
-    /// Blocks that can be granted.
+    /// Blocks that can be granted; of an object target its free blocks, as it has last said.
     pub free: u64,
     /// Blocks that files gave up and that are not reusable yet.
     pub freed: u64,
@@ -320,6 +322,7 @@ async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
     let pags = server.runtime.mfs.run(READ, |txn| txn.space().pags()).await;
     let pags =
         server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
+    let targets = server.targets.free_blocks();
     pags.into_iter()
         .map(|pag| {
             let path = server.space.path(pag.id);
@@ -328,11 +331,12 @@ async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
             PagStatus {
                 id,
                 uuid,
+                kind: if pag.kind == ZoneKind::Target { "target" } else { "blocks" },
                 path,
                 blocks: pag.total,
                 free: match planted(Bug::FreedCalledFree) {
                     true => pag.free + pag.freed,
-                    false => pag.free,
+                    false => targets.get(&pag.id).copied().unwrap_or(pag.free),
                 },
                 freed: pag.freed,
                 windows: server.space.placing.in_windows(pag.id),

@@ -6,6 +6,7 @@ pub mod layout;
 pub mod lmap;
 pub mod namespace;
 pub mod number;
+pub mod object;
 pub mod segment;
 pub mod slot;
 pub mod slot_size;

@@ -9,9 +9,13 @@
 //!   retired;
 //! - `next_reuse` only grows: a number once issued for a slot is never issued again; at 256 the
 //!   slot is retired and stays empty until its chunk is freed;
-//! - the tail holds, without gaps, the name, the inline xattrs, and then one of three. These are
-//!   the target of a short symlink, the file's *lowest* segments, sorted, or the content of its
-//!   block 0;
+//! - the tail holds, without gaps, the name, the inline xattrs, and then one of four. These are
+//!   the target of a short symlink, the file's *lowest* segments, sorted, the content of its block
+//!   0, or the object record of a file that lies in objects;
+//! - a file with an object record (feature `object-files`) has no segment and no content anywhere,
+//!   and its blocks are 0 (a stat tells its size in blocks). The record has the number of the object
+//!   8, the blocks of a stripe unit 8, the number of targets 1, and their data zones 2 each: 1 to
+//!   32 of them, each once. It always fits beside a name: xattrs give way to it;
 //! - no segment maps block 0 of a file with content in its slot or in a blob; the block is zero
 //!   after the content. Content is not empty, not longer than the file and not longer than 3,928
 //!   bytes, in a slot or in a blob. If a file has both content and a segment for block 0, the
@@ -22,9 +26,9 @@
 //!   in it: of each file's segments one sixteenth, rounded down. A file of 15 segments adds none,
 //!   one of 47 adds two. The orphan directory counts none, nor does any directory without the
 //!   feature `layout-blocks`;
-//! - repair clears flags that are damage. These are unknown flags, and both flags of content at
-//!   once. Flags of content or layout blocks are damage on a file system without the feature for
-//!   them, and on an inode that is no regular file;
+//! - repair clears flags that are damage. These are unknown flags, and two of those of content and
+//!   of an object record at once. Flags of content, of layout blocks or of an object record are
+//!   damage on a file system without the feature for them, and on an inode that is no regular file;
 //! - a link has only state, kind, name, number and `next_reuse`;
 //! - a slot carries no checksum: it is never copied without its block, whose header has one.
 //!
@@ -34,11 +38,11 @@
 //! | 1 | 1 | kind | of the inode: 1 regular file, 2 directory, 3 symlink, 4 character device, 5 block device, 6 named pipe, 7 socket |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (in the orphan directory) |
-//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks |
+//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks, 32 an object record in the tail |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
 //! | 16 | 2 | mode | permission, set-id and sticky bits: 12 |
-//! | 18 | 2 | rest_len | bytes of segments, symlink target or content in the tail |
+//! | 18 | 2 | rest_len | bytes of segments, symlink target, content or object record in the tail |
 //! | 20 | 4 | nlink | as a stat tells it; 0: an orphan |
 //! | 24 | 4 | uid | |
 //! | 28 | 4 | gid | |
@@ -46,20 +50,21 @@
 //! | 36 | 16 | nanos | of atime, mtime, ctime, btime, 4 bytes each |
 //! | 52 | 4 | names | of a directory with a name map: names in it; with flag 16 the second layout block, 0 none; else 0 |
 //! | 56 | 8 | size | bytes; of a directory those of its content blocks |
-//! | 64 | 8 | blocks | data blocks of all segments (a stat tells one more if content lies with the inode); of a directory: content blocks 4, fragments 4 |
+//! | 64 | 8 | blocks | data blocks of all segments (a stat tells one more if content lies with the inode, and the size of an object file); of a directory: content blocks 4, fragments 4 |
 //! | 72 | 32 | seconds | since 1970, signed; of atime, mtime, ctime, btime, 8 bytes each |
 //! | 104 | 8 | version | |
 //! | 112 | 8 | xattrs | first block of the xattr blob, 0 none |
 //! | 120 | 8 | body | regular: segments that are not in the tail; symlink: first block of the target's blob; directory: its first `DirNo`, 0 as long as it has no content |
 //! | 128 | 8 | map | first `DirNo` of a directory's name map; of a regular file with that flag the first block of the blob with its content; 0 none |
-//! | 136 | 372 | tail | name, xattrs (section 9), segments, target or content; of larger slots 880, 1,896 or 3,928 bytes |
+//! | 136 | 372 | tail | name, xattrs (section 9), segments, target, content or object record; of larger slots 880, 1,896 or 3,928 bytes |
 
-use types::limits::{BLOCK, CONTENT_MAX};
+use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
 use types::{Attr, FileKind, Ino, MetaBlock, Segment, Timestamp};
 
 use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
 use super::number::DIRNO_MAX;
+use super::object::ObjectRecord;
 use super::segment::{SEGMENT, decode_segment, encode_segment};
 pub use super::slot_size::SlotSize;
 use engine::format::blob::{BlobKind, BlobOwner};
@@ -84,8 +89,13 @@ const FLAG_TARGET_BLOB: u8 = 2;
 const FLAG_CONTENT: u8 = 4;
 const FLAG_CONTENT_BLOB: u8 = 8;
 const FLAG_LAYOUT: u8 = 16;
-const FLAGS: u8 =
-    FLAG_XATTR_BLOB | FLAG_TARGET_BLOB | FLAG_CONTENT | FLAG_CONTENT_BLOB | FLAG_LAYOUT;
+const FLAG_OBJECT: u8 = 32;
+const FLAGS: u8 = FLAG_XATTR_BLOB
+    | FLAG_TARGET_BLOB
+    | FLAG_CONTENT
+    | FLAG_CONTENT_BLOB
+    | FLAG_LAYOUT
+    | FLAG_OBJECT;
 
 /// Segments that a directory counts as one fragment.
 pub const FRAGMENT: u64 = 16;
@@ -241,10 +251,27 @@ impl Slot {
         if content == FLAG_CONTENT && !(1..=CONTENT_MAX).contains(&self.rest_len()) {
             return Err("slot: content of an impossible length");
         }
+        if self.0[5] & FLAG_OBJECT != 0 {
+            return self.check_object();
+        }
         if self.kind() == FileKind::Regular && content != FLAG_CONTENT {
             self.check_segments()?;
         }
         Ok(())
+    }
+
+    /// Is the object record valid, and alone?
+    fn check_object(&self) -> Result<(), &'static str> {
+        if self.0[0] != 1 || self.kind() != FileKind::Regular {
+            return Err("slot: an object record on an inode that is no regular file");
+        }
+        if self.has_content() {
+            return Err("slot: content beside an object record");
+        }
+        if self.body() != 0 {
+            return Err("slot: segments beside an object record");
+        }
+        ObjectRecord::decode(self.payload()).map(drop).ok_or("slot: a bad object record")
     }
 
     /// Are the fields that lead to layout blocks valid?
@@ -320,6 +347,34 @@ impl Slot {
             self.set_map(0);
         }
         Some(what)
+    }
+
+    /// Clears the flag of an object record where none can be, and flags of content and the count of
+    /// segments beside a valid record. Bytes that are neither a record nor segments are removed from
+    /// the tail. Returns what was wrong, and changes nothing else.
+    pub(crate) fn repair_object(&mut self) -> Option<&'static str> {
+        let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
+        let flagged = self.state() != SlotState::Empty && self.0[5] & FLAG_OBJECT != 0;
+        if !flagged || !fits || self.check_object().is_ok() {
+            return None;
+        }
+        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
+        if file && ObjectRecord::decode(self.payload()).is_some() {
+            if self.content_blob().is_some() {
+                self.set_map(0);
+            }
+            self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
+            self.set_body(0);
+            return Some("segments or content beside an object record");
+        }
+        self.flag(FLAG_OBJECT, false);
+        if file && self.content().is_none() && self.check_segments().is_err() {
+            self.set_payload(b"");
+        }
+        Some(match file {
+            true => "an object record that makes no sense",
+            false => "an object record on an inode that is no regular file",
+        })
     }
 
     /// Clears the flag of layout blocks on an inode that is no regular file; of impossible layout
@@ -437,7 +492,7 @@ impl Slot {
         self.tail(self.name_len(), self.xattr_len())
     }
 
-    /// Segments, symlink target or content in the tail, encoded; `rest_len` is its length.
+    /// Segments, symlink target, content or object record in the tail, encoded; `rest_len` is its length.
     pub fn payload(&self) -> &[u8] {
         self.tail(self.name_len() + self.xattr_len(), self.rest_len())
     }
@@ -567,6 +622,31 @@ impl Slot {
         self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
     }
 
+    /// The object that the file lies in, if it has one.
+    pub fn object(&self) -> Option<ObjectRecord> {
+        self.has_object().then(|| ObjectRecord::decode(self.payload())).flatten()
+    }
+
+    /// Does the file lie in an object?
+    pub fn has_object(&self) -> bool {
+        self.0[5] & FLAG_OBJECT != 0
+    }
+
+    /// Puts an object record into the tail, where it must fit and nothing else may be.
+    pub fn set_object(&mut self, record: &ObjectRecord) {
+        assert!(self.payload().is_empty() && !self.has_content() && self.body() == 0);
+        self.flag(FLAG_OBJECT, true);
+        self.set_payload(&record.encode());
+    }
+
+    /// Removes the object record.
+    pub fn clear_object(&mut self) {
+        if self.has_object() {
+            self.set_payload(b"");
+            self.flag(FLAG_OBJECT, false);
+        }
+    }
+
     fn flag(&mut self, flag: u8, on: bool) {
         if on {
             self.0[5] |= flag;
@@ -618,7 +698,8 @@ impl Slot {
         if self.state() != SlotState::Inode || self.kind() != FileKind::Regular {
             return 0;
         }
-        let tail = if self.content().is_some() { 0 } else { self.rest_len() / SEGMENT };
+        let bytes = self.content().is_some() || self.has_object();
+        let tail = if bytes { 0 } else { self.rest_len() / SEGMENT };
         fragments_of(self.body().saturating_add(tail as u64))
     }
 
@@ -671,7 +752,7 @@ impl Slot {
 
     /// The segments of the tail.
     pub fn segments(&self) -> Vec<Segment> {
-        if self.kind() != FileKind::Regular || self.content().is_some() {
+        if self.kind() != FileKind::Regular || self.content().is_some() || self.has_object() {
             return Vec::new();
         }
         self.payload().chunks_exact(SEGMENT).filter_map(decode_segment).collect()
@@ -680,8 +761,8 @@ impl Slot {
     /// Replaces the segments of the tail, which must fit.
     pub fn set_segments(&mut self, segments: &[Segment]) {
         let mut bytes = Vec::with_capacity(segments.len() * SEGMENT);
-        if self.content().is_some() {
-            assert!(segments.is_empty(), "segments in a slot with content");
+        if self.content().is_some() || self.has_object() {
+            assert!(segments.is_empty(), "segments in a slot with content or an object record");
             return;
         }
         for segment in segments {
@@ -692,7 +773,7 @@ impl Slot {
 
     /// How many segments fit beside a name of `name_len` bytes.
     pub fn segment_room(&self, name_len: usize) -> usize {
-        if self.content().is_some() {
+        if self.content().is_some() || self.has_object() {
             return 0;
         }
         self.payload_room(name_len) / SEGMENT
@@ -749,9 +830,13 @@ impl Slot {
     }
 
     /// The attributes as stat shows them: content in the slot or a blob counts as one block,
-    /// because some programs take a file without blocks for a single hole.
+    /// because some programs take a file without blocks for a single hole. So does each block of the
+    /// size of an object file: only its targets know which of them are holes.
     pub fn stat_attr(&self) -> Attr {
         let attr = self.attr();
+        if self.has_object() {
+            return Attr { blocks: attr.size.div_ceil(BLOCK_U64), ..attr };
+        }
         Attr { blocks: attr.blocks.saturating_add(u64::from(self.has_content())), ..attr }
     }
 
@@ -907,6 +992,7 @@ mod tests {
             bytes[0] = (round % 4) as u8;
             let slot = Slot(Bytes::Ordinary(bytes));
             let _ = slot.check();
+            let _ = slot.object();
             let _ = (slot.attr(), slot.name(), slot.xattrs(), slot.payload(), slot.segments());
         }
     }

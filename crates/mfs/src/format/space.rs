@@ -9,11 +9,13 @@
 //!
 //! | tree | key (big-endian) | value (little-endian) |
 //! |---|---|---|
-//! | pags | pag 2 | uuid of the slice 16 · uuid of the device 16 · start on the device 8 · blocks 6, block 0 included · state 2 · free 8 · freed 8 |
+//! | pags | pag 2 | uuid of the slice 16 · uuid of the device 16 · start on the device 8 · blocks 6, block 0 included · state 1 · kind 1 · free 8 · freed 8 |
 //! | free | pag 2 · start 8 | length 8 |
 //! | pools | client 8 · pag 2 · start 8 | length 8 |
 //! | freed | pag 2 · start 8 | length 8 · ino 8 · stamp 8 (log position before the freeing record) |
 //! | quarantines | client 8 | reserved 8 |
+//! | doomed | target 2 · object 8 | reserved 2; an entry of zeros means nothing |
+//! | owed fences | target 2 · client 8 | reserved 4; an entry of zeros means nothing |
 //! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
 //!
 //! The state of a PAG says what may be done with its blocks; the counts and the other trees hold in
@@ -25,8 +27,17 @@
 //! | 1 | draining | no blocks are granted; clients move files elsewhere, which keep what they have until then |
 //! | 2 | lost | its device is gone, as the administrator says: no blocks are granted, and clients fail what lies there |
 //! | 3 | drain paused | no blocks are granted; files keep those that they have |
+//!
+//! The kind of a PAG is 0, a slice of a shared device, or 1, an object storage target, with the
+//! feature `object-files`. A target has one UUID, which is that of its device, too, and start, free
+//! and freed are 0: the other trees have no blocks of it. With a kind that is neither, the state is
+//! none of the table, too. The setting (11) 2^31 + its number has its address.
+//!
+//! Doomed objects are those of files that are gone: the server has each of them destroyed by its
+//! target, and removes the entry when that is durable there. A fence is owed to each target for each
+//! client that was evicted, until the target has answered that it refuses that client for good.
 
-use types::{ClientId, Ino, Lsn, PagBlock, PagId, Uuid};
+use types::{ClientId, Ino, Lsn, ObjectId, PagBlock, PagId, Uuid};
 
 use engine::format::block::{get_u64, put_u64};
 use label::{Slice, SliceKind};
@@ -35,12 +46,21 @@ use label::{Slice, SliceKind};
 pub const RUN_KEY: usize = 10;
 /// Bytes of a key of the pools.
 pub const POOL_KEY: usize = 18;
+/// Bytes of a key ⟨target, object⟩ or ⟨target, client⟩.
+pub const TARGET_KEY: usize = 10;
+/// Bytes of a value of the doomed objects. The width tells which tree a lost leaf is of.
+pub const DOOMED_VALUE: usize = 2;
+/// Bytes of a value of the owed fences.
+pub const FENCE_VALUE: usize = 4;
 /// Bytes of a key of the frozen tree.
 pub const FROZEN_KEY: usize = 17;
 /// Bytes of a value of the PAG table.
 pub const PAG_VALUE: usize = 64;
 /// The bits of the blocks in their word; the state of the PAG is above them.
 const BLOCKS_MASK: u64 = (1 << 48) - 1;
+/// The bits of the kind in the word of state and kind, and those of a target.
+const KIND_MASK: u16 = 0xff00;
+const KIND_TARGET: u16 = 0x0100;
 /// Bytes of a value of the freed tree.
 pub const FREED_VALUE: usize = 24;
 
@@ -75,6 +95,16 @@ impl PagFormat {
         let PagFormat { id, uuid, start, blocks, .. } = *self;
         Slice { kind: SliceKind::Data { pag: id }, start, blocks, uuid }
     }
+}
+
+/// What a data zone is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ZoneKind {
+    /// A slice of a device that all clients share.
+    #[default]
+    Blocks,
+    /// An object storage target, which alone opens its device.
+    Target,
 }
 
 /// What may be done with the blocks of a PAG.
@@ -157,6 +187,8 @@ pub struct PagRecord {
     pub blocks: u64,
     /// What may be done with them.
     pub state: PagUse,
+    /// What the zone is.
+    pub kind: ZoneKind,
     /// Blocks in the free tree.
     pub free: u64,
     /// Blocks in the freed tree.
@@ -170,7 +202,9 @@ impl PagRecord {
         out[..16].copy_from_slice(&self.uuid.0);
         out[16..32].copy_from_slice(&self.device.0);
         put_u64(&mut out, 32, self.start);
-        put_u64(&mut out, 40, self.blocks & BLOCKS_MASK | u64::from(self.state.number()) << 48);
+        let kind = if self.kind == ZoneKind::Target { KIND_TARGET } else { 0 };
+        let state = self.state.number() | kind;
+        put_u64(&mut out, 40, self.blocks & BLOCKS_MASK | u64::from(state) << 48);
         put_u64(&mut out, 48, self.free);
         put_u64(&mut out, 56, self.freed);
         out
@@ -183,12 +217,19 @@ impl PagRecord {
             uuid.copy_from_slice(&value[at..at + 16]);
             Uuid(uuid)
         };
+        let word = (get_u64(value, 40) >> 48) as u16;
+        let is_target = word & KIND_MASK == KIND_TARGET;
+        let (kind, state) = match is_target {
+            true => (ZoneKind::Target, word & !KIND_MASK),
+            false => (ZoneKind::Blocks, word),
+        };
         PagRecord {
             uuid: uuid(0),
             device: uuid(16),
             start: get_u64(value, 32),
             blocks: get_u64(value, 40) & BLOCKS_MASK,
-            state: PagUse::of((get_u64(value, 40) >> 48) as u16),
+            state: PagUse::of(state),
+            kind,
             free: get_u64(value, 48),
             freed: get_u64(value, 56),
         }
@@ -197,7 +238,14 @@ impl PagRecord {
     /// The record of a zone in service, with these counts.
     pub fn new(zone: &PagFormat, free: u64, freed: u64) -> PagRecord {
         let PagFormat { uuid, device, start, blocks, .. } = *zone;
-        PagRecord { uuid, device, start, blocks, state: PagUse::InService, free, freed }
+        let (state, kind) = (PagUse::InService, ZoneKind::Blocks);
+        PagRecord { uuid, device, start, blocks, state, kind, free, freed }
+    }
+
+    /// The record of an object storage target in service with so many blocks for content.
+    pub fn target(uuid: Uuid, blocks: u64) -> PagRecord {
+        let zone = PagFormat { id: PagId(0), uuid, device: uuid, start: 0, blocks: blocks + 1 };
+        PagRecord { kind: ZoneKind::Target, ..PagRecord::new(&zone, 0, 0) }
     }
 
     /// The zone with this number and record.
@@ -271,6 +319,26 @@ pub fn decode_pool_key(key: &[u8; POOL_KEY]) -> (ClientId, PagId, PagBlock) {
     (ClientId(big(&key[..8])), pag, PagBlock(big(&key[10..])))
 }
 
+/// Key ⟨target, object⟩.
+pub fn object_key(target: PagId, object: ObjectId) -> [u8; TARGET_KEY] {
+    run_key(target, object.0)
+}
+
+/// The inverse of [`object_key`].
+pub fn decode_object_key(key: &[u8; TARGET_KEY]) -> (PagId, ObjectId) {
+    (PagId(u16::from_be_bytes([key[0], key[1]])), ObjectId(big(&key[2..])))
+}
+
+/// Key ⟨target, client⟩.
+pub fn fence_key(target: PagId, client: ClientId) -> [u8; TARGET_KEY] {
+    run_key(target, client.0)
+}
+
+/// The inverse of [`fence_key`].
+pub fn decode_fence_key(key: &[u8; TARGET_KEY]) -> (PagId, ClientId) {
+    (PagId(u16::from_be_bytes([key[0], key[1]])), ClientId(big(&key[2..])))
+}
+
 /// The two keys under which ⟨client, ino⟩ is frozen: by inode, by client.
 pub fn frozen_keys(client: ClientId, ino: Ino) -> [[u8; FROZEN_KEY]; 2] {
     [frozen_key(0, ino.0, client.0), frozen_key(1, client.0, ino.0)]
@@ -327,6 +395,12 @@ mod tests {
             assert_eq!(PagRecord::decode(&pag.encode()), pag);
             assert_eq!(pag.zone(PagId(3)), zone, "the state is no part of the size");
         }
+        let target = PagRecord::target(Uuid([9; 16]), 77);
+        for state in [PagUse::InService, PagUse::Draining, PagUse::Lost, PagUse::Paused] {
+            let target = PagRecord { state, ..target };
+            assert_eq!(PagRecord::decode(&target.encode()), target);
+        }
+        assert_eq!((target.zone(PagId(3)).blocks, target.kind), (78, ZoneKind::Target));
         let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
         assert_eq!(FreedRun::decode(&freed.encode()), freed);
     }

@@ -182,6 +182,7 @@ impl DigestBuilder<'_> {
     fn is_sound(&self, slot: &mut Slot) -> bool {
         !slot.clear_unknown_flags()
             && !slot.repair_layout_blocks()
+            && slot.repair_object().is_none()
             && slot.repair_content(self.rules.inline_data).is_none()
             && slot.check().is_ok()
     }
@@ -232,6 +233,7 @@ impl DigestBuilder<'_> {
         let ino = slot.ino();
         let elsewhere =
             slot.body() != 0 || slot.content_blob().is_some() || !slot.layout_blocks().is_empty();
+        let elsewhere = elsewhere || slot.has_object();
         let content = slot.content();
         let fits = content.is_none_or(|content| {
             let len = content.len();

@@ -107,6 +107,8 @@ pub(super) enum Loss {
         from: u64,
         to: Option<u64>,
     },
+    /// In which object a file lay.
+    Object(Ino),
     /// Segments of an inode that is gone.
     Stray(Ino),
     /// Inodes, by their count.
@@ -156,9 +158,11 @@ impl Lost {
             Loss::Directory(_) | Loss::Root { .. } => "Attributes",
             Loss::Target { .. } => "Target",
             Loss::Xattrs { .. } => "Xattrs",
-            Loss::Inline { .. } | Loss::Bytes { .. } | Loss::Holes { .. } | Loss::Stray(_) => {
-                "Content"
-            }
+            Loss::Inline { .. }
+            | Loss::Bytes { .. }
+            | Loss::Holes { .. }
+            | Loss::Object(_)
+            | Loss::Stray(_) => "Content",
             Loss::Inodes { .. } => "Inodes",
             Loss::Replies | Loss::Client(_) | Loss::Setting(_) | Loss::Table(_) => "Records",
             Loss::Past => "Past",
@@ -180,6 +184,7 @@ impl Lost {
             | Loss::Inline { ino, .. }
             | Loss::Bytes { ino, .. }
             | Loss::Holes { ino, .. }
+            | Loss::Object(ino)
             | Loss::Stray(ino) => ino,
             Loss::Root { root, .. } => root,
             _ => return None,
@@ -312,6 +317,9 @@ impl fmt::Display for Lost {
                 }
                 f.write_str(": they read as zeros now")
             }
+            Loss::Object(ino) => {
+                write!(f, "in which object {} lay: it reads as zeros now", self.subject(*ino))
+            }
             Loss::Stray(ino) => write!(f, "the content of inode {ino}, which is gone"),
             Loss::Inodes { counted, left } => {
                 let gone = some(counted - left, "inode");
@@ -375,6 +383,12 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         }
         TreeName::Freed => {
             "which data blocks waited for others before they became free: they are free now"
+        }
+        TreeName::Doomed => {
+            "which objects of removed files targets had still to destroy: they keep their room there"
+        }
+        TreeName::OwedFences => {
+            "which evicted clients object targets had still to refuse: those that were away then do not"
         }
         TreeName::Chunks
         | TreeName::Moved

@@ -49,6 +49,7 @@ mod lmap;
 mod lost;
 mod names;
 mod namespace;
+mod objects;
 #[cfg(test)]
 mod pairs_tests;
 mod plan;
@@ -304,6 +305,7 @@ struct Check {
     tree: names::NamespaceScan,
     ahead: ahead::Ahead,
     pieces: Vec<space::Piece>,
+    objects: objects::Objects,
     /// Labels of the data zones that the caller named.
     labels: ZoneLabels,
     /// Blobs that could not be read, by their owner.
@@ -341,6 +343,7 @@ impl Check {
             tree: names::NamespaceScan::default(),
             ahead: ahead::Ahead::new(mfs, options.jobs),
             pieces: Vec::new(),
+            objects: objects::Objects::default(),
             labels: ZoneLabels::default(),
             missing_blobs: BTreeMap::new(),
             shared: BTreeSet::new(),

@@ -436,6 +436,10 @@ impl Check {
             self.found(ProblemKind::BadLayoutBlock, Subject::Inode(slot.ino()), "impossible words");
             self.plan.add(Fix::Flags(at));
         }
+        if let Some(what) = slot.repair_object() {
+            self.found(ProblemKind::BadObject, Subject::Inode(slot.ino()), what);
+            self.plan.add(Fix::Flags(at));
+        }
         if let Some(what) = slot.repair_content(self.features.has(Feature::INLINE_DATA)) {
             self.found(ProblemKind::BadContent, Subject::Inode(slot.ino()), what);
             self.plan.add(Fix::Flags(at));
@@ -511,6 +515,7 @@ impl Check {
                     self.segment(ino, &segment, content, &mut seen);
                 }
                 self.layout_blocks(at, &slot, content, &mut seen).await?;
+                self.object_record(&slot);
                 self.file_fragments(dir, &slot);
             }
             FileKind::Symlink => self.target(at, &slot).await?,

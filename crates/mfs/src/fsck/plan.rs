@@ -17,7 +17,7 @@ use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SlotPlace;
 use crate::format::segment::SEGMENT_KEY;
 use crate::format::slot::Slot;
-use crate::format::space::{FROZEN_KEY, RUN_KEY};
+use crate::format::space::{FROZEN_KEY, RUN_KEY, TARGET_KEY};
 use crate::mkfs::PagFormat;
 use crate::names::{Chunk, ChunkNumbers};
 use crate::trees;
@@ -84,10 +84,12 @@ pub(super) enum TreeName {
     Replies,
     Settings,
     Namespace,
+    Doomed,
+    OwedFences,
 }
 
 impl TreeName {
-    const ALL: [(RootLocation, TreeName); 14] = [
+    const ALL: [(RootLocation, TreeName); 16] = [
         (trees::CHUNKS.location(), TreeName::Chunks),
         (trees::MOVED.location(), TreeName::Moved),
         (trees::ORPHANS.location(), TreeName::Orphans),
@@ -102,6 +104,8 @@ impl TreeName {
         (trees::REPLIES.location(), TreeName::Replies),
         (trees::SETTINGS.location(), TreeName::Settings),
         (trees::NAMESPACE.location(), TreeName::Namespace),
+        (trees::DOOMED.location(), TreeName::Doomed),
+        (trees::OWED_FENCES.location(), TreeName::OwedFences),
     ];
 
     /// The tree with this root.
@@ -131,6 +135,8 @@ pub(super) enum Fix {
     ChunkNumbers(ChunkNumbers),
     /// Raise the number of the next client to at least this.
     NextClient(u64),
+    /// Raise the number of the next object to at least this.
+    NextObject(u64),
     /// The bitmap block of this index is unreadable: until the end of the repair, every block that
     /// may hold something counts as allocated.
     LostBitmap(u64),
@@ -242,6 +248,8 @@ pub(super) enum Fix {
     EmptyReplies(MetaBlock),
     /// Remove a setting.
     DropSetting([u8; 4]),
+    /// Remove an item of the doomed objects.
+    DropDoomed([u8; TARGET_KEY]),
     /// Remove an item about a frozen file.
     DropFrozen([u8; FROZEN_KEY]),
     /// Complete the items about a frozen file.
@@ -261,6 +269,7 @@ impl Fix {
             Fix::AddFeature(_)
             | Fix::ChunkNumbers(_)
             | Fix::NextClient(_)
+            | Fix::NextObject(_)
             | Fix::LostBitmap(_)
             | Fix::MarkUsed(..) => Stage::Space,
             Fix::FromLog(_) => Stage::Blocks,

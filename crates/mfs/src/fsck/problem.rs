@@ -174,6 +174,15 @@ kinds! {
     /// The fragments that a directory counts are not those of its files.
     WrongFragmentation = Warning, "a directory counts the segments of its files wrongly",
         "they are counted anew";
+    /// An object record that is none, or not alone.
+    BadObject = Error, "the object record of a file makes no sense",
+        "flags that cannot be are cleared, and what is beside a valid record is removed; a file without a valid record loses it and reads as zeros, which is said";
+    /// An object record with a zone that is no object target.
+    MissingTarget = Error, "a file lies in an object of a target that is not in the table of data zones",
+        "nothing: the file keeps its record, and cannot be read; a backup has the table";
+    /// An object of a file in the list of objects to be destroyed.
+    DoomedObject = Error, "an object is to be destroyed, and it is a file's or of no target",
+        "it leaves the list: nothing is destroyed";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

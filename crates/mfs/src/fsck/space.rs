@@ -7,7 +7,9 @@ use types::{ClientId, FileKind, Ino, PagBlock, PagId, Segment};
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
 use crate::format::segment::{behind_block_0, decode_item};
-use crate::format::space::{FreedRun, PagRecord, PagUse, decode_pool_key, decode_run_key, run_key};
+use crate::format::space::{
+    FreedRun, PagRecord, PagUse, ZoneKind, decode_pool_key, decode_run_key, run_key,
+};
 use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use engine::error::StoreError;
 
@@ -87,7 +89,7 @@ impl Piece {
         }
     }
 
-    fn subject(&self) -> Subject {
+    pub(super) fn subject(&self) -> Subject {
         Subject::Data(self.pag(), PagBlock(self.start()))
     }
 }
@@ -117,7 +119,8 @@ impl Check {
         })
         .await?;
         if self.plan.rebuilds(TreeName::Pags) {
-            return Ok(());
+            // Its nodes have owners, at least.
+            return self.doomed(&pags).await;
         }
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.sort_unstable();
@@ -127,12 +130,18 @@ impl Check {
             rest = self.unknown_zone(&pags, rest, |piece| piece.pag() < pag);
             let len = rest.partition_point(|piece| piece.pag() == pag);
             let (mine, after) = rest.split_at(len);
-            self.compare_zone(pag, record, mine);
-            self.pag(pag, record, mine);
+            match record.kind {
+                ZoneKind::Blocks => {
+                    self.compare_zone(pag, record, mine);
+                    self.pag(pag, record, mine);
+                }
+                ZoneKind::Target => self.target_zone(pag, record, mine),
+            }
             rest = after;
         }
         self.unknown_zone(&pags, rest, |_| true);
-        Ok(())
+        self.missing_targets(&pags);
+        self.doomed(&pags).await
     }
 
     /// Takes pieces in data zones without a record from the front of `pieces`; returns the others.
@@ -333,12 +342,21 @@ impl Check {
         if at < record.blocks {
             self.lost_data(pag, at, record.blocks);
         }
+        self.zone_state(pag, record);
+        self.zone_counts(pag, record, (free, freed));
+    }
+
+    pub(super) fn zone_state(&mut self, pag: PagId, record: &PagRecord) {
         if let PagUse::Unknown(number) = record.state {
             let subject = Subject::Data(pag, PagBlock(0));
             self.found(ProblemKind::BadZoneState, subject, format!("state {number}"));
             self.plan.add(Fix::PagUse(pag));
         }
-        if (record.free, record.freed) != (free, freed) {
+    }
+
+    pub(super) fn zone_counts(&mut self, pag: PagId, record: &PagRecord, counts: (u64, u64)) {
+        let (free, freed) = counts;
+        if (record.free, record.freed) != counts {
             let detail = format!(
                 "free {free}, counted {}; freed {freed}, counted {}",
                 record.free, record.freed

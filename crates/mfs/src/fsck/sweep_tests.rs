@@ -506,6 +506,7 @@ fn kind(loss: &Loss) -> &'static str {
         Loss::Inline { .. } => "inline",
         Loss::Bytes { .. } => "bytes",
         Loss::Holes { .. } => "holes",
+        Loss::Object(_) => "object",
         Loss::Stray(_) => "stray",
         Loss::Inodes { .. } => "inodes",
         Loss::Replies => "replies",

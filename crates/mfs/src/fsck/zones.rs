@@ -6,6 +6,8 @@
 //! - the table is set to the label before anything is cut or freed by the table. Exception: the
 //!   runs confirm the table and not the label; then the size is unknown;
 //! - the size is also unknown where there is no label and the runs do not confirm the table;
+//! - an object target has no label here, and nothing in it has an owner here: targets are neither
+//!   compared nor named;
 //! - a zone never existed if neither the table nor the caller names it, and the caller names every
 //!   zone of the table, which has some. A zone with both files and other space did exist.
 
@@ -14,7 +16,7 @@ use types::{PagBlock, PagId};
 use super::plan::Fix;
 use super::space::{Owner, Piece, Zones};
 use super::{Check, ProblemKind, Subject};
-use crate::format::space::PagRecord;
+use crate::format::space::{PagRecord, ZoneKind};
 
 impl Check {
     /// Compares a zone's line in the table with its label, and with the runs in it.
@@ -55,7 +57,9 @@ impl Check {
         let named = |pag: &PagId| self.labels.has_device(*pag);
         let files = pieces.iter().filter(|piece| matches!(piece.owner(), Owner::File(_))).count();
         let mixed = files > 0 && files < pieces.len();
-        !table.is_empty() && table.keys().all(named) && !named(&pag) && !mixed
+        let blocks = |(_, record): &(&PagId, &PagRecord)| record.kind == ZoneKind::Blocks;
+        let mut devices = table.iter().filter(blocks).map(|(pag, _)| pag).peekable();
+        devices.peek().is_some() && devices.all(named) && !named(&pag) && !mixed
     }
 }
 

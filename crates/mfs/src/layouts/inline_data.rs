@@ -33,6 +33,9 @@ impl Layouts<'_, '_> {
             return Ok(0);
         }
         let OpenLayout { slot, .. } = self.open_layout(ino)?;
+        if slot.has_object() {
+            return Ok(0);
+        }
         Ok(slot.payload_room(slot.name().len()).min(CONTENT_MAX))
     }
 
@@ -60,6 +63,9 @@ impl Layouts<'_, '_> {
     /// `NoSpace`; `Stale`.
     pub fn set_content(&mut self, ino: Ino, bytes: &[u8]) -> Result<(), Stop> {
         if bytes.len() > CONTENT_MAX || !self.has_content_feature() {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
+        if self.object(ino)?.is_some() {
             return Err(Stop::Fault(Fault::Invalid));
         }
         if bytes.is_empty() {

@@ -187,6 +187,9 @@ impl Layouts<'_, '_> {
         change: impl FnOnce(&[Segment]) -> Vec<Segment>,
     ) -> Result<Vec<Segment>, Stop> {
         let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
+        if slot.has_object() {
+            return Err(Stop::Fault(Fault::Invalid));
+        }
         let near = self.near(spot.block, &slot)?;
         let mut list = near.all();
         let bound = list.last().map_or(0, Segment::end);

@@ -3,12 +3,14 @@
 //! Invariants:
 //! - a layout takes blocks from a pool and gives them up as freed: it changes the state of a block
 //!   only through [`crate::space`];
+//! - a file has segments and content, or it lies in objects at targets;
 //! - segments of a file are sorted by file block, do not overlap, and do not join.
 
 mod inline_data;
 mod layout;
 mod layout_ahead;
 mod near;
+mod objects;
 mod splice;
 mod view;
 

@@ -154,6 +154,12 @@ impl Names<'_, '_> {
                 "slot: layout blocks without the feature `layout-blocks`",
             ));
         }
+        if slot.has_object() && !self.txn.has_feature(Feature::OBJECT_FILES) {
+            return Err(Stop::Corrupt(
+                spot.block,
+                "slot: an object record without the feature `object-files`",
+            ));
+        }
         Ok(slot)
     }
 

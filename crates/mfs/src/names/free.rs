@@ -4,6 +4,7 @@
 //! Invariants:
 //! - a step frees from the end, and the inode's slot last; so a half-freed inode is still an orphan
 //!   and is found again;
+//! - the transaction that frees an object file's slot dooms its object at its targets;
 //! - an inode that is freed with its name ([`Names::free_with_name`]) is never an orphan, on the
 //!   disk or in memory.
 
@@ -83,6 +84,9 @@ impl Names<'_, '_> {
         for block in slot.layout_blocks() {
             self.txn.free_meta(block, 1)?;
             self.txn.layouts().layout_block_is_used(ino);
+        }
+        if let Some(record) = slot.object() {
+            self.txn.space().doom(&record)?;
         }
         let name = slot.name().to_vec();
         if !name.is_empty() {

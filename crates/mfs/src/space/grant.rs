@@ -246,6 +246,7 @@ mod tests {
     #[test]
     fn grant_begins_at_the_hint_or_the_clients_own_pag() {
         let pag = |id, free| PagState {
+            kind: crate::format::space::ZoneKind::Blocks,
             id: PagId(id),
             uuid: Uuid::default(),
             device: Uuid::default(),

@@ -16,12 +16,14 @@ mod owner;
 mod pags;
 mod pool;
 mod runs;
+mod targets;
 mod view;
 
 pub use frozen::ALL_FILES;
 pub use grant::GRANT_PIECES;
 pub use owner::BlockOwner;
 pub use pags::PagState;
+pub use targets::{OBJECTS_TAKEN, TARGET_ADDRESS_MAX};
 pub use view::Space;
 
 #[cfg(test)]

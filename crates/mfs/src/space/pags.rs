@@ -5,7 +5,7 @@ use types::{Bug, Fault, PagId, Uuid, planted};
 
 use super::view::Space;
 use crate::format::space::{
-    PagFormat, PagRecord, PagUse, RUN_KEY, decode_run_key, pag_key, run_key,
+    PagFormat, PagRecord, PagUse, RUN_KEY, ZoneKind, decode_run_key, pag_key, run_key,
 };
 use crate::trees::{FREE, FREED, PAGS};
 use engine::error::Stop;
@@ -25,6 +25,8 @@ pub struct PagState {
     pub total: u64,
     /// What may be done with them.
     pub state: PagUse,
+    /// What the zone is.
+    pub kind: ZoneKind,
     /// Free blocks; they can be granted if the state permits it.
     pub free: u64,
     /// Blocks that files gave up and that will become free.
@@ -60,6 +62,7 @@ impl Space<'_, '_> {
                 start: record.start,
                 total: record.blocks.saturating_sub(1),
                 state: record.state,
+                kind: record.kind,
                 free: record.free,
                 freed: record.freed,
             });
@@ -109,7 +112,7 @@ impl Space<'_, '_> {
     }
 
     /// Are there free or freed blocks of a zone of this number?
-    fn has_space(&self, pag: PagId) -> Result<bool, Stop> {
+    pub(super) fn has_space(&self, pag: PagId) -> Result<bool, Stop> {
         let freed = FREED.next(self.txn, &run_key(pag, 0))?;
         let is_of = |key: &[u8; RUN_KEY]| decode_run_key(key).0 == pag;
         let is_real = |start: u64| start > 0;

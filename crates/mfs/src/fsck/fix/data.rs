@@ -243,6 +243,9 @@ fn rewrite(
     }
     let before = list.clone();
     change(&mut list);
+    if slot.has_object() {
+        list.clear();
+    }
     list.sort_by_key(|segment| segment.file);
     let mut end = 0;
     list.retain(|segment| {

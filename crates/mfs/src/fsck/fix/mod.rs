@@ -24,7 +24,7 @@ use super::lost::Loss;
 use super::plan::Fix;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::handle::Mfs;
-use crate::trees::{ANNEXES, INODES, NEXT_CHUNK, NEXT_CLIENT};
+use crate::trees::{ANNEXES, INODES, NEXT_CHUNK, NEXT_CLIENT, NEXT_OBJECT};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -134,6 +134,7 @@ impl Fixer {
                 Ok(self.raise(ANNEXES, numbers.annexes, "annex").await?.or(done))
             }
             Fix::NextClient(next) => self.raise(NEXT_CLIENT, *next, "client").await,
+            Fix::NextObject(next) => self.raise(NEXT_OBJECT, *next, "object").await,
             Fix::LostBitmap(_) | Fix::MarkUsed(..) | Fix::FromLog(_) | Fix::FreeMeta(..) => {
                 self.fix_block(fix).await
             }

@@ -1,4 +1,4 @@
-//! Clients, replies, settings, frozen files.
+//! Clients, replies, settings, frozen files, doomed objects.
 
 use types::{ClientId, MetaBlock};
 
@@ -6,7 +6,7 @@ use super::{Change, Done, Fixer};
 use crate::format::namespace::{NamespaceEntry, encode_start};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
-use crate::trees::{CLIENTS, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES};
+use crate::trees::{CLIENTS, DOOMED, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES};
 use engine::repair;
 
 /// Clients' numbers from here on are never issued.
@@ -39,6 +39,10 @@ impl Fixer {
             Fix::DropFrozen(key) => {
                 let done = self.change(|txn| FROZEN.remove(txn, key).map(drop)).await?;
                 Ok(done.then(|| "an item about a frozen file was removed".into()))
+            }
+            Fix::DropDoomed(key) => {
+                let done = self.change(|txn| DOOMED.remove(txn, key).map(drop)).await?;
+                Ok(done.then(|| "an item of the doomed objects was removed".into()))
             }
             Fix::Freeze(client, ino) => {
                 let done = self.change(|txn| txn.space().freeze(*client, *ino)).await?;

@@ -392,11 +392,12 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let before = slot.clone();
     let unknown = slot.clear_unknown_flags();
     let layout = slot.repair_layout_blocks();
+    let object = slot.repair_object();
     let content = slot.repair_content(known);
-    if unknown || layout || content.is_some() {
+    if unknown || layout || object.is_some() || content.is_some() {
         put_slot(txn, at, &slot)?;
     }
-    let what = content.unwrap_or(if layout {
+    let what = object.or(content).unwrap_or(if layout {
         "impossible layout blocks"
     } else {
         "flags that mean nothing"
@@ -406,6 +407,8 @@ fn flags(txn: &mut Txn<'_>, at: SlotAt) -> Result<Change, Stop> {
     let file = before.state() == SlotState::Inode && before.kind() == FileKind::Regular;
     let lost = file && (tail || blob) && !slot.has_content();
     let lost = lost.then(|| content_from(&before, 0)).flatten();
+    let none = object.is_some() && file && !slot.has_object() && slot.payload().is_empty();
+    let lost = lost.or(none.then_some(Loss::Object(slot.ino())));
     Ok(Change::with_losses(format!("inode {} had {what}: cleared", slot.ino()), lost))
 }
 

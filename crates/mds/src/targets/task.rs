@@ -1,0 +1,230 @@
+//! The task of one target: its session, and what it has still to do.
+//!
+//! Invariants:
+//! - fences come first, then objects to be destroyed;
+//! - an entry leaves the store when the target has answered that what it asks for is durable there;
+//! - what was lost with a session is asked for again: all of it may be repeated.
+
+use std::rc::{Rc, Weak};
+
+use mfs::Cost;
+use proto::capability::Capability;
+use proto::message::{Principal, Reply, Request};
+use proto::ost::{DESTROY_MAX, Op, OpReply, Ost, Push, PushReply, TargetInfo};
+use proto::slots::SlotClass;
+use session::client::{Call, Config, ConnectError, Events, ReplayEntry, Session, Shared, result};
+use types::{ClientId, Duration, Epoch, Fault, ObjectId, ServerId, Uuid};
+
+use super::{POLLED, Target, Targets};
+use crate::runtime::Runtime;
+
+/// How long a greeting, or a question of an administrator, may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// For how long the first greeting is tried before the target counts as away.
+const GREETING: Duration = Duration::from_secs(1);
+/// Pause between two looks whether there is something to do.
+const TICK: Duration = Duration::from_secs(1);
+/// Clients of one round of fences, and entries that one transaction removes.
+const BATCH: usize = 64;
+
+/// Sees to it that the session is with this target and no other.
+struct Guard {
+    uuid: Uuid,
+    session: Weak<Session<Ost>>,
+}
+
+impl Events<Ost> for Guard {
+    fn absorb(&self, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
+
+    fn push(&self, _: Push) -> Option<PushReply> {
+        None
+    }
+
+    fn connected(&self, _: ServerId) {
+        if let Some(session) = self.session.upgrade()
+            && session.offer().1.is_none_or(|info| info.uuid != self.uuid)
+        {
+            session.log(&format!("what answers is not target {}: it is left alone", self.uuid));
+            session.abandon();
+        }
+    }
+
+    fn reclaim(&self, _: ServerId, _: Epoch) -> Vec<Op> {
+        Vec::new()
+    }
+
+    fn names_lost(&self, _: &Op) -> bool {
+        false
+    }
+
+    fn evicted(&self, _: ServerId, _: ClientId, _: &[ReplayEntry<Ost>]) {}
+}
+
+/// Opens a session with the target at `address`.
+pub(super) async fn open(
+    runtime: &Runtime,
+    address: &str,
+    patience: Duration,
+) -> Result<Rc<Session<Ost>>, ConnectError> {
+    let mut config = Config::new::<Ost>(vec![address.to_owned()], &runtime.identity.name);
+    config.description = format!("metadata server, epoch {}", runtime.identity.epoch);
+    config.expected.fs_uuid = runtime.identity.uuid;
+    config.connect_timeout = patience;
+    config.keys = runtime.config.target_keys.clone();
+    let (log, at) = (runtime.config.log.clone(), address.to_owned());
+    config.log = Rc::new(move |text| log(&format!("ost:{at}: {text}")));
+    Session::open(runtime.env.clone(), config, Rc::new(Shared::default())).await
+}
+
+/// Asks what the target is, and shows the server's capability.
+pub(super) async fn ask_about(
+    session: &Session<Ost>,
+    may: Capability,
+) -> Result<TargetInfo, Fault> {
+    let reply = session.call(call(vec![Op::Destroy { may, objects: Vec::new() }, Op::Statfs {}]));
+    let reply = reply.await?;
+    result(&reply, 0)?;
+    match result(&reply, 1)? {
+        OpReply::Target { info } => Ok(info.clone()),
+        _ => Err(Fault::Protocol),
+    }
+}
+
+fn call(ops: Vec<Op>) -> Call<Ost> {
+    let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+    Call { ops, principal, sync: true, class: SlotClass::Ordinary }
+}
+
+/// Serves a target until the server stops, or the target has moved.
+pub(super) async fn run(targets: Rc<Targets>, target: Rc<Target>) {
+    let runtime = targets.runtime.clone();
+    let ends = || runtime.is_stopping() || target.replaced.get();
+    let Some((session, _guard)) = meet(&targets, &target, &ends).await else { return };
+    let mut troubled = false;
+    while !ends() {
+        let woken = target.wake.notified();
+        if session.is_connected() {
+            target.set_there();
+            match work(&targets, &target, &session).await {
+                Ok(()) => troubled = false,
+                Err(fault) if !ends() => {
+                    let text = format!("object target {}: {}", target.id, fault.text());
+                    if !std::mem::replace(&mut troubled, true) {
+                        runtime.log(&text);
+                    }
+                    *target.why.borrow_mut() = text;
+                }
+                Err(_) => return,
+            }
+        } else {
+            target.set_away(runtime.env.now(), "the connection is lost");
+            targets.changed.notify_all();
+        }
+        let _ = runtime.env.timeout(TICK, woken).await;
+    }
+    session.abandon();
+}
+
+/// Greets the target until it answers.
+async fn meet(
+    targets: &Targets,
+    target: &Target,
+    ends: &impl Fn() -> bool,
+) -> Option<(Rc<Session<Ost>>, Rc<Guard>)> {
+    let runtime = &targets.runtime;
+    loop {
+        let woken = target.wake.notified();
+        let address = target.address.borrow().clone();
+        let text = match open(runtime, &address, GREETING).await {
+            Ok(session) => {
+                let uuid = session.offer().1.map_or(Uuid::default(), |info| info.uuid);
+                if uuid == target.uuid && !ends() {
+                    let guard = Guard { uuid, session: Rc::downgrade(&session) };
+                    let guard = Rc::new(guard);
+                    let events: Weak<dyn Events<Ost>> = Rc::downgrade(&guard) as _;
+                    session.set_events(events);
+                    *target.session.borrow_mut() = Some(session.clone());
+                    target.set_there();
+                    return Some((session, guard));
+                }
+                session.close().await;
+                format!("what answers is target {uuid}, not {}", target.uuid)
+            }
+            Err(ConnectError { text }) => text,
+        };
+        if ends() {
+            return None;
+        }
+        if target.away.get().is_none() || *target.why.borrow() != text {
+            runtime.log(&format!("object target {} (ost:{address}) is away: {text}", target.id));
+        }
+        target.set_away(runtime.env.now(), &text);
+        targets.changed.notify_all();
+        let _ = runtime.env.timeout(TICK, woken).await;
+    }
+}
+
+/// Everything that is to do now.
+async fn work(targets: &Targets, target: &Target, session: &Session<Ost>) -> Result<(), Fault> {
+    fence(targets, target, session).await?;
+    destroy(targets, target, session).await?;
+    let now = targets.runtime.env.now();
+    let asked = target.asked.get().is_some_and(|at| now.since(at) < POLLED);
+    if asked || target.free.get().is_none() {
+        let reply = session.call(call(vec![Op::Statfs {}])).await?;
+        if let OpReply::Target { info } = result(&reply, 0)? {
+            target.free.set(Some(info.free));
+        }
+    }
+    Ok(())
+}
+
+/// Has the target refuse the clients that it must.
+async fn fence(targets: &Targets, target: &Target, session: &Session<Ost>) -> Result<(), Fault> {
+    let (runtime, id) = (&targets.runtime, target.id);
+    loop {
+        let owed = runtime.mfs.run(Cost::READ, |txn| txn.space().owed_fences(id, BATCH)).await;
+        let owed = runtime.checked(owed, "reading the owed fences").ok_or(Fault::Io)?.0;
+        if owed.is_empty() {
+            target.waited.borrow_mut().clear();
+            targets.changed.notify_all();
+            return Ok(());
+        }
+        // The evictions are durable before anybody acts on them.
+        runtime.checked(runtime.mfs.sync().await, "before a fence").ok_or(Fault::Io)?;
+        for &client in &owed {
+            let may = targets.own_capability().ok_or(Fault::AccessDenied)?;
+            let reply = session.call(call(vec![Op::Fence { may, client }])).await?;
+            result(&reply, 0)?;
+            target.waited.borrow_mut().remove(&client);
+            targets.changed.notify_all();
+        }
+        let paid = runtime.mfs.run(Cost::STEP, |txn| txn.space().fenced(id, &owed)).await;
+        runtime.checked(paid, "after a fence").ok_or(Fault::Io)?;
+        runtime.log(&format!("object target {id} refuses {} evicted clients", owed.len()));
+    }
+}
+
+/// Has the target destroy the objects of files that are gone.
+async fn destroy(targets: &Targets, target: &Target, session: &Session<Ost>) -> Result<(), Fault> {
+    let (runtime, id) = (&targets.runtime, target.id);
+    loop {
+        let doomed = runtime.mfs.run(Cost::READ, |txn| txn.space().doomed(id, DESTROY_MAX)).await;
+        let doomed: Vec<ObjectId> =
+            runtime.checked(doomed, "reading the doomed objects").ok_or(Fault::Io)?.0;
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        // A crash must not bring back a file whose object is gone.
+        runtime
+            .checked(runtime.mfs.sync().await, "before objects are destroyed")
+            .ok_or(Fault::Io)?;
+        let may = targets.own_capability().ok_or(Fault::AccessDenied)?;
+        let reply = session.call(call(vec![Op::Destroy { may, objects: doomed.clone() }])).await?;
+        result(&reply, 0)?;
+        for part in doomed.chunks(BATCH) {
+            let gone = runtime.mfs.run(Cost::STEP, |txn| txn.space().destroyed(id, part)).await;
+            runtime.checked(gone, "after objects were destroyed").ok_or(Fault::Io)?;
+        }
+    }
+}
