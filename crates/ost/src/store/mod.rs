@@ -160,6 +160,19 @@ impl ObjectStore {
         unimplemented!()
     }
 
+    /// Remembers that `client`, by the metadata server's number, may use no object any more.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn fence(&self, _asked: Asked, _client: ClientId) -> Result<Transno, Fault> {
+        unimplemented!()
+    }
+
+    /// May the client use no object any more?
+    pub fn is_fenced(&self, _client: ClientId) -> bool {
+        unimplemented!()
+    }
+
     /// Makes everything durable, and closes the store.
     ///
     /// # Errors
