@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use standby::{EtcdConfig, MembershipConfig};
-pub use targets::{OstConfig, TargetsView};
+pub use targets::TargetsView;
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;

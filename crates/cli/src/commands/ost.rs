@@ -1,5 +1,6 @@
 //! `redbud ost`: object targets, from their formatting to their measurement.
 
+mod check;
 mod format;
 mod serve;
 mod status;
@@ -18,6 +19,7 @@ pub fn run(args: &OstArgs) -> Ended {
         OstCommand::Format(args) => format::run(args),
         OstCommand::Serve(args) => serve::run(args),
         OstCommand::Status(args) => status::run(args),
+        OstCommand::Check(args) => check::run(args),
         OstCommand::Key(args) => key(args),
         OstCommand::Survey(args) => survey::run(args),
     }
