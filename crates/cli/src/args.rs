@@ -12,6 +12,7 @@ mod fence;
 mod journal;
 mod key;
 mod layout;
+mod ost;
 mod pag;
 mod running;
 mod sim;
@@ -25,6 +26,10 @@ pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
+pub use ost::{
+    OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstKeyArgs, OstServeArgs, OstStatusArgs,
+    OstSurveyArgs, SurveyPass,
+};
 pub use pag::{
     PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,
 };
@@ -115,6 +120,8 @@ pub enum Command {
     Mkfs(MkfsArgs),
     /// Run the metadata server
     Mds(MdsArgs),
+    /// Make, serve, check and measure object targets
+    Ost(OstArgs),
     /// Mount a file system
     Mount(MountArgs),
     /// Unmount a file system, and wait until its client has written all dirty data

@@ -26,10 +26,9 @@ use engine::cost::Cost;
 use engine::error::StoreError;
 use env::sync::Notify;
 use proto::capability::{Capability, SERVE, TargetKey};
-use types::{ClientId, Epoch, Fault, ObjectId, Transno};
+use types::{ClientId, Epoch, Fault, ObjectId};
 
 use super::runtime::Runtime;
-use crate::store::Asked;
 
 /// The engine's setting with the newest epoch of a metadata server, 4 bytes.
 const EPOCH: u32 = 0x6f73_7401;
@@ -154,7 +153,7 @@ impl Access {
     ///
     /// # Errors
     /// `Io`.
-    pub async fn fence(&self, asked: Asked, client: ClientId) -> Result<Transno, Fault> {
+    pub async fn fence(&self, client: ClientId) -> Result<(), Fault> {
         self.fencing.borrow_mut().insert(client);
         loop {
             let calm = self.calm.notified();
@@ -163,9 +162,8 @@ impl Access {
             }
             calm.await;
         }
-        let transno = self.runtime.store.fence(asked, client).await?;
-        self.runtime.sync().await?;
-        Ok(transno)
+        // This makes everything before it durable, too.
+        self.runtime.store.fence(client).await
     }
 
     /// Objects were destroyed while clients may repeat writes to them from before the restart.

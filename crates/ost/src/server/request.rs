@@ -269,11 +269,10 @@ impl Execution {
             return Err(Fault::Invalid);
         }
         server.access.check_server(&may, self.is_replay()).await?;
-        let fenced = server.access.fence(self.asked(), client).await;
-        if fenced.is_ok() {
-            server.runtime.log(&format!("client {client} of the metadata server is fenced"));
-        }
-        self.changed(fenced).await
+        let fenced = server.access.fence(client).await;
+        self.checked(fenced).await?;
+        server.runtime.log(&format!("client {client} of the metadata server is fenced"));
+        Ok(OpReply::Done {})
     }
 
     /// A change of an object that was destroyed since the restart.

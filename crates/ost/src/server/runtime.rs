@@ -73,15 +73,6 @@ impl Runtime {
         waited.map_err(|error| self.fault_of(&error, "waiting for the journal"))
     }
 
-    /// Makes everything so far durable.
-    ///
-    /// # Errors
-    /// As [`Runtime::wait_durable`].
-    pub async fn sync(&self) -> Result<(), Fault> {
-        let synced = self.engine().sync().await;
-        synced.map_err(|error| self.fault_of(&error, "waiting for the journal"))
-    }
-
     /// The last transaction that survived of those that a client has seen: `seen` itself, or an
     /// earlier one.
     pub fn survived(&self, seen: Transno) -> Transno {

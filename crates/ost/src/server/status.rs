@@ -1,5 +1,6 @@
 //! The state of a target as JSON.
 
+use engine::store::barrier::Waits;
 use session::server::SessionState;
 use types::json::Json;
 
@@ -40,14 +41,37 @@ impl Server {
         out.into_text()
     }
 
+    /// What the store did, with the points of serialisation of paper 001, section 3.2: waits for
+    /// the closed group, at a quarter of the journal, for data, and for flush and journal.
     fn add_journal(&self, out: &mut Json) {
-        let usage = self.runtime.engine().usage();
+        let (usage, counters) = (self.runtime.engine().usage(), self.runtime.store.counters());
+        out.key("store");
+        out.open('{');
+        out.number("writes", counters.writes);
+        out.number("written_blocks", counters.written_blocks);
+        out.number("writes_in_flight", counters.in_flight);
+        out.number("reads", counters.reads);
+        out.number("read_blocks", counters.read_blocks);
+        out.number("corrupt_blocks", counters.corrupt);
+        out.number("held_blocks", counters.held_blocks);
+        add_waits(out, "data", &counters.data);
+        add_waits(out, "held", &counters.held);
+        out.number("metadata_blocks", usage.blocks);
+        out.number("metadata_free", usage.blocks_free);
+        out.close('}');
+        let commit = &counters.commit;
         out.key("journal");
         out.open('{');
         out.number("used", usage.log_used);
         out.number("bytes", usage.log_bytes);
-        out.number("metadata_blocks", usage.blocks);
-        out.number("metadata_free", usage.blocks_free);
+        out.number("groups", commit.groups);
+        out.number("group_bytes", commit.bytes);
+        add_waits(out, "closed", &commit.closed);
+        add_waits(out, "locked", &commit.locked);
+        add_waits(out, "home", &commit.home);
+        add_waits(out, "data", &commit.data);
+        add_waits(out, "data_flush", &commit.data_flush);
+        add_waits(out, "log", &commit.log);
         out.close('}');
     }
 
@@ -83,4 +107,15 @@ impl Server {
             out.close('}');
         });
     }
+}
+
+/// Waits: `bins` counts those of less than 1, 2, 4, 8 … µs.
+fn add_waits(out: &mut Json, name: &str, waits: &Waits) {
+    out.key(name);
+    out.open('{');
+    out.number("count", waits.count);
+    out.number("total_us", waits.nanos / 1000);
+    out.number("longest_us", waits.longest_nanos / 1000);
+    out.list("bins", waits.bins, |out, count| out.raw(&count.to_string()));
+    out.close('}');
 }

@@ -26,20 +26,7 @@ impl ObjectStore {
     pub async fn read(&self, object: ObjectId, block: u64, len: u32) -> Result<Found, Fault> {
         let end = block.checked_add(u64::from(len)).ok_or(Fault::Invalid)?;
         let _reading = self.space.begin_read();
-        let look = self.engine.run(Cost::READ, |txn| {
-            let mut parts = map::overlapping(txn, object, block, end, len as usize)?;
-            parts.iter_mut().for_each(|segment| *segment = segment.part(block, end));
-            let mut sums = Vec::new();
-            if self.checksums {
-                let all = map::sums(txn, object, block, u64::from(len))?;
-                for part in &parts {
-                    let from = (part.block - block) as usize;
-                    sums.extend_from_slice(&all[from..from + part.len as usize]);
-                }
-            }
-            Ok((parts, sums))
-        });
-        let (parts, sums) = look.await.map_err(|error| error.fault())?.0;
+        let (parts, sums) = self.look_up(object, block, end).await?;
         let data = self.read_runs(&parts).await?;
         let mut found = data.chunks_exact(BLOCK).map(crc32c).collect::<Vec<u32>>();
         if self.checksums && found != sums {
@@ -53,6 +40,32 @@ impl ObjectStore {
         counters.reads += 1;
         counters.read_blocks += found.len() as u64;
         Ok(Found { runs: logical(&parts, block), data, sums: found })
+    }
+
+    /// What of an object lies in `block..end` and where, and its checksums if they are kept.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) async fn look_up(
+        &self,
+        object: ObjectId,
+        block: u64,
+        end: u64,
+    ) -> Result<(Vec<Segment>, Vec<u32>), Fault> {
+        let look = self.engine.run(Cost::READ, |txn| {
+            let mut parts = map::overlapping(txn, object, block, end, (end - block) as usize)?;
+            parts.iter_mut().for_each(|segment| *segment = segment.part(block, end));
+            let mut sums = Vec::new();
+            if self.checksums {
+                let all = map::sums(txn, object, block, end - block)?;
+                for part in &parts {
+                    let from = (part.block - block) as usize;
+                    sums.extend_from_slice(&all[from..from + part.len as usize]);
+                }
+            }
+            Ok((parts, sums))
+        });
+        Ok(look.await.map_err(|error| error.fault())?.0)
     }
 
     /// Reads where segments lie, when nothing is being written there any more.

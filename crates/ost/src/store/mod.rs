@@ -16,15 +16,19 @@
 //! | `change` | writes, punches, destructions, fences |
 //! | `look` | reads |
 //! | `map` | blocks of objects to content blocks, in a transaction |
+//! | `check` | do all trees agree? |
+//! | `scrub` | does the content match its checksums? |
 //! | `space` | free and held content blocks |
 //! | `flight` | writes of content in flight, and the barrier before the log |
 
 mod change;
+pub mod check;
 mod flight;
 pub mod format;
 mod look;
 mod map;
 mod open;
+pub mod scrub;
 mod space;
 
 use std::cell::RefCell;

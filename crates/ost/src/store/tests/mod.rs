@@ -1,5 +1,6 @@
 //! Tests of the store in simulated worlds.
 
+mod crash;
 mod model;
 
 use std::collections::BTreeMap;

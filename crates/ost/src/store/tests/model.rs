@@ -100,6 +100,7 @@ fn objects_are_as_a_model_of_them() {
                 }
                 work.check(&store).await;
                 let used: usize = work.objects.iter().map(Blocks::len).sum();
+                assert_eq!(store.check().await.unwrap(), []);
                 assert_eq!(store.space.free(), 479 - used as u64);
                 match round % 2 {
                     0 => store.close().await.unwrap(),
