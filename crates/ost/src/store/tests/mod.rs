@@ -115,34 +115,36 @@ async fn write(
 /// What an object has: the version of each block that is no hole.
 type Blocks = BTreeMap<u64, u64>;
 
-/// Reads `0..end` of an object; panics at a block that is not of a version that `known` says it
-/// may have, newest first.
+/// Reads `0..end` of an object. A block that has none of the versions that `known` says it may have
+/// is a failure.
 async fn look(
     store: &ObjectStore,
     object: u64,
     end: u64,
     known: impl Fn(u64) -> Vec<u64>,
-) -> Result<Blocks, Fault> {
+) -> Result<Blocks, String> {
+    let failed = |fault: Fault| format!("object {object}: {fault}");
     let mut out = Blocks::new();
     let mut at = 0;
     while at < end {
         let len = (end - at).min(256);
-        let found = store.read(ObjectId(object), at, len as u32).await?;
+        let found = store.read(ObjectId(object), at, len as u32).await.map_err(failed)?;
         let mut data = found.data.chunks_exact(BLOCK).zip(&found.sums);
         for run in &found.runs {
             for block in at + run.block..at + run.block + run.len {
                 let (bytes, sum) = data.next().expect("as many blocks as the runs have");
                 assert_eq!(crc32c(bytes), *sum);
-                let version =
-                    known(block).into_iter().find(|&v| bytes_of(object, block, v) == *bytes);
-                let what = || panic!("object {object}, block {block} has bytes that nobody wrote");
-                out.insert(block, version.unwrap_or_else(what));
+                let same = |v: &u64| bytes_of(object, block, *v) == *bytes;
+                let version = known(block).into_iter().find(same).ok_or_else(|| {
+                    format!("object {object}, block {block} has bytes that nobody wrote there")
+                })?;
+                out.insert(block, version);
             }
         }
         assert!(data.next().is_none());
         at += len;
     }
-    let (runs, all) = store.runs(ObjectId(object), 0, u32::MAX).await?;
+    let (runs, all) = store.runs(ObjectId(object), 0, u32::MAX).await.map_err(failed)?;
     let blocks: Vec<u64> = runs.iter().flat_map(|run| run.block..run.block + run.len).collect();
     assert!(all && blocks.iter().eq(out.keys()), "object {object}");
     Ok(out)
