@@ -16,7 +16,7 @@ use env::IoBuf;
 use types::limits::BLOCK;
 use types::{ClientId, Fault, ObjectId, Transno};
 
-use super::format::{FENCED, OBJECTS, Run, Segment, object_key};
+use super::format::{BLOCKS_MAX, FENCED, OBJECTS, Run, Segment, object_key};
 use super::space::{HeldBy, give, joined, take};
 use super::{Asked, ObjectStore, map};
 
@@ -59,7 +59,7 @@ impl ObjectStore {
     ) -> Result<Transno, Fault> {
         let len = (data.len() / BLOCK) as u64;
         let whole = len > 0 && data.len().is_multiple_of(BLOCK) && sums.len() as u64 == len;
-        if !whole || block.checked_add(len).is_none_or(|end| end == u64::MAX) {
+        if !whole || block.checked_add(len).is_none_or(|end| end > BLOCKS_MAX) {
             return Err(Fault::Invalid);
         }
         let number = self.flight.number();

@@ -101,6 +101,17 @@ pub(super) struct Flight {
     state: RefCell<State>,
     /// Notified when a write has ended.
     ended: Notify,
+    /// A planted fault: the log does not wait for content, or not for its flush.
+    #[cfg(test)]
+    pub(super) fault: std::cell::Cell<Option<Planted>>,
+}
+
+/// See [`Flight::fault`].
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Planted {
+    NoWait,
+    NoFlush,
 }
 
 #[derive(Default)]
@@ -120,7 +131,13 @@ struct Write {
 
 impl Flight {
     pub(super) fn new(content: Content) -> Flight {
-        Flight { content, state: RefCell::default(), ended: Notify::new() }
+        Flight {
+            content,
+            state: RefCell::default(),
+            ended: Notify::new(),
+            #[cfg(test)]
+            fault: std::cell::Cell::default(),
+        }
     }
 
     /// A number for a write.
@@ -194,10 +211,18 @@ impl Flight {
 
 impl Barrier for Flight {
     fn ended(&self, end: Lsn) -> Awaited<'_> {
+        #[cfg(test)]
+        if self.fault.get() == Some(Planted::NoWait) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(self.wait(move |write| write.lsn <= end))
     }
 
     fn flush(&self) -> Awaited<'_> {
+        #[cfg(test)]
+        if self.fault.get() == Some(Planted::NoFlush) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async {
             if !std::mem::take(&mut self.state.borrow_mut().unflushed) {
                 return Ok(());

@@ -36,6 +36,9 @@ pub const GROUP_BYTES: usize = 4 * GROUP as usize;
 /// Blocks of a segment at most.
 pub const SEGMENT_MAX: u64 = 1 << 30;
 
+/// An object has no block from this one on: in bytes, its end is a number of 64 bits.
+pub const BLOCKS_MAX: u64 = 1 << 52;
+
 /// Objects.
 pub const OBJECTS: Tree<8, 16> = Tree::at(RootId(20));
 /// What lies where.
