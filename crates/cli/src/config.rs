@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use standby::{EtcdConfig, MembershipConfig};
-pub use targets::TargetsView;
+pub use targets::{OstConfig, TargetsView};
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;

@@ -179,9 +179,12 @@ pub fn survey(threads: usize, records: u64, setting: Setting) -> Res<Took> {
         for thread in work.collect::<Vec<_>>() {
             thread.await?;
         }
-        for target in &targets {
-            let synced = target.store.engine().sync().await;
-            synced.map_err(|error| refused("committing", &error))?;
+        let commit = |target: &Rc<Target>| {
+            let (target, env) = (target.clone(), target.env.clone());
+            env.spawn_join(async move { target.store.engine().sync().await })
+        };
+        for synced in targets.iter().map(commit).collect::<Vec<_>>() {
+            synced.await.map_err(|error| refused("committing", &error))?;
         }
         let nanos = env.now().since(begun).as_nanos() as u64;
         let commits = targets.iter().map(|target| target.store.counters().commit);

@@ -137,6 +137,9 @@ pub struct OstServeArgs {
     /// Age at which what nobody waits for is committed
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub commit_interval: types::Duration,
+    /// Stop when standard input ends (for a parent process that runs the targets)
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
     /// Path of the control socket [default: /run/redbud/ost-PID.sock; for other users than root
     /// below $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]

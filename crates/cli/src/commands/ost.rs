@@ -8,6 +8,8 @@ mod survey;
 
 use std::path::{Path, PathBuf};
 
+pub use format::make_files;
+
 use crate::args::{OstArgs, OstCommand, OstKeyArgs};
 use crate::config::TargetsView;
 use crate::exit::{Ended, Failure};

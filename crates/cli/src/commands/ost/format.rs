@@ -9,7 +9,7 @@ use types::units::human_size;
 use types::{Uuid, check_fs_name};
 
 use super::failed;
-use crate::args::OstFormatArgs;
+use crate::args::{OstFormatArgs, Output};
 use crate::config::{Cluster, Zone};
 use crate::devices::open_exclusive;
 use crate::exit::{Ended, Failure};
@@ -40,7 +40,6 @@ struct Formatted {
 /// Makes a target.
 pub fn run(args: &OstFormatArgs) -> Ended {
     let (name, fs) = file_system(args)?;
-    let zone = |path: &Path, size| Zone { path: path.to_owned(), size };
     if let Some(journal) = &args.journal
         && (mkfs::is_same(&args.device, journal) || args.device == *journal)
     {
@@ -48,15 +47,45 @@ pub fn run(args: &OstFormatArgs) -> Ended {
                     internal journal";
         return Err(Failure::usage(text));
     }
+    let made = format(args, name, fs)?;
+    output::print_report(args.output, &made, describe)?;
+    Ok(0)
+}
+
+fn format(args: &OstFormatArgs, name: String, fs: Uuid) -> Result<Formatted, Failure> {
+    let zone = |path: &Path, size| Zone { path: path.to_owned(), size };
     mkfs::create(&zone(&args.device, args.size))?;
     if let Some(journal) = &args.journal {
         mkfs::create(&zone(journal, args.journal_size))?;
     }
     let made = env::run(DriverKind::Auto, |env| async move { make(&env, args, name, fs).await });
-    let made =
-        made.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()?;
-    output::print_report(args.output, &made, describe)?;
-    Ok(0)
+    made.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()
+}
+
+/// Makes a target in files, the first start of a local cluster's: `device` with so many bytes, and
+/// `journal`, of the file system whose metadata device `cluster` names.
+pub fn make_files(
+    cluster: &Cluster,
+    (device, bytes): (&Path, u64),
+    journal: Option<(&Path, u64)>,
+) -> Result<(), Failure> {
+    let (name, fs) = on_this_host(cluster).ok_or_else(|| {
+        failed(format!("{}: its label names no file system", cluster.metadata.path.display()))
+    })?;
+    let args = OstFormatArgs {
+        device: device.to_owned(),
+        config: None,
+        fs: None,
+        uuid: None,
+        journal: journal.map(|(path, _)| path.to_owned()),
+        log: None,
+        checksums: true,
+        size: Some(bytes),
+        journal_size: journal.map(|(_, bytes)| bytes),
+        force: false,
+        output: Output::default(),
+    };
+    format(&args, name, fs).map(drop)
 }
 
 fn describe(made: &Formatted) -> String {

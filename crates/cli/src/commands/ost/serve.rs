@@ -17,7 +17,7 @@ use types::{Duration, Epoch};
 use super::{DeviceSpec, failed, target_key, view};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstServeArgs;
-use crate::commands::mkfs;
+use crate::commands::{mds, mkfs};
 use crate::config::{LEASE_RANGE, TargetsView};
 use crate::control::{Ask, Handler};
 use crate::devices::{open_exclusive, with_path};
@@ -58,6 +58,9 @@ pub fn run(args: &OstServeArgs) -> Ended {
         log::line(text);
     }
     env::raise_open_files();
+    if args.until_eof {
+        mds::stop_at_end_of_input();
+    }
     let ended = env::run(DriverKind::Auto, |env| async move {
         let config = |listen: &str| Config {
             lease: lease.unwrap_or(Duration::from_secs(30)),
