@@ -39,6 +39,7 @@ use crate::handle::Mfs;
 use crate::journal::Disks;
 use crate::names::MapLimits;
 use crate::open::OpenOptions;
+use crate::trees::NEXT_OBJECT;
 use engine::cost::Cost;
 use engine::format::block::get_u64;
 use engine::format::features::{Feature, Features};
@@ -62,6 +63,7 @@ const GOLDENS: &[Golden] = &[
     with("v1-external-log", Feature::EXTERNAL_LOG),
     with("v1-inline-data", Feature::INLINE_DATA),
     with("v1-layout-blocks", Feature::LAYOUT_BLOCKS),
+    with("v1-object-files", Feature::OBJECT_FILES),
     Golden { name: "v1-shard-200", features: Features::NONE, shard: ShardId(200) },
     with("v1-slots-1024", Feature::SLOTS_1024),
     with("v1-slots-2048", Feature::SLOTS_2048),
@@ -257,11 +259,26 @@ fn text(devices: &Devices) -> String {
     out + &unusual
 }
 
-/// Describes a log that is external, and the numbers that a shard other than 0 issued.
+/// Describes a log that is external, what targets have still to do, and the numbers that a shard
+/// other than 0 issued.
 async fn unusual(mfs: &Mfs) -> String {
     let (superblock, mut out) = (mfs.superblock(), String::new());
     if let Some(journal) = superblock.journal {
         writeln!(out, "{} blocks of log in a journal", journal.blocks).unwrap();
+    }
+    if superblock.features.has(Feature::OBJECT_FILES) {
+        let numbers = mfs.run(Cost::READ, |txn| {
+            let mut doomed = Vec::new();
+            let mut owed = Vec::new();
+            for pag in txn.space().pags()? {
+                let id = pag.id;
+                doomed.extend(txn.space().doomed(id, 99)?.into_iter().map(|it| (id.0, it.0)));
+                owed.extend(txn.space().owed_fences(id, 99)?.into_iter().map(|it| (id.0, it.0)));
+            }
+            Ok((txn.root(NEXT_OBJECT)?, doomed, owed))
+        });
+        let (next, doomed, owed) = numbers.await.unwrap().0;
+        writeln!(out, "next object {next}, doomed {doomed:?}, owed fences {owed:?}").unwrap();
     }
     if superblock.shard == ShardId(0) {
         return out;
@@ -288,10 +305,15 @@ fn line(out: &mut String, record: &Record) {
         }
     };
     match record {
-        Record::Head { name, zones, .. } => {
+        Record::Head { name, zones, targets, .. } => {
             writeln!(out, "file system {}", shown(name)).unwrap();
             for zone in zones {
                 writeln!(out, "zone {} {} {}", zone.id, zone.uuid, zone.blocks).unwrap();
+            }
+            for target in targets {
+                let (id, uuid, blocks) = (target.id, target.uuid, target.blocks);
+                let address = shown(&target.address);
+                writeln!(out, "target {id} {uuid} {blocks} at {address}").unwrap();
             }
         }
         Record::Inode(inode) => {
@@ -336,6 +358,11 @@ fn line(out: &mut String, record: &Record) {
         Record::Content { number, bytes } => {
             let sum = types::crc32c(bytes);
             writeln!(out, "content {number} {} bytes {sum:08x}", bytes.len()).unwrap();
+        }
+        Record::Object { number, record } => {
+            let targets: Vec<u16> = record.targets.iter().map(|target| target.0).collect();
+            let (object, part) = (record.object.0, record.part);
+            writeln!(out, "object {number} is {object:016x} in {part} on {targets:?}").unwrap();
         }
         Record::End { inodes, links, segments } => {
             writeln!(out, "{inodes} inodes, {links} further names, {segments} segments").unwrap();

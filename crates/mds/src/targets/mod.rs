@@ -341,8 +341,8 @@ impl Targets {
         }
         for target in all.iter().filter(|target| !is_done(target)) {
             self.runtime.log(&format!(
-                "object target {} does not answer: evicted clients are refused there before \
-                 anything else when it is back",
+                "object target {} is away or slow: it refuses evicted clients before anything \
+                 else when it answers",
                 target.id
             ));
             target.waited.borrow_mut().retain(|client| !clients.contains(client));

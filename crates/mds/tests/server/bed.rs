@@ -35,6 +35,7 @@ pub struct Bed {
     scrub_interval: Rc<Cell<Duration>>,
     fences: Rc<RefCell<Vec<Rc<dyn Fence>>>>,
     keys: Rc<RefCell<Option<ServerKeys>>>,
+    target_key: Rc<Cell<Option<[u8; 32]>>>,
     zones: u16,
 }
 
@@ -120,6 +121,7 @@ fn with_all<F: Future<Output = ()>>(
             scrub_interval,
             fences,
             keys,
+            target_key: Rc::default(),
             zones,
         };
         bed.start().await;
@@ -159,7 +161,7 @@ impl Bed {
         let (log, error) = (self.log.clone(), self.error.clone());
         let (lease, zones) = (self.lease.get(), self.zones);
         let (leases_max, scrub_interval) = (self.leases_max.get(), self.scrub_interval.get());
-        let serve = self.serve.get();
+        let (serve, target_key) = (self.serve.get(), self.target_key.get());
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env).await;
@@ -185,6 +187,7 @@ impl Bed {
             config.log = Rc::new(move |line| log.borrow_mut().push(line.to_owned()));
             config.fences = fences;
             config.keys = keys;
+            config.target_key = target_key;
             let mds = match Mds::start(env.clone(), mfs, config).await {
                 Ok(mds) => mds,
                 Err(error) => return send.send(Err(error.to_string())),
@@ -204,6 +207,12 @@ impl Bed {
     /// Restarts the server with these keys.
     pub async fn ask_for(&self, keys: ServerKeys) {
         *self.keys.borrow_mut() = Some(keys);
+        self.restart().await;
+    }
+
+    /// Restarts the server, which then shares this key with object targets.
+    pub async fn key_of_targets(&self, key: [u8; 32]) {
+        self.target_key.set(Some(key));
         self.restart().await;
     }
 

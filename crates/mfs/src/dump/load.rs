@@ -12,8 +12,9 @@ use env::Env;
 use types::limits::CONTENT_MAX;
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
 
-use super::stream::{Inode, Reader, Record, StreamError, Zone};
+use super::stream::{Inode, Reader, Record, StreamError, TargetZone, Zone};
 use crate::format::number::root_dir;
+use crate::format::object::ObjectRecord;
 use crate::format::space::run_key;
 use crate::handle::Mfs;
 use crate::mkfs::PagFormat;
@@ -94,7 +95,12 @@ pub async fn load_onto(
     set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
     let options = OpenOptions { loading: true, ..options };
     let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
-    let loaded = Load::new(&mfs).records(&mut reader).await;
+    let loaded = async {
+        let load = Load::new(&mfs);
+        load.targets(&head).await?;
+        load.records(&mut reader).await
+    };
+    let loaded = loaded.await;
     let closed = mfs.close().await;
     let loaded = loaded?;
     closed.map_err(store)?;
@@ -112,18 +118,20 @@ pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> 
     let head = head(&mut reader)?;
     let load = Load::new(mfs);
     load.check_target(&head).await?;
+    load.targets(&head).await?;
     load.records(&mut reader).await
 }
 
 /// Requirements of the target: data zones, and whether files may have inline data.
 struct Head {
     zones: Vec<Zone>,
+    targets: Vec<TargetZone>,
     content: bool,
 }
 
 fn head(reader: &mut Reader<'_>) -> Result<Head, LoadError> {
     match reader.take()? {
-        Record::Head { zones, content, .. } => Ok(Head { zones, content }),
+        Record::Head { zones, targets, content, .. } => Ok(Head { zones, targets, content }),
         _ => Err(StreamError::Foreign.into()),
     }
 }
@@ -152,6 +160,7 @@ impl<'a> Load<'a> {
                 Record::Inode(inode) => self.inode(&inode).await?,
                 Record::Link { parent, name, number } => self.link(parent, &name, number).await?,
                 Record::Content { number, bytes } => self.content(number, &bytes).await?,
+                Record::Object { number, record } => self.object(number, &record).await?,
                 Record::Segments { number, list } => self.segments(number, &list).await?,
                 Record::End { inodes, links, segments } => {
                     let wanted = Loaded { inodes, links, segments };
@@ -200,6 +209,13 @@ impl<'a> Load<'a> {
             let text = "the file system was used already: load needs one fresh from `redbud mkfs`";
             return Err(LoadError::Target(text.into()));
         }
+        if let Some(taken) = head.targets.iter().find(|it| pags.iter().any(|pag| pag.id == it.id)) {
+            let text = format!(
+                "the dump has an object target {}, and the file system a data zone of that number",
+                taken.id
+            );
+            return Err(LoadError::Target(text));
+        }
         for zone in &head.zones {
             let found = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.zone());
             if found.is_none_or(|here| here.start != zone.start || here.blocks < zone.blocks) {
@@ -218,6 +234,35 @@ impl<'a> Load<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Enters the object targets of the dump.
+    async fn targets(&self, head: &Head) -> Result<(), LoadError> {
+        if head.targets.is_empty() {
+            return Ok(());
+        }
+        self.mfs.add_object_files();
+        for target in &head.targets {
+            let address = String::from_utf8_lossy(&target.address).into_owned();
+            self.run(|txn| {
+                txn.space().set_target_address(target.id, &address)?;
+                txn.space().add_target(target.id, target.uuid, target.blocks)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    async fn object(&self, number: u64, record: &ObjectRecord) -> Result<(), LoadError> {
+        let (ino, kind) = self.known(number)?;
+        if kind != FileKind::Regular {
+            return Err(self.contradiction("an object of what is no regular file"));
+        }
+        self.run(|txn| {
+            txn.space().object_is_known(record.object)?;
+            txn.layouts().set_object(ino, record)
+        })
+        .await
     }
 
     /// The inode with this number in the dump.

@@ -12,6 +12,9 @@
 //!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
 //!   stream is sound;
 //! - a dump of any store ends: a directory with two names is damage, and an error;
+//! - a dump of a file system with object targets has them in its head, and of a file that lies in an
+//!   object its record. The load enters the targets, so it finds the same objects there: who loads
+//!   into a file system of another UUID has to give that to the targets, too;
 //! - a dump of a file system with the feature `inline-data` has version 2, with inline data, and
 //!   loads only into a file system with the feature; every other has version 1;
 //! - inode numbers are new after a load. They lead to places, and a load is there to drop the old
@@ -32,11 +35,12 @@ use std::io::Write;
 use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment};
 
 pub use load::{LoadError, Loaded, load, load_onto};
-use stream::{Inode, Record, SEGMENTS_MAX, StreamError, Writer, Zone};
+use stream::{Inode, Record, SEGMENTS_MAX, StreamError, TargetZone, Writer, Zone};
 
 use crate::format::number::root_dir;
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
+use crate::format::space::ZoneKind;
 use crate::handle::Mfs;
 use crate::mkfs::PagFormat;
 use crate::names::DirEntry;
@@ -129,6 +133,7 @@ pub async fn dump(
     let mut dump = Dump {
         mfs,
         content: mfs.superblock().features.has(Feature::INLINE_DATA),
+        objects: false,
         out: Writer::new(out),
         linked: HashMap::default(),
         directories: HashSet::default(),
@@ -158,6 +163,8 @@ struct Dump<'a> {
     mfs: &'a Mfs,
     /// Files may have content.
     content: bool,
+    /// Files may lie in objects.
+    objects: bool,
     out: Writer<'a>,
     /// Inodes with several links that were written, and their numbers in the dump.
     linked: HashMap<Ino, u64>,
@@ -175,16 +182,26 @@ fn dumped(zone: &PagFormat) -> Zone {
 
 impl Dump<'_> {
     async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
-        let zones = match self.mfs.run(Cost::READ, |txn| txn.space().pags()).await {
+        let (zones, targets) = match self.mfs.run(Cost::READ, |txn| txn.space().pags()).await {
             Ok((pags, _)) => {
                 let zone = |pag: &PagState| dumped(&pag.zone());
-                pags.iter().map(zone).collect()
+                let is_target = |pag: &&PagState| pag.kind == ZoneKind::Target;
+                let zones = pags.iter().filter(|pag| !is_target(pag)).map(zone).collect();
+                let mut targets = Vec::new();
+                for pag in pags.iter().filter(is_target) {
+                    let (id, uuid, blocks) = (pag.id, pag.uuid, pag.total);
+                    let address = self.read(|txn| txn.space().target_address(id)).await?;
+                    let address = address.unwrap_or_default().into_bytes();
+                    targets.push(TargetZone { id, uuid, blocks, address });
+                }
+                (zones, targets)
             }
-            Err(StoreError::Corrupt { .. }) => self.zones_from_labels(places).await,
+            Err(StoreError::Corrupt { .. }) => (self.zones_from_labels(places).await, Vec::new()),
             Err(error) => return Err(error.into()),
         };
         let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
-        Ok(self.out.put(&Record::Head { content, name, zones })?)
+        self.objects = !targets.is_empty();
+        Ok(self.out.put(&Record::Head { content, name, zones, targets })?)
     }
 
     /// The data zones, from their labels.
@@ -371,6 +388,13 @@ impl Dump<'_> {
                 let bytes = self.read_part(ino, part, |txn| txn.layouts().content(ino)).await?;
                 if !bytes.is_empty() {
                     self.out.put(&Record::Content { number, bytes })?;
+                }
+            }
+            if self.objects {
+                let part = "object record";
+                let record = self.read_part(ino, part, |txn| txn.layouts().object(ino)).await?;
+                if let Some(record) = record {
+                    self.out.put(&Record::Object { number, record })?;
                 }
             }
             self.segments(ino, number, blocks).await?;

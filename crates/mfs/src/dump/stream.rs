@@ -17,11 +17,12 @@
 //!
 //! | kind | name | body |
 //! |---|---|---|
-//! | 1 | head | `"REDBUDDMP1"` · version u32 (1) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, start on the device u64, blocks u64⟩ |
+//! | 1 | head | `"REDBUDDMP1"` · version u32 (1, or 2 if there are object targets) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, start on the device u64, blocks u64⟩ · only in version 2: object targets u32, at least one, each ⟨pag u16, uuid 16, blocks u64, address, bytes⟩ |
 //! | 2 | inode | number u64 · parent u64 (0: this is the root) · name, bytes · kind u8 · mode u16 · uid u32 · gid u32 · rdev u32 · size u64 · atime, mtime, ctime, btime, each ⟨seconds i64, nanos u32⟩ · version u64 · target of a symlink, bytes · xattrs u32, each ⟨name, bytes; value, bytes⟩ |
 //! | 3 | link | parent u64 · name, bytes · number of the inode u64 |
 //! | 4 | segments | number of the inode u64 · count u32 (1 to 1000), each a segment of 24 bytes as in a slot |
 //! | 6 | content | number of the inode u64 · what its block 0 begins with, bytes; the rest of the block is zero |
+//! | 7 | object | number of the inode u64 · its object record as in a slot; only in version 2 |
 //! | 5 | end | inodes u64 · links u64 · segments u64 |
 
 use std::fmt;
@@ -30,13 +31,16 @@ use std::io::{Read, Write};
 use types::limits::{SYMLINK_MAX, XATTR_TOTAL_MAX};
 use types::{Attr, FileKind, Ino, PagId, Segment, Timestamp, Uuid};
 
+use crate::format::object::ObjectRecord;
 use crate::format::segment::{SEGMENT, decode_segment, encode_segment};
 use crate::format::xattr::{BLOB_MAX, Xattr};
 use engine::format::block::{get_u32, get_u64};
 use engine::stream::{RecordError, RecordReader, RecordWriter};
 
-/// The version of the stream.
+/// The version of a stream without object targets.
 pub const STREAM_VERSION: u32 = 1;
+/// The version of a stream with some.
+pub const STREAM_VERSION_OBJECTS: u32 = 2;
 /// Bytes of a record's body at most.
 pub const RECORD_MAX: usize = BLOB_MAX + SYMLINK_MAX + 4096;
 /// Segments of one record.
@@ -58,6 +62,19 @@ pub struct Zone {
     pub start: u64,
     /// Its blocks, block 0 included.
     pub blocks: u64,
+}
+
+/// An object target, as the dump knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetZone {
+    /// Its number.
+    pub id: PagId,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its blocks for content.
+    pub blocks: u64,
+    /// Where it was found.
+    pub address: Vec<u8>,
 }
 
 /// An inode with its first name.
@@ -86,6 +103,8 @@ pub enum Record {
         name: Vec<u8>,
         /// Its data zones.
         zones: Vec<Zone>,
+        /// Its object targets.
+        targets: Vec<TargetZone>,
     },
     /// An inode.
     Inode(Box<Inode>),
@@ -111,6 +130,13 @@ pub enum Record {
         number: u64,
         /// What block 0 begins with.
         bytes: Vec<u8>,
+    },
+    /// Where a file lies that has an object.
+    Object {
+        /// The inode's number.
+        number: u64,
+        /// Its record.
+        record: ObjectRecord,
     },
     /// The last.
     End {
@@ -146,7 +172,7 @@ impl fmt::Display for StreamError {
             }
             StreamError::Version(version) => write!(
                 f,
-                "the dump has version {version}, this release knows {STREAM_VERSION}; use a newer \
+                "the dump has version {version}, this release knows {STREAM_VERSION_OBJECTS}; use a newer \
                  release of redbud"
             ),
             StreamError::Truncated(number) => {
@@ -176,15 +202,18 @@ impl Record {
             Record::Segments { .. } => 4,
             Record::End { .. } => 5,
             Record::Content { .. } => 6,
+            Record::Object { .. } => 7,
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Record::Head { content, name, zones } => {
+            Record::Head { content, name, zones, targets } => {
                 out.extend_from_slice(MAGIC);
-                out.extend_from_slice(&STREAM_VERSION.to_le_bytes());
+                let plain = targets.is_empty();
+                let version = if plain { STREAM_VERSION } else { STREAM_VERSION_OBJECTS };
+                out.extend_from_slice(&version.to_le_bytes());
                 out.push(u8::from(*content));
                 put_bytes(&mut out, name);
                 out.extend_from_slice(&(zones.len() as u32).to_le_bytes());
@@ -193,6 +222,16 @@ impl Record {
                     out.extend_from_slice(&zone.uuid.0);
                     out.extend_from_slice(&zone.start.to_le_bytes());
                     out.extend_from_slice(&zone.blocks.to_le_bytes());
+                }
+                if plain {
+                    return out;
+                }
+                out.extend_from_slice(&(targets.len() as u32).to_le_bytes());
+                for target in targets {
+                    out.extend_from_slice(&target.id.0.to_le_bytes());
+                    out.extend_from_slice(&target.uuid.0);
+                    out.extend_from_slice(&target.blocks.to_le_bytes());
+                    put_bytes(&mut out, &target.address);
                 }
             }
             Record::Inode(inode) => inode.encode(&mut out),
@@ -210,6 +249,10 @@ impl Record {
                 out.extend_from_slice(&number.to_le_bytes());
                 put_bytes(&mut out, bytes);
             }
+            Record::Object { number, record } => {
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&record.encode());
+            }
             Record::End { inodes, links, segments } => {
                 [inodes, links, segments]
                     .iter()
@@ -223,7 +266,8 @@ impl Record {
         let mut body = Body(body);
         let record = match kind {
             1 => {
-                body.take(MAGIC.len() + 4)?;
+                body.take(MAGIC.len())?;
+                let version = body.u32()?;
                 let content = body.flag()?;
                 let name = body.bytes()?.to_vec();
                 let mut zones = Vec::new();
@@ -232,7 +276,20 @@ impl Record {
                     let uuid = Uuid(body.take(16)?.try_into().ok()?);
                     zones.push(Zone { id, uuid, start: body.u64()?, blocks: body.u64()? });
                 }
-                Record::Head { content, name, zones }
+                let mut targets = Vec::new();
+                if version == STREAM_VERSION_OBJECTS {
+                    let count = body.u32()?;
+                    for _ in 0..count {
+                        let (id, uuid) =
+                            (PagId(body.u16()?), Uuid(body.take(16)?.try_into().ok()?));
+                        let (blocks, address) = (body.u64()?, body.bytes()?.to_vec());
+                        targets.push(TargetZone { id, uuid, blocks, address });
+                    }
+                    if targets.is_empty() {
+                        return None;
+                    }
+                }
+                Record::Head { content, name, zones, targets }
             }
             2 => Record::Inode(Box::new(Inode::decode(&mut body)?)),
             3 => {
@@ -251,6 +308,11 @@ impl Record {
                 Record::Segments { number, list }
             }
             5 => Record::End { inodes: body.u64()?, links: body.u64()?, segments: body.u64()? },
+            7 => {
+                let number = body.u64()?;
+                let record = ObjectRecord::decode(std::mem::take(&mut body.0))?;
+                Record::Object { number, record }
+            }
             6 => Record::Content { number: body.u64()?, bytes: body.bytes()?.to_vec() },
             _ => return None,
         };
@@ -383,12 +445,14 @@ pub struct Reader<'a> {
     records: RecordReader<'a>,
     /// Records of content may come.
     content: bool,
+    /// Records of objects may come.
+    objects: bool,
 }
 
 impl<'a> Reader<'a> {
     /// Reads from `input`, which should be buffered.
     pub fn new(input: &'a mut dyn Read) -> Reader<'a> {
-        Reader { records: RecordReader::new(input), content: false }
+        Reader { records: RecordReader::new(input), content: false, objects: false }
     }
 
     /// Number of the next record.
@@ -438,15 +502,21 @@ impl<'a> Reader<'a> {
             return Err(damaged("wrong checksum"));
         }
         // The version decides whether the remainder can be understood.
-        if number == 0 && get_u32(&body, MAGIC.len()) != STREAM_VERSION {
+        let known = [STREAM_VERSION, STREAM_VERSION_OBJECTS];
+        if number == 0 && !known.contains(&get_u32(&body, MAGIC.len())) {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }
         self.records.advance();
         let record = Record::decode(kind, &body).ok_or(damaged("it makes no sense"))?;
         match record {
-            Record::Head { content, .. } if number == 0 => self.content = content,
+            Record::Head { content, ref targets, .. } if number == 0 => {
+                (self.content, self.objects) = (content, !targets.is_empty());
+            }
             Record::Content { .. } if !self.content => {
                 return Err(damaged("content, though the head says that there is none"));
+            }
+            Record::Object { .. } if !self.objects => {
+                return Err(damaged("an object, though the head has no object target"));
             }
             _ => {}
         }

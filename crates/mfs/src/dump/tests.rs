@@ -4,13 +4,14 @@ use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
 use types::limits::CONTENT_MAX;
 use types::{
-    Attr, ClientId, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
-    Timestamp, Uuid,
+    Attr, ClientId, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
+    SegmentState, Timestamp, Uuid,
 };
 
 use super::dump;
 use super::load::{LoadError, load, load_onto};
-use super::stream::{Inode, Reader, Record, StreamError, Writer, Zone};
+use super::stream::{Inode, Reader, Record, StreamError, TargetZone, Writer, Zone};
+use crate::format::object::ObjectRecord;
 use crate::format::slot::{self, SlotSize};
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::handle::Mfs;
@@ -290,13 +291,19 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
             let zones = vec![Zone { id, uuid: here.uuid, start, blocks: 1 }];
             let mut strange = Vec::new();
             Writer::new(&mut strange)
-                .put(&Record::Head { content: false, name: b"x".to_vec(), zones })
+                .put(&Record::Head {
+                    content: false,
+                    name: b"x".to_vec(),
+                    zones,
+                    targets: Vec::new(),
+                })
                 .unwrap();
             let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
             assert!(refused.to_string().contains(said), "{refused}");
         }
         let (mut strange, zones) = (Vec::new(), Vec::new());
-        let head = Record::Head { content: true, name: b"x".to_vec(), zones };
+        let targets = Vec::new();
+        let head = Record::Head { content: true, name: b"x".to_vec(), zones, targets };
         Writer::new(&mut strange).put(&head).unwrap();
         let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
         assert!(refused.to_string().contains("inline-data"), "{refused}");
@@ -411,7 +418,12 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
         let mut out = Vec::new();
         let mut writer = Writer::new(&mut out);
         let mut put = |record: &Record| writer.put(record).unwrap();
-        put(&Record::Head { content, name: b"x".to_vec(), zones: vec![zone(0)] });
+        put(&Record::Head {
+            content,
+            name: b"x".to_vec(),
+            zones: vec![zone(0)],
+            targets: Vec::new(),
+        });
         let attr = run(&mfs, |txn| txn.names().attr(Ino::ROOT)).unwrap();
         let root = Inode {
             parent: 0,
@@ -442,4 +454,61 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     assert!(matches!(error, LoadError::Contradiction(4, _)), "{error}");
     let error = taken(&stream(false, &[])).unwrap_err();
     assert!(matches!(error, LoadError::Stream(StreamError::Damaged(3, _))), "{error}");
+}
+
+/// A file that lies in an object, below the root.
+fn object_file(mfs: &Mfs, text: &str, record: &ObjectRecord) -> Ino {
+    run(mfs, |txn| {
+        let name = Name::new(text.as_bytes()).unwrap();
+        let ino = txn.names().create(Ino::ROOT, &name, &new_inode(FileKind::Regular), None)?;
+        txn.layouts().set_object(ino, record)?;
+        Ok(ino)
+    })
+}
+
+#[test]
+fn object_files_and_targets_survive_a_dump_and_a_load() {
+    let mfs = random_tree(3);
+    assert!(mfs.add_object_files());
+    run(&mfs, |txn| {
+        for id in [5, 8] {
+            txn.space().set_target_address(PagId(id), &format!("host{id}:1"))?;
+            txn.space().add_target(PagId(id), Uuid([id as u8; 16]), 500)?;
+        }
+        Ok(())
+    });
+    // Ranges that were taken and not used.
+    run(&mfs, |txn| txn.space().take_objects());
+    let number = run(&mfs, |txn| txn.space().take_objects()).start;
+    let targets = vec![PagId(8), PagId(5)];
+    let record = ObjectRecord { object: ObjectId(number), part: 16, targets };
+    object_file(&mfs, "object", &record);
+    let bytes = dumped(&mfs);
+    assert_eq!(bytes[19], 2, "the version");
+    let copy = loaded(&bytes).unwrap();
+    assert!(dumped(&copy) == bytes);
+    let (found, next, known) = run(&copy, |txn| {
+        let ino = txn.names().lookup(Ino::ROOT, &Name::new(b"object").unwrap())?.unwrap();
+        let known = [PagId(5), PagId(8)].map(|id| txn.space().target_address(id));
+        Ok((txn.layouts().object(ino)?, txn.space().take_objects()?.start, known))
+    });
+    assert_eq!((found, next), (Some(record), number + 1));
+    assert_eq!(known.map(|address| address.unwrap()), ["host5:1", "host8:1"]);
+    copy.forget_indexes();
+    assert_eq!(now(check(&copy)).unwrap().problems, []);
+    // Without targets in the head there are no objects; with them, their zones are free.
+    let head =
+        |targets| Record::Head { content: false, name: b"x".to_vec(), zones: Vec::new(), targets };
+    let taken = TargetZone { id: PagId(0), uuid: Uuid([1; 16]), blocks: 9, address: Vec::new() };
+    let mut strange = Vec::new();
+    Writer::new(&mut strange).put(&head(vec![taken])).unwrap();
+    let refused = loaded(&strange).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("a data zone of that number"), "{refused}");
+    let record = ObjectRecord { object: ObjectId(1), part: 1, targets: vec![PagId(5)] };
+    let mut strange = Vec::new();
+    let mut writer = Writer::new(&mut strange);
+    writer.put(&head(Vec::new())).unwrap();
+    writer.put(&Record::Object { number: 1, record }).unwrap();
+    let refused = loaded(&strange).map(drop).unwrap_err();
+    assert!(matches!(refused, LoadError::Stream(StreamError::Damaged(1, _))), "{refused}");
 }

@@ -4,12 +4,14 @@
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState,
-    Timestamp, Uuid,
+    Attr, ClientId, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
+    SegmentState, Timestamp, Uuid,
 };
 
 use super::{Devices, Golden, disks, options};
 use crate::format::number::CHUNK_SLOTS;
+use crate::format::object::ObjectRecord;
+use crate::format::space::PagUse;
 use crate::handle::Mfs;
 use crate::layouts::LayoutAhead;
 use crate::mkfs::{FormatOptions, PagFormat};
@@ -208,6 +210,9 @@ async fn files(mfs: &Mfs) {
         })
         .await;
     }
+    if mfs.superblock().features.has(Feature::OBJECT_FILES) {
+        objects(mfs, dir, client).await;
+    }
     let evicted = run(mfs, |txn| txn.new_client(&[b'g'; 5000][..4000])).await;
     run(mfs, |txn| {
         txn.space().grant(evicted, None, 50)?;
@@ -217,6 +222,34 @@ async fn files(mfs: &Mfs) {
         let ino = txn.names().lookup(dir, &name("one"))?.unwrap();
         txn.space().freeze(evicted, ino)?;
         txn.space().quarantine(evicted)
+    })
+    .await;
+}
+
+/// Makes object targets, files that lie there, one that is gone, and an owed fence.
+async fn objects(mfs: &Mfs, dir: Ino, client: ClientId) {
+    run(mfs, |txn| {
+        for id in [6, 9] {
+            txn.space().set_target_address(PagId(id), &format!("host{id}:10822"))?;
+            txn.space().add_target(PagId(id), Uuid([id as u8; 16]), 70_000)?;
+        }
+        txn.space().set_pag_use(PagId(9), PagUse::Draining)?;
+        txn.space().owe_fences(client, &[PagId(9)])?;
+        let numbers = txn.space().take_objects()?;
+        let long = "o".repeat(255);
+        let files = [("object", 1), (long.as_str(), 3), ("no object any more", 2)];
+        for (number, (text, part)) in numbers.zip(files) {
+            let ino = file(txn, dir, text, part)?;
+            txn.names().set_xattr(ino, b"user.one", &[b'x'; 100])?;
+            let targets = if part == 1 { vec![PagId(9)] } else { vec![PagId(9), PagId(6)] };
+            let record = ObjectRecord { object: ObjectId(number), part, targets };
+            txn.layouts().set_object(ino, &record)?;
+            let attr = txn.names().attr(ino)?.unwrap();
+            txn.names().set_attr(&Attr { size: 10_000, ..attr })?;
+        }
+        let freed = txn.names().free_with_name(dir, &name("no object any more"))?;
+        assert!(freed.is_some());
+        Ok(())
     })
     .await;
 }

@@ -27,3 +27,5 @@ mod fragment_tests;
 mod inline_data_tests;
 #[cfg(test)]
 mod layout_tests;
+#[cfg(test)]
+mod object_tests;

@@ -17,8 +17,8 @@ use types::{ClientId, Fault, ObjectId, PagId, Uuid};
 use super::view::Space;
 use crate::format::object::ObjectRecord;
 use crate::format::space::{
-    DOOMED_VALUE, FENCE_VALUE, PagRecord, TARGET_KEY, ZoneKind, decode_fence_key,
-    decode_object_key, fence_key, object_key, pag_key,
+    DOOMED_VALUE, FENCE_VALUE, PagRecord, TARGET_KEY, decode_fence_key, decode_object_key,
+    fence_key, object_key, pag_key,
 };
 use crate::trees::{DOOMED, NEXT_OBJECT, OWED_FENCES, PAGS};
 use engine::error::Stop;
@@ -186,10 +186,5 @@ impl Space<'_, '_> {
     /// `TooBig` beyond [`TARGET_ADDRESS_MAX`] bytes.
     pub fn set_target_address(&mut self, target: PagId, address: &str) -> Result<(), Stop> {
         self.txn.set_setting(ADDRESSES + u32::from(target.0), address.as_bytes())
-    }
-
-    /// Is this zone an object storage target?
-    pub(crate) fn is_target(&self, pag: PagId) -> Result<bool, Stop> {
-        Ok(self.pag(pag)?.is_some_and(|record| record.kind == ZoneKind::Target))
     }
 }

@@ -29,6 +29,7 @@ pub fn check(image: &Image) {
     names(image, &found);
     namespace_index(image, &found);
     data_space(image, &inodes);
+    objects(image, &inodes);
     let visited: Vec<u64> = image.device.visited.borrow().keys().copied().collect();
     for block in visited {
         assert!(image.is_allocated(block).unwrap(), "block {block} is in use and free");
@@ -121,11 +122,31 @@ fn namespace_index(image: &Image, found: &[NamedInode]) {
     assert_eq!(index, expected);
 }
 
+/// A file's targets are targets of the table, its object was issued, and nobody destroys it (10).
+fn objects(image: &Image, inodes: &[&Inode]) {
+    let pags = image.pags().unwrap();
+    let [doomed, _] = image.owed_by_targets().unwrap();
+    let is_target = |id: &u16| pags.iter().any(|pag| pag.id == *id && pag.target);
+    for object in inodes.iter().filter_map(|inode| inode.object.as_ref()) {
+        assert!(object.targets.iter().all(is_target));
+        assert!(object.number & ((1 << 56) - 1) < image.roots[21]);
+        assert!(doomed.iter().all(|(_, number)| *number != object.number));
+    }
+    assert!(doomed.iter().all(|(target, _)| is_target(target)));
+}
+
 /// Every data block except the label has exactly one user (10).
 fn data_space(image: &Image, inodes: &[&Inode]) {
     let (free, freed, pools) =
         (image.free().unwrap(), image.freed().unwrap(), image.pools().unwrap());
     for pag in image.pags().unwrap() {
+        if pag.target {
+            // Nothing of it is in the other trees, and nothing is counted.
+            assert_eq!((pag.free, pag.freed, pag.start, pag.uuid), (0, 0, 0, pag.device));
+            let mut all = free.iter().chain(&freed).chain(&pools);
+            assert!(all.all(|run| run.pag != pag.id));
+            continue;
+        }
         let runs = [&free, &freed, &pools].map(|runs| runs.iter().filter(|run| run.pag == pag.id));
         let [free, freed, _] = runs.clone().map(|runs| runs.map(|run| run.len).sum::<u64>());
         assert_eq!((pag.free, pag.freed), (free, freed));

@@ -8,16 +8,16 @@ use env::{DiskOptions, Env};
 use redbud_mfs::SlotFeatures;
 use redbud_mfs::journal::Disks;
 use redbud_mfs::{
-    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, OpenOptions, PagFormat,
-    PagUse, SlotSize, Stop, Txn,
+    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, ObjectRecord, OpenOptions,
+    PagFormat, PagUse, SlotSize, Stop, Txn, ZoneKind,
 };
 use types::{
-    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, SegmentState, ShardId,
-    Timestamp, Uuid,
+    Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, SegmentState,
+    ShardId, Timestamp, Uuid,
 };
 
 use crate::image::NamedInode;
-use crate::inode::{Inode, Kind, Segment};
+use crate::inode::{Inode, Kind, Object, Segment};
 use crate::space::{Pag, Run};
 
 const WRITE: DiskOptions = DiskOptions { write: true, exclusive: false };
@@ -57,9 +57,11 @@ pub struct Contents {
 impl Plan {
     fn features(self) -> Features {
         let mut features = Features::NONE.with_slots(self.slots);
-        for (wanted, feature) in
-            [(self.inline, Feature::INLINE_DATA), (self.near, Feature::LAYOUT_BLOCKS)]
-        {
+        for (wanted, feature) in [
+            (self.inline, Feature::INLINE_DATA),
+            (self.inline, Feature::OBJECT_FILES),
+            (self.near, Feature::LAYOUT_BLOCKS),
+        ] {
             features = if wanted { features.with(feature) } else { features.without(feature) };
         }
         features
@@ -233,6 +235,9 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
             txn.names().set_xattr(ino, b"user.long", &vec![b'x'; len])?;
             txn.names().set_xattr(ino, b"security.short", b"")?;
         }
+        if txn.has_feature(Feature::OBJECT_FILES) {
+            objects(txn, dir, client)?;
+        }
         txn.set_reply(client, 4, 9, b"an answer")?;
         txn.set_reply(client, 0, 10, b"")?;
         txn.set_reply(client, 1, 1, &[b'l'; 1024])?;
@@ -243,6 +248,34 @@ async fn one_of_each_kind(mfs: &Mfs, client: ClientId) {
         txn.set_setting(3, b"a setting")
     })
     .await;
+}
+
+/// Makes object targets, and files that lie there: beside names and attributes of all lengths.
+fn objects(txn: &mut Txn<'_>, dir: Ino, client: ClientId) -> Result<(), Stop> {
+    let targets: Vec<PagId> = (20..52).map(PagId).collect();
+    for &id in &targets {
+        txn.space().set_target_address(id, &format!("host{id}:1"))?;
+        txn.space().add_target(id, Uuid([id.0 as u8; 16]), 9_000)?;
+    }
+    txn.space().owe_fences(client, &targets[..3])?;
+    let numbers = txn.space().take_objects()?;
+    for (number, (width, len)) in numbers.zip([(1, 1), (2, 255), (8, 90), (32, 255), (32, 3)]) {
+        let text = name(&format!("{number}{}", "o".repeat(len)[1..].to_owned()));
+        let ino = txn.names().create(dir, &text, &new(FileKind::Regular, 6), None)?;
+        txn.names().set_xattr(ino, b"user.some", &vec![b'x'; 100])?;
+        let targets = targets[..width].to_vec();
+        let record = ObjectRecord { object: ObjectId(number), part: number, targets };
+        txn.layouts().set_object(ino, &record)?;
+        let attr = attr(txn, ino)?;
+        txn.names().set_attr(&Attr { size: 123_456, ..attr })?;
+        if width == 8 {
+            txn.names().free_with_name(dir, &text)?;
+        }
+        if width == 32 && len == 3 {
+            txn.names().rename(dir, &text, dir, &name(&"z".repeat(255)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
@@ -415,7 +448,8 @@ pub fn store_contents(disk: &SimDisk, log: Option<&SimDisk>) -> Contents {
                 device: pag.device.0,
                 start: pag.start,
                 blocks: pag.total + 1,
-                state: pag.state.number(),
+                state: pag.state.number() as u8,
+                target: pag.kind == ZoneKind::Target,
                 free: pag.free,
                 freed: pag.freed,
             };
@@ -479,6 +513,7 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         pag: segment.pag.0,
         addr: segment.addr.0,
     };
+    let object = if is_file { txn.layouts().object(ino)? } else { None };
     let content = if is_file { txn.layouts().content(ino)? } else { Vec::new() };
     let layout =
         if is_file { txn.layouts().layout(ino, FileBlock(0), 100_000)? } else { Vec::new() };
@@ -499,13 +534,21 @@ fn inode(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Stop> {
         gid: attr.gid,
         rdev: attr.rdev,
         size: attr.size,
-        // For inline data the store reports a block more than the slot has.
-        blocks: attr.blocks - u64::from(!content.is_empty()),
+        // For inline data the store reports a block more than the slot has, for an object its size.
+        blocks: match &object {
+            Some(_) => 0,
+            None => attr.blocks - u64::from(!content.is_empty()),
+        },
         times: [attr.atime, attr.mtime, attr.ctime, attr.btime].map(time),
         version: attr.version,
         xattrs,
         target: if attr.kind == FileKind::Symlink { txn.names().symlink(ino)? } else { Vec::new() },
         content,
         segments: layout.into_iter().map(segment).collect(),
+        object: object.map(|record| Object {
+            number: record.object.0,
+            part: record.part,
+            targets: record.targets.iter().map(|target| target.0).collect(),
+        }),
     })
 }

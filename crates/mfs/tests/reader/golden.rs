@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use crate::Image;
 use crate::device::{u16_at, u32_at, u64_at};
 use crate::image::NamedInode;
-use crate::inode::{Inode, Kind};
+use crate::inode::{Inode, Kind, Object};
+use crate::superblock::OBJECT_FILES;
 
 /// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
@@ -33,10 +34,16 @@ pub fn blocks(image: &[u8]) -> (u64, Vec<(u64, Vec<u8>)>) {
 pub fn text(image: &Image) -> String {
     let mut out = String::new();
     writeln!(out, "file system {}", shown(image.superblock.name.as_bytes())).unwrap();
-    for pag in image.pags().unwrap() {
+    let pags = image.pags().unwrap();
+    for pag in pags.iter().filter(|pag| !pag.target).chain(pags.iter().filter(|pag| pag.target)) {
         let mut uuid: String = pag.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         [20, 16, 12, 8].into_iter().for_each(|at| uuid.insert(at, '-'));
-        writeln!(out, "zone {} {uuid} {}", pag.id, pag.blocks).unwrap();
+        if pag.target {
+            let (blocks, address) = (pag.blocks - 1, shown(&image.address_of(pag.id).unwrap()));
+            writeln!(out, "target {} {uuid} {blocks} at {address}", pag.id).unwrap();
+        } else {
+            writeln!(out, "zone {} {uuid} {}", pag.id, pag.blocks).unwrap();
+        }
     }
     let found = image.walk().unwrap();
     let mut numbers = BTreeMap::new();
@@ -65,11 +72,17 @@ pub fn text(image: &Image) -> String {
     out
 }
 
-/// Describes a log that is external, and the numbers that a shard other than 0 issued.
+/// Describes a log that is external, what targets have still to do, and the numbers that a shard
+/// other than 0 issued.
 fn unusual(image: &Image, out: &mut String) {
     let superblock = &image.superblock;
     if superblock.is_external() {
         writeln!(out, "{} blocks of log in a journal", superblock.log_bytes / 4096).unwrap();
+    }
+    if superblock.has(OBJECT_FILES) {
+        let [doomed, owed] = image.owed_by_targets().unwrap();
+        let next = image.roots[21];
+        writeln!(out, "next object {next}, doomed {doomed:?}, owed fences {owed:?}").unwrap();
     }
     if superblock.shard != 0 {
         let clients = image.clients().unwrap().into_iter().map(|(client, _)| client);
@@ -100,6 +113,9 @@ fn describe(out: &mut String, number: usize, name: &str, parent: usize, inode: &
     if !inode.content.is_empty() {
         let sum = crc32c::crc32c(&inode.content);
         writeln!(out, "content {number} {} bytes {sum:08x}", inode.content.len()).unwrap();
+    }
+    if let Some(Object { number: object, part, targets }) = &inode.object {
+        writeln!(out, "object {number} is {object:016x} in {part} on {targets:?}").unwrap();
     }
     for e in &inode.segments {
         let state = if e.written { "Written" } else { "Unwritten" };

@@ -2,7 +2,7 @@
 
 use crate::Image;
 use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
-use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS};
+use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS, OBJECT_FILES};
 use crate::tree::SEGMENTS;
 
 /// States of a slot in use.
@@ -14,7 +14,8 @@ const TARGET_IN_BLOB: u8 = 2;
 const CONTENT_IN_TAIL: u8 = 4;
 const CONTENT_IN_BLOB: u8 = 8;
 const LAYOUT_BLOCK: u8 = 16;
-const FLAGS: u8 = 31;
+const OBJECT: u8 = 32;
+const FLAGS: u8 = 63;
 /// Kinds of blobs, by what they hold of their owner (9).
 const XATTRS: u8 = 1;
 const TARGET: u8 = 2;
@@ -76,6 +77,17 @@ pub struct Inode {
     /// Inline data: the beginning of block 0.
     pub content: Vec<u8>,
     pub segments: Vec<Segment>,
+    /// Where the file lies, if that is in an object.
+    pub object: Option<Object>,
+}
+
+/// An object record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    pub number: u64,
+    /// Blocks of a stripe unit.
+    pub part: u64,
+    pub targets: Vec<u16>,
 }
 
 /// A slot in use, as in its block.
@@ -140,6 +152,7 @@ impl Slot {
             target: Vec::new(),
             content: Vec::new(),
             segments: Vec::new(),
+            object: None,
         };
         Ok(Slot {
             state: bytes[0],
@@ -192,12 +205,23 @@ impl Image {
 
     /// Reads the inline data of a regular file, and its segments.
     fn body(&self, slot: &Slot, inode: &mut Inode) -> Result<(), Error> {
-        let needs =
-            [(CONTENT_IN_TAIL | CONTENT_IN_BLOB, INLINE_DATA), (LAYOUT_BLOCK, LAYOUT_BLOCKS)];
+        let needs = [
+            (CONTENT_IN_TAIL | CONTENT_IN_BLOB, INLINE_DATA),
+            (LAYOUT_BLOCK, LAYOUT_BLOCKS),
+            (OBJECT, OBJECT_FILES),
+        ];
         if needs.iter().any(|&(flags, feature)| slot.has(flags) && !self.superblock.has(feature)) {
             return damaged(slot.block, "a flag without its feature");
         }
         let mut in_tail = &slot.rest[..];
+        if slot.has(OBJECT) {
+            // It is alone: no content, and no segment anywhere.
+            let alone = !slot.has(CONTENT_IN_TAIL | CONTENT_IN_BLOB) && slot.body == 0;
+            inode.object = object_of(std::mem::take(&mut in_tail)).filter(|_| alone);
+            if inode.object.is_none() {
+                return damaged(slot.block, "an object record is malformed");
+            }
+        }
         if slot.has(CONTENT_IN_BLOB) {
             inode.content = self.blob(slot.map, slot.ino, BLOCK_0)?;
         } else if slot.has(CONTENT_IN_TAIL) {
@@ -274,6 +298,15 @@ fn segment_of(bytes: &[u8]) -> Segment {
         pag: (word >> 48) as u16,
         addr: u64_at(bytes, 16),
     }
+}
+
+/// Object 8, blocks of a unit 8, number of targets 1, targets 2 each (7.2).
+fn object_of(bytes: &[u8]) -> Option<Object> {
+    let (head, rest) = bytes.split_at_checked(17)?;
+    let targets: Vec<u16> = rest.chunks_exact(2).map(|target| u16_at(target, 0)).collect();
+    let fits = rest.len() == 2 * usize::from(head[16]) && (1..=32).contains(&targets.len());
+    let object = Object { number: u64_at(head, 0), part: u64_at(head, 8), targets };
+    (fits && object.number != 0 && object.part != 0).then_some(object)
 }
 
 /// ⟨name length 1, value length 4, name, value⟩, until the end (9).

@@ -4,7 +4,8 @@ use crate::Image;
 use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
 use crate::inode::DESCRIPTION;
 use crate::tree::{
-    CLIENTS, Entry, FREE, FREED, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS, Tree,
+    CLIENTS, DOOMED, Entry, FREE, FREED, OWED_FENCES, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS,
+    Tree,
 };
 
 /// A data zone.
@@ -17,7 +18,9 @@ pub struct Pag {
     pub start: u64,
     pub blocks: u64,
     /// 0 in service, 1 draining, 2 lost, 3 drain paused.
-    pub state: u16,
+    pub state: u8,
+    /// It is an object target.
+    pub target: bool,
     pub free: u64,
     pub freed: u64,
 }
@@ -50,11 +53,28 @@ impl Image {
             device: value[16..32].try_into().expect("16 bytes"),
             start: u64_at(value, 32),
             blocks: u64_at(value, 40) & ((1 << 48) - 1),
-            state: u16_at(value, 46),
+            state: value[46],
+            target: value[47] == 1,
             free: u64_at(value, 48),
             freed: u64_at(value, 56),
         };
         Ok(self.entries(&PAGS)?.iter().map(pag).collect())
+    }
+
+    /// What targets have still to do: destroy ⟨target, object⟩, and refuse ⟨target, client⟩.
+    pub fn owed_by_targets(&self) -> Result<[Vec<(u16, u64)>; 2], Error> {
+        let pair = |(key, _): &Entry| (big(&key[..2]) as u16, big(&key[2..]));
+        let pairs = |tree: &Tree| -> Result<Vec<(u16, u64)>, Error> {
+            Ok(self.entries(tree)?.iter().map(pair).collect())
+        };
+        Ok([pairs(&DOOMED)?, pairs(&OWED_FENCES)?])
+    }
+
+    /// The address of a target: the setting of 2^31 + its number (10).
+    pub fn address_of(&self, target: u16) -> Result<Vec<u8>, Error> {
+        let key = (1 << 31) + u64::from(target);
+        let found = self.settings()?.into_iter().find(|setting| setting.0 == key);
+        Ok(found.map_or_else(Vec::new, |(_, address)| address))
     }
 
     pub fn free(&self) -> Result<Vec<Run>, Error> {

@@ -14,7 +14,8 @@ const SLOTS: [(u8, u8); 3] = [(1, CONTENT_1024), (2, CONTENT_2048), (3, CONTENT_
 pub const INLINE_DATA: u8 = 4;
 pub const LAYOUT_BLOCKS: u8 = 5;
 const EXTERNAL_LOG: u8 = 6;
-const KNOWN: u64 = 0x7f;
+pub const OBJECT_FILES: u8 = 7;
+const KNOWN: u64 = 0xff;
 
 #[derive(Debug)]
 pub struct Superblock {

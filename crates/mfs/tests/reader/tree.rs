@@ -26,9 +26,11 @@ pub const CLIENTS: Tree = tree(11, 8, 8);
 pub const REPLIES: Tree = tree(12, 12, 8);
 pub const SETTINGS: Tree = tree(13, 4, 64);
 pub const NAMESPACE: Tree = tree(17, 16, 8);
+pub const DOOMED: Tree = tree(19, 10, 2);
+pub const OWED_FENCES: Tree = tree(20, 10, 4);
 
 /// Trees in which an entry with a key of zeros has no meaning.
-const PLANTED: [usize; 6] = [2, 3, 4, 7, 8, 17];
+const PLANTED: [usize; 8] = [2, 3, 4, 7, 8, 17, 19, 20];
 
 const ENTRIES: usize = 48;
 /// Bytes of a child's block number.

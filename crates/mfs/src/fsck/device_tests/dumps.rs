@@ -49,6 +49,9 @@ fn try_paths_dumped(disk: &SimDisk) -> Result<(BTreeMap<String, String>, Dumped)
             Record::Content { number, bytes } => {
                 *said.get_mut(&number).unwrap() += &format!("{bytes:?}")
             }
+            Record::Object { number, record } => {
+                *said.get_mut(&number).unwrap() += &format!("{record:?}")
+            }
             Record::End { inodes, .. } => {
                 assert_eq!(inodes, said.len() as u64);
                 break;
