@@ -238,7 +238,7 @@ impl ObjectStore {
         Ok(count.await.map_err(|error| error.fault())?.0 <= map::Budget::FEW.segments)
     }
 
-    /// Whoever frees more waits while very much is held.
+    /// Waits while very much is held.
     async fn wait_if_much_is_held(&self) -> Result<(), Fault> {
         while self.space.holds_many() {
             self.wait_for_held().await?;

@@ -1,8 +1,8 @@
 //! Writes of content that are in flight: what the log must wait for (paper 001, section 3.2).
 //!
 //! Invariants:
-//! - a write is registered in the moment in which its transaction takes effect, and it is in flight
-//!   until the device has said how it ended, whatever happens to whoever asked for it;
+//! - a write is registered in the moment in which its transaction takes effect. It is in flight
+//!   until the device has said how it ended, even if nobody waits for it any more;
 //! - a group of the log is written when every write that was registered before its end has ended
 //!   without an error, and a flush has begun after that and ended;
 //! - after a failed write or flush no group is written any more.

@@ -2,8 +2,8 @@
 //!
 //! Several clients change an object each, at the same time. A disk of acknowledgements, which loses
 //! power at the same moment, has how many changes of each object were said to be durable. In every
-//! image that a power cut may leave, each object must be as after one of its changes, not before
-//! the newest that was acknowledged, and all records must agree.
+//! image that a power cut may leave, each object must be as after one of its changes. That change
+//! must not precede the newest that was acknowledged, and all records must agree.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,6 +19,9 @@ use super::{Blocks, Disks, NOBODY, OPEN, look, open, write};
 
 const OBJECTS: u64 = 4;
 const END: u64 = 48;
+
+/// Plants a fault in a store.
+type Plant = fn(&ObjectStore);
 
 /// What each object had after each of its changes, and how many of them are acknowledged.
 #[derive(Clone)]
@@ -102,7 +105,7 @@ async fn client(
 }
 
 /// Lets the clients work, with a planted fault, and records the disks and the acknowledgements.
-fn record(seed: u64, disks: &Disks, steps: usize, plant: fn(&ObjectStore)) -> (History, SimDisk) {
+fn record(seed: u64, disks: &Disks, steps: usize, plant: Plant) -> (History, SimDisk) {
     let world = disks.world(seed);
     let acks = world.disk("acks", BLOCK as u64);
     acks.set_write_through(true);
@@ -124,8 +127,7 @@ fn record(seed: u64, disks: &Disks, steps: usize, plant: fn(&ObjectStore)) -> (H
             client.await;
         }
         assert_eq!(store.check().await.unwrap(), []);
-        let history = history.borrow().clone();
-        history
+        Rc::unwrap_or_clone(history).into_inner()
     });
     (history, acks)
 }
@@ -175,7 +177,7 @@ async fn agrees(store: &ObjectStore) -> Result<(), String> {
 fn cut_at_every_moment(
     seed: u64,
     (external, checksums): (bool, bool),
-    plant: fn(&ObjectStore),
+    plant: Plant,
 ) -> Result<usize, String> {
     let disks = Disks::formatted(300, 256 << 10, external, checksums);
     let (history, acks) = record(seed, &disks, 24, plant);
@@ -213,7 +215,7 @@ fn power_cut_leaves_old_or_new_content_with_an_external_journal() {
 
 #[test]
 fn planted_faults_are_found() {
-    let faults: [(&str, fn(&ObjectStore)); 3] = [
+    let faults: [(&str, Plant); 3] = [
         ("held blocks are taken", |store| store.space.ignore_held.set(true)),
         ("no wait for content", |store| store.flight.fault.set(Some(Planted::NoWait))),
         ("no flush of content", |store| store.flight.fault.set(Some(Planted::NoFlush))),
