@@ -1,6 +1,7 @@
 //! The content half against a scripted server, over simulated disks. Free blocks are full of
 //! garbage that no reader may ever see.
 
+mod away;
 mod commits;
 mod crash;
 mod devices;
