@@ -133,7 +133,7 @@ fn large_and_scattered_objects_are_given_back_in_steps() {
 
 #[test]
 fn fences_and_kept_replies_survive_a_restart() {
-    let disks = Disks::formatted(400, 256 << 10, true, false);
+    let disks = Disks::formatted(400, 4 << 20, true, false);
     let client = disks.world(1).run(|env| async move {
         let store = open(&env).await;
         let client = new_client(&store).await;
