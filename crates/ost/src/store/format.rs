@@ -65,7 +65,7 @@ pub struct Run {
 impl Run {
     /// One past the last.
     pub fn end(&self) -> u64 {
-        self.at + self.len
+        self.at.saturating_add(self.len)
     }
 }
 
@@ -83,7 +83,7 @@ pub struct Segment {
 impl Segment {
     /// One past its last block, in the object.
     pub fn end(&self) -> u64 {
-        self.block + self.len
+        self.block.saturating_add(self.len)
     }
 
     /// Where its blocks lie.

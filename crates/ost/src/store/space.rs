@@ -143,6 +143,13 @@ impl Space {
         self.held.borrow().queue.len() >= HELD_MAX
     }
 
+    /// Blocks of a region, and the bound of each.
+    #[cfg(test)]
+    pub(super) fn bounds(&self) -> (u64, Vec<u32>) {
+        let regions = self.blocks.div_ceil(self.region) as usize;
+        (self.region, (0..regions).map(|at| self.longest.get(at)).collect())
+    }
+
     /// Begins a read.
     pub(super) fn begin_read(self: &Rc<Space>) -> Reading {
         let held = &mut *self.held.borrow_mut();

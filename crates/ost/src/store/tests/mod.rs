@@ -5,6 +5,7 @@ mod crash;
 mod faults;
 mod model;
 mod room;
+mod space;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use engine::check::Finding as Records;
 use engine::cost::Cost;
 use engine::error::StoreError;
 use engine::store::Store;
@@ -132,7 +133,7 @@ fn large_and_scattered_objects_are_given_back_in_steps() {
 
 #[test]
 fn fences_and_kept_replies_survive_a_restart() {
-    let disks = Disks::formatted(400, 256 << 10, true, false);
+    let disks = Disks::formatted(400, 4 << 20, true, false);
     let client = disks.world(1).run(|env| async move {
         let store = open(&env).await;
         let client = new_client(&store).await;
@@ -143,6 +144,13 @@ fn fences_and_kept_replies_survive_a_restart() {
         store.fence(ClientId(9)).await.unwrap();
         store.fence(ClientId(9)).await.unwrap();
         assert!(store.is_fenced(ClientId(9)) && !store.is_fenced(ClientId(8)));
+        // A punch that finds nothing stands behind the one that left nothing.
+        let first = store.punch(NOBODY, ObjectId(1), 3, 4).await.unwrap();
+        let second = store.punch(NOBODY, ObjectId(1), 3, 4).await.unwrap();
+        let third = store.destroy(NOBODY, &[ObjectId(7)]).await.unwrap();
+        assert!(first <= second && second <= third && store.engine().last_committed() < first);
+        store.engine().wait_durable(second).await.unwrap();
+        assert!(store.engine().last_committed() >= first);
         // A fence makes what was written before durable.
         assert_eq!(store.counters().in_flight, 0);
         client
@@ -152,7 +160,7 @@ fn fences_and_kept_replies_survive_a_restart() {
         assert!(store.is_fenced(ClientId(9)) && !store.is_fenced(ClientId(8)));
         let kept = store.engine().run(Cost::READ, |txn| txn.reply(client, 5)).await.unwrap().0;
         assert_eq!(kept, Some((8, Vec::new())));
-        assert_eq!(look(&store, 1, 8, |_| vec![1]).await.unwrap().len(), 4);
+        assert_eq!(look(&store, 1, 8, |_| vec![1]).await.unwrap().len(), 3);
         let (fs, name, epoch) = store.identity();
         assert_eq!((fs, name.as_str(), store.info().uuid), (Uuid([1; 16]), "home", Uuid([2; 16])));
         assert!(epoch.0 > 2 && !store.info().checksums && store.info().blocks == 399);
@@ -277,4 +285,100 @@ fn check_finds_each_kind_of_disagreement() {
     for finding in [gone, shared, touching, twice, overlap, impossible, stray, homeless].concat() {
         assert!(!finding.to_string().is_empty());
     }
+}
+
+#[test]
+fn any_entries_in_the_trees_give_findings_or_errors() {
+    for seed in 1..60 {
+        let disks = Disks::formatted(400, 256 << 10, false, seed % 2 == 0);
+        disks.world(seed).run(|env| async move {
+            let store = open(&env).await;
+            let mut rng = SimRng::new(seed);
+            for object in 0..3 {
+                write(&store, object, 0, 20, 1).await.unwrap();
+            }
+            for _ in 0..1 + rng.below(4) {
+                let words = [0, 1, 2, 3, 20, 40, 399, 400, 1 << 31, 1 << 52, 1 << 63, u64::MAX];
+                let mut word = || match rng.one_in(4) {
+                    true => rng.next_u64(),
+                    false => words[rng.below(12) as usize],
+                };
+                let (a, b, c, d, tree) = (word() % 4, word(), word(), word(), word() % 4);
+                let changed = store.engine().run(Cost::SMALL, |txn| match tree {
+                    0 => {
+                        let segment = Segment { block: b, len: c, at: d };
+                        SEGMENTS.insert(txn, &place_key(ObjectId(a), b), &segment.value()).map(drop)
+                    }
+                    1 => {
+                        let extent = Extent { blocks: c, end: d };
+                        OBJECTS.insert(txn, &a.to_be_bytes(), &extent.encode()).map(drop)
+                    }
+                    2 => FREE.insert(txn, &b.to_be_bytes(), &c.to_le_bytes()).map(drop),
+                    _ => SUMS.insert(txn, &place_key(ObjectId(a), b), &[1; 128]).map(drop),
+                });
+                changed.await.unwrap();
+            }
+            store.check().await.unwrap();
+            for object in [0, 1, 2, 3].map(ObjectId) {
+                drop(store.read(object, 0, 256).await);
+                drop(store.read(object, BLOCKS_MAX - 9, 9).await);
+                drop(store.runs(object, 0, 100).await);
+            }
+            drop(store.scrub(0).await);
+            for object in [0, 1, 2, 3] {
+                let _ = write(&store, object, 10, 50, 2).await;
+                let _ = store.punch(NOBODY, ObjectId(object), 5, u64::MAX).await;
+                let _ = store.destroy(NOBODY, &[ObjectId(object)]).await;
+            }
+            store.check().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn interrupted_format_leaves_a_device_that_no_opening_accepts() {
+    let disks = Disks::formatted(300, 64 << 10, true, true);
+    let first = disks.fork();
+    first.all().iter().for_each(env::sim::SimDisk::record);
+    first.world(2).run(|env| async move {
+        let (device, journal) = Disks::open(&env).await;
+        let options = FormatOptions {
+            fs_name: "new",
+            fs: Uuid([7; 16]),
+            target: Uuid([8; 16]),
+            log_bytes: 64 << 10,
+            checksums: true,
+            force: true,
+        };
+        ObjectStore::format(&env, &device, journal.as_ref(), &options).await.unwrap();
+    });
+    let recordings = first.all().iter().map(|disk| disk.recording().unwrap()).collect();
+    let options = env::sim::CrashOptions { seed: 1, subsets: 2 };
+    let (mut old, mut none, mut new) = (0, 0, 0);
+    for point in env::sim::crash_images(recordings, options) {
+        let mut all = point.disks.into_iter();
+        let disks = Disks { device: all.next().unwrap(), journal: all.next() };
+        let name = disks.world(3).run(|env| async move {
+            let (device, journal) = Disks::open(&env).await;
+            match ObjectStore::open(&env, &device, journal.as_ref(), OPTIONS).await {
+                Ok(store) => {
+                    let mut found = store.check().await.unwrap();
+                    // The label loses one copy first, and gets one last.
+                    found.retain(|finding| {
+                        !matches!(finding, Finding::Records(Records::DamagedLabel(_)))
+                    });
+                    assert_eq!(found, [], "{}", point.description);
+                    Some(store.identity().1)
+                }
+                Err(StoreError::Refused(_)) => None,
+                Err(error) => panic!("{}: {error}", point.description),
+            }
+        });
+        match name.as_deref() {
+            Some("home") => old += 1,
+            Some("new") => new += 1,
+            _ => none += 1,
+        }
+    }
+    assert!(old > 0 && none > 20 && new > 0, "{old} {none} {new}");
 }
