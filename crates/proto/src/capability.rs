@@ -17,7 +17,8 @@ use crate::wire_struct;
 pub const READ: u8 = 1;
 /// The object may be written, and made by that.
 pub const WRITE: u8 = 2;
-/// The bearer is a metadata server: it destroys objects and fences clients. Object and client are 0.
+/// The bearer is a metadata server: it destroys objects and fences clients. Object and client are
+/// 0.
 pub const SERVE: u8 = 4;
 
 wire_struct! {

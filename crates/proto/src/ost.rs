@@ -8,7 +8,7 @@
 //! Invariants:
 //! - every operation on an object shows a [`Capability`]; a target believes nobody else;
 //! - the bytes of a block travel with their CRC32C, from the client that wrote them to the one that
-//!   reads them: whoever receives them checks it;
+//!   reads them: each receiver checks it;
 //! - repeating an operation in the order of a session changes nothing: a client that replays what
 //!   a target may have lost need not know what has survived.
 

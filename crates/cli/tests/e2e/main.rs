@@ -32,6 +32,7 @@ mod locks;
 mod missing;
 mod mover;
 mod namespaces;
+mod ost;
 mod pag;
 mod placement;
 mod posix;

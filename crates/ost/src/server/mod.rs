@@ -16,8 +16,8 @@
 //!
 //! Invariants:
 //! - there is one thread: no borrow of an owner's state is held across an await;
-//! - a request is answered when the device has its data ([`request`], step 7a of the paper's section
-//!   5), or if it asks so when that is durable (step 8).
+//! - a request is answered when the device has its data (step 7a of the paper's section 5), or, if
+//!   it asks so, when that is durable (step 8).
 
 mod access;
 mod config;

@@ -4,7 +4,7 @@
 //! - nothing of a request happens before its capability, its ranges and its checksums are right;
 //! - a request that was executed before a restart, as its kept reply shows, is not executed again.
 //!   One of several changes is, from its beginning: repeating a change changes nothing;
-//! - bytes that requests carry, and that reads fetch, are within [`super::Config::memory`], or wait;
+//! - bytes that requests carry, and that reads fetch, are within the configured memory, or wait;
 //! - a target whose store has failed answers nothing more: its clients send it again.
 
 use std::rc::Rc;
