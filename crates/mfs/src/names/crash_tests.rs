@@ -17,11 +17,12 @@ use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, c
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, DirNo, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment,
-    SegmentState, Transno, Uuid,
+    Attr, ClientId, DirNo, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId,
+    Segment, SegmentState, Transno, Uuid,
 };
 
 use super::{MapLimits, NewInode};
+use crate::format::object::ObjectRecord;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
@@ -117,6 +118,7 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
             out.extend((!slot.blobs().is_empty()).then_some(BLOB));
             out.extend(Feature::INLINE_DATA.name().filter(|_| content));
             out.extend(Feature::LAYOUT_BLOCKS.name().filter(|_| layout));
+            out.extend(Feature::OBJECT_FILES.name().filter(|_| regular && slot.has_object()));
         }
     }
     Ok(out)
@@ -384,6 +386,23 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
+        // Only planted, as other operations are none of object files.
+        33 => {
+            let (name, target) = (Name::new(format!("object{e}").as_bytes()).unwrap(), PagId(7));
+            if txn.space().pags()?.iter().all(|pag| pag.id != target) {
+                txn.space().add_target(target, Uuid([7; 16]), 900)?;
+            }
+            match txn.names().lookup(Ino::ROOT, &name)? {
+                Some(_) => drop(txn.names().free_with_name(Ino::ROOT, &name)?),
+                None => {
+                    let file = new(FileKind::Regular);
+                    let ino = txn.names().create(Ino::ROOT, &name, &file, None)?;
+                    let object = ObjectId(txn.space().take_objects()?.start);
+                    let record = ObjectRecord { object, part: 1 + f, targets: vec![target] };
+                    txn.layouts().set_object(ino, &record)?;
+                }
+            }
+        }
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -424,6 +443,9 @@ fn planted(size: SlotSize) -> VecDeque<Draw> {
         draw(24, content, 1, 0),
         draw(10, content, 0, 2),
         draw(0, fragments, 0, 0),
+        draw(33, 0, 1, 5),
+        draw(33, 0, 2, 0),
+        draw(33, 0, 2, 0),
     ]);
     for n in 0..=size.segments_max() as u64 / EACH {
         // Even blocks of the file, then odd ones, then further on.
@@ -474,6 +496,7 @@ async fn dump(mfs: &Mfs) -> String {
             writeln!(out, "{client} may write {:?}", txn.space().frozen(client)?).unwrap();
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
+        writeln!(out, "doomed {:?}", txn.space().doomed(PagId(7), 99)?).unwrap();
         Ok(out)
     });
     read.await.unwrap().0
@@ -487,6 +510,7 @@ fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop>
         FileKind::Symlink => writeln!(out, "  {}", txn.names().symlink(ino)?.len()).unwrap(),
         FileKind::Regular => {
             writeln!(out, "  {:?}", txn.layouts().layout(ino, FileBlock(0), 1000)?).unwrap();
+            writeln!(out, "  {:?}", txn.layouts().object(ino)?).unwrap();
             let content = txn.layouts().content(ino)?;
             writeln!(out, "  {} {:x}", content.len(), types::crc32c(&content)).unwrap();
         }
