@@ -2,9 +2,16 @@
 
 /// The metadata server's port unless the file says otherwise.
 pub const DEFAULT_PORT: u16 = 10821;
+/// The port of an object target, unless something else is said.
+pub const OST_PORT: u16 = 10822;
 
 /// Checks "host", "host:port", "`[v6]`" or "`[v6]`:port"; returns it with its port.
 pub fn check_address(text: &str) -> Result<String, String> {
+    check_address_or(text, DEFAULT_PORT)
+}
+
+/// As [`check_address`], with another port where none is given.
+pub fn check_address_or(text: &str, usual: u16) -> Result<String, String> {
     let wrong = || format!("`{text}` is not an address: write host, host:port or [ipv6]:port");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -22,7 +29,7 @@ pub fn check_address(text: &str) -> Result<String, String> {
         return Err(wrong());
     }
     let port = match port.ok_or_else(wrong)? {
-        "" => DEFAULT_PORT,
+        "" => usual,
         port => port.parse::<u16>().map_err(|_| wrong())?,
     };
     Ok(format!("{host}:{port}"))

@@ -12,6 +12,7 @@ mod fence;
 mod journal;
 mod key;
 mod layout;
+mod ost;
 mod pag;
 mod running;
 mod sim;
@@ -25,6 +26,10 @@ pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
+pub use ost::{
+    OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstKeyArgs, OstServeArgs, OstStatusArgs,
+    OstSurveyArgs, SurveyPass,
+};
 pub use pag::{
     PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,
 };
@@ -115,6 +120,8 @@ pub enum Command {
     Mkfs(MkfsArgs),
     /// Run the metadata server
     Mds(MdsArgs),
+    /// Make, serve, check and measure object targets
+    Ost(OstArgs),
     /// Mount a file system
     Mount(MountArgs),
     /// Unmount a file system, and wait until its client has written all dirty data
@@ -212,12 +219,29 @@ pub struct LocalArgs {
     /// kept in DIR [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=8))]
     pub standby: Option<u16>,
+    /// Number of object targets that the first start creates, each of the size of a data disk:
+    /// files of directories with the layout policy=objects lie there [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub osts: Option<u16>,
+    /// Where the targets have their journals; set at the first start [default: internal]
+    #[arg(long, value_name = "PLACE", requires = "osts")]
+    pub journal: Option<TargetJournal>,
     /// Run a shell command in the mount, then stop everything and return its exit status
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,
     /// Mount options, as of `redbud mount`
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
+}
+
+/// Where a target has its journal.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TargetJournal {
+    /// On the device of its objects.
+    #[default]
+    Internal,
+    /// On a device of its own.
+    External,
 }
 
 /// Arguments of `mkfs`.

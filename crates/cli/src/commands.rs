@@ -16,6 +16,7 @@ pub mod local;
 pub mod mds;
 pub mod mkfs;
 pub mod mount;
+pub mod ost;
 pub mod pag;
 pub mod path;
 pub mod rebalance;

@@ -4,9 +4,11 @@
 //! - a [`Cluster`] is valid: names, sizes and numbers were checked, and no path appears twice;
 //! - every error names file, line and key, and states what to write instead;
 //! - clients read only the keys in it ([`ClientView`]): the server sends them the paths of the data
-//!   zones.
+//!   zones;
+//! - a host with targets reads only what concerns these ([`TargetsView`]).
 
 mod standby;
+mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use standby::{EtcdConfig, MembershipConfig};
+pub use targets::{OstConfig, TargetsView};
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
 use label::SLICES_MAX;
@@ -175,6 +178,11 @@ struct RawCluster {
     #[serde(default)]
     fence: Vec<RawFence>,
     membership: Option<standby::RawMembership>,
+    /// For targets: see [`TargetsView`].
+    #[serde(default, rename = "targets")]
+    _targets: targets::RawTargets,
+    #[serde(default, rename = "ost")]
+    _ost: Vec<targets::RawOst>,
     /// For clients: see [`ClientView`].
     #[serde(default, rename = "client")]
     _client: RawClient,

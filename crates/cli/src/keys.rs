@@ -73,16 +73,29 @@ pub fn of_client(options: &KeyOptions, name: &str) -> Option<ReadClientKeys> {
 /// # Errors
 /// Its key is missing, or not only its own.
 pub fn of_server(cluster: &Cluster) -> Result<Option<ServerKeys>, Failure> {
-    let Some(least) = cluster.security else { return Ok(None) };
-    if !cluster.key.exists() {
-        let (key, file) = (cluster.key.display(), cluster.file.display());
+    of_files(&cluster.file, cluster.security, (&cluster.key, &cluster.allowed))
+}
+
+/// How a server asks for keys: with the secret key and the list of allowed ones in these files, of
+/// which the cluster's file `file` says what clients have to prove.
+///
+/// # Errors
+/// As [`of_server`].
+pub fn of_files(
+    file: &Path,
+    security: Option<Mode>,
+    (key, allowed): (&Path, &Path),
+) -> Result<Option<ServerKeys>, Failure> {
+    let Some(least) = security else { return Ok(None) };
+    if !key.exists() {
+        let (key, file) = (key.display(), file.display());
         let text = format!(
             "{key}: the server has no key: make it by `redbud key new {file}`; or, if nobody else \
              reaches the server, write security = \"none\" in the table [server] of {file}"
         );
         return Err(Failure::failed("RB-KEY-MISSING", text));
     }
-    let (key, allowed) = (cluster.key.clone(), cluster.allowed.clone());
+    let (key, allowed) = (key.to_owned(), allowed.to_owned());
     let last: RefCell<Option<[Stamp; 2]>> = RefCell::default();
     let had_list = Cell::new(false);
     let read = move || {
@@ -164,14 +177,63 @@ pub fn read_list(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Makes a secret key in a new file, or as the first one of a file that is there with `add`.
-pub fn make(path: &Path, add: bool) -> Result<PublicKey, String> {
+/// The key that the metadata server and the targets of a file system share: 64 hex digits in a file
+/// that nobody but its owner may read.
+///
+/// # Errors
+/// There is no such key.
+pub fn read_target_key(path: &Path) -> Result<[u8; 32], String> {
     let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => wrong(
+            &"there is no key of the targets: make it once by `redbud ost key FILE`, and copy the \
+              file to the metadata server and to each host with targets",
+        ),
+        _ => wrong(&error),
+    })?;
+    if metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        let mode = metadata.mode() & 0o777;
+        let text = format!("others may read the key of the targets (mode {mode:o}): chmod 600 it");
+        return Err(wrong(&text));
+    }
+    let text = read_text(path, SECRETS_FILE_MAX)?;
+    let digits: Option<Vec<u8>> =
+        text.trim().chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len() == 64);
+    let digits = digits.ok_or_else(|| wrong(&"it is no key of targets: 64 hex digits"))?;
+    let mut key = [0; 32];
+    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Ok(key)
+}
+
+/// Makes a key of targets in a new file.
+///
+/// # Errors
+/// The file exists, or cannot be written.
+pub fn make_target_key(path: &Path) -> Result<(), String> {
+    let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    if path.symlink_metadata().is_ok() {
+        return Err(wrong(&"it exists: all capabilities of a file system are made with one key"));
+    }
+    let key: String = secret()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    replace(path, &format!("{key}\n"), 0o600)
+}
+
+/// Random bytes from the kernel.
+fn secret() -> Result<[u8; 32], String> {
     let mut secret = [0; 32];
     let source =
         std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut secret));
     source.map_err(|error| format!("/dev/urandom: {error}"))?;
-    let key = SecretKey::new(secret);
+    Ok(secret)
+}
+
+/// Makes a secret key in a new file, or as the first one of a file that is there with `add`.
+pub fn make(path: &Path, add: bool) -> Result<PublicKey, String> {
+    let wrong = |text: &dyn std::fmt::Display| format!("{}: {text}", path.display());
+    let key = SecretKey::new(secret()?);
     let mut text = format!("# A secret key of Redbud. Its public key is\n# {}\n", key.public());
     text += &format!("{}\n", key.reveal());
     if add {
@@ -247,6 +309,27 @@ mod tests {
     #[test]
     fn strangers_leave_most_open_files_to_clients() {
         assert_eq!([half_open_max(1024), half_open_max(41_000)], [256, HALF_OPEN_MAX]);
+    }
+
+    #[test]
+    fn key_of_targets_is_made_once_and_read_only_if_nobody_else_can() {
+        let dir = dir("targets");
+        let file = dir.join("targets.key");
+        assert!(read_target_key(&file).unwrap_err().contains("redbud ost key"));
+        make_target_key(&file).unwrap();
+        let key = read_target_key(&file).unwrap();
+        assert_ne!(key, [0; 32]);
+        assert!(make_target_key(&file).unwrap_err().contains("it exists"));
+        assert_eq!(read_target_key(&file), Ok(key));
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&file, readable).unwrap();
+        assert!(read_target_key(&file).unwrap_err().contains("chmod 600"));
+        for bad in ["", "12", &"0".repeat(63), &"g".repeat(64)] {
+            std::fs::remove_file(&file).unwrap();
+            replace(&file, bad, 0o600).unwrap();
+            assert!(read_target_key(&file).unwrap_err().contains("64 hex digits"), "{bad}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

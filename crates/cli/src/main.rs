@@ -70,6 +70,7 @@ fn run(command: Command) -> Ended {
         Command::Local(args) => commands::local::run(&args),
         Command::Mkfs(args) => commands::mkfs::run(&args),
         Command::Mds(args) => commands::mds::run(&args),
+        Command::Ost(args) => commands::ost::run(&args),
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),

@@ -27,6 +27,8 @@ pub enum Kind {
     Mount,
     /// It is a metadata server.
     Mds,
+    /// It serves object targets.
+    Ost,
 }
 
 impl Kind {
@@ -34,6 +36,7 @@ impl Kind {
         match self {
             Kind::Mount => "client",
             Kind::Mds => "mds",
+            Kind::Ost => "ost",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use env::IoBuf;
 use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::{Attr, Duration, FileKind, Ino, Name, PagId, Timestamp};
+use types::{Attr, ClientId, Duration, FileKind, Ino, Name, PagId, Timestamp, Transno};
 
 pub use crate::boundary::LocalFuture;
 use crate::pages::Reading;
@@ -463,13 +463,47 @@ pub struct DeviceStatus {
     pub path: String,
     /// "present"; "absent": what lies on it fails; "silent": it owes answers; "failing": it has
     /// failed to write or flush a short while ago. New files go to other zones in the last three.
+    /// "away": a target without a connection; what lies there waits.
     pub state: &'static str,
     /// For how long it has been absent or silent.
     pub since: Duration,
-    /// Why it is absent.
+    /// Why it is absent, or away.
     pub why: String,
+    /// What is known of it, if it is a target.
+    pub target: Option<TargetStatus>,
     /// What it has been asked to write. Zones on one device have this in common.
     pub load: DeviceLoad,
+}
+
+/// An object storage target as a client sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TargetStatus {
+    /// Its address.
+    pub address: String,
+    /// There is a connection, and nothing is to be replayed.
+    pub connected: bool,
+    /// It refuses this client's key: what lies there fails.
+    pub refused: bool,
+    /// Why it has not been reached since the mount.
+    pub why: String,
+    /// For how long the connection has been lost.
+    pub down: Duration,
+    /// Requests without an answer, and the age of the oldest.
+    pub unanswered: usize,
+    /// See `unanswered`.
+    pub oldest_unanswered: Duration,
+    /// This client's number there.
+    pub client: ClientId,
+    /// The last transaction that it has answered.
+    pub transno: Transno,
+    /// It has everything up to this one durably.
+    pub last_committed: Transno,
+    /// Answered requests that it may lose in a restart: this client keeps them.
+    pub pinned_requests: usize,
+    /// Their bytes in memory.
+    pub pinned_bytes: u64,
+    /// Sessions lost.
+    pub evictions: u64,
 }
 
 /// The writes that a client has sent to a device since the mount, and those that wait. Writes of

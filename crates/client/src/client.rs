@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::boundary::{CommitCounts, DataHalf};
 use crate::core::Core;
-use crate::data::{DataConfig, DataContext};
+use crate::data::{DataConfig, DataContext, TargetSettings};
 use crate::data_rpc::DataRpc;
 use crate::inode::Inode;
 use crate::rpc::{Events, Rpc};
@@ -52,6 +52,12 @@ impl Client {
             commit: config.commit,
             on_edit: config.on_edit.clone(),
             waits: core.waits.clone(),
+            targets: TargetSettings {
+                fs_name: config.fs_name.clone(),
+                description: config.description.clone(),
+                lease: config.lease,
+                keys: config.keys.clone(),
+            },
         };
         let (fs, pags) = session.offer();
         if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
@@ -153,6 +159,7 @@ impl Client {
         if core.rpc.is_connected() {
             let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
         }
+        core.data().leave_targets().await;
         core.rpc.close().await;
         lost
     }
@@ -213,6 +220,7 @@ impl Client {
     /// they change.
     pub fn give_up(&self, operation: u64) {
         self.core.rpc.give_up(operation);
+        self.core.data().give_up_operation(operation);
     }
 
     /// `operation`, which was given up, has ended.

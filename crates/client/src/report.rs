@@ -10,7 +10,7 @@ use types::json::Json;
 use types::limits::BLOCK_U64;
 use types::{Duration, Ino, Instant};
 
-use crate::api::DeviceStatus;
+use crate::api::{DeviceStatus, TargetStatus};
 use crate::boundary::{DataHalf, FileContent, Unsaved};
 use crate::client::Client;
 use crate::core::Core;
@@ -252,10 +252,31 @@ fn add_device_and_load(out: &mut Json, device: DeviceStatus) {
 }
 
 fn add_device_state(out: &mut Json, device: &DeviceStatus) {
-    let DeviceStatus { zone, path, state, since, why, load: _ } = device;
+    let DeviceStatus { zone, path, state, since, why, load: _, target } = device;
     out.number("zone", u64::from(zone.0));
     out.text("path", path);
     out.text("state", state);
     out.number("since_ms", millis(*since));
     out.text("why", why);
+    if let Some(target) = target {
+        add_target(out, target);
+    }
+}
+
+fn add_target(out: &mut Json, target: &TargetStatus) {
+    out.key("target");
+    out.open('{');
+    out.text("address", &target.address);
+    out.flag("connected", target.connected);
+    out.flag("refused", target.refused);
+    out.number("client", target.client.0);
+    out.text("transno", &target.transno.to_string());
+    out.text("last_committed", &target.last_committed.to_string());
+    out.number("pinned_requests", target.pinned_requests as u64);
+    out.number("pinned_bytes", target.pinned_bytes);
+    out.number("unanswered", target.unanswered as u64);
+    out.number("oldest_unanswered_ms", millis(target.oldest_unanswered));
+    out.number("down_ms", millis(target.down));
+    out.number("evictions", target.evictions);
+    out.close('}');
 }

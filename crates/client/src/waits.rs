@@ -69,6 +69,11 @@ impl Waits {
         Waits { shared, entries: RefCell::default() }
     }
 
+    /// What the sessions of the client share.
+    pub fn shared(&self) -> &Rc<Shared> {
+        &self.shared
+    }
+
     /// The output of `future`; while it is pending, the operation waits for `wait`.
     pub async fn named<T>(&self, env: &Env, wait: Wait, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);

@@ -29,14 +29,14 @@
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 1 | kind | 1 data, 2 metadata, 3 journal |
-//! | 1 | 1 | shard | the part of the metadata; 0 for data |
+//! | 0 | 1 | kind | 1 data, 2 metadata, 3 journal, 4 target, 5 content |
+//! | 1 | 1 | shard | the part of the metadata; 0 for data, target and content |
 //! | 2 | 2 | number | PAG number of a data slice, else 0 |
 //! | 4 | 4 | reserved | zero |
 //! | 8 | 8 | start | its first block on the device |
 //! | 16 | 8 | blocks | its blocks, the first one included |
 //! | 24 | 16 | uuid | this slice |
-//! | 40 | 16 | pair | metadata: UUID of its external journal, zero if the log is internal; journal: UUID of its metadata; data: zero |
+//! | 40 | 16 | pair | metadata, target: UUID of the external journal, zero if the log is internal; journal: UUID of its metadata or target; content: UUID of its target; data: zero |
 //! | 56 | 8 | reserved | zero |
 //!
 //! A slice is addressed in blocks from its own start. Its user leaves block 0 of the slice alone:
@@ -93,12 +93,22 @@ pub enum SliceKind {
         /// The slice with its log; `None`: the log is inside.
         journal: Option<Uuid>,
     },
-    /// The log of a part of the metadata.
+    /// The log of a part of the metadata, or of an object target.
     Journal {
-        /// Which part.
+        /// Which part; 0 for a target.
         shard: u8,
-        /// The slice with that part.
+        /// The slice with that part, or with the target.
         metadata: Uuid,
+    },
+    /// What an object target knows of its objects: only the target opens it.
+    Target {
+        /// The slice with its log; `None`: the log is inside.
+        journal: Option<Uuid>,
+    },
+    /// The content of an object target's objects: only the target opens it.
+    Content {
+        /// The slice that says what lies where.
+        target: Uuid,
     },
 }
 
@@ -125,7 +135,10 @@ impl Slice {
     pub fn pag(&self) -> Option<PagId> {
         match self.kind {
             SliceKind::Data { pag } => Some(pag),
-            SliceKind::Metadata { .. } | SliceKind::Journal { .. } => None,
+            SliceKind::Metadata { .. }
+            | SliceKind::Journal { .. }
+            | SliceKind::Target { .. }
+            | SliceKind::Content { .. } => None,
         }
     }
 }
@@ -141,7 +154,10 @@ pub enum Contents {
     Journal,
     /// Metadata and logs.
     MetadataAndJournal,
-    /// Data beside metadata or logs: nobody opens the device.
+    /// An object target, its content, or both; perhaps with its log.
+    Target,
+    /// Data beside metadata or logs, or an object target beside data or metadata: nobody opens the
+    /// device.
     Mixture,
 }
 
@@ -152,7 +168,10 @@ impl fmt::Display for Contents {
             Contents::Metadata => "metadata",
             Contents::Journal => "a metadata log",
             Contents::MetadataAndJournal => "metadata and their log",
-            Contents::Mixture => "data beside metadata or a metadata log",
+            Contents::Target => "an object target",
+            Contents::Mixture => {
+                "data beside metadata or a metadata log, or an object target beside either"
+            }
         })
     }
 }
@@ -366,7 +385,11 @@ impl Label {
         let data = has(|kind| matches!(kind, SliceKind::Data { .. }));
         let metadata = has(|kind| matches!(kind, SliceKind::Metadata { .. }));
         let journal = has(|kind| matches!(kind, SliceKind::Journal { .. }));
+        let target =
+            has(|kind| matches!(kind, SliceKind::Target { .. } | SliceKind::Content { .. }));
         match (data, metadata, journal) {
+            (false, false, _) if target => Contents::Target,
+            _ if target => Contents::Mixture,
             (true, false, false) => Contents::Data,
             (true, _, _) => Contents::Mixture,
             (false, true, false) => Contents::Metadata,
@@ -431,6 +454,8 @@ fn encode_slice(slice: &Slice, record: &mut [u8]) {
         SliceKind::Data { pag } => (1, 0, pag.0, Uuid([0; 16])),
         SliceKind::Metadata { shard, journal } => (2, shard, 0, journal.unwrap_or(Uuid([0; 16]))),
         SliceKind::Journal { shard, metadata } => (3, shard, 0, metadata),
+        SliceKind::Target { journal } => (4, 0, 0, journal.unwrap_or(Uuid([0; 16]))),
+        SliceKind::Content { target } => (5, 0, 0, target),
     };
     record[..2].copy_from_slice(&[kind, shard]);
     record[2..4].copy_from_slice(&number.to_le_bytes());
@@ -448,12 +473,14 @@ fn decode_slice(record: &[u8]) -> Result<Slice, LabelError> {
     let (shard, number, pair) = (record[1], u16_at(record, 2), Uuid(field(record, 40)));
     let paired = (pair.0 != [0; 16]).then_some(pair);
     let kind = match record[0] {
-        1 if shard != 0 => return Err(LabelError::Field("shard")),
+        1 | 4 | 5 if shard != 0 => return Err(LabelError::Field("shard")),
         1 if paired.is_some() => return Err(LabelError::Field("pair")),
         1 => SliceKind::Data { pag: PagId(number) },
-        2 | 3 if number != 0 => return Err(LabelError::Field("number")),
+        2..=5 if number != 0 => return Err(LabelError::Field("number")),
         2 => SliceKind::Metadata { shard, journal: paired },
         3 => SliceKind::Journal { shard, metadata: paired.ok_or(LabelError::Field("pair"))? },
+        4 => SliceKind::Target { journal: paired },
+        5 => SliceKind::Content { target: paired.ok_or(LabelError::Field("pair"))? },
         _ => return Err(LabelError::Field("kind")),
     };
     let (start, blocks) = (u64_at(record, 8), u64_at(record, 16));
@@ -520,7 +547,11 @@ mod tests {
         let paired = SliceKind::Metadata { shard: 3, journal: Some(Uuid([9; 16])) };
         let journal = SliceKind::Journal { shard: 3, metadata: Uuid([8; 16]) };
         let full = (0..SLICES_MAX as u16).map(|n| data(n, u64::from(n) * 60, 50)).collect();
-        let cases: [(Vec<Slice>, Contents); 7] = [
+        let target = |journal| slice(SliceKind::Target { journal }, 0, 100, 20);
+        let content = slice(SliceKind::Content { target: Uuid([20; 16]) }, 100, 3995, 21);
+        let own = SliceKind::Journal { shard: 0, metadata: Uuid([20; 16]) };
+        let inside = vec![target(Some(Uuid([9; 16]))), slice(own, 100, 9, 9)];
+        let cases: [(Vec<Slice>, Contents); 12] = [
             (vec![data(7, 0, 4095)], Contents::Data),
             (full, Contents::Data),
             (vec![slice(metadata, 0, 4095, 8)], Contents::Metadata),
@@ -531,6 +562,11 @@ mod tests {
             (vec![slice(journal, 17, 4078, 9)], Contents::Journal),
             (vec![data(7, 0, 9), slice(metadata, 9, 4, 8)], Contents::Mixture),
             (vec![slice(journal, 0, 9, 8), data(7, 9, 4)], Contents::Mixture),
+            (vec![target(None), content], Contents::Target),
+            (vec![content], Contents::Target),
+            (inside, Contents::Target),
+            (vec![target(None), data(7, 100, 50)], Contents::Mixture),
+            (vec![target(None), slice(metadata, 100, 50, 8)], Contents::Mixture),
         ];
         for (slices, contents) in cases {
             let mut label = label(slices);
@@ -576,7 +612,7 @@ mod tests {
     fn label_error_names_the_field_that_is_wrong() {
         let two = label(vec![data(7, 0, 100), data(8, 100, 3995)]);
         let second = SLICES + SLICE;
-        let cases: [(usize, &[u8], LabelError); 19] = [
+        let cases: [(usize, &[u8], LabelError); 22] = [
             (VERSION, &[9], LabelError::Version(9)),
             (COUNT, &[0], LabelError::Field("slices")),
             (COUNT, &[1], LabelError::Field("slices")),
@@ -593,6 +629,9 @@ mod tests {
             (SLICES + 1, &[1], LabelError::Field("shard")),
             (SLICES + 40, &[1], LabelError::Field("pair")),
             (SLICES, &[3], LabelError::Field("number")),
+            (SLICES, &[4, 0], LabelError::Field("number")),
+            (SLICES, &[5, 0, 0, 0], LabelError::Field("pair")),
+            (SLICES, &[6], LabelError::Field("kind")),
             (second + 2, &[7], LabelError::Field("number")),
             (second + 8, &[99], LabelError::Field("start")),
             (second + 24, &[17; 16], LabelError::Field("slice uuid")),

@@ -25,11 +25,11 @@ use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, permission, repeat};
 use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
-use crate::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 use crate::server::Server;
 use crate::sessions::{Session, SessionState};
 use crate::uncommitted::MetaItem;
 use crate::workers::Worker;
+use session::server::recovery::replay::{self, KeptResults, ReplayDecision, Sending};
 
 /// The user and the group without any right but everybody's.
 const NOBODY: u32 = 65_534;

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use env::sync::first;
 use env::{Env, Listener};
 use mfs::Mfs;
 use types::{Duration, Epoch};
@@ -14,9 +15,6 @@ use crate::introspection::Introspection;
 use crate::server::Server;
 use crate::status::{self, Status};
 use crate::{orphans, upkeep};
-
-/// Pause after a failed accept (too many files, for example).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that listens.
 pub struct Mds {
@@ -104,8 +102,10 @@ impl Mds {
         env.spawn(upkeep::run(server.clone()));
         env.spawn(server.sessions.clone().watch_clock());
         env.spawn(server.recovery.clone().run());
-        env.spawn(accept(server.clone(), listener.clone()));
-        first(stop, failed).await;
+        let (counted, ended) = (server.clone(), server.runtime.stopped());
+        let clients = move || counted.sessions.len();
+        env.spawn(session::server::accept(server.clone(), listener.clone(), clients, ended));
+        let _ = first(stop, failed).await;
         server.begin_stop();
         // A client that connects from now on is refused at once, and tries another address.
         drop(listener);
@@ -130,45 +130,4 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     Mds::start(env, mfs, config).await?.run(stop).await
-}
-
-/// Waits until one of two futures ends.
-async fn first(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
-    let (mut a, mut b) = (Box::pin(a), Box::pin(b));
-    std::future::poll_fn(|cx| {
-        if a.as_mut().poll(cx).is_ready() || b.as_mut().poll(cx).is_ready() {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await;
-}
-
-async fn accept(server: Rc<Server>, listener: Rc<Listener>) {
-    let mut fails = false;
-    loop {
-        let stop = server.runtime.stopped();
-        if server.runtime.is_stopping() {
-            return;
-        }
-        let mut accepted = None;
-        first(async { accepted = Some(listener.accept().await) }, stop).await;
-        let Some(accepted) = accepted else { return };
-        match accepted {
-            Ok(stream) => {
-                fails = false;
-                server.runtime.env.spawn(session::server::serve(server.clone(), stream));
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut fails, true) {
-                    let (text, count) = (error.to_string(), server.sessions.len());
-                    server.runtime.log(&format!(
-                        "cannot accept a connection ({text}), with {count} clients; it tries again until it can"
-                    ));
-                }
-                server.runtime.env.sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
 }

@@ -5,9 +5,11 @@
 //! |---|---|
 //! | `store/` | objects on the engine: blocks, checksums, ordered commits, check |
 //! | `server/` | sessions, capabilities, operations, recovery, status |
+//! | `survey` | measures a target through its messages |
 //!
 //! Invariant: a target knows no file. What an object belongs to, and who may use it, the metadata
 //! server says; the target believes its capabilities.
 
 pub mod server;
 pub mod store;
+pub mod survey;

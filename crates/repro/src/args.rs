@@ -34,6 +34,7 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F11 joined I/O requests and seeks under xcdn, with objects of 32 KiB to 1 MiB
   F12 the commit queue and its tasks over time, under the loads of F10
   F13 commits in a request, by the number of requests that the server works on at once
+  F14 writes of objects by threads, with journals inside and outside, and asynchronous commits
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -190,6 +191,9 @@ pub enum Figure {
     /// Commits in a request (000 Fig. 7)
     #[value(name = "F13")]
     F13,
+    /// Object bandwidth by journal (001 Fig. 6 to 8)
+    #[value(name = "F14")]
+    F14,
 }
 
 /// Arguments of `repro metarates`.

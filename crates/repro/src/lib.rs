@@ -17,6 +17,7 @@ pub mod aging;
 pub mod alone;
 pub mod burst;
 pub mod cluster;
+pub mod couplet;
 pub mod figures;
 pub mod greet;
 pub mod inline;

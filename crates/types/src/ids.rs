@@ -187,6 +187,25 @@ impl fmt::Display for Uuid {
     }
 }
 
+impl std::str::FromStr for Uuid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Uuid, String> {
+        let wrong = || format!("`{text}` is no UUID: write 32 hex digits, with or without dashes");
+        let digits: Option<Vec<u8>> = text
+            .chars()
+            .filter(|c| *c != '-')
+            .map(|c| c.to_digit(16).map(|digit| digit as u8))
+            .collect();
+        let digits = digits.filter(|digits| digits.len() == 32).ok_or_else(wrong)?;
+        let mut uuid = Uuid::default();
+        for (byte, pair) in uuid.0.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(uuid)
+    }
+}
+
 impl fmt::Debug for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -196,6 +215,16 @@ impl fmt::Debug for Uuid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uuid_reads_what_it_prints() {
+        let uuid = Uuid([0, 1, 0x9f, 0xa0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
+        assert_eq!(uuid.to_string().parse(), Ok(uuid));
+        assert_eq!(uuid.to_string().replace('-', "").to_uppercase().parse(), Ok(uuid));
+        for bad in ["", "12", "g0019fa0-0405-0607-0809-0a0b0c0d0eff", &"0".repeat(33), "-+é"] {
+            assert!(bad.parse::<Uuid>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn transnos_order_by_epoch_before_lsn() {

@@ -41,7 +41,7 @@ pub fn run(args: &LocalArgs) -> Ended {
     let mount = mount_point(&args.mount, &dir)?;
     lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))
         .map_err(|error| io(&dir, error))?;
-    let cluster = opening::open_or_make(&dir, args)?;
+    let (cluster, targets) = opening::open_or_make(&dir, args)?;
     let source = Source {
         servers: cluster.servers(),
         fs_name: cluster.name.clone(),
@@ -53,6 +53,7 @@ pub fn run(args: &LocalArgs) -> Ended {
         addresses: if standing { cluster.servers() } else { Vec::new() },
         cluster: cluster.file,
         source,
+        targets: targets.osts.into_iter().map(|ost| ost.address).collect(),
         dir,
         mount,
         options: args.options.clone(),

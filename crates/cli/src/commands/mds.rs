@@ -352,7 +352,7 @@ fn raise_open_files() {
 }
 
 /// Stops the server when all writers have closed the pipe at standard input.
-fn stop_at_end_of_input() {
+pub fn stop_at_end_of_input() {
     std::thread::spawn(|| {
         let mut input = std::io::stdin().lock();
         let mut bytes = [0u8; 64];

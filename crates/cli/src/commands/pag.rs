@@ -75,6 +75,16 @@ fn ask(source: &Source, op: Op) -> Result<Value, Failure> {
     }
 }
 
+/// Makes the object target at `address` a zone of the file system, or says that it is there now;
+/// returns its number.
+pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
+    let op = Op::AddZone { path: format!("ost:{address}"), overwrite: false };
+    let answer = ask(source, op)?;
+    answer["added"].as_u64().ok_or_else(|| {
+        refused(format!("{source}: the server does not say which zone {address} is"))
+    })
+}
+
 fn add(args: &PagAddArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {

@@ -118,12 +118,19 @@ impl Core {
 
     /// `name`: none if it was created as an orphan.
     fn absorb_created(&self, name: Option<&Name>, kind: FileKind, want: Rights, reply: &OpReply) {
-        let OpReply::Created { leased, dir, inline_max, placement, object: _ } = reply else {
+        let OpReply::Created { leased, dir, inline_max, placement, object } = reply else {
             return;
         };
         let (inode, newer) = self.apply_attr_and_lease(leased);
         self.apply_dir_change(dir, name.map(|name| (name, Some(leased.attr.ino))));
-        self.apply_created(&inode, &leased.attr, newer, want, (*inline_max, placement));
+        let empty = LayoutSlice {
+            to: u64::MAX,
+            inline_max: *inline_max,
+            placement: placement.clone(),
+            object: object.clone(),
+            ..LayoutSlice::default()
+        };
+        self.apply_created(&inode, &leased.attr, newer, want, empty);
         if kind == FileKind::Directory {
             let fresh = inode.holds(Rights::NAMES);
             inode.names(|names| {
@@ -141,18 +148,15 @@ impl Core {
         attr: &Attr,
         newer: bool,
         want: Rights,
-        (inline_max, placement): (u32, &Bytes),
+        empty: LayoutSlice,
     ) {
         if want.contains(WANT_NEW) {
             // Counts as open from here on: a recall may come before the creating operation goes on.
             inode.count_open(1);
         }
-        let inherits = !placement.0.is_empty();
+        let inherits = !empty.placement.0.is_empty();
         inode.cache_xattrs(attr, if inherits { Xattrs::Unknown } else { Xattrs::OnlyAcls });
         if want.intersects(Rights::DATA_S | Rights::DATA_X) {
-            let placement = placement.clone();
-            let empty =
-                LayoutSlice { to: u64::MAX, inline_max, placement, ..LayoutSlice::default() };
             self.apply_whole_grant(inode, newer, empty);
             if inode.holds(Rights::DATA_X)
                 && let Some(data_lease) = inode.data_lease()

@@ -51,7 +51,8 @@ impl DataContext {
         pags: &[PagInfo],
         rpc: Rc<dyn Rpc>,
     ) -> Result<Rc<DataContext>, String> {
-        let log = |text: &str| rpc.log(text);
+        let logged = rpc.clone();
+        let log = Rc::new(move |text: &str| logged.log(text));
         let disks = Disks::open(&env, &config, client, fs, pags, log).await?;
         let ctx = Rc::new(DataContext {
             env: env.clone(),
@@ -84,6 +85,7 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::release_files`].
     pub(super) fn release_files(&self) {
+        self.disks.devices().for_each(|device| device.abandon_target());
         let files = self.active.take();
         drop(files);
         self.pipeline.borrow_mut().clear();
@@ -215,6 +217,7 @@ impl DataContext {
             }
         }
         for file in files {
+            file.launch_punches(&mut file.state.borrow_mut());
             file.changed.notify_all();
             if !file.is_settled() {
                 file.enqueue();
@@ -468,9 +471,9 @@ impl File {
         self.discard_uncommitted(refusal_text(fault));
     }
 
-    /// Waits until every dirty run with a sequence number below `mark` is launched, and seals the
-    /// commit. `None`: the file is paused.
-    async fn seal(&self, mark: u64, errors: u64, begun: Instant) -> Option<Sealed> {
+    /// Waits until every dirty run with a sequence number below `mark` is launched, and every hole
+    /// below the size, and seals the commit. `None`: the file is paused.
+    async fn seal(self: &Rc<Self>, mark: u64, errors: u64, begun: Instant) -> Option<Sealed> {
         loop {
             let changed = self.changed.notified();
             {
@@ -478,7 +481,9 @@ impl File {
                 if state.paused {
                     return None;
                 }
-                if !state.dirty.values().any(|run| run.seq < mark) {
+                self.launch_punches(&mut state);
+                let dirty = state.dirty.values().any(|run| run.seq < mark);
+                if !dirty && !state.has_punches_to_launch() {
                     state.sealed_below = state.next_edit;
                     state.sealed_flights = state.next_flight;
                     state.disk_size = state.launched_size();

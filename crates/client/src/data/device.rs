@@ -21,6 +21,7 @@ use super::device_open::{Opened, lock_client, zone_names};
 use super::device_queue::DeviceQueue;
 use super::device_state::DeviceState;
 use super::device_writes::QueuedWrite;
+use super::target::TargetLink;
 
 /// Ranges of lost flushes that are kept apart; older ones are joined.
 const LOST_MAX: usize = 64;
@@ -124,7 +125,7 @@ struct PendingRequests {
 }
 
 /// A request that a device has not answered.
-struct PendingRequest<'a>(&'a DataDevice);
+pub(super) struct PendingRequest<'a>(&'a DataDevice);
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
@@ -148,6 +149,8 @@ pub(super) struct DataDevice {
     pub zones: Vec<ZonePlace>,
     /// Its path on this host.
     path: RefCell<String>,
+    /// It is no device of this host, but a target.
+    pub(super) target: Option<TargetLink>,
     /// The open device; an absent one may still be open.
     disk: RefCell<Option<Disk>>,
     pub state: RefCell<DeviceState>,
@@ -190,18 +193,29 @@ impl DataDevice {
         watch: &Rc<Watch>,
         found: Result<Opened, String>,
     ) -> DataDevice {
+        let device = DataDevice::without_file(env, zones, path, watch);
+        match found {
+            Ok(opened) => device.set_open(opened),
+            Err(why) => _ = device.state.replace(DeviceState::new(env.now(), Err(why))),
+        }
+        device
+    }
+
+    /// The device at `path` with these zones, present, but without an open file.
+    pub(super) fn without_file(
+        env: &Env,
+        zones: &[PagInfo],
+        path: &str,
+        watch: &Rc<Watch>,
+    ) -> DataDevice {
         let place = |info: &PagInfo| ZonePlace { info: info.clone(), start: Cell::new(0) };
-        let zones: Vec<ZonePlace> = zones.iter().map(place).collect();
-        let (opened, found) = match found {
-            Ok(opened) => (Some(opened), Ok(())),
-            Err(why) => (None, Err(why)),
-        };
-        let device = DataDevice {
+        DataDevice {
             env: env.clone(),
-            zones,
+            zones: zones.iter().map(place).collect(),
             path: RefCell::new(path.to_owned()),
+            target: None,
             disk: RefCell::default(),
-            state: RefCell::new(DeviceState::new(env.now(), found)),
+            state: RefCell::new(DeviceState::new(env.now(), Ok(()))),
             looks_through: Cell::new(false),
             lock_gap: Cell::new(false),
             silent: Cell::new(false),
@@ -214,11 +228,7 @@ impl DataDevice {
             flushed: Notify::new(),
             lost: Notify::new(),
             losses: Cell::new(0),
-        };
-        if let Some(opened) = opened {
-            device.set_open(opened);
         }
-        device
     }
 
     /// The open file, if there is one.
@@ -240,7 +250,7 @@ impl DataDevice {
     }
 
     /// Counts a request until the result is dropped.
-    fn begin_request(&self) -> PendingRequest<'_> {
+    pub(super) fn begin_request(&self) -> PendingRequest<'_> {
         let PendingRequests { requests, since } = self.pending.get();
         let since = if requests == 0 { self.env.now() } else { since };
         if requests == 0 {
@@ -329,10 +339,15 @@ impl DataDevice {
     /// still has it. Nothing more waits for requests that it may never answer.
     pub fn give_up_unflushed(&self) {
         self.losses.set(self.losses.get() + 1);
-        self.flushes.borrow_mut().lose_all();
-        self.flushed.notify_all();
+        self.lose_unflushed();
         self.lost.notify_all();
         self.refuse_waiting();
+    }
+
+    /// What no flush covers is lost.
+    pub(super) fn lose_unflushed(&self) {
+        self.flushes.borrow_mut().lose_all();
+        self.flushed.notify_all();
     }
 
     /// Fills `buf` from `offset` on.
@@ -398,29 +413,37 @@ impl DataDevice {
             }
             if self.flushes.borrow().running.is_none() {
                 let number = self.flushes.borrow_mut().begin();
-                let Ok(disk) = self.usable() else {
+                let disk = match self.target {
+                    Some(_) => Ok(None),
+                    None => self.usable().map(Some),
+                };
+                let Ok(disk) = disk else {
                     self.flushes.borrow_mut().end(number, false);
                     continue;
                 };
                 let this = self.clone();
                 // In a task of its own, so that it ends even if the caller is cancelled.
-                self.env.spawn(async move { this.flush(&disk, number).await });
+                self.env.spawn(async move { this.flush(disk.as_ref(), number).await });
             }
             flushed.await;
         }
     }
 
-    /// Runs the flush with this number.
-    async fn flush(&self, disk: &Disk, number: u64) {
+    /// Runs the flush with this number; without a disk, of a target.
+    async fn flush(&self, disk: Option<&Disk>, number: u64) {
         let skipped = planted(Bug::CommitBeforeStable);
         let request = self.begin_request();
         let begun = self.env.now();
-        let mut good = skipped || disk.flush().await.is_ok();
+        let mut good = skipped
+            || match disk {
+                Some(disk) => disk.flush().await.is_ok(),
+                None => self.sync_target().await,
+            };
         if planted(Bug::SlowFlushFailed) {
             good &= self.env.now().since(begun) < Duration::from_millis(100);
         }
         drop(request);
-        if !good {
+        if !good && disk.is_some() {
             self.note_failure(true);
         }
         self.flushes.borrow_mut().end(number, good);

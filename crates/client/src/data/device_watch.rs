@@ -88,13 +88,14 @@ impl DataContext {
     /// failing either, unless no other zone has room.
     pub(super) fn choose_zones(self: &Rc<Self>) {
         let now = self.env.now();
+        // Nothing is placed at targets: the server says where files lie there.
+        let disks = || self.disks.zones().into_iter().filter(|zone| !zone.device.is_target());
         let poor =
             |device: &Rc<DataDevice>| device.silent.get() || device.state.borrow().is_failing(now);
         let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
         let mut changed = Vec::new();
         for class in self.each_class() {
-            let zones =
-                || self.disks.zones().into_iter().filter(|zone| class.allows(zone.info().id));
+            let zones = || disks().filter(|zone| class.allows(zone.info().id));
             let choosy = class.grants.is_choosy(now) && zones().any(|zone| is_sound(&zone.device));
             let mut any = false;
             for zone in zones() {
@@ -177,11 +178,17 @@ impl DataContext {
                 _ if state.is_failing(now) => ("failing", Duration::ZERO, String::new()),
                 _ => ("present", Duration::ZERO, String::new()),
             };
+            let target = device.target_status();
+            let (name, since, why) = match &target {
+                Some(target) if !target.connected => ("away", target.down, target.why.clone()),
+                _ => (name, since, why),
+            };
             let of_zone = |zone: &ZonePlace| {
                 let (zone, path, why) = (zone.info.id, device.path(), why.clone());
                 let is_lost = lost.contains(&zone);
                 let name = if is_lost { "lost" } else { name };
-                DeviceStatus { zone, path, state: name, since, why, load: device.load() }
+                let (target, load) = (target.clone(), device.load());
+                DeviceStatus { zone, path, state: name, since, why, target, load }
             };
             device.zones.iter().map(of_zone).collect::<Vec<_>>()
         };

@@ -151,6 +151,9 @@ impl DataDevice {
 
     /// What the device has been asked to write, and how.
     pub(super) fn load(&self) -> DeviceLoad {
+        if let Some(load) = self.target_load() {
+            return load;
+        }
         let counts: QueueCounts = self.queue.borrow().counts();
         let bounds = SIZES.map(|blocks| Some(blocks * BLOCK_U64)).into_iter().chain([None]);
         DeviceLoad {

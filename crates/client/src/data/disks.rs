@@ -5,16 +5,18 @@
 //!   confirmed that it has the expected ones;
 //! - a data zone is addressed from the start of its slice. That start comes from the label, and
 //!   only [`DataDisk::offset`] adds it;
-//! - nothing goes to an absent device, and nothing waits for one.
+//! - nothing goes to an absent device, and nothing waits for one;
+//! - a zone of a target has no blocks to place: its changes are those of objects.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::rc::Rc;
 
 use env::sync::{Notify, first};
 use env::{Env, IoBuf};
 use proto::commit::CommitPolicy;
-use proto::mds::PagInfo;
+use proto::mds::{PagInfo, TARGET_ZONE};
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
@@ -23,6 +25,7 @@ use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
 use super::device_open::{Opened, Opening, Problem, zone_names};
 use super::device_writes::Written;
+use super::target::{Meeting, TargetSettings};
 use crate::api::OnEdit;
 use crate::waits::Waits;
 
@@ -43,6 +46,8 @@ pub struct DataConfig {
     pub on_edit: Option<OnEdit>,
     /// Where operations name their waits.
     pub waits: Rc<Waits>,
+    /// How targets are met.
+    pub targets: TargetSettings,
 }
 
 /// One data zone: a slice of a device.
@@ -50,8 +55,8 @@ pub(super) struct DataDisk {
     pub device: Rc<DataDevice>,
     /// Its place among the device's zones.
     nth: usize,
-    /// By their first block.
-    in_flight: RefCell<BTreeMap<u64, Flight>>,
+    /// By their object, which is 0 on a device, and their first block.
+    in_flight: RefCell<BTreeMap<(u64, u64), Flight>>,
     write_done: Notify,
     /// The administrator says that its device is gone.
     lost: Cell<bool>,
@@ -62,8 +67,23 @@ pub(super) struct DataDisk {
 struct Flight {
     /// One past its last block.
     end: u64,
-    /// The client's session in which it was launched.
+    /// The client's session in which it was launched; [`GIVEN_UP`]: nobody waits for it.
     session: u64,
+}
+
+/// See [`Flight::session`].
+const GIVEN_UP: u64 = u64::MAX;
+
+/// A change of an object that is in flight until this is dropped.
+struct ChangeInFlight {
+    disk: Rc<DataDisk>,
+    key: (u64, u64),
+}
+
+impl Drop for ChangeInFlight {
+    fn drop(&mut self) {
+        self.disk.end_write(self.key);
+    }
 }
 
 impl DataDisk {
@@ -119,23 +139,60 @@ impl DataDisk {
             return Err(Fault::Io);
         }
         let end = addr + (buf.len() / BLOCK) as u64;
-        self.begin_write(session, addr, end);
+        self.begin_write(session, (0, addr), end);
         // Only writes of this zone are joined with it: block 0 of a zone is never written.
         let permits = |session| !self.is_lost() && permits(session);
         let written = self.device.write(session, self.offset(addr), buf, permits).await;
-        self.in_flight.borrow_mut().remove(&addr);
-        self.write_done.notify_all();
+        self.end_write((0, addr));
         written
     }
 
-    /// Waits until no write of an earlier session is in flight in `[addr, end)`. A stalled device
-    /// may hold one for longer than the session and its blocks' quarantine.
-    pub async fn earlier_writes_done(&self, session: u64, addr: u64, end: u64) {
+    /// Runs a change of blocks `[addr, end)` of an object at the target. No earlier one of these
+    /// blocks may be in flight. The change goes on even if the zone becomes lost meanwhile.
+    ///
+    /// # Errors
+    /// Those of `change`; `Io`: the zone is lost.
+    pub async fn change_object(
+        self: &Rc<Self>,
+        session: u64,
+        (object, addr, end): (u64, u64, u64),
+        change: impl Future<Output = Result<u64, Fault>> + 'static,
+    ) -> Result<u64, Fault> {
+        if self.is_lost() {
+            return Err(Fault::Io);
+        }
+        let lost = self.device.lost();
+        let key = (object, addr);
+        self.begin_write(session, key, end);
+        let in_flight = ChangeInFlight { disk: self.clone(), key };
+        let change = self.device.env.spawn_join(async move {
+            let changed = change.await;
+            drop(in_flight);
+            changed
+        });
+        let changed = first(change, lost).await;
+        changed.unwrap_or_else(|| {
+            if let Some(flight) = self.in_flight.borrow_mut().get_mut(&key) {
+                flight.session = GIVEN_UP;
+            }
+            Err(Fault::Io)
+        })
+    }
+
+    fn end_write(&self, key: (u64, u64)) {
+        self.in_flight.borrow_mut().remove(&key);
+        self.write_done.notify_all();
+    }
+
+    /// Waits until no write of an earlier session is in flight in `[addr, end)`, of an object or,
+    /// with 0, of the device. A stalled device may hold one for longer than the session and its
+    /// blocks' quarantine.
+    pub async fn earlier_writes_done(&self, session: u64, (object, addr): (u64, u64), end: u64) {
         loop {
             let done = self.write_done.notified();
             let lost = self.device.lost();
             let gone = self.is_lost() || self.device.is_absent();
-            if gone || !self.is_written_earlier(session, addr, end) {
+            if gone || !self.is_written_earlier(session, (object, addr), end) {
                 return;
             }
             let _ = first(done, lost).await;
@@ -143,21 +200,22 @@ impl DataDisk {
     }
 
     /// Is a write of an earlier session in flight in `[addr, end)`?
-    pub fn is_written_earlier(&self, session: u64, addr: u64, end: u64) -> bool {
+    pub fn is_written_earlier(&self, session: u64, (object, addr): (u64, u64), end: u64) -> bool {
         let writes = self.in_flight.borrow();
-        let mut met = writes.range(..end).rev().take_while(|(_, flight)| flight.end > addr);
+        let before = writes.range((object, 0)..(object, end)).rev();
+        let mut met = before.take_while(|(_, flight)| flight.end > addr);
         met.any(|(_, flight)| flight.session != session)
     }
 
     /// Of two concurrent writes to one block, either could be the one that stays.
-    fn begin_write(&self, session: u64, addr: u64, end: u64) {
+    fn begin_write(&self, session: u64, (object, addr): (u64, u64), end: u64) {
         let mut writes = self.in_flight.borrow_mut();
-        let before = writes.range(..end).next_back();
+        let before = writes.range((object, 0)..(object, end)).next_back();
         assert!(
             before.is_none_or(|(_, other)| other.end <= addr),
             "two writes of block {addr} in flight at once"
         );
-        writes.insert(addr, Flight { end, session });
+        writes.insert((object, addr), Flight { end, session });
     }
 
     /// Is the range inside the zone, and not its block 0?
@@ -173,6 +231,8 @@ pub(super) struct Disks {
     devices: RefCell<Vec<Rc<DataDevice>>>,
     /// Paths that were given for this host.
     given: Vec<(PagId, String)>,
+    /// How targets are met.
+    meeting: Meeting,
     /// How they are opened.
     pub(super) opening: Opening,
     pub(super) watch: Rc<Watch>,
@@ -198,7 +258,7 @@ impl Disks {
         client: ClientId,
         fs: Uuid,
         pags: &[PagInfo],
-        log: impl Fn(&str),
+        log: Rc<dyn Fn(&str)>,
     ) -> Result<Disks, String> {
         let unknown = |(id, _): &&(PagId, String)| pags.iter().all(|pag| pag.id != *id);
         if let Some((id, path)) = config.devices.iter().find(unknown) {
@@ -206,7 +266,10 @@ impl Disks {
                 "{path} is given for data zone {id}, which this file system does not have"
             ));
         }
+        let (settings, shared) = (config.targets.clone(), config.waits.shared().clone());
+        let meeting = Meeting { settings, fs, shared, log: log.clone() };
         let disks = Disks {
+            meeting,
             by_pag: RefCell::default(),
             devices: RefCell::default(),
             given: config.devices.clone(),
@@ -217,6 +280,10 @@ impl Disks {
         let mut looks = Vec::new();
         for zones in by_device(pags) {
             let (path, is_given) = disks.path_of(&zones)?;
+            if zones[0].kind == TARGET_ZONE {
+                disks.insert_target(env, &zones[0], &path);
+                continue;
+            }
             let (opening, asked, at) = (disks.opening.clone(), zones.clone(), path.clone());
             let look = env.spawn_join(async move { opening.open_in_time(&asked, &at).await });
             looks.push((zones, path, is_given, look));
@@ -228,19 +295,30 @@ impl Disks {
                 }
                 found => found,
             };
-            disks.insert(env, &zones, &path, found, &log);
+            disks.insert(env, &zones, &path, found, &*log);
         }
         Ok(disks)
     }
 
-    /// Number of zones.
+    /// Number of zones that blocks of files are placed in: those that are no targets.
     pub fn count(&self) -> usize {
-        self.by_pag.borrow().len()
+        let zones = self.by_pag.borrow();
+        zones.values().filter(|zone| !zone.device.is_target()).count()
     }
 
-    /// The numbers of all zones, sorted.
+    /// The numbers of these zones, sorted.
     pub fn numbers(&self) -> Vec<PagId> {
-        self.by_pag.borrow().keys().copied().collect()
+        let zones = self.by_pag.borrow();
+        let of_devices = zones.iter().filter(|(_, zone)| !zone.device.is_target());
+        of_devices.map(|(&number, _)| number).collect()
+    }
+
+    /// Enters a zone that is a target.
+    pub fn insert_target(&self, env: &Env, zone: &PagInfo, path: &str) {
+        let device = DataDevice::new_target(env, zone, path, &self.watch, &self.meeting);
+        let disk = Rc::new(DataDisk::new(&device, 0));
+        self.by_pag.borrow_mut().insert(zone.id, disk);
+        self.devices.borrow_mut().push(device);
     }
 
     /// Enters the device of these zones, as the first look found it.
@@ -347,11 +425,14 @@ impl Disks {
     }
 }
 
-/// The zones that lie on the same device, for each device.
+/// The zones that lie on the same device, for each device. A target has one zone.
 pub(super) fn by_device(pags: &[PagInfo]) -> Vec<Vec<PagInfo>> {
     let mut devices: Vec<Vec<PagInfo>> = Vec::new();
     for pag in pags {
-        match devices.iter_mut().find(|zones| zones[0].device == pag.device) {
+        match devices.iter_mut().find(|zones| {
+            let of_devices = pag.kind != TARGET_ZONE && zones[0].kind != TARGET_ZONE;
+            of_devices && zones[0].device == pag.device
+        }) {
             Some(zones) => zones.push(pag.clone()),
             None => devices.push(vec![pag.clone()]),
         }

@@ -22,9 +22,7 @@ use proto::placement::Layout;
 use proto::prealloc::Stream;
 use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{
-    Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, SegmentState, Timestamp,
-};
+use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, Timestamp};
 
 use super::budget::Claim;
 use super::class::Class;
@@ -33,6 +31,7 @@ use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
 use super::stillness::Stillness;
+use super::striped::Object;
 use crate::waits::Wait;
 
 /// Accepted bytes that no device has been given yet: whole blocks.
@@ -110,6 +109,10 @@ pub(super) struct FileState {
     pub next_seq: u64,
     /// Writes that a device has not completed: first block, one past the last.
     pub writing: BTreeMap<u64, u64>,
+    /// Of an object file: blocks that read as zeros, which its targets do not know yet; and those
+    /// that they are just being told.
+    pub punches: HeldRanges,
+    pub punching: Vec<(u64, u64)>,
     /// The devices of each of these writes, by its number, in the order of launching.
     pub flights: BTreeMap<u64, Vec<PagId>>,
     pub next_flight: u64,
@@ -180,8 +183,11 @@ pub(super) fn blocks_of(from: u64, to: u64) -> (u64, u64) {
 }
 
 impl FileState {
-    /// Is a write to a block of `[from, to)` in flight?
+    /// Is a write to a block of `[from, to)`, or a hole there, in flight?
     pub fn is_writing(&self, from: u64, to: u64) -> bool {
+        if self.punching.iter().any(|&(start, end)| start < to && from < end) {
+            return true;
+        }
         self.writing.range(..to).next_back().is_some_and(|(_, &end)| end > from)
     }
 
@@ -258,7 +264,8 @@ impl FileState {
 
     /// Would a loss of the session lose anything? A commit's changes count until it is answered.
     pub fn has_changes(&self) -> bool {
-        !self.dirty.is_empty() || !self.writing.is_empty() || self.has_uncommitted()
+        let punches = !self.punches.is_empty() || !self.punching.is_empty();
+        !self.dirty.is_empty() || !self.writing.is_empty() || punches || self.has_uncommitted()
     }
 
     /// Is the file clean, and are all writes in place stable?
@@ -379,6 +386,8 @@ impl File {
                 dirty: BTreeMap::new(),
                 next_seq: 0,
                 writing: BTreeMap::new(),
+                punches: HeldRanges::default(),
+                punching: Vec::new(),
                 flights: BTreeMap::new(),
                 next_flight: 0,
                 reading: BTreeMap::new(),
@@ -547,7 +556,8 @@ impl File {
             let changed = self.changed.notified();
             {
                 let state = self.state.borrow();
-                if state.writing.is_empty() && state.reading.is_empty() && !state.committing {
+                let writing = !state.writing.is_empty() || !state.punching.is_empty();
+                if !writing && state.reading.is_empty() && !state.committing {
                     return;
                 }
             }
@@ -562,6 +572,7 @@ impl File {
             let mut state = self.state.borrow_mut();
             state.paused = false;
             self.launch_wanted(&mut state, 0, u64::MAX);
+            self.launch_punches(&mut state);
         }
         self.notify();
         self.enqueue();
@@ -623,6 +634,9 @@ impl File {
     /// See [`crate::boundary::FileContent::layout`].
     pub(super) async fn layout(self: &Rc<Self>) -> Result<Vec<Segment>, Fault> {
         self.ensure_loaded(u64::MAX).await?;
+        if let Some(segments) = self.object_segments() {
+            return Ok(segments);
+        }
         Ok(self.state.borrow().layout.to_segments())
     }
 
@@ -673,70 +687,6 @@ impl File {
             changed.await;
         }
     }
-
-    /// Writes to `[from, to)` are lost: removes the edits that refer to their data.
-    pub(super) fn fail_range(&self, state: &mut FileState, from: u64, to: u64, why: &str) {
-        self.report_loss(from, to, why);
-        let edits = std::mem::take(&mut state.edits);
-        for PendingEdit { seq, edit } in edits {
-            match edit {
-                Edit::Map { segment } if segment.state == SegmentState::Written => {
-                    for (a, b) in [(segment.file.0, from), (to, segment.end())] {
-                        if let Some(kept) = segment.slice(a, b) {
-                            state
-                                .edits
-                                .push_back(PendingEdit { seq, edit: Edit::Map { segment: kept } });
-                        }
-                    }
-                    if let Some(gone) = segment.slice(from, to) {
-                        self.unmap_failed(state, &gone);
-                    }
-                }
-                Edit::Written { from: start, len } => {
-                    let end = start.0 + len;
-                    for (a, b) in [(start.0, end.min(from)), (start.0.max(to), end)] {
-                        if a < b {
-                            let edit = Edit::Written { from: FileBlock(a), len: b - a };
-                            state.edits.push_back(PendingEdit { seq, edit });
-                        }
-                    }
-                    let (a, b) = (start.0.max(from), end.min(to));
-                    if a < b {
-                        state.layout.set_written(a, b, false);
-                    }
-                }
-                other => state.edits.push_back(PendingEdit { seq, edit: other }),
-            }
-        }
-        self.reserve_again(state, from, to);
-        self.resend_unconfirmed(state);
-        state.mark_stale(from, to);
-        state.tail = None;
-        // The device may still hold old bytes behind the size.
-        if (from..to).contains(&(state.size / BLOCK_U64)) {
-            state.tail_zero = false;
-        }
-    }
-
-    fn unmap_failed(&self, state: &mut FileState, gone: &Segment) {
-        self.pool().add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
-        for piece in state.layout.pieces(gone.file.0, gone.end()) {
-            let addr = gone.addr.0 + (piece.from - gone.file.0);
-            if piece.mapped.is_some_and(|now| now.pag == gone.pag && now.addr == addr) {
-                let removed = state.layout.remove(piece.from, piece.to);
-                let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
-                state.blocks = state.blocks.saturating_sub(blocks);
-                // The frozen blocks that it had replaced belong to the file again.
-                for (at, old) in state.replaced.remove(piece.from, piece.to) {
-                    state.layout.insert(at, old);
-                    state.blocks += old.len;
-                }
-                if piece.from == 0 {
-                    state.restore_inline();
-                }
-            }
-        }
-    }
 }
 
 impl FileState {
@@ -744,6 +694,7 @@ impl FileState {
     pub fn abandon(&mut self) {
         self.mark_stale(0, u64::MAX);
         self.dirty.clear();
+        self.punches.clear();
         self.edits.clear();
         self.layout.clear();
         self.replaced.clear();
@@ -770,12 +721,23 @@ impl FileState {
 
     /// Blocks in use, including accepted bytes that have no place yet.
     fn allocated(&self) -> u64 {
+        if self.layout.object().is_some() {
+            return self.size.div_ceil(BLOCK_U64);
+        }
         let twice = if self.dirty_at(0).is_some() { self.inline_blocks() } else { 0 };
         self.blocks - twice.min(self.blocks) + self.dirty_blocks()
     }
 
     /// Adds a part of the layout.
     fn load(&mut self, part: &LayoutSlice) {
+        if let Some(layout) = &part.object {
+            match self.layout.object().filter(|object| object.number == layout.object) {
+                Some(object) => object.may.set(layout.may),
+                None => _ = Object::new(layout).map(|new| self.layout.set_object(Rc::new(new))),
+            }
+            self.loaded_to = u64::MAX;
+            return;
+        }
         if self.loaded_to == 0 && part.from.0 == 0 && part.to > 0 {
             self.inline.load(part);
             // Inline data has no bytes behind it on a device.

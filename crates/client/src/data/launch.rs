@@ -15,6 +15,7 @@ use super::budget::Claim;
 use super::context::DataContext;
 use super::device_writes::Written;
 use super::file::{DirtyRun, File, FileState};
+use super::objects::ObjectPiece;
 use super::segments::{Mapped, Piece, to_wire_segment};
 
 /// A run of at least so many blocks is launched without waiting for more.
@@ -38,6 +39,7 @@ impl File {
             run.wanted = true;
         }
         self.launch_wanted(&mut state, 0, u64::MAX);
+        self.launch_punches(&mut state);
         state.next_seq
     }
 
@@ -112,6 +114,7 @@ impl File {
             return false;
         }
         let mut run = state.dirty.remove(&start).expect("given");
+        let (object, fresh) = (state.object(), state.begin_object_write(start, end));
         let placed = self.place_run(state, start, end, &mut run);
         state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
         self.keep_tail(state, start, end, &run);
@@ -125,8 +128,15 @@ impl File {
         self.ctx.flights.set(self.ctx.flights.get() + 1);
         let this = self.clone();
         self.ctx.env.spawn(async move {
-            let result = write_placed(&this.ctx, session, placed, buf).await;
-            this.write_ended(start, end, id, generation, result, claim);
+            let result = match object {
+                Some(object) => {
+                    let of_object = |piece: PlacedPiece| piece.of_object();
+                    let pieces = placed.into_iter().map(of_object).collect();
+                    this.write_object_pieces(session, object, pieces, buf).await
+                }
+                None => write_placed(&this.ctx, session, placed, buf).await,
+            };
+            this.write_ended((start, end, fresh), id, generation, result, claim);
         });
         true
     }
@@ -261,8 +271,7 @@ impl File {
     /// A launched write ended.
     fn write_ended(
         self: &Rc<Self>,
-        start: u64,
-        end: u64,
+        (start, end, fresh): (u64, u64, Vec<(u64, u64)>),
         id: u64,
         generation: u64,
         (stamps, result): WriteOutcome,
@@ -275,24 +284,43 @@ impl File {
             if state.generation == generation {
                 // Pieces of a write that failed in part may have reached their device, perhaps in
                 // place. They must become stable before other clients rely on them.
-                if state.stamps.is_empty() {
-                    state.stamped_since = self.ctx.env.now();
-                }
-                for (pag, stamp) in stamps {
-                    let known = state.stamps.entry(pag).or_insert((stamp, stamp));
-                    *known = (known.0.min(stamp), known.1.max(stamp));
-                }
+                state.add_stamps(self.ctx.env.now(), stamps);
                 match result {
                     // The eviction itself reports what it loses.
                     Ok(()) | Err(Fault::Evicted) => {}
-                    Err(fault) => self.fail_range(&mut state, start, end, fault.text()),
+                    Err(fault) => {
+                        self.fail_range(&mut state, start, end, fault.text());
+                        // What a target had there before a hole must not come back.
+                        fresh.iter().for_each(|&(from, to)| state.declare_hole(from, to));
+                    }
                 }
             }
             self.launch_wanted(&mut state, start, end);
+            self.launch_punches(&mut state);
         }
         self.ctx.flights.set(self.ctx.flights.get() - 1);
         drop(claim);
         self.notify();
+    }
+}
+
+impl PlacedPiece {
+    /// As blocks of an object.
+    fn of_object(self) -> ObjectPiece {
+        ObjectPiece { pag: self.pag, addr: self.addr, bytes: self.from..self.to }
+    }
+}
+
+impl FileState {
+    /// Writes have completed with these stamps.
+    pub(super) fn add_stamps(&mut self, now: Instant, stamps: Vec<(PagId, u64)>) {
+        if self.stamps.is_empty() {
+            self.stamped_since = now;
+        }
+        for (pag, stamp) in stamps {
+            let known = self.stamps.entry(pag).or_insert((stamp, stamp));
+            *known = (known.0.min(stamp), known.1.max(stamp));
+        }
     }
 }
 
@@ -347,14 +375,14 @@ impl DataContext {
         let _held = disk.device.hold(buf.len());
         loop {
             self.wait_for_lease().await?;
-            disk.earlier_writes_done(session, addr, end).await;
+            disk.earlier_writes_done(session, (0, addr), end).await;
             if disk.is_lost() || disk.device.refuses() {
                 return Err(Fault::Io);
             }
             if self.session.get() != session {
                 return Err(Fault::Evicted);
             }
-            if self.expired() || disk.is_written_earlier(session, addr, end) {
+            if self.expired() || disk.is_written_earlier(session, (0, addr), end) {
                 continue;
             }
             let permits = |session| self.session.get() == session && !self.expired();
@@ -373,7 +401,7 @@ impl DataContext {
         Ok(())
     }
 
-    fn expired(&self) -> bool {
+    pub(super) fn expired(&self) -> bool {
         let ends: Instant = self.rpc.lease_ends();
         self.env.now() >= ends
     }

@@ -6,9 +6,12 @@
 //! - a loss stays unreported until a handle reports it, a rename fails for it, or the file is cut
 //!   to nothing.
 
+use proto::mds::Edit;
 use types::limits::BLOCK_U64;
+use types::{FileBlock, Segment, SegmentState};
 
-use super::file::File;
+use super::file::{File, FileState, PendingEdit};
+use super::pool::PoolRun;
 
 impl Drop for File {
     fn drop(&mut self) {
@@ -68,5 +71,69 @@ impl File {
         self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
         let byte = |block: u64| block.saturating_mul(BLOCK_U64);
         self.ctx.rpc.inval_pages(self.ino, byte(from), byte(to));
+    }
+
+    /// Writes to `[from, to)` are lost: removes the edits that refer to their data.
+    pub(super) fn fail_range(&self, state: &mut FileState, from: u64, to: u64, why: &str) {
+        self.report_loss(from, to, why);
+        let edits = std::mem::take(&mut state.edits);
+        for PendingEdit { seq, edit } in edits {
+            match edit {
+                Edit::Map { segment } if segment.state == SegmentState::Written => {
+                    for (a, b) in [(segment.file.0, from), (to, segment.end())] {
+                        if let Some(kept) = segment.slice(a, b) {
+                            state
+                                .edits
+                                .push_back(PendingEdit { seq, edit: Edit::Map { segment: kept } });
+                        }
+                    }
+                    if let Some(gone) = segment.slice(from, to) {
+                        self.unmap_failed(state, &gone);
+                    }
+                }
+                Edit::Written { from: start, len } => {
+                    let end = start.0 + len;
+                    for (a, b) in [(start.0, end.min(from)), (start.0.max(to), end)] {
+                        if a < b {
+                            let edit = Edit::Written { from: FileBlock(a), len: b - a };
+                            state.edits.push_back(PendingEdit { seq, edit });
+                        }
+                    }
+                    let (a, b) = (start.0.max(from), end.min(to));
+                    if a < b {
+                        state.layout.set_written(a, b, false);
+                    }
+                }
+                other => state.edits.push_back(PendingEdit { seq, edit: other }),
+            }
+        }
+        self.reserve_again(state, from, to);
+        self.resend_unconfirmed(state);
+        state.mark_stale(from, to);
+        state.tail = None;
+        // The device may still hold old bytes behind the size.
+        if (from..to).contains(&(state.size / BLOCK_U64)) {
+            state.tail_zero = false;
+        }
+    }
+
+    fn unmap_failed(&self, state: &mut FileState, gone: &Segment) {
+        self.pool().add_tainted(PoolRun { pag: gone.pag, addr: gone.addr.0, len: gone.len });
+        for piece in state.layout.pieces(gone.file.0, gone.end()) {
+            let addr = gone.addr.0 + (piece.from - gone.file.0);
+            if piece.mapped.is_some_and(|now| now.pag == gone.pag && now.addr == addr) {
+                let removed = state.layout.remove(piece.from, piece.to);
+                let blocks: u64 = removed.iter().map(|(_, mapped)| mapped.len).sum();
+                state.blocks = state.blocks.saturating_sub(blocks);
+                // The frozen blocks that it had replaced belong to the file again.
+                for (at, old) in state.replaced.remove(piece.from, piece.to) {
+                    state.layout.insert(at, old);
+                    state.blocks += old.len;
+                }
+                if piece.from == 0 {
+                    state.restore_inline();
+                }
+            }
+        }
     }
 }

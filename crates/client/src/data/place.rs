@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::mds::LayoutSlice;
-use proto::placement::Layout;
+use proto::placement::{Layout, Policy};
 use proto::prealloc::{Behind, Part, Request, Stream};
 use types::limits::BLOCK_U64;
 use types::{Fault, FileBlock, PagBlock, PagId, Segment};
@@ -63,6 +63,11 @@ impl File {
             self.ctx.rpc.log(&format!("{name}: {error}; its blocks go where others go"));
             Layout::default()
         });
+        // The zones of that policy are targets: files of blocks go where others go.
+        let layout = match layout.policy {
+            Policy::Objects { .. } => Layout::default(),
+            Policy::FileRound | Policy::Striping { .. } => layout,
+        };
         if layout.zones != self.class.borrow().zones {
             let class = self.ctx.class(&layout.zones);
             self.class.replace(class);

@@ -11,6 +11,7 @@ use types::Fault;
 use types::limits::{BLOCK, BLOCK_U64};
 
 use super::file::{File, FileState, blocks_of};
+use super::striped::Object;
 use crate::api::{ReadData, ReadPart, Whence};
 use crate::waits::Wait;
 
@@ -50,11 +51,13 @@ impl Drop for ZeroGuard {
 }
 
 /// Where a stretch of blocks comes from.
-enum Source {
+pub(super) enum Source {
     /// Copied out of memory, or zeros.
     Memory(IoBuf),
     /// To be read from a device.
     Device { pag: types::PagId, addr: u64, blocks: u64 },
+    /// To be read from a target.
+    Target { object: Rc<Object>, pag: types::PagId, addr: u64, blocks: u64 },
 }
 
 impl File {
@@ -149,7 +152,11 @@ impl File {
             let blocks = piece.to - at;
             match piece.mapped {
                 Some(mapped) if mapped.written => {
-                    parts.push(Source::Device { pag: mapped.pag, addr: mapped.addr, blocks });
+                    let (pag, addr) = (mapped.pag, mapped.addr);
+                    parts.push(match state.object() {
+                        Some(object) => Source::Target { object, pag, addr, blocks },
+                        None => Source::Device { pag, addr, blocks },
+                    });
                 }
                 _ => parts.push(Source::Memory(env.buffer(blocks as usize * BLOCK))),
             }
@@ -159,38 +166,37 @@ impl File {
     }
 
     /// Reads from all devices at once.
-    async fn read_sources(&self, parts: Vec<Source>) -> Result<Vec<IoBuf>, Fault> {
+    async fn read_sources(self: &Rc<Self>, parts: Vec<Source>) -> Result<Vec<IoBuf>, Fault> {
         let env = &self.ctx.env;
-        if parts.iter().any(|part| matches!(part, Source::Device { .. })) {
+        let devices = parts.iter().filter(|part| !matches!(part, Source::Memory(_))).count();
+        if devices > 0 {
             self.ctx.wait_for_lease().await?;
         }
-        let devices = parts.iter().filter(|part| matches!(part, Source::Device { .. })).count();
         let mut out = Vec::with_capacity(parts.len());
         let mut reads = Vec::new();
         for part in parts {
-            match part {
-                Source::Memory(buf) => out.push(Some(buf)),
-                Source::Device { pag, addr, blocks } => {
-                    let disk = self.ctx.zone(pag).await?;
-                    let buf = IoBuf::unspecified(blocks as usize * BLOCK);
-                    if devices == 1 {
-                        let read = disk.read(addr, buf);
-                        let (result, buf) = self.ctx.waits.named(env, Wait::Read(pag), read).await;
-                        result?;
-                        out.push(Some(buf));
-                    } else {
-                        let read = env.spawn_join(async move { disk.read(addr, buf).await });
-                        reads.push((out.len(), pag, read));
-                        out.push(None);
-                    }
+            let (pag, blocks) = match &part {
+                Source::Memory(_) => (None, 0),
+                Source::Device { pag, blocks, .. } | Source::Target { pag, blocks, .. } => {
+                    (Some(*pag), *blocks)
                 }
-            }
+            };
+            let buf = IoBuf::unspecified(blocks as usize * BLOCK);
+            let (Some(pag), 2..) = (pag, devices) else {
+                out.push(Some(self.read_source(part, buf).await?));
+                continue;
+            };
+            let this = self.clone();
+            let read = env.spawn_join(async move { this.read_source(part, buf).await });
+            reads.push((out.len(), pag, read));
+            out.push(None);
         }
         let mut failed = None;
         for (index, pag, read) in reads {
-            let (result, buf) = self.ctx.waits.named(env, Wait::Read(pag), read).await;
-            failed = failed.or(result.err());
-            out[index] = Some(buf);
+            match self.ctx.waits.named(env, Wait::Read(pag), read).await {
+                Ok(buf) => out[index] = Some(buf),
+                Err(fault) => failed = failed.or(Some(fault)),
+            }
         }
         match failed {
             Some(fault) => Err(fault),
@@ -198,9 +204,34 @@ impl File {
         }
     }
 
+    /// The blocks of one source; those of a device or target are read into `buf`.
+    pub(super) async fn read_source(
+        self: &Rc<Self>,
+        part: Source,
+        buf: IoBuf,
+    ) -> Result<IoBuf, Fault> {
+        let (env, waits) = (&self.ctx.env, &self.ctx.waits);
+        let (result, buf) = match part {
+            Source::Memory(buf) => return Ok(buf),
+            Source::Device { pag, addr, .. } => {
+                let disk = self.ctx.zone(pag).await?;
+                waits.named(env, Wait::Read(pag), disk.read(addr, buf)).await
+            }
+            Source::Target { object, pag, addr, .. } => {
+                let read = self.read_object(pag, &object, addr, buf);
+                waits.named(env, Wait::Read(pag), read).await
+            }
+        };
+        result.map(|()| buf)
+    }
+
     /// See [`crate::boundary::FileContent::seek`].
     pub(super) async fn seek(self: &Rc<Self>, offset: u64, whence: Whence) -> Result<u64, Fault> {
         self.ensure_loaded(self.size().div_ceil(BLOCK_U64)).await?;
+        let object = self.state.borrow().object();
+        if let Some(object) = object {
+            return self.seek_object(object, offset, whence).await;
+        }
         let state = self.state.borrow();
         if offset >= state.size {
             return Err(Fault::NoData);
@@ -224,7 +255,7 @@ impl File {
 impl FileState {
     /// Does `block` hold data, and up to which block (at most `to`) is the answer known to be the
     /// same?
-    fn data_at(&self, block: u64, to: u64) -> (bool, u64) {
+    pub(super) fn data_at(&self, block: u64, to: u64) -> (bool, u64) {
         if let Some((start, run)) = self.dirty_at(block) {
             return (true, (start + run.blocks()).min(to));
         }

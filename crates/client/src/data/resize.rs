@@ -120,6 +120,7 @@ impl File {
                 let block = old / BLOCK_U64;
                 let known = state.tail_zero || old.is_multiple_of(BLOCK_U64);
                 if known || state.loaded_to > block && !state.has_content(block) {
+                    state.pass_blocks(size.div_ceil(BLOCK_U64));
                     state.size = size;
                     state.disk_size = size;
                     state.tail_zero = true;
@@ -146,6 +147,9 @@ impl File {
         }
         state.mark_stale(from, to);
         drop(state.cut_dirty(from, to));
+        if state.layout.object().is_some() {
+            return state.declare_hole(from, to);
+        }
         let removed = state.layout.remove(from, to);
         state.replaced.remove(from, to);
         let content = from == 0 && state.drop_inline();
@@ -252,6 +256,11 @@ impl File {
     /// Maps the holes among blocks `[from, to)` to unwritten blocks. On `NoSpace`, blocks allocated
     /// before stay.
     async fn allocate(self: &Rc<Self>, from: u64, to: u64, generation: u64) -> Result<(), Fault> {
+        self.ensure_loaded(0).await?;
+        if self.state.borrow().layout.object().is_some() {
+            // A target keeps no room for blocks without content.
+            return self.state.borrow().check_generation(generation);
+        }
         let mut at = from;
         let mut reserved = self.pool().no_blocks();
         if from == 0 && to > 0 {

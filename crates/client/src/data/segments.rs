@@ -2,13 +2,15 @@
 //!
 //! Invariants: keys are the segments' first blocks; segments are never empty, never overlap, and
 //! adjacent ones that are contiguous on the device are joined; `blocks` is the sum of their
-//! lengths.
+//! lengths. The map of an object file has no segments: it computes where the blocks lie.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use proto::prealloc::Behind;
 use types::{FileBlock, PagBlock, PagId, Segment, SegmentState};
 
+use super::striped::{Object, Striped};
 use super::why::Reasons;
 
 /// The place of a segment.
@@ -49,6 +51,8 @@ pub(super) struct Piece {
 pub(super) struct SegmentMap {
     map: BTreeMap<u64, Mapped>,
     blocks: u64,
+    /// The content lies in an object.
+    striped: Option<Striped>,
     /// Why the places were chosen, as far as it is known.
     pub reasons: Reasons,
 }
@@ -67,9 +71,26 @@ impl SegmentMap {
         self.blocks
     }
 
+    /// The object that the content lies in.
+    pub fn object(&self) -> Option<&Rc<Object>> {
+        self.striped.as_ref().map(|striped| &striped.object)
+    }
+
+    /// The content lies in this object, of which nothing else is known.
+    pub fn set_object(&mut self, object: Rc<Object>) {
+        self.clear();
+        self.striped = Some(Striped::new(object));
+    }
+
+    /// See [`Striped`].
+    pub fn striped(&self) -> Option<&Striped> {
+        self.striped.as_ref()
+    }
+
     /// Removes all segments.
     pub fn clear(&mut self) {
         self.map.clear();
+        self.striped = None;
         self.blocks = 0;
         self.reasons = Reasons::default();
     }
@@ -78,6 +99,14 @@ impl SegmentMap {
     pub fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
         let mut out = Vec::new();
         let mut at = from;
+        if let Some(striped) = &self.striped {
+            while at < to {
+                let piece = striped.piece_at(at, to);
+                at = piece.to;
+                out.push(piece);
+            }
+            return out;
+        }
         let before = self.map.range(..from).next_back().map(|(&start, &mapped)| (start, mapped));
         let inside = self.map.range(from..to.max(from)).map(|(&start, &mapped)| (start, mapped));
         for (start, mapped) in before.into_iter().chain(inside) {
@@ -103,12 +132,18 @@ impl SegmentMap {
 
     /// The place of `block`.
     pub fn at(&self, block: u64) -> Option<Mapped> {
+        if let Some(striped) = &self.striped {
+            return striped.piece_at(block, block + 1).mapped;
+        }
         let (&start, &mapped) = self.map.range(..=block).next_back()?;
         slice(start, mapped, block, block + 1).map(|(_, mapped)| mapped)
     }
 
     /// The piece that starts at `block`: up to the next segment or hole, at most to `to`.
     pub fn piece_at(&self, block: u64, to: u64) -> Piece {
+        if let Some(striped) = &self.striped {
+            return striped.piece_at(block, to);
+        }
         if let Some((&start, &mapped)) = self.map.range(..=block).next_back()
             && let Some((from, mapped)) = slice(start, mapped, block, to)
         {
@@ -139,6 +174,9 @@ impl SegmentMap {
 
     /// Number of blocks in `[from, to)` that have no place which a write may use.
     pub fn unplaced(&self, from: u64, to: u64) -> u64 {
+        if self.striped.is_some() {
+            return 0;
+        }
         self.pieces(from, to)
             .iter()
             .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
@@ -175,6 +213,7 @@ impl SegmentMap {
 
     /// Maps `[from, from + mapped.len)`, replacing what was there.
     pub fn insert(&mut self, from: u64, mapped: Mapped) {
+        debug_assert!(self.striped.is_none(), "a segment of an object file, at block {from}");
         if mapped.len == 0 {
             return;
         }
@@ -200,6 +239,9 @@ impl SegmentMap {
 
     /// Sets whether the mapped blocks of `[from, to)` hold data.
     pub fn set_written(&mut self, from: u64, to: u64, written: bool) {
+        if let Some(striped) = &mut self.striped {
+            return striped.set_written(from, to, written);
+        }
         for piece in self.pieces(from, to) {
             if let Some(mapped) = piece.mapped
                 && mapped.written != written

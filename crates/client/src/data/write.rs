@@ -22,6 +22,7 @@ use super::disks::Disks;
 use super::file::{DirtyRun, FetchedBlock, File, FileState, blocks_of};
 use super::launch::RUN_BLOCKS;
 use super::pool::Reservation;
+use super::read::Source;
 use super::segments::Mapped;
 use crate::api::Edited;
 use crate::waits::Wait;
@@ -352,7 +353,7 @@ impl File {
                 }
                 if !state.is_writing(block, block + 1) {
                     state.fetched.push((block, Rc::downgrade(&stale)));
-                    let mapped = state.layout.at(block);
+                    let mapped = state.layout.at(block).map(|mapped| (mapped, state.object()));
                     let guard = self.begin_read(&mut state, block, block + 1);
                     break (mapped, guard);
                 }
@@ -361,14 +362,13 @@ impl File {
         };
         let buf = self.ctx.env.buffer(BLOCK);
         let mut buf = match piece {
-            Some(mapped) if mapped.written => {
+            Some((Mapped { written: true, pag, addr, .. }, object)) => {
                 self.ctx.wait_for_lease().await?;
-                let disk = self.ctx.zone(mapped.pag).await?;
-                let read = disk.read(mapped.addr, buf);
-                let wait = Wait::Read(mapped.pag);
-                let (result, buf) = self.ctx.waits.named(&self.ctx.env, wait, read).await;
-                result?;
-                buf
+                let source = match object {
+                    Some(object) => Source::Target { object, pag, addr, blocks: 1 },
+                    None => Source::Device { pag, addr, blocks: 1 },
+                };
+                self.read_source(source, buf).await?
             }
             _ => buf,
         };
@@ -409,6 +409,7 @@ impl File {
             self.put_zeros(state, sub, block * BLOCK_U64, old, (block + 1) * BLOCK_U64);
         }
         let (first, last) = blocks_of(offset, end);
+        state.pass_blocks(first);
         let head = (offset - first * BLOCK_U64) as usize;
         let tail = (last * BLOCK_U64 - end) as usize;
         let adopt = head == 0
@@ -607,6 +608,10 @@ impl FileState {
 
     /// May the block hold other bytes than zeros?
     pub(super) fn has_content(&self, block: u64) -> bool {
+        // All blocks of an object are mapped, but those behind the size are no content.
+        if self.layout.object().is_some() && block * BLOCK_U64 >= self.size {
+            return false;
+        }
         self.dirty_at(block).is_some()
             || self.is_writing(block, block + 1)
             || self.is_inline(block)

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use proto::mds::{PagInfo, ZoneList};
+use proto::mds::{PagInfo, TARGET_ZONE, ZoneList};
 use types::{Fault, PagId};
 
 use super::context::DataContext;
@@ -96,7 +96,11 @@ impl DataContext {
             }
         }
         for zones in by_device(&new) {
-            self.open_zones(zones);
+            if zones[0].kind == TARGET_ZONE {
+                self.meet_target(&zones[0]);
+            } else {
+                self.open_zones(zones);
+            }
         }
     }
 
@@ -110,6 +114,16 @@ impl DataContext {
             device.set_path(&zone.path);
             self.disks.watch.rouse();
         }
+    }
+
+    /// Meets a target that the client does not know.
+    fn meet_target(self: &Rc<Self>, zone: &PagInfo) {
+        let (path, _) = self.disks.path_of(std::slice::from_ref(zone)).unwrap_or_default();
+        let names = zone_names(std::slice::from_ref(zone));
+        self.rpc.log(&format!("{names}, a target, has been added, at {path}"));
+        self.disks.insert_target(&self.env, zone, &path);
+        self.mark_lost();
+        self.disks.arrivals.opened.notify_all();
     }
 
     /// Opens the device of zones that the client does not know.

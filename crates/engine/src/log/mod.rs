@@ -269,6 +269,8 @@ pub(crate) struct Log {
     /// Callers that wait, or have waited, for the running group and for the group in flight.
     pub(crate) waiters: usize,
     pub(crate) waiters_in_flight: usize,
+    /// Since when a caller waits for the running group while the closed one is being committed.
+    pub(crate) closed_since: Option<Instant>,
     /// How long the running group waits for more callers.
     pub(crate) commit_delay: CommitDelay,
     /// When the running group got its first record.
@@ -293,6 +295,7 @@ impl Log {
             wanted: Lsn(0),
             waiters: 0,
             waiters_in_flight: 0,
+            closed_since: None,
             commit_delay: CommitDelay::NONE,
             group_since: Instant(0),
             reuse: Vec::new(),

@@ -95,7 +95,9 @@ impl Inner {
     /// Waits until there is room for a transaction of this cost.
     pub(crate) async fn admit(&self, cost: Cost) -> Result<(), StoreError> {
         let Some(background) = &self.background else { return Ok(()) };
+        let (mut first, begin) = (None, background.device.env.now());
         while let Some(shortage) = self.shortage(cost) {
+            first.get_or_insert(shortage);
             let home = usize::from(shortage == Shortage::Home);
             let progress = {
                 let mut state = self.state.borrow_mut();
@@ -108,6 +110,13 @@ impl Inner {
             };
             let _waiting = HomeWaiter(self, home);
             progress.await;
+        }
+        let waited = background.device.env.now().since(begin);
+        let stats = &mut *self.stats.borrow_mut();
+        match first {
+            Some(Shortage::Group) => stats.locked.add(waited),
+            Some(Shortage::Home) => stats.home.add(waited),
+            None => {}
         }
         Ok(())
     }

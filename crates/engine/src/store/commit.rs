@@ -7,6 +7,8 @@
 //! - on a slow device the task delays the write ([`CommitDelay`]): callers that the last group
 //!   released are likely to wait again at once. Without the delay they would split into two halves
 //!   that take turns, each waiting for the other's group;
+//! - a group is *closed* when the task has taken it: it waits for the barrier
+//!   ([`crate::store::barrier`]) of the layer above, if there is one;
 //! - one write and one flush commit a group; if either fails the store is poisoned.
 
 use std::cell::RefMut;
@@ -66,6 +68,10 @@ impl Inner {
                 }
                 if state.log.wanted < target {
                     state.log.wanted = target;
+                    if target > state.log.start && state.log.start > state.log.durable {
+                        let now = background.device.env.now();
+                        state.log.closed_since.get_or_insert(now);
+                    }
                     background.flusher.notify_all();
                 }
                 background.progress.notified()
@@ -113,6 +119,16 @@ impl Inner {
             (bytes, lsn, log.start)
         };
         let Background { device, log: window, .. } = background;
+        let barrier = self.barrier.borrow().clone();
+        if let Some(barrier) = barrier {
+            let begin = device.env.now();
+            barrier.ended(end).await?;
+            let ended = device.env.now();
+            barrier.flush().await?;
+            let stats = &mut *self.stats.borrow_mut();
+            stats.data.add(ended.since(begin));
+            stats.data_flush.add(device.env.now().since(ended));
+        }
         let begin = device.env.now();
         window.write(lsn, &bytes).await?;
         if !planted(Bug::LogNotFlushed) {
@@ -123,6 +139,13 @@ impl Inner {
         log.commit_delay =
             CommitDelay::after(now.since(begin), now, log.waiters_in_flight + log.waiters);
         log.durable = end;
+        let stats = &mut *self.stats.borrow_mut();
+        stats.groups += 1;
+        stats.bytes += end.0 - lsn.0;
+        stats.log.add(now.since(begin));
+        if let Some(since) = log.closed_since.take() {
+            stats.closed.add(now.since(since));
+        }
         log.reuse = bytes;
         Ok(())
     }

@@ -54,8 +54,20 @@ impl Store {
         disks: impl Into<Disks>,
         options: &FormatOptions<'_>,
     ) -> Result<Store, StoreError> {
-        let devices = Devices::whole(env, disks);
-        let mut superblock = plan(&devices.home, options)?;
+        Store::begin_format_in(Devices::whole(env, disks), options.uuid, options).await
+    }
+
+    /// As [`Store::begin_format`], in the slice `slice` of a device whose other slices the caller
+    /// makes, and whose label it writes: it closes the store instead of [`Store::end_format`].
+    ///
+    /// # Errors
+    /// As [`Store::begin_format`].
+    pub async fn begin_format_in(
+        devices: Devices,
+        slice: Uuid,
+        options: &FormatOptions<'_>,
+    ) -> Result<Store, StoreError> {
+        let mut superblock = Superblock { metadata: slice, ..plan(&devices.home, options)? };
         let journal = match &devices.log {
             Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
             None => None,

@@ -5,6 +5,7 @@
 //! - a transaction begins only when log and cache have room for its worst case;
 //! - background tasks hold the store only while they work: it ends when the last handle is dropped.
 
+pub mod barrier;
 pub mod checkpoint;
 pub(crate) mod commit;
 pub(crate) mod fetch;
@@ -35,6 +36,7 @@ use crate::format::roots::ROOTS_BLOCK;
 use crate::format::superblock::{FIRST_LSN, Superblock};
 use crate::log::Log;
 use crate::state::State;
+use crate::store::barrier::{Barrier, CommitStats};
 use crate::store::fetch::Pins;
 use crate::txn::Txn;
 use crate::txn::apply::Applied;
@@ -49,6 +51,9 @@ pub(crate) struct Inner {
     pub(crate) state: RefCell<State>,
     /// `None`: the store is in memory only.
     pub(crate) background: Option<Background>,
+    /// What must be stable before a group is written.
+    pub(crate) barrier: RefCell<Option<Rc<dyn Barrier>>>,
+    pub(crate) stats: RefCell<CommitStats>,
 }
 
 /// The device and the notifications of the background tasks.
@@ -64,6 +69,17 @@ pub(crate) struct Background {
     pub(crate) checkpointer: Notify,
     /// Notified when something became durable, was written home, was read, or failed.
     pub(crate) progress: Notify,
+}
+
+impl Inner {
+    pub(crate) fn new(state: State, background: Option<Background>) -> Inner {
+        Inner {
+            state: RefCell::new(state),
+            background,
+            barrier: RefCell::default(),
+            stats: RefCell::default(),
+        }
+    }
 }
 
 impl Drop for Inner {
@@ -134,7 +150,7 @@ impl Store {
         }
         state.space.client_reservation = ClientReservation::new(blocks, 0);
         state.space.client_reservation.set_shortfall(state.space.total_free(), state.space.reserve);
-        Store { inner: Rc::new(Inner { state: RefCell::new(state), background: None }) }
+        Store { inner: Rc::new(Inner::new(state, None)) }
     }
 
     /// Runs `body` as one transaction and returns its value and number (`Transno::ZERO` if it

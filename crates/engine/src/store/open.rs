@@ -8,7 +8,6 @@
 
 mod roots;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -153,8 +152,7 @@ impl Store {
             checkpointer: Notify::new(),
             progress: Notify::new(),
         };
-        let inner = Inner { state: RefCell::new(state), background: Some(background) };
-        let store = Store { inner: Rc::new(inner) };
+        let store = Store { inner: Rc::new(Inner::new(state, Some(background))) };
         store.count_space(options.repair).await?;
         if !options.read_only {
             env.spawn(commit::run(Rc::downgrade(&store.inner), options.commit_interval));

@@ -13,8 +13,8 @@ use mfs::Cost;
 use types::{ClientId, Duration, Instant};
 
 use super::Recovery;
-use super::decision::{ClientState, Decision, decide};
 use crate::sessions::ClientInfo;
+use session::server::recovery::decision::{ClientState, Decision, decide};
 
 /// How often the server checks whether grace can end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);

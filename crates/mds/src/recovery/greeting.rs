@@ -9,24 +9,17 @@ use std::rc::Rc;
 
 use channel::Squash;
 use mfs::{Cost, StoreError};
-use proto::frame::{Decoder, Received};
+use proto::frame::Decoder;
 use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, NAMED_CALLERS, Refused, Welcome};
 use proto::message::Peer;
-use session::server::{Agreed, Identity, Who, check, refusal};
+use session::server::{Agreed, Identity, Who, check, described, granted_lease, hello, refusal};
 use types::limits::{SESSIONS_MAX, SLOTS};
-use types::{Bug, ClientId, Duration, Fault, ServerId, Transno, planted};
+use types::{Bug, ClientId, Fault, ServerId, Transno, planted};
 
 use super::Recovery;
-use super::decision::{ClientState, Decision, decide};
 use crate::fence::host_of;
-use crate::sessions::{ClientInfo, Connection, Session, SessionIdentity, SessionState, receive};
-
-/// How long a peer may take to send its hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Shortest lease that a client may request.
-const LEASE_MIN: Duration = Duration::from_millis(100);
-/// Longest description that the server keeps.
-const DESCRIPTION_MAX: usize = 1024;
+use crate::sessions::{ClientInfo, Connection, Session, SessionIdentity, SessionState};
+use session::server::recovery::decision::{ClientState, Decision, decide};
 
 /// What `Welcome` says of the session: how it goes on, and what has survived of what the client has
 /// seen.
@@ -48,19 +41,10 @@ impl Recovery {
         decoder: &mut Decoder,
     ) -> Option<Rc<Session>> {
         let runtime = &self.runtime;
-        let first = runtime.env.timeout(HELLO_TIMEOUT, receive(connection, decoder)).await;
-        let Some(first) = first else {
-            let (peer, secs) = (connection.peer(), HELLO_TIMEOUT.as_secs());
-            runtime.log(&format!("{peer} has sent no hello for {secs} s; connection closed"));
-            return None;
-        };
-        let result = match first {
-            Ok(Some(Received::Message(Message::Hello { hello }))) => {
-                self.admit(hello, connection.who()).await
-            }
-            Ok(None) => return None,
-            Ok(Some(_)) => Err(refusal(Fault::Protocol, "the first message must be a hello")),
-            Err(text) => Err(refusal(Fault::Protocol, text)),
+        let first = hello(&runtime.env, connection, decoder, |text| runtime.log(text)).await;
+        let result = match first? {
+            Ok(hello) => self.admit(hello, connection.who()).await,
+            Err(refused) => Err(refused),
         };
         match result {
             Ok((session, standing)) => {
@@ -181,12 +165,7 @@ impl Recovery {
         state: SessionState,
         known: bool,
     ) -> Session {
-        let longest = self.runtime.config.lease;
-        let asked = Duration::from_millis(u64::from(hello.lease_ms));
-        let lease = match hello.lease_ms {
-            0 => longest,
-            _ => asked.clamp(LEASE_MIN.min(longest), longest),
-        };
+        let lease = granted_lease(hello, self.runtime.config.lease);
         let description = described(hello, who);
         let (nonce, who) = (hello.nonce, who.clone());
         let identity = SessionIdentity { client, nonce, description, lease, agreed, who };
@@ -264,23 +243,4 @@ fn taken(client: ClientId) -> Refused {
 fn evicted(client: ClientId) -> Refused {
     let text = format!("client {client} was evicted: what it had not committed is lost");
     refusal(Fault::Evicted, text)
-}
-
-/// A client's description of itself. Its first part names the host, which a fence may cut off: of a
-/// node with a key that is the key's name, whatever the client says.
-fn described(hello: &Hello, who: &Who) -> String {
-    let said = shortened(&hello.description);
-    match (who.node(), said.find(',')) {
-        ("", _) => said,
-        (node, None) => node.to_owned(),
-        (node, Some(comma)) => format!("{node}{}", &said[comma..]),
-    }
-}
-
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(DESCRIPTION_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }

@@ -1,10 +1,10 @@
 //! Recovery after a restart: greeting, grace, reclaim, replay.
 //!
 //! 1. [`Recovery::load`] reads the clients that were there before, and takes up their quarantines;
-//! 2. a client *greets* (`greeting`): it gets a number, goes on, or recovers (`decision`, the
-//!    table);
+//! 2. a client *greets* (`greeting`): it gets a number, goes on, or recovers (the
+//!    table in [`session::server::recovery::decision`]);
 //! 3. it *reclaims* the leases and locks that it holds (`reclaim`), and *replays* the requests
-//!    whose results were not durable (`replay`, `kept_results`);
+//!    whose results were not durable ([`session::server::recovery::replay`], `kept_results`);
 //! 4. what its unanswered requests may have opened counts as open (`unacknowledged`);
 //! 5. when nobody need be waited for, those that have not come back are evicted, and the service
 //!    begins (`grace`).
@@ -14,12 +14,10 @@
 //! - until grace ends, the server executes only what recovering clients reclaim and replay;
 //! - once it has ended, no client is absent, and no session is recovering.
 
-pub mod decision;
 mod grace;
 mod greeting;
 pub mod kept_results;
 mod reclaim;
-pub mod replay;
 mod unacknowledged;
 
 use std::cell::{Cell, RefCell};
@@ -28,9 +26,9 @@ use std::rc::Rc;
 
 use env::sync::Notify;
 use mfs::{Cost, StoreError};
+use session::server::recovery::decision::ServerKnowledge;
 use types::{ClientId, Ino};
 
-use self::decision::ServerKnowledge;
 use crate::eviction::Evictions;
 use crate::leases::Leases;
 use crate::locks::Locks;

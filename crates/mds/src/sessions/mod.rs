@@ -19,7 +19,7 @@ use types::{Duration, Transno};
 pub use self::client_info::ClientInfo;
 pub use self::session::Session;
 use crate::runtime::Runtime;
-pub use ::session::server::{Connection, SessionIdentity, SessionState, receive};
+pub use ::session::server::{Connection, SessionIdentity, SessionState};
 
 /// Longest pause between two looks at the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(250);

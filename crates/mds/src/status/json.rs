@@ -86,21 +86,7 @@ impl Status {
         out.text("keys_problem", &self.keys_problem);
         out.key("door");
         out.open('{');
-        for (name, count) in [
-            ("by_key", door.by_key),
-            ("local", door.local),
-            ("half_open", door.half_open),
-            ("unknown_key", door.unknown_key),
-            ("revoked_key", door.revoked_key),
-            ("no_key", door.no_key),
-            ("wrong_server", door.wrong_server),
-            ("wrong_mode", door.wrong_mode),
-            ("wrong_proof", door.wrong_proof),
-            ("malformed", door.malformed),
-            ("local_user", door.local_user),
-            ("unfinished", door.unfinished),
-            ("crowded_out", door.crowded_out),
-        ] {
+        for (name, count) in door.named() {
             out.number(name, count);
         }
         out.close('}');

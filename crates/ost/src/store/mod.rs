@@ -1,11 +1,51 @@
-//! Objects on the engine. See the design in ARCHITECTURE.md, "Object targets".
+//! The objects of a target: sparse sequences of blocks, on the engine (paper 001, sections 3.2 and
+//! 5).
+//!
+//! Invariants:
+//! - after a crash every object is as after a prefix of the transactions, and the prefix has all
+//!   that the store acknowledged as durable. Nothing that is durable points at bytes that are not;
+//! - a failed write or flush stops the store (`Poisoned`): it never says that
+//!   something is durable after that;
+//! - everything runs on one thread; the layer above decides who may do what, and in which order
+//!   requests for one object are made. The store needs no order.
+//!
+//! | module | what |
+//! |---|---|
+//! | `format` | the trees, as bytes |
+//! | `open` | makes, opens and closes a target |
+//! | `change` | writes, punches, destructions, fences |
+//! | `look` | reads |
+//! | `map` | blocks of objects to content blocks, in a transaction |
+//! | `check` | do all trees agree? |
+//! | `scrub` | does the content match its checksums? |
+//! | `space` | free and held content blocks |
+//! | `flight` | writes of content in flight, and the barrier before the log |
 
+mod change;
+pub mod check;
+mod flight;
+pub mod format;
+mod look;
+mod map;
+mod open;
+pub mod scrub;
+mod space;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use engine::error::StoreError;
-use env::{Disk, Env, IoBuf};
+use engine::store::Store;
+use engine::store::barrier::{CommitStats, Waits};
+use env::IoBuf;
 use proto::ost::{ObjectRun, TargetInfo};
-use types::{ClientId, Epoch, Fault, ObjectId, Transno, Uuid};
+use types::{ClientId, Epoch, Uuid};
+
+#[cfg(test)]
+mod tests;
+
+use flight::Flight;
+use space::Space;
 
 /// How to make a target.
 #[derive(Clone, Debug)]
@@ -33,10 +73,11 @@ pub struct Options {
     pub commit_interval: types::Duration,
 }
 
-/// The request whose answer a transaction keeps: its client, slot and sequence.
+/// The request whose answer a transaction keeps: its client, slot and sequence. The kept answer has
+/// no bytes: it is `Done`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// The client, by the target's own number.
+    /// The client, by the target's own number; [`ClientId::NONE`]: nobody, and no answer is kept.
     pub client: ClientId,
     /// Its slot.
     pub slot: u16,
@@ -55,116 +96,75 @@ pub struct Found {
 }
 
 /// The objects of a target.
-pub struct ObjectStore {}
+pub struct ObjectStore {
+    target: Uuid,
+    checksums: bool,
+    engine: Store,
+    space: Rc<Space>,
+    flight: Rc<Flight>,
+    fenced: RefCell<BTreeSet<ClientId>>,
+    counters: RefCell<Counters>,
+}
+
+/// What the store did since it was opened, as numbers that a status can print.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// How groups of the log were committed.
+    pub commit: CommitStats,
+    /// Writes.
+    pub writes: u64,
+    /// Their blocks.
+    pub written_blocks: u64,
+    /// The time that the device took for the content of each.
+    pub data: Waits,
+    /// Those that are in flight.
+    pub in_flight: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Their blocks.
+    pub read_blocks: u64,
+    /// Blocks that did not match their checksum.
+    pub corrupt: u64,
+    /// Writes that waited for freed blocks to be let go.
+    pub held: Waits,
+    /// Blocks that are held now.
+    pub held_blocks: u64,
+    /// Runs of them.
+    pub held_runs: u64,
+}
 
 impl ObjectStore {
-    /// Makes a target on `disk`, with its journal on `journal` if that is given.
-    ///
-    /// # Errors
-    /// `Refused` if a device carries a Redbud label (without force) or is too small; `Io`.
-    pub async fn format(
-        _env: &Env,
-        _disk: &Disk,
-        _journal: Option<&Disk>,
-        _options: &FormatOptions<'_>,
-    ) -> Result<(), StoreError> {
-        unimplemented!()
-    }
-
-    /// Opens a target; recovers it if it was not closed.
-    ///
-    /// # Errors
-    /// `Refused`, `Io`, `Corrupt`, `DamagedLog`.
-    pub async fn open(
-        _env: &Env,
-        _disk: &Disk,
-        _journal: Option<&Disk>,
-        _options: Options,
-    ) -> Result<Rc<ObjectStore>, StoreError> {
-        unimplemented!()
-    }
-
     /// The engine's store: clients, settings, durability, epochs.
-    pub fn engine(&self) -> &engine::store::Store {
-        unimplemented!()
+    pub fn engine(&self) -> &Store {
+        &self.engine
     }
 
-    /// File system, target, space.
+    /// File system, target, space. Of the free blocks those are left out that only writes over
+    /// others may take.
     pub fn info(&self) -> TargetInfo {
-        unimplemented!()
+        TargetInfo {
+            uuid: self.target,
+            blocks: self.flight.content.blocks - 1,
+            free: self.space.free().saturating_sub(self.space.reserve()),
+            checksums: self.checksums,
+        }
     }
 
     /// UUID and name of the file system, and the epoch of this opening.
     pub fn identity(&self) -> (Uuid, String, Epoch) {
-        unimplemented!()
+        let identity = self.engine.identity();
+        (identity.uuid, identity.name, identity.epoch)
     }
 
-    /// Writes whole blocks (001, section 5, steps 3 to 6): when it returns, the device has the
-    /// data, and the transaction commits behind it. `sums`: the CRC32C of each block, checked by
-    /// the caller.
-    ///
-    /// # Errors
-    /// `NoSpace`; `Io` if the device fails, which stops the store.
-    pub async fn write(
-        &self,
-        _asked: Asked,
-        _object: ObjectId,
-        _block: u64,
-        _data: IoBuf,
-        _sums: &[u32],
-    ) -> Result<Transno, Fault> {
-        unimplemented!()
-    }
-
-    /// Reads blocks, and checks them.
-    ///
-    /// # Errors
-    /// `Io`; `Corrupt` if a block does not match its checksum.
-    pub async fn read(&self, _object: ObjectId, _block: u64, _len: u32) -> Result<Found, Fault> {
-        unimplemented!()
-    }
-
-    /// Makes holes of the blocks `from..to`.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn punch(
-        &self,
-        _asked: Asked,
-        _object: ObjectId,
-        _from: u64,
-        _to: u64,
-    ) -> Result<Transno, Fault> {
-        unimplemented!()
-    }
-
-    /// The runs of blocks from `from` on that hold something, at most `max`, and whether these are
-    /// all.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub async fn runs(
-        &self,
-        _object: ObjectId,
-        _from: u64,
-        _max: u32,
-    ) -> Result<(Vec<ObjectRun>, bool), Fault> {
-        unimplemented!()
-    }
-
-    /// Destroys objects; unknown ones are no failure.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn destroy(&self, _asked: Asked, _objects: &[ObjectId]) -> Result<Transno, Fault> {
-        unimplemented!()
-    }
-
-    /// Makes everything durable, and closes the store.
-    ///
-    /// # Errors
-    /// `Io`, `Poisoned`.
-    pub async fn close(&self) -> Result<(), StoreError> {
-        unimplemented!()
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        let (held_blocks, held_runs) = self.space.held();
+        Counters {
+            commit: self.engine.commit_stats(),
+            in_flight: self.flight.in_flight(),
+            held_blocks,
+            held_runs,
+            ..*self.counters.borrow()
+        }
     }
 }

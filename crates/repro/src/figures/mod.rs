@@ -10,6 +10,7 @@ mod f10;
 mod f11;
 mod f12;
 mod f13;
+mod f14;
 mod f2;
 mod f3;
 mod f4;
@@ -30,6 +31,7 @@ pub use f10::{F10, Size as F10Size};
 pub use f11::{F11, Size as F11Size};
 pub use f12::{F12, Size as F12Size};
 pub use f13::{F13, Size as F13Size};
+pub use f14::{F14, Size as F14Size};
 
 use crate::layouts::Contender;
 

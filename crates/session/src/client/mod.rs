@@ -46,7 +46,7 @@ pub use handshake::{ClientKeys, ReadClientKeys, secure};
 pub use proto::liveness::Timing;
 pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
-pub use report::{Awaited, Congestion, SessionReport, Unconfirmed};
+pub use report::{Awaited, Congestion, Kept, SessionReport, Unconfirmed};
 pub use sessions::Sessions;
 pub use tool::{ToolError, ask};
 
@@ -66,6 +66,9 @@ pub trait Events<P: Peer> {
     fn reclaim(&self, server: ServerId, epoch: Epoch) -> Vec<P::Op>;
     /// Does the operation name something whose creation was lost?
     fn names_lost(&self, op: &P::Op) -> bool;
+    /// The server restarted, and did not repeat a request that its predecessor had answered: what
+    /// the request did is lost.
+    fn not_repeated(&self, _request: &Request<P>) {}
     /// The session was lost and there is a new one under a new number. `lost`: changes that were
     /// answered, and were lost with the session and the server that had answered them.
     fn evicted(&self, server: ServerId, client: ClientId, lost: &[ReplayEntry<P>]);

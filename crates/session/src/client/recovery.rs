@@ -111,6 +111,9 @@ impl<P: Peer> Session<P> {
             && reply.results.iter().zip(&was.results).all(|(new, old)| new.is_ok() == old.is_ok());
         if !repeated {
             self.log(&unrepeatable(transno, request, &was, &reply));
+            if let Some(events) = self.events() {
+                events.not_repeated(request);
+            }
         }
         self.state.borrow_mut().replay.replayed(transno, reply.transno);
         Ok(())

@@ -65,7 +65,6 @@ impl<P: Peer> ReplayList<P> {
     }
 
     /// Their bytes in memory, estimated.
-    #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

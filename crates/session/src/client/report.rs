@@ -6,7 +6,7 @@
 use proto::liveness::Timing;
 use proto::message::{Peer, Reply};
 use proto::slots::SlotClass;
-use types::{ClientId, Duration, Epoch, Instant, ServerId, Uuid};
+use types::{ClientId, Duration, Epoch, Instant, ServerId, Transno, Uuid};
 
 use super::{Phase, Session};
 
@@ -49,6 +49,19 @@ pub struct SessionReport {
     pub oldest_kept: Duration,
     /// How often the session was lost.
     pub evictions: u64,
+}
+
+/// What a session keeps for replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// The last transaction that the server has answered.
+    pub seen: Transno,
+    /// The server has everything up to this one durably.
+    pub last_committed: Transno,
+    /// Answered requests that it may not have.
+    pub requests: usize,
+    /// Their bytes in memory, estimated.
+    pub bytes: usize,
 }
 
 /// A request that may not be durable.
@@ -146,6 +159,19 @@ impl<P: Peer> Session<P> {
             oldest_kept: age(state.replay.oldest()),
             evictions: state.evictions,
         }
+    }
+
+    /// What it keeps for replay.
+    pub fn kept(&self) -> Kept {
+        let state = self.state.borrow();
+        let (requests, bytes) = (state.replay.len(), state.replay.bytes());
+        Kept { seen: state.seen, last_committed: state.last_committed, requests, bytes }
+    }
+
+    /// The caller of `operation` is gone: what it has not sent yet fails with `Interrupted`.
+    /// [`super::Shared`] must know of it already.
+    pub fn give_up(&self, operation: u64) {
+        self.withdraw_unsent(operation);
     }
 
     /// Calls `each` for every request that may change something and is not known to be durable.

@@ -165,6 +165,27 @@ pub struct DoorCounts {
     pub crowded_out: u64,
 }
 
+impl DoorCounts {
+    /// Each with its name, for reports.
+    pub fn named(&self) -> [(&'static str, u64); 13] {
+        [
+            ("by_key", self.by_key),
+            ("local", self.local),
+            ("half_open", self.half_open),
+            ("unknown_key", self.unknown_key),
+            ("revoked_key", self.revoked_key),
+            ("no_key", self.no_key),
+            ("wrong_server", self.wrong_server),
+            ("wrong_mode", self.wrong_mode),
+            ("wrong_proof", self.wrong_proof),
+            ("malformed", self.malformed),
+            ("local_user", self.local_user),
+            ("unfinished", self.unfinished),
+            ("crowded_out", self.crowded_out),
+        ]
+    }
+}
+
 /// See the module.
 pub struct Door {
     env: Env,

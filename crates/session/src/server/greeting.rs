@@ -7,8 +7,21 @@
 //! - a client that expects another server, or another file system, gets no session here, and
 //!   nothing of it is remembered.
 
-use proto::message::{ADMINISTRATOR, AUTH_NONE, CLIENT, Hello, Refused, Versions};
-use types::{Fault, ServerId, Uuid};
+use std::rc::Rc;
+
+use env::Env;
+use proto::frame::{Decoder, Received};
+use proto::message::{ADMINISTRATOR, AUTH_NONE, CLIENT, Hello, Message, Peer, Refused, Versions};
+use types::{Duration, Fault, ServerId, Uuid};
+
+use super::{Connection, Who, receive};
+
+/// How long a peer may take to send its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest lease that a client may request.
+const LEASE_MIN: Duration = Duration::from_millis(100);
+/// Longest description that a server keeps.
+const DESCRIPTION_MAX: usize = 1024;
 
 /// What a server is and can.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +54,60 @@ pub struct Agreed {
 /// A refusal.
 pub fn refusal(fault: Fault, text: impl Into<String>) -> Refused {
     Refused { fault, text: text.into() }
+}
+
+/// Waits for the peer's hello; `None`: the peer went away, or sends none.
+///
+/// # Errors
+/// The peer sends something else.
+pub async fn hello<P: Peer>(
+    env: &Env,
+    connection: &Rc<Connection>,
+    decoder: &mut Decoder<P>,
+    log: impl Fn(&str),
+) -> Option<Result<Hello, Refused>> {
+    match env.timeout(HELLO_TIMEOUT, receive(connection, decoder)).await {
+        None => {
+            let (peer, secs) = (connection.peer(), HELLO_TIMEOUT.as_secs());
+            log(&format!("{peer} has sent no hello for {secs} s; connection closed"));
+            None
+        }
+        Some(Ok(None)) => None,
+        Some(Ok(Some(Received::Message(Message::Hello { hello })))) => Some(Ok(hello)),
+        Some(Ok(Some(_))) => {
+            Some(Err(refusal(Fault::Protocol, "the first message must be a hello")))
+        }
+        Some(Err(text)) => Some(Err(refusal(Fault::Protocol, text))),
+    }
+}
+
+/// The lease that a client gets which asked as `hello` does, from a server that grants `longest` at
+/// most.
+pub fn granted_lease(hello: &Hello, longest: Duration) -> Duration {
+    let asked = Duration::from_millis(u64::from(hello.lease_ms));
+    match hello.lease_ms {
+        0 => longest,
+        _ => asked.clamp(LEASE_MIN.min(longest), longest),
+    }
+}
+
+/// A client's description of itself. Its first part names the host, which a fence may cut off: of a
+/// node with a key that is the key's name, whatever the client says.
+pub fn described(hello: &Hello, who: &Who) -> String {
+    let said = shortened(&hello.description);
+    match (who.node(), said.find(',')) {
+        ("", _) => said,
+        (node, None) => node.to_owned(),
+        (node, Some(comma)) => format!("{node}{}", &said[comma..]),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(DESCRIPTION_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }
 
 /// Compares a greeting with what the server is.

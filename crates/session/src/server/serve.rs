@@ -9,10 +9,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use env::{Env, Stream};
+use env::sync::first;
+use env::{Env, Listener, Stream};
 use proto::frame::{Decoder, Received};
 use proto::message::{Message, Peer, Reply, Request};
-use types::{Bug, Fault, Transno, planted};
+use types::{Bug, Duration, Fault, Transno, planted};
 
 use super::connection::write;
 use super::{Admission, Connection, Door, Session, receive};
@@ -54,6 +55,39 @@ pub trait Service: Sized + 'static {
     fn refresh(&self, session: &Self::Session, reply: &mut Reply<Self::Peer>);
     /// The client has answered a push.
     fn push_answered(&self, session: &Self::Session, reply: <Self::Peer as Peer>::PushReply);
+}
+
+/// Pause after a failed accept (too many files, for example).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes connections until `stop` ends, and serves each. `clients`: how many there are, for the
+/// log.
+pub async fn accept<S: Service>(
+    service: Rc<S>,
+    listener: Rc<Listener>,
+    clients: impl Fn() -> usize,
+    stop: impl Future<Output = ()>,
+) {
+    let (mut stop, mut fails) = (pin!(stop), false);
+    while let Some(accepted) = first(listener.accept(), stop.as_mut()).await {
+        match accepted {
+            Ok(stream) => {
+                fails = false;
+                service.env().spawn(serve(service.clone(), stream));
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut fails, true) {
+                    let count = clients();
+                    service.log(&format!(
+                        "cannot accept a connection ({error}), with {count} clients; it tries again until it can"
+                    ));
+                }
+                if first(service.env().sleep(ACCEPT_PAUSE), stop.as_mut()).await.is_none() {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Serves a connection until it ends.

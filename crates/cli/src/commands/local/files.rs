@@ -9,7 +9,7 @@ use channel::{Allowed, Entry, PublicKey, Role, Squash};
 
 use super::FS_NAME;
 use crate::address::DEFAULT_PORT;
-use crate::config::Cluster;
+use crate::config::{Cluster, ConfigError, OstConfig, TargetsView};
 use crate::exit::Failure;
 use crate::keys;
 
@@ -21,20 +21,49 @@ pub const KEYS: [&str; 3] = ["server.key", "client.key", "allowed"];
 /// The name of this host in the list.
 const NODE: &str = "this-host";
 
-/// Bytes of the zones.
-pub struct Sizes {
-    /// The metadata zone.
+/// The key that the metadata server and the object targets share.
+pub const TARGETS_KEY: &str = "targets.key";
+
+/// What a cluster consists of.
+pub struct Contents {
+    /// Bytes of the metadata zone.
     pub metadata: u64,
-    /// The data zones, by their numbers.
+    /// Bytes of the data zones, by their numbers.
     pub data: Vec<u64>,
+    /// The object targets.
+    pub targets: Vec<Target>,
 }
 
-/// The sizes that a cluster's file names.
-pub fn sizes(cluster: &Cluster) -> Sizes {
-    Sizes {
+/// An object target, whose port is found anew at each start.
+pub struct Target {
+    /// Whether its journal is a file of its own.
+    pub external: bool,
+}
+
+impl Target {
+    /// The file with its objects, and that with its journal.
+    pub fn files(index: usize) -> (String, String) {
+        (format!("ost{index}.img"), format!("ost{index}-journal.img"))
+    }
+}
+
+/// What a cluster's file names.
+pub fn contents(cluster: &Cluster, targets: &TargetsView) -> Contents {
+    let target = |ost: &OstConfig| Target { external: ost.journal.is_some() };
+    Contents {
         metadata: cluster.metadata.size.unwrap_or_default(),
         data: cluster.data.iter().map(|(_, zone)| zone.size.unwrap_or_default()).collect(),
+        targets: targets.osts.iter().map(target).collect(),
     }
+}
+
+/// Makes the key of the targets, unless `dir` has it or there are no targets.
+pub fn targets_key(dir: &Path, contents: &Contents) -> Result<(), Failure> {
+    let path = dir.join(TARGETS_KEY);
+    if contents.targets.is_empty() || path.exists() {
+        return Ok(());
+    }
+    keys::make_target_key(&path).map_err(|text| Failure::failed("RB-LOCAL", text))
 }
 
 /// Makes the keys that `dir` does not have yet; gives the server's public key.
@@ -65,12 +94,12 @@ pub fn key_lines(server_key: PublicKey) -> String {
     )
 }
 
-/// The text of cluster.toml.
+/// The text of cluster.toml. `ports`: those of the metadata servers and of the targets.
 pub fn text(
-    (ports, key): (&[u16], PublicKey),
+    (ports, osts, key): (&[u16], &[u16], PublicKey),
     lease: types::Duration,
     cache: u64,
-    sizes: &Sizes,
+    contents: &Contents,
 ) -> String {
     let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
     let others: Vec<String> =
@@ -87,20 +116,32 @@ pub fn text(
          [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
         lease.as_millis(),
         key_lines(key),
-        sizes.metadata
+        contents.metadata
     );
     if !others.is_empty() {
         text += "\n[membership]\ndirectory = \"membership\"\n";
     }
-    for (index, size) in sizes.data.iter().enumerate() {
+    for (index, size) in contents.data.iter().enumerate() {
         text += &format!("\n[[data]]\npath = \"data{index}.img\"\nsize = \"{size}\"\n");
+    }
+    if !contents.targets.is_empty() {
+        text += &format!("\n[targets]\nkey = \"{TARGETS_KEY}\"\n");
+    }
+    for (index, (target, port)) in contents.targets.iter().zip(osts).enumerate() {
+        let (device, journal) = Target::files(index);
+        text += &format!("\n[[ost]]\ndevice = \"{device}\"\n");
+        if target.external {
+            text += &format!("journal = \"{journal}\"\n");
+        }
+        text += &format!("address = \"127.0.0.1:{port}\"\n");
     }
     text
 }
 
 /// Reads a cluster.toml.
-pub fn read(file: &Path) -> Result<Cluster, Failure> {
-    Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))
+pub fn read(file: &Path) -> Result<(Cluster, TargetsView), Failure> {
+    let wrong = |error: ConfigError| Failure::usage(error.to_string());
+    Ok((Cluster::read(file).map_err(wrong)?, TargetsView::read(file).map_err(wrong)?))
 }
 
 /// Replaces `file` atomically, also if the host fails.

@@ -13,9 +13,9 @@ use std::path::Path;
 
 use channel::PublicKey;
 
-use super::files::{self, KEYS, Sizes, io};
-use crate::args::LocalArgs;
-use crate::commands::mkfs;
+use super::files::{self, Contents, KEYS, TARGETS_KEY, Target, io};
+use crate::args::{LocalArgs, TargetJournal};
+use crate::commands::{mkfs, ost};
 use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE};
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
@@ -28,17 +28,21 @@ const DISKS: u16 = 2;
 const DISK_SIZE: u64 = 16 << 30;
 /// Bytes of the metadata disk by default.
 const METADATA_SIZE: u64 = 8 << 30;
+/// Bytes of a target's journal of its own.
+const JOURNAL_SIZE: u64 = 256 << 20;
 /// Names that DIR may have before the first start.
-const HARMLESS: [&str; 9] = [
+const HARMLESS: [&str; 11] = [
     MAKING,
     "lock",
     "mds.log",
     "client.log",
+    "ost.log",
     "lost+found",
     KEYS[0],
     KEYS[1],
     KEYS[2],
     "allowed.lock",
+    TARGETS_KEY,
 ];
 
 /// Refuses a directory that lost its cluster.toml, or that holds something else.
@@ -89,28 +93,35 @@ pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
     }
     let any_port = crate::address::DEFAULT_PORT;
     let servers = args.standby.unwrap_or(0) + 1;
-    let ports: Vec<u16> = (0..servers).map(|index| any_port + index).collect();
+    let ports: Vec<u16> =
+        (0..servers + args.osts.unwrap_or(0)).map(|index| any_port + index).collect();
     described(&dir.join(LOCAL_CONFIG), (&ports, PublicKey([0; 32])), args).map(drop)
 }
 
-/// The cluster that a first start creates, and the text of its file.
+/// The cluster that a first start creates, and the text of its file. `at`: the ports of the
+/// metadata servers and then of the targets.
 fn described(
     file: &Path,
-    at: (&[u16], PublicKey),
+    (ports, key): (&[u16], PublicKey),
     args: &LocalArgs,
 ) -> Result<(Cluster, String), Failure> {
-    let sizes = Sizes {
+    let external = args.journal.unwrap_or_default() == TargetJournal::External;
+    let contents = Contents {
         metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
         data: vec![args.disk_size.unwrap_or(DISK_SIZE); usize::from(args.disks.unwrap_or(DISKS))],
+        targets: (0..args.osts.unwrap_or(0)).map(|_| Target { external }).collect(),
     };
+    let (ports, osts) = ports.split_at(ports.len() - contents.targets.len());
     let lease = args.lease.unwrap_or(DEFAULT_LEASE);
-    let text = files::text(at, lease, args.cache.unwrap_or(DEFAULT_CACHE), &sizes);
+    let cache = args.cache.unwrap_or(DEFAULT_CACHE);
+    let text = files::text((ports, osts, key), lease, cache, &contents);
     let cluster = Cluster::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
     Ok((cluster, text))
 }
 
 fn is_image(name: &str) -> bool {
-    name == "metadata.img" || (name.starts_with("data") && name.ends_with(".img"))
+    let is_of = |prefix: &str| name.starts_with(prefix) && name.ends_with(".img");
+    name == "metadata.img" || is_of("data") || is_of("ost")
 }
 
 /// Creates the cluster in `dir`, or completes an earlier start.
@@ -138,7 +149,8 @@ fn remove(making: &Path) -> Result<(), Failure> {
 fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let ports = files::free_ports(&[], usize::from(args.standby.unwrap_or(0)) + 1)?;
+    let servers = usize::from(args.standby.unwrap_or(0)) + 1;
+    let ports = files::free_ports(&[], servers + usize::from(args.osts.unwrap_or(0)))?;
     let (cluster, text) = described(&file, (&ports, files::keys(dir)?), args)?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
@@ -146,15 +158,24 @@ fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
         args.layout_blocks.unwrap_or_default(),
     );
     mkfs::format(&cluster, false, features)?;
+    let bytes = args.disk_size.unwrap_or(DISK_SIZE);
+    for index in 0..usize::from(args.osts.unwrap_or(0)) {
+        let (device, journal) = Target::files(index);
+        let (device, journal) = (making.join(device), making.join(journal));
+        let external = args.journal.unwrap_or_default() == TargetJournal::External;
+        let journal = external.then_some((journal.as_path(), JOURNAL_SIZE));
+        ost::make_files(&cluster, (&device, bytes), journal)?;
+    }
     files::replace(&file, &text)
 }
 
 fn publish(dir: &Path, making: &Path) -> Result<(), Failure> {
-    let cluster = files::read(&making.join(LOCAL_CONFIG))?;
-    let zones = cluster.data.iter().map(|(_, zone)| zone);
-    for zone in std::iter::once(&cluster.metadata).chain(zones) {
-        let Some(name) = zone.path.file_name().filter(|_| zone.path.exists()) else { continue };
-        move_to(&zone.path, &dir.join(name))?;
+    let (cluster, targets) = files::read(&making.join(LOCAL_CONFIG))?;
+    let zones = cluster.data.iter().map(|(_, zone)| &zone.path);
+    let osts = targets.osts.iter().flat_map(|ost| std::iter::once(&ost.device).chain(&ost.journal));
+    for path in std::iter::once(&cluster.metadata.path).chain(zones).chain(osts) {
+        let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
+        move_to(path, &dir.join(name))?;
     }
     files::sync(dir)?;
     move_to(&cluster.file, &dir.join(LOCAL_CONFIG))?;

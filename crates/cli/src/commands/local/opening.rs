@@ -4,16 +4,16 @@
 
 use std::path::Path;
 
-use super::files::{Sizes, free_ports, keys, read, replace, sizes, text};
+use super::files::{Contents, contents, free_ports, keys, read, replace, targets_key, text};
 use super::making;
 use crate::args::LocalArgs;
-use crate::config::Cluster;
+use crate::config::{Cluster, TargetsView};
 use crate::exit::Failure;
 use crate::log;
 use crate::target::LOCAL_CONFIG;
 
-/// The cluster in `dir`, ready to be served on a port that is free now.
-pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
+/// The cluster in `dir`, ready to be served on ports that are free now, and its targets.
+pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(Cluster, TargetsView), Failure> {
     let file = dir.join(LOCAL_CONFIG);
     if !file.is_file() {
         making::make(dir, args)?;
@@ -22,34 +22,43 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<Cluster, Failure> {
             ("--slot", args.slot.is_some()),
             ("--inline-data", args.inline_data.is_some()),
             ("--layout-blocks", args.layout_blocks.is_some()),
+            ("--journal", args.journal.is_some()),
         ];
         for (option, _) in given.into_iter().filter(|(_, given)| *given) {
             log::line(&format!("{option} has no effect: {} exists already", dir.display()));
         }
     }
-    let (key, cluster) = (keys(dir)?, read(&file)?);
-    log_ignored(dir, args, &sizes(&cluster));
+    let (key, (cluster, targets)) = (keys(dir)?, read(&file)?);
+    let contents = contents(&cluster, &targets);
+    targets_key(dir, &contents)?;
+    log_ignored(dir, args, &contents);
     let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
     let has_keys = cluster.public_keys.first() == Some(&key);
     let same = has_keys && (lease, cache) == (cluster.lease, cluster.cache);
     let old: Vec<u16> =
         cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
-    let ports = free_ports(&old, args.standby.map_or(old.len(), |more| usize::from(more) + 1))?;
-    if ports == old && same {
-        return Ok(cluster);
+    let old_osts: Vec<u16> =
+        targets.osts.iter().map(|ost| port_of(&ost.address)).collect::<Result<_, _>>()?;
+    let servers = args.standby.map_or(old.len(), |more| usize::from(more) + 1);
+    let kept: Vec<u16> = old.iter().chain(&old_osts).copied().collect();
+    let mut ports = free_ports(&kept, servers + old_osts.len())?;
+    let osts = ports.split_off(servers);
+    if ports == old && osts == old_osts && same {
+        return Ok((cluster, targets));
     }
-    let text = text((&ports, key), lease, cache, &sizes(&cluster));
+    let text = text((&ports, &osts, key), lease, cache, &contents);
     // Checked before it replaces a valid file.
-    let changed = Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
+    Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;
-    Ok(changed)
+    read(&file)
 }
 
 /// Logs the options of a first start that now have no effect.
-fn log_ignored(dir: &Path, args: &LocalArgs, is: &Sizes) {
+fn log_ignored(dir: &Path, args: &LocalArgs, is: &Contents) {
     let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
     let options = [
         ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
+        ("--osts", args.osts.is_some_and(|osts| usize::from(osts) != is.targets.len())),
         ("--disk-size", args.disk_size.is_some_and(wrong_disk)),
         ("--metadata-size", args.metadata_size.is_some_and(|size| size != is.metadata)),
     ];

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::commands::pag;
 use crate::exit::Failure;
 use crate::log;
 use crate::notify::{Readiness, ReadyListener};
@@ -29,6 +30,8 @@ pub struct Plan {
     pub addresses: Vec<String>,
     /// What clients mount.
     pub source: Source,
+    /// The addresses of the object targets.
+    pub targets: Vec<String>,
     /// The cluster's directory.
     pub dir: PathBuf,
     /// Where to mount.
@@ -43,6 +46,8 @@ pub struct Plan {
 pub struct Parts {
     /// The metadata servers, in the order of their addresses.
     pub servers: Vec<Child>,
+    /// The process that serves the object targets, if there are any.
+    pub osts: Option<Child>,
     /// The client.
     pub client: Child,
     /// The server reads this end, and stops when the other is closed.
@@ -52,38 +57,70 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Starts the server, then the client; neither runs if either cannot.
+    /// Starts the targets, the server, and then the client; none runs if one cannot.
     pub fn start(plan: &Plan, until: PipeReader, alive: PipeWriter) -> Result<Parts, Failure> {
-        let mut servers = Vec::new();
-        let started = (0..plan.addresses.len().max(1))
-            .try_for_each(|index| {
-                servers.push(start_server(plan, index, &until)?);
-                Ok(())
+        let (mut servers, mut osts) = (Vec::new(), None);
+        let started = start_osts(plan, &until)
+            .and_then(|started| {
+                osts = started;
+                (0..plan.addresses.len().max(1)).try_for_each(|index| {
+                    servers.push(start_server(plan, index, &until)?);
+                    Ok(())
+                })
             })
+            .and_then(|()| add_targets(plan))
             .and_then(|()| start_client(plan, &alive));
         match started {
-            Ok(client) => Ok(Parts { servers, client, until, _alive: alive }),
+            Ok(client) => Ok(Parts { servers, osts, client, until, _alive: alive }),
             Err(failure) => {
-                servers.iter_mut().for_each(end);
+                servers.iter_mut().chain(&mut osts).for_each(end);
                 Err(failure)
             }
         }
     }
 
-    /// Restarts a server; tries several times if it ends before it is ready.
-    pub fn restart_server(&mut self, plan: &Plan, index: usize) -> Result<(), Failure> {
-        let mut attempt = 1;
-        self.servers[index] = loop {
-            match start_server(plan, index, &self.until) {
-                Ok(server) => break server,
-                Err(failure) if attempt == ATTEMPTS => return Err(failure),
-                Err(failure) => log::line(&failure.to_string()),
-            }
-            std::thread::sleep(Duration::from_millis(200 << attempt));
-            attempt += 1;
-        };
+    /// Restarts the targets; tries several times.
+    pub fn restart_osts(&mut self, plan: &Plan) -> Result<(), Failure> {
+        self.osts = again(|| start_osts(plan, &self.until))?;
         Ok(())
     }
+
+    /// Restarts a server; tries several times if it ends before it is ready.
+    pub fn restart_server(&mut self, plan: &Plan, index: usize) -> Result<(), Failure> {
+        self.servers[index] = again(|| start_server(plan, index, &self.until))?;
+        Ok(())
+    }
+}
+
+/// Starts something; tries several times if it ends before it is ready.
+fn again<T>(start: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut attempt = 1;
+    loop {
+        match start() {
+            Ok(started) => return Ok(started),
+            Err(failure) if attempt == ATTEMPTS => return Err(failure),
+            Err(failure) => log::line(&failure.to_string()),
+        }
+        std::thread::sleep(Duration::from_millis(200 << attempt));
+        attempt += 1;
+    }
+}
+
+fn start_osts(plan: &Plan, until: &PipeReader) -> Result<Option<Child>, Failure> {
+    if plan.targets.is_empty() {
+        return Ok(None);
+    }
+    let path = plan.dir.join("ost.log");
+    let mut command = part(&path)?;
+    command.args(["ost", "serve", "--until-eof", "--config"]).arg(&plan.cluster);
+    command.arg("--control").arg(plan.dir.join("ost.sock"));
+    command.stdin(Stdio::from(until.try_clone().map_err(|error| unable("ost", &error))?));
+    ready(command, "the object targets", &path, SERVER_START).map(Some)
+}
+
+/// Tells the metadata server where its targets are: new ones, and those that have another port now.
+fn add_targets(plan: &Plan) -> Result<(), Failure> {
+    plan.targets.iter().try_for_each(|address| pag::add_target(&plan.source, address).map(drop))
 }
 
 fn start_server(plan: &Plan, index: usize, until: &PipeReader) -> Result<Child, Failure> {

@@ -22,16 +22,24 @@ pub fn stop(parts: &mut Parts, mount: &Path) -> bool {
     parts.servers.iter().for_each(terminate);
     let mut stopped = client;
     for server in &mut parts.servers {
-        let ended = wait(server, CHECKPOINT);
-        if ended.is_none() {
-            log::line(
-                "killed a metadata server, which did not stop in time; it recovers at the next start",
-            );
-            end(server);
-        }
-        stopped &= ended.is_some_and(|status| status.success());
+        stopped &= stop_server(server, "a metadata server, which did not stop in time; it");
+    }
+    // After the metadata server, which may still have objects destroyed.
+    if let Some(osts) = &mut parts.osts {
+        terminate(osts);
+        stopped &= stop_server(osts, "the object targets, which did not stop in time; they");
     }
     stopped
+}
+
+/// Waits for a server that was asked to stop; true if it ended well.
+fn stop_server(server: &mut Child, who: &str) -> bool {
+    let ended = wait(server, CHECKPOINT);
+    if ended.is_none() {
+        log::line(&format!("killed {who} will recover at the next start"));
+        end(server);
+    }
+    ended.is_some_and(|status| status.success())
 }
 
 fn stop_client(client: &mut Child, mount: &Path) -> bool {

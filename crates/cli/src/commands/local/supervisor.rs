@@ -128,6 +128,12 @@ fn check_children(
             Err(Failure::failed("RB-CLIENT-DIED", text))
         };
     }
+    if let Some(osts) = &mut parts.osts
+        && let Ok(Some(status)) = osts.try_wait()
+    {
+        log::line(&format!("the object targets ended ({status}); restarting them"));
+        parts.restart_osts(plan)?;
+    }
     for index in 0..parts.servers.len() {
         if let Ok(Some(status)) = parts.servers[index].try_wait() {
             let at = plan.addresses.get(index).map_or(String::new(), |at| format!(" at {at}"));

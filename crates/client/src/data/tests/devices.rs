@@ -238,6 +238,7 @@ fn zones_of_one_device_share_its_state() {
             commit: Default::default(),
             on_edit: None,
             waits: Rc::default(),
+            targets: Default::default(),
         };
         let pags = [info(1, 64), PagInfo { device: Uuid([1; 16]), ..info(2, 64) }];
         let ctx =
@@ -279,6 +280,7 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             commit: Default::default(),
             on_edit: None,
             waits: Rc::default(),
+            targets: Default::default(),
         };
         let pags = [info(2, 64)];
         let ctx =
@@ -320,6 +322,7 @@ fn client_stopped_during_its_mount_has_the_devices_that_answer() {
                     commit: Default::default(),
                     on_edit: None,
                     waits: Rc::default(),
+                    targets: Default::default(),
                 };
                 let pags = [info(1, 512), info(2, 512)];
                 let ctx = DataContext::open(its, config, ClientId(9), FS, &pags, server).await;

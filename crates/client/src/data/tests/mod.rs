@@ -1,6 +1,7 @@
 //! The content half against a scripted server, over simulated disks. Free blocks are full of
 //! garbage that no reader may ever see.
 
+mod away;
 mod commits;
 mod crash;
 mod devices;
@@ -8,11 +9,13 @@ mod faults;
 mod inline;
 mod model;
 mod moving;
+mod objects;
 mod parallel;
 mod place;
 mod placing;
 mod pools;
 mod queue;
+mod target;
 mod units;
 mod windows;
 mod zones;
@@ -24,18 +27,23 @@ use std::rc::Rc;
 use env::sim::{SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Env, IoBuf};
 use label::{Label, SliceKind};
+use proto::capability;
 use proto::commit::CommitPolicy;
-use proto::mds::{BLOCK_ZONE, Edit, LayoutSlice, Leased, PagInfo, PagRun, ZoneList};
+use proto::mds::{
+    BLOCK_ZONE, Edit, LayoutSlice, Leased, ObjectLayout, PagInfo, PagRun, TARGET_ZONE, ZoneList,
+};
+use proto::placement::object_place;
 use proto::prealloc::{Allocation, Stream};
 use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64, PLACE_PIECES_MAX};
 use types::{
-    Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, PagBlock, PagId,
-    Rights, Segment, SegmentState, Timestamp, Uuid,
+    Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, ObjectId, PagBlock,
+    PagId, Rights, Segment, SegmentState, Timestamp, Uuid,
 };
 
+use self::target::Target;
 use super::segments::{SegmentMap, from_wire_segment};
-use super::{DataConfig, DataContext, File};
+use super::{DataConfig, DataContext, File, TargetSettings};
 use crate::boundary::{
     Commit, CommitsAndGrant, Granted, LocalFuture, PlaceRequest, Refusal, Rpc, SpaceRequest,
 };
@@ -107,6 +115,13 @@ pub struct Server {
     pub zones: RefCell<Option<ZoneList>>,
     /// The places that it chose last for blocks of files.
     pub placed: RefCell<BTreeMap<(Ino, u64), (PagId, PagBlock)>>,
+    /// The files lie in objects at these targets, if there are any.
+    pub targets: Vec<Rc<Target>>,
+    /// Blocks of a stripe unit, and how many targets a file has.
+    pub stripe: (u64, u16),
+    /// The epoch of the capabilities that it issues, and layouts that were asked for.
+    pub epoch: Cell<u32>,
+    pub layouts: Cell<u64>,
     /// Files and handles for which it is to choose no more.
     pub ended: RefCell<Vec<(Ino, Option<u64>)>>,
 }
@@ -127,6 +142,10 @@ impl Server {
     fn attr(&self, ino: Ino) -> Attr {
         let now = self.now.borrow();
         let file = now.files.get(&ino).cloned().unwrap_or_default();
+        let mut blocks = file.layout.blocks() + u64::from(!file.content.is_empty());
+        if !self.targets.is_empty() {
+            blocks = file.size.div_ceil(BLOCK_U64);
+        }
         Attr {
             ino,
             kind: FileKind::Regular,
@@ -136,7 +155,7 @@ impl Server {
             gid: 0,
             rdev: 0,
             size: file.size,
-            blocks: file.layout.blocks() + u64::from(!file.content.is_empty()),
+            blocks,
             atime: Timestamp::default(),
             mtime: file.mtime,
             ctime: file.mtime,
@@ -183,6 +202,7 @@ impl Server {
         let mut now = self.now.borrow_mut();
         let state = &mut *now;
         let mut file = state.files.remove(&commit.ino).unwrap_or_default();
+        assert!(self.targets.is_empty() || commit.edits.is_empty(), "{commit:?}");
         assert!(commit.edits.len() <= types::limits::COMMIT_EDITS_MAX);
         let contents = commit.edits.iter().filter(|edit| matches!(edit, Edit::Content { .. }));
         assert!(contents.count() <= 1, "only the newest inline data is sent");
@@ -339,6 +359,7 @@ impl Rpc for Server {
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>> {
         Box::pin(async move {
             self.delay().await;
+            self.layouts.set(self.layouts.get() + 1);
             Ok(self.part(ino, from))
         })
     }
@@ -457,7 +478,55 @@ impl Server {
         let inline_max = self.inline_max.get();
         let placement = Bytes(self.placement.borrow().clone().into_bytes());
         let frozen = self.frozen.get();
-        LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object: None }
+        let object = self.object(ino);
+        LayoutSlice { from, to, segments, frozen, content, inline_max, placement, object }
+    }
+
+    /// The object of a file: it has the file's number.
+    fn object(&self, ino: Ino) -> Option<ObjectLayout> {
+        let (key, object) = (&self.targets.first()?.key, ObjectId(ino.0));
+        let (part, width) = self.stripe;
+        let rights = capability::READ | capability::WRITE;
+        let may = key.issue(object, ClientId(5), rights, Epoch(self.epoch.get()));
+        // Files begin at different targets.
+        let all = self.targets.len() as u64;
+        let nth =
+            |n: u16| PagId(self.disks.len() as u16 + 1 + ((ino.0 + u64::from(n)) % all) as u16);
+        Some(ObjectLayout { object, part, targets: (0..width).map(nth).collect(), may })
+    }
+
+    /// The bytes of a file as a new client would read them.
+    pub fn seen(&self, ino: Ino) -> Vec<u8> {
+        let now = self.now.borrow();
+        match self.targets.is_empty() {
+            true => Server::content(&now, &self.disks, ino),
+            false => {
+                let blocks = |target: &Target| target.now.borrow().0.clone();
+                self.in_objects(now.files.get(&ino).map_or(0, |file| file.size), ino, blocks)
+            }
+        }
+    }
+
+    /// The bytes of a file of this size in the blocks of its targets.
+    pub fn in_objects(
+        &self,
+        size: u64,
+        ino: Ino,
+        blocks: impl Fn(&Target) -> BTreeMap<(ObjectId, u64), Vec<u8>>,
+    ) -> Vec<u8> {
+        let layout = self.object(ino).expect("an object file");
+        let all: Vec<_> = self.targets.iter().map(|target| blocks(target)).collect();
+        let mut out = Vec::new();
+        for at in 0..size.div_ceil(BLOCK_U64) {
+            let (nth, block, _) = object_place(at, layout.part, layout.targets.len());
+            let target = usize::from(layout.targets[nth].0) - 1 - self.disks.len();
+            match all[target].get(&(layout.object, block)) {
+                Some(bytes) => out.extend_from_slice(bytes),
+                None => out.extend_from_slice(&[0; BLOCK]),
+            }
+        }
+        out.truncate(size as usize);
+        out
     }
 
     /// The bytes of a file as a new client would read them.
@@ -522,6 +591,10 @@ pub struct Setup {
     pub inline_max: u32,
     pub allocation: Allocation,
     pub commit: CommitPolicy,
+    /// Files lie in objects, at so many targets.
+    pub targets: u16,
+    /// See [`Server::stripe`].
+    pub stripe: (u64, u16),
 }
 
 impl Setup {
@@ -541,6 +614,8 @@ impl Default for Setup {
             inline_max: 0,
             allocation: Allocation::default(),
             commit: CommitPolicy::default(),
+            targets: 0,
+            stripe: (2, 1),
         }
     }
 }
@@ -576,8 +651,21 @@ impl Rig {
             state.free.extend((1..setup.blocks).map(|block| (pag, block)));
             pags.push(info(pag, setup.blocks));
         }
+        let mut targets = Vec::new();
+        for number in 1..=setup.targets {
+            let target = Target::new(world, number, seed);
+            target.start();
+            let (uuid, path) = (Target::uuid(number), target.address());
+            let id = setup.disks + number;
+            pags.push(PagInfo { uuid, device: uuid, kind: TARGET_ZONE, path, ..info(id, 1 << 30) });
+            targets.push(target);
+        }
         let server = Rc::new(Server {
             env: env.clone(),
+            targets,
+            stripe: setup.stripe,
+            epoch: Cell::new(1),
+            layouts: Cell::new(0),
             disks,
             now: RefCell::new(state.clone()),
             durable: RefCell::new(state),
@@ -609,6 +697,7 @@ impl Rig {
             commit: setup.commit,
             on_edit: None,
             waits: Rc::default(),
+            targets: TargetSettings { fs_name: "test".into(), ..TargetSettings::default() },
         };
         let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
             .await

@@ -163,11 +163,8 @@ impl Player {
                 assert!(file.is_clean());
                 let size = self.files[at].1.bytes.len() as u64;
                 assert_eq!(self.rig.server.attr(file.ino).size, size);
-                {
-                    let now = self.rig.server.now.borrow();
-                    let seen = Server::content(&now, &self.rig.server.disks, file.ino);
-                    assert!(seen == self.files[at].1.bytes, "others see something else");
-                }
+                let seen = self.rig.server.seen(file.ino);
+                assert!(seen == self.files[at].1.bytes, "others see something else");
                 file.rights_lost(Rights::empty());
                 self.rig.server.frozen.set(self.rng.one_in(3));
                 self.rig.acquire(&file);
@@ -197,11 +194,17 @@ impl Player {
     }
 }
 
-fn play(seed: u64, setup: Setup, steps: u64) {
+pub fn play(seed: u64, setup: Setup, steps: u64) {
+    play_with(seed, setup, steps, |_| ());
+}
+
+/// As [`play`]; `between` steps, something happens.
+pub fn play_with(seed: u64, setup: Setup, steps: u64, between: impl Fn(&mut Player)) {
     run(seed, setup, |rig| async move {
         let mut player = Player::new(rig, seed, 3);
         for _ in 0..steps {
             player.step().await;
+            between(&mut player);
         }
         for at in 0..player.files.len() {
             let (file, model) = &player.files[at];
@@ -210,10 +213,8 @@ fn play(seed: u64, setup: Setup, steps: u64) {
         }
         player.rig.finish(setup.blocks).await;
         for (file, model) in &player.files {
-            let now = player.rig.server.now.borrow();
-            let seen = Server::content(&now, &player.rig.server.disks, file.ino);
+            let seen = player.rig.server.seen(file.ino);
             assert!(seen == model.bytes, "the server has the content");
-            drop(now);
             let mut attr = player.rig.server.attr(file.ino);
             let known = attr.blocks;
             file.overlay(&mut attr);

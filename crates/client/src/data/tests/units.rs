@@ -155,6 +155,7 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         commit: Default::default(),
         on_edit: None,
         waits: Rc::default(),
+        targets: Default::default(),
     };
     let opened =
         DataContext::open(env, config, ClientId(5), FS, &[info(1, blocks)], rig.server.clone())

@@ -14,6 +14,7 @@ async fn rig_of_two(world: &SimWorld, env: Env, seed: u64) -> Rig {
         allocation: Default::default(),
         commit: Default::default(),
         waits: Rc::default(),
+        targets: Default::default(),
     };
     let pags = [info(1, 512), info(2, 512)];
     let server = rig.server.clone();

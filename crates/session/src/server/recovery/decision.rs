@@ -20,8 +20,7 @@
 //!   processes only where no session is, so a dead client that is recovering falls silent first;
 //! - *evict at the end*: when the server waits for nobody any more, it evicts all of these. So a
 //!   client that comes back late still recovers while others do;
-//! - *–*: recovery does nothing. A live client that is silent is evicted when others wait for it
-//!   (`eviction`).
+//! - *–*: recovery does nothing. What becomes of a live client that is silent, each server decides.
 //!
 //! [`Unknown`]: ServerKnowledge::Unknown
 //! [`Quarantined`]: ServerKnowledge::Quarantined

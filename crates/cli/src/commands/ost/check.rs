@@ -1,0 +1,119 @@
+//! `redbud ost check`: checks a target whose server is stopped.
+
+use std::path::PathBuf;
+
+use env::{DriverKind, Env};
+use ost::store::{ObjectStore, Options};
+use serde::Serialize;
+use types::Duration;
+
+use super::DeviceSpec;
+use crate::args::OstCheckArgs;
+use crate::devices::{open_error, open_exclusive, with_path};
+use crate::exit::{Ended, Failure, fsck};
+use crate::output;
+
+/// Cache of metadata blocks.
+const CACHE: usize = 256 << 20;
+
+#[derive(Serialize)]
+struct Report {
+    version: u32,
+    target: String,
+    fs_name: String,
+    fs_uuid: String,
+    blocks: u64,
+    free: u64,
+    findings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scrub: Option<ScrubReport>,
+}
+
+#[derive(Serialize)]
+struct ScrubReport {
+    objects: u64,
+    blocks: u64,
+    damaged: u64,
+    findings: Vec<String>,
+}
+
+/// Checks the target.
+pub fn run(args: &OstCheckArgs) -> Ended {
+    let spec = DeviceSpec::parse(&args.device)
+        .map_err(|failure| Failure { code: fsck::USAGE, ..failure })?;
+    let checked = env::run(DriverKind::Auto, |env| async move { check(&env, &spec, args).await });
+    let report = checked
+        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
+        .flatten()?;
+    output::print_report(args.output, &report, describe)?;
+    let damaged = report.scrub.as_ref().map_or(0, |scrub| scrub.damaged);
+    Ok(if report.findings.is_empty() && damaged == 0 { 0 } else { fsck::UNCORRECTED })
+}
+
+fn failed(text: String) -> Failure {
+    super::failed(text).with_code(fsck::OPERATION)
+}
+
+async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Report, Failure> {
+    let open = async |path: &PathBuf| {
+        let advice = "stop its server before";
+        let opened = open_exclusive(env, &path.display().to_string(), true).await;
+        opened.map_err(|error| failed(open_error(&error, advice)))
+    };
+    let disk = open(&spec.device).await?;
+    let journal = match &spec.journal {
+        Some(journal) => Some(open(journal).await?),
+        None => None,
+    };
+    let path = spec.device.display().to_string();
+    let options = Options { cache_bytes: CACHE, commit_interval: Duration::from_secs(1) };
+    let opened = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
+    let store = opened.map_err(|error| failed(with_path(&path, &error)))?;
+    let findings = store.check().await.map_err(|error| failed(with_path(&path, &error)))?;
+    let scrub = match args.scrub {
+        true => Some(store.scrub(0).await.map_err(|fault| failed(format!("{path}: {fault}")))?),
+        false => None,
+    };
+    let (info, (fs, fs_name, _)) = (store.info(), store.identity());
+    store.close().await.map_err(|error| failed(with_path(&path, &error)))?;
+    Ok(Report {
+        version: 1,
+        target: info.uuid.to_string(),
+        fs_name,
+        fs_uuid: fs.to_string(),
+        blocks: info.blocks,
+        free: info.free,
+        findings: findings.iter().map(ToString::to_string).collect(),
+        scrub: scrub.map(|found| ScrubReport {
+            objects: found.objects,
+            blocks: found.blocks,
+            damaged: found.damaged,
+            findings: found
+                .findings
+                .iter()
+                .map(|one| {
+                    format!("object {}: block {} is damaged: {}", one.object, one.block, one.fault)
+                })
+                .collect(),
+        }),
+    })
+}
+
+fn describe(report: &Report) -> String {
+    let mut text = format!("target {} of `{}`\n", report.target, report.fs_name);
+    for finding in &report.findings {
+        text += &format!("  {finding}\n");
+    }
+    text += &match report.findings.len() {
+        0 => "  its records are sound\n".to_owned(),
+        count => format!("  {count} findings: what is damaged must be restored from a backup\n"),
+    };
+    if let Some(scrub) = &report.scrub {
+        for finding in &scrub.findings {
+            text += &format!("  {finding}\n");
+        }
+        let (objects, blocks, damaged) = (scrub.objects, scrub.blocks, scrub.damaged);
+        text += &format!("  {objects} objects, {blocks} blocks read, {damaged} damaged\n");
+    }
+    text
+}

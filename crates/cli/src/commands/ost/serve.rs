@@ -1,0 +1,363 @@
+//! `redbud ost serve`: runs targets until a signal stops them.
+
+use std::future::{Future, poll_fn};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use env::sync::Notify;
+use env::{DriverKind, Env};
+use ost::server::{Config, MEMORY_MIN, Ost, ServeError};
+use ost::store::{ObjectStore, Options};
+use types::limits::BLOCK_U64;
+use types::units::human_size;
+use types::{Duration, Epoch};
+
+use super::{DeviceSpec, failed, target_key, view};
+use crate::address::{OST_PORT, check_address_or};
+use crate::args::OstServeArgs;
+use crate::commands::{mds, mkfs};
+use crate::config::{LEASE_RANGE, TargetsView};
+use crate::control::{Ask, Handler};
+use crate::devices::{open_exclusive, with_path};
+use crate::exit::{Ended, Failure};
+use crate::keys::{self, KeyOptions};
+use crate::registry::{self, Kind, Registered, Registration};
+use crate::source::Source;
+use crate::{control, log, notify};
+
+/// A target to serve.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Served {
+    device: PathBuf,
+    journal: Option<PathBuf>,
+    listen: String,
+}
+
+/// Runs the targets.
+pub fn run(args: &OstServeArgs) -> Ended {
+    let view = view(args.config.as_ref())?;
+    let key = target_key(args.key.as_ref(), view.as_ref())?;
+    let served = served(args, view.as_ref())?;
+    if (args.memory as usize) < MEMORY_MIN {
+        let least = human_size(MEMORY_MIN as u64);
+        return Err(Failure::usage(format!("--memory: it must be at least {least}")));
+    }
+    let lease = args.lease.or(view.as_ref().map(|view| view.lease));
+    if lease.is_some_and(|lease| !LEASE_RANGE.contains(&lease)) {
+        return Err(Failure::usage("--lease: write a time from 1s to 1h"));
+    }
+    let keys = match &view {
+        Some(view) => keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?,
+        None => None,
+    };
+    if keys.is_none() {
+        let text = "no keys are asked for: who reaches the port can ask for the status and for \
+                    space; objects need capabilities";
+        log::line(text);
+    }
+    env::raise_open_files();
+    if args.until_eof {
+        mds::stop_at_end_of_input();
+    }
+    let ended = env::run(DriverKind::Auto, |env| async move {
+        let config = |listen: &str| Config {
+            lease: lease.unwrap_or(Duration::from_secs(30)),
+            keys: keys.clone(),
+            memory: args.memory as usize,
+            validate: false,
+            log: Rc::new(log::line),
+            ..Config::new(listen, key)
+        };
+        serve(&env, args, view.as_ref(), &served, config).await
+    });
+    ended.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()
+}
+
+/// The targets that the command line and the cluster's file name.
+fn served(args: &OstServeArgs, view: Option<&TargetsView>) -> Result<Vec<Served>, Failure> {
+    let specs = args.devices.iter().map(|text| DeviceSpec::parse(text));
+    let specs = specs.collect::<Result<Vec<_>, _>>()?;
+    match view {
+        Some(view) => chosen(&specs, view),
+        None => with_addresses(&specs, args.listen.as_deref()),
+    }
+}
+
+/// The targets of the cluster's file that `specs` name; without any all on this host.
+fn chosen(specs: &[DeviceSpec], view: &TargetsView) -> Result<Vec<Served>, Failure> {
+    let file = view.file.display();
+    if let Some(spec) = specs.iter().find(|spec| spec.journal.is_some() || spec.listen.is_some()) {
+        let device = spec.device.display();
+        let text = format!("{device}: its journal and address are those of {file}: leave them out");
+        return Err(Failure::usage(text));
+    }
+    let is_named = |device: &PathBuf| {
+        specs.iter().any(|spec| spec.device == *device || mkfs::is_same(&spec.device, device))
+    };
+    let is_here = |device: &PathBuf| match specs.is_empty() {
+        true => device.exists(),
+        false => is_named(device),
+    };
+    let chosen: Vec<Served> = view
+        .osts
+        .iter()
+        .filter(|ost| is_here(&ost.device))
+        .map(|ost| Served {
+            device: ost.device.clone(),
+            journal: ost.journal.clone(),
+            listen: ost.address.clone(),
+        })
+        .collect();
+    let is_missing = |spec: &&DeviceSpec| {
+        !view
+            .osts
+            .iter()
+            .any(|ost| spec.device == ost.device || mkfs::is_same(&spec.device, &ost.device))
+    };
+    if let Some(spec) = specs.iter().find(is_missing) {
+        let device = spec.device.display();
+        let text = format!("{device}: {file} has no table [[ost]] with this device");
+        return Err(Failure::usage(text));
+    }
+    match chosen.is_empty() {
+        false => Ok(chosen),
+        true => Err(Failure::usage(format!(
+            "{file}: no table [[ost]] has a device that is on this host"
+        ))),
+    }
+}
+
+/// Each device with its address.
+fn with_addresses(specs: &[DeviceSpec], listen: Option<&str>) -> Result<Vec<Served>, Failure> {
+    let usual = format!("127.0.0.1:{OST_PORT}");
+    let base = check_address_or(listen.unwrap_or(&usual), OST_PORT).map_err(Failure::usage)?;
+    let (host, port) = base.rsplit_once(':').unwrap_or((&base, ""));
+    let port: u16 = port.parse().unwrap_or(OST_PORT);
+    let mut all = Vec::with_capacity(specs.len());
+    for (spec, index) in specs.iter().zip(0u16..) {
+        let listen = match &spec.listen {
+            Some(address) => check_address_or(address, OST_PORT).map_err(Failure::usage)?,
+            // A port that the system chooses has none that follow it.
+            None if port == 0 => base.clone(),
+            None => match port.checked_add(index) {
+                Some(port) => format!("{host}:{port}"),
+                None => return Err(Failure::usage(format!("{base}: there are too few ports"))),
+            },
+        };
+        let (device, journal) = (spec.device.clone(), spec.journal.clone());
+        all.push(Served { device, journal, listen });
+    }
+    Ok(all)
+}
+
+/// Opens the targets, serves them, and waits for their end.
+async fn serve(
+    env: &Env,
+    args: &OstServeArgs,
+    view: Option<&TargetsView>,
+    served: &[Served],
+    config: impl Fn(&str) -> Config,
+) -> Ended {
+    let stop = Notify::new();
+    let mut targets: Vec<(String, Ost)> = Vec::new();
+    for one in served {
+        let started = start(env, args, view, one, config(&one.listen)).await;
+        match started {
+            Ok(target) => targets.push((one.device.display().to_string(), target)),
+            Err(failure) => {
+                // Those that were opened have nothing to do; their stores are closed.
+                for (_, target) in targets {
+                    drop(target.run(std::future::ready(())).await);
+                }
+                return Err(failure);
+            }
+        }
+    }
+    let addresses: Vec<String> = targets.iter().map(|(_, target)| target.address()).collect();
+    let registered = register(env, args, &targets);
+    let mut signal = pin!(env.stop_signal());
+    // Polled once first, so that a signal right after the notification stops the targets.
+    let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
+    notify::send(&format!("READY=1\nSTATUS=serving at {}\n", addresses.join(", ")));
+    let running: Vec<_> = targets
+        .into_iter()
+        .map(|(device, target)| env.spawn_join(run_one(device, target, stop.notified())))
+        .collect();
+    let signalled = async {
+        let number = match early {
+            Poll::Ready(number) => number,
+            Poll::Pending => signal.await,
+        };
+        log::line(&format!("stopping (signal {number})"));
+        notify::send("STOPPING=1\n");
+        stop.notify_all();
+        std::future::pending::<()>().await;
+    };
+    let all = async {
+        let mut failures = 0;
+        for one in running {
+            failures += u32::from(one.await.is_err());
+        }
+        failures
+    };
+    let failures = env::sync::first(all, signalled).await.unwrap_or_default();
+    drop(registered.map(|registered| registered.end(None)));
+    match failures {
+        0 => Ok(0),
+        // The log has each reason.
+        _ => Err(failed(format!("{failures} of {} targets failed", served.len()))),
+    }
+}
+
+async fn run_one(
+    device: String,
+    target: Ost,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let ended = target.run(stop).await;
+    match &ended {
+        Ok(()) => log::line(&format!("{device}: stopped; everything is durable")),
+        Err(error) => log::line(&format!(
+            "{device}: its target has stopped: {error}; when the device is sound, start it again"
+        )),
+    }
+    ended
+}
+
+/// Opens a target and begins to serve it.
+async fn start(
+    env: &Env,
+    args: &OstServeArgs,
+    view: Option<&TargetsView>,
+    served: &Served,
+    config: Config,
+) -> Result<Ost, Failure> {
+    let path = served.device.display().to_string();
+    let at = |error: std::io::Error| failed(error.to_string());
+    let disk = open_exclusive(env, &path, true).await.map_err(at)?;
+    let journal = match &served.journal {
+        Some(journal) => {
+            let journal = journal.display().to_string();
+            Some(open_exclusive(env, &journal, true).await.map_err(at)?)
+        }
+        None => None,
+    };
+    let options =
+        Options { cache_bytes: args.cache as usize, commit_interval: args.commit_interval };
+    let store = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
+    let store = store.map_err(|error| failed(with_path(&path, &error)))?;
+    let (_, name, epoch) = store.identity();
+    if let Some(view) = view.filter(|view| view.name != name) {
+        // Nothing was changed but by the opening.
+        drop(store.close().await);
+        let (file, wanted) = (view.file.display(), &view.name);
+        let text = format!("{path}: it is a target of `{name}`, but {file} is of `{wanted}`");
+        return Err(failed(text));
+    }
+    let info = store.info();
+    let target = Ost::start(env.clone(), store, config).await;
+    let target = target.map_err(|error| failed(format!("{path}: {error}")))?;
+    log_start(&path, &target, epoch, (info.free * BLOCK_U64, info.blocks * BLOCK_U64));
+    Ok(target)
+}
+
+fn log_start(path: &str, target: &Ost, epoch: Epoch, (free, all): (u64, u64)) {
+    log::line(&format!(
+        "{path}: serving a target of `{}` at {}, epoch {epoch}; {} of {} are free",
+        target.fs_name(),
+        target.address(),
+        human_size(free),
+        human_size(all)
+    ));
+}
+
+/// Makes the targets known on this host, and opens their control socket. Without either they work,
+/// and administrators ask them over the network.
+fn register(env: &Env, args: &OstServeArgs, targets: &[(String, Ost)]) -> Option<Registered> {
+    let pid = std::process::id();
+    let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Ost, pid));
+    let socket = std::path::absolute(&socket).unwrap_or(socket);
+    let (_, first) = targets.first()?;
+    let source = Source {
+        servers: targets.iter().map(|(_, target)| target.address()).collect(),
+        fs_name: first.fs_name(),
+        dir: Vec::new(),
+        cluster: None,
+    };
+    let registered = registry::register(&Registration {
+        kind: Kind::Ost,
+        pid,
+        source: source.to_string(),
+        mount: PathBuf::new(),
+        socket: Some(socket.clone()),
+        log: None,
+        keys: KeyOptions::default(),
+        lost: None,
+    });
+    match control::listen(env, &socket, handler(targets)) {
+        Ok(()) => {
+            if let Ok(registered) = &registered {
+                registered.made_socket().note(&socket);
+            }
+        }
+        Err(error) => log::line(&format!("no control socket: {}: {error}", socket.display())),
+    }
+    registered.map_err(|failure| log::line(&failure.to_string())).ok()
+}
+
+/// Answers with the status of each target.
+fn handler(targets: &[(String, Ost)]) -> Handler {
+    let all: Rc<Vec<_>> = Rc::new(targets.iter().map(|(_, target)| target.status()).collect());
+    Rc::new(move |ask| {
+        let all = all.clone();
+        Box::pin(async move {
+            match ask {
+                Ask::Status => {
+                    let each: Vec<String> = all.iter().map(|status| status()).collect();
+                    Ok(format!("[{}]", each.join(",")))
+                }
+                _ => Err("these are object targets: they are asked for their status only".into()),
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn specs(texts: &[&str]) -> Vec<DeviceSpec> {
+        texts.iter().map(|text| DeviceSpec::parse(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn ports_of_several_devices_follow_each_other() {
+        let listen = |texts: &[&str], listen| {
+            let all = with_addresses(&specs(texts), listen).unwrap();
+            all.into_iter().map(|one| one.listen).collect::<Vec<_>>()
+        };
+        assert_eq!(listen(&["a"], None), ["127.0.0.1:10822"]);
+        assert_eq!(listen(&["a", "b"], Some("[::1]:7")), ["[::1]:7", "[::1]:8"]);
+        assert_eq!(listen(&["a", "b,listen=h", "c"], Some("g:0")), ["g:0", "h:10822", "g:0"]);
+        assert!(with_addresses(&specs(&["a", "b"]), Some("h:65535")).is_err());
+        assert!(with_addresses(&specs(&["a"]), Some("a b")).is_err());
+    }
+
+    #[test]
+    fn named_devices_choose_among_those_of_the_file() {
+        let text = "name='h'\nost=[{device='/x/a',address='h:1'},{device='/x/b',journal='/x/j',\
+                    address='h:2'}]\n";
+        let view = TargetsView::parse(Path::new("/h.toml"), text).unwrap();
+        let all = chosen(&specs(&["/x/b"]), &view).unwrap();
+        let journal = Some("/x/j".into());
+        assert_eq!(all, [Served { device: "/x/b".into(), journal, listen: "h:2".into() }]);
+        let error = |texts: &[&str]| chosen(&specs(texts), &view).unwrap_err().text;
+        assert!(error(&["/x/c"]).contains("/h.toml has no table [[ost]]"), "{}", error(&["/x/c"]));
+        assert!(error(&["/x/a,journal=/x/j"]).contains("leave them out"));
+        assert!(error(&[]).contains("on this host"), "neither is there");
+    }
+}

@@ -1,0 +1,8 @@
+//! A target's server, and clients of it, in a simulated world.
+#![allow(missing_docs, reason = "a test program has no users")]
+
+mod access;
+mod bed;
+mod clients;
+mod restarts;
+mod writes;

@@ -1,0 +1,274 @@
+//! The storage of paper 001 (section 2.2) on virtual disks: 28 targets of four servers, each on a
+//! tier of ten disks that move as one.
+//!
+//! Invariants:
+//! - a tier takes a write when it is on its medium; it moves as one hard disk whose figures are
+//!   fitted to the paper's Table 1: sequential writes at a 28th of the couplet's, random writes of
+//!   1 MiB with one in flight at a 28th of its random ones;
+//! - the store is that of `redbud ost`; the servers' computing takes no time;
+//! - the same run gives the same figures on every machine.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimOptions, SimWorld};
+use env::{Disk, DiskOptions, Env, IoBuf};
+use ost::store::{Asked, FormatOptions, ObjectStore, Options};
+use serde::Serialize;
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{ClientId, Duration, ObjectId, Uuid, crc32c};
+
+use bench::{BenchError, Res, failed};
+
+/// Targets of a couplet, and servers that they are divided among.
+pub const TARGETS: usize = 28;
+const SERVERS: usize = 4;
+/// Bytes of a record: the paper's transfers.
+pub const RECORD: u64 = 1 << 20;
+/// Bytes of a tier; a part of the real one, which has 8 TB.
+const TIER_BYTES: u64 = 64 << 30;
+/// Bytes of a journal: that of the paper's file systems, as `mkfs` chose it.
+const JOURNAL_BYTES: u64 = 400 << 20;
+
+/// Where the journals are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub enum Journal {
+    /// In front of the content of each tier.
+    Internal,
+    /// Each on an SSD of its own, behind a network.
+    Ssd,
+}
+
+/// How targets answer and where their journals are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct Setting {
+    /// The journals.
+    pub journal: Journal,
+    /// Writes are answered before they are committed (001, section 5).
+    pub asynchronous: bool,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, PartialEq, Serialize, Debug)]
+pub struct Took {
+    /// Bytes of all records.
+    pub bytes: u64,
+    /// Until everything was durable.
+    pub nanos: u64,
+    /// Groups that were written to journals.
+    pub journal_writes: u64,
+    /// Their bytes.
+    pub journal_bytes: u64,
+}
+
+impl Took {
+    /// MB a second.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 * 1e3 / self.nanos.max(1) as f64
+    }
+}
+
+/// A tier: 8 + 2 disks of 7,200 revolutions a minute with synchronous heads (001, section 6).
+fn tier() -> DiskModel {
+    // 5,608.15 MB/s of 28 tiers written in sequence.
+    let rate = 200_290_000;
+    DiskModel::Hard(HardDisk {
+        capacity: TIER_BYTES,
+        revolution: Duration::from_micros(8333),
+        outer: (rate, rate),
+        middle: (rate, rate),
+        link: 800_000_000,
+        overhead: Duration::from_micros(50),
+        seek: (Duration::from_micros(500), Duration::from_micros(2000), Duration::from_millis(4)),
+        read_ahead: 1 << 20,
+    })
+}
+
+/// A share of the SSD for journals (001, section 4: RamSan-400), which the server reaches through
+/// the network: a quarter of one of its four links, and what a request takes there and back.
+fn ssd() -> DiskModel {
+    let latency = Duration::from_micros(60);
+    DiskModel::Flash(Flash {
+        channels: 4,
+        stripe: 16 << 10,
+        latency: (latency, latency),
+        rate: (100_000_000, 100_000_000),
+        link: 400_000_000,
+        flush: Duration::from_micros(60),
+    })
+}
+
+struct Target {
+    env: Env,
+    store: Rc<ObjectStore>,
+}
+
+fn io(step: &str) -> impl Fn(std::io::Error) -> BenchError {
+    move |error| BenchError(format!("{step}: {error}"))
+}
+
+fn refused(step: &str, error: &dyn std::fmt::Display) -> BenchError {
+    BenchError(format!("{step}: {error}"))
+}
+
+async fn open(env: &Env, name: &str) -> Res<Disk> {
+    let options = DiskOptions { write: true, exclusive: true };
+    env.open_disk(name, options).await.map_err(io("opening a device"))
+}
+
+impl Target {
+    async fn make(world: &SimWorld, number: usize, journal: Journal) -> Res<Target> {
+        let env = world.node(&format!("oss{}", number % SERVERS));
+        let (name, log_name) = (format!("tier{number}"), format!("journal{number}"));
+        let disk = world.disk(&name, TIER_BYTES);
+        let device = open(&env, &name).await?;
+        let log = match journal {
+            Journal::Internal => None,
+            Journal::Ssd => {
+                let log = world.disk(&log_name, JOURNAL_BYTES + (1 << 20));
+                Some((log, open(&env, &log_name).await?))
+            }
+        };
+        let mut target = [0x54; 16];
+        target[0] = number as u8;
+        let format = FormatOptions {
+            fs_name: "spider",
+            fs: Uuid([0x4d; 16]),
+            target: Uuid(target),
+            log_bytes: JOURNAL_BYTES,
+            checksums: true,
+            force: false,
+        };
+        let (log, log_device) = log.unzip();
+        let log: Option<SimDisk> = log;
+        let formatted = ObjectStore::format(&env, &device, log_device.as_ref(), &format).await;
+        formatted.map_err(|error| refused("formatting a target", &error))?;
+        // The papers' interval (001, section 5).
+        let options = Options { cache_bytes: 64 << 20, commit_interval: Duration::from_secs(5) };
+        let opened = ObjectStore::open(&env, &device, log_device.as_ref(), options).await;
+        let store = opened.map_err(|error| refused("opening a target", &error))?;
+        disk.set_model(tier());
+        if let Some(log) = log {
+            log.set_model(ssd());
+        }
+        Ok(Target { env, store })
+    }
+}
+
+/// Runs `threads` threads, each with an object of its own on one of the targets in turn; together
+/// they write `records` records to each target that has threads.
+///
+/// # Errors
+/// A target fails.
+pub fn survey(threads: usize, records: u64, setting: Setting) -> Res<Took> {
+    let world = SimWorld::with_options(1, SimOptions::default());
+    let used = threads.min(TARGETS);
+    let inner = world.clone();
+    world.run(|env| async move {
+        let mut targets = Vec::new();
+        for number in 0..used {
+            targets.push(Rc::new(Target::make(&inner, number, setting.journal).await?));
+        }
+        let left: Vec<_> = targets.iter().map(|_| Rc::new(Cell::new(records))).collect();
+        let begun = env.now();
+        let work = (0..threads).map(|thread| {
+            let (target, left) = (targets[thread % used].clone(), left[thread % used].clone());
+            let at = target.env.clone();
+            at.spawn_join(write(target, thread as u64, left, setting.asynchronous))
+        });
+        for thread in work.collect::<Vec<_>>() {
+            thread.await?;
+        }
+        let commit = |target: &Rc<Target>| {
+            let (target, env) = (target.clone(), target.env.clone());
+            env.spawn_join(async move { target.store.engine().sync().await })
+        };
+        for synced in targets.iter().map(commit).collect::<Vec<_>>() {
+            synced.await.map_err(|error| refused("committing", &error))?;
+        }
+        let nanos = env.now().since(begun).as_nanos() as u64;
+        let commits = targets.iter().map(|target| target.store.counters().commit);
+        let (mut journal_writes, mut journal_bytes) = (0, 0);
+        for commit in commits {
+            journal_writes += commit.groups;
+            journal_bytes += commit.bytes;
+        }
+        for target in targets {
+            let closed = target.store.close().await;
+            closed.map_err(|error| refused("closing a target", &error))?;
+        }
+        Ok(Took { bytes: used as u64 * records * RECORD, nanos, journal_writes, journal_bytes })
+    })
+}
+
+async fn write(
+    target: Rc<Target>,
+    thread: u64,
+    left: Rc<Cell<u64>>,
+    asynchronous: bool,
+) -> Res<()> {
+    let blocks = RECORD / BLOCK_U64;
+    let sums = vec![crc32c(&[0; BLOCK]); blocks as usize];
+    let (asked, object) = (Asked { client: ClientId::NONE, slot: 0, seq: 0 }, ObjectId(thread + 1));
+    let mut block = 0;
+    while left.get() > 0 {
+        left.set(left.get() - 1);
+        let data = IoBuf::zeroed(RECORD as usize);
+        let written = target.store.write(asked, object, block, data, &sums).await;
+        let number = match written {
+            Ok(number) => number,
+            Err(fault) => return failed("writing a record", fault),
+        };
+        if !asynchronous {
+            let durable = target.store.engine().wait_durable(number).await;
+            durable.map_err(|error| refused("committing a record", &error))?;
+        }
+        block += blocks;
+    }
+    Ok(())
+}
+
+/// `xdd` (001, Table 1): one tier for each of `targets`, `depth` writes in flight on each, in
+/// sequence or at random places.
+///
+/// # Errors
+/// A device fails.
+pub fn raw(targets: usize, depth: u64, records: u64, random: bool) -> Res<Took> {
+    let world = SimWorld::with_options(1, SimOptions::default());
+    let inner = world.clone();
+    world.run(|env| async move {
+        let mut work = Vec::new();
+        let begun = env.now();
+        for number in 0..targets {
+            let name = format!("tier{number}");
+            inner.disk(&name, TIER_BYTES).set_model(tier());
+            let node = inner.node(&format!("oss{}", number % SERVERS));
+            let device = open(&node, &name).await?;
+            let next = Rc::new(Cell::new(0));
+            for _ in 0..depth {
+                let (device, next) = (device.clone(), next.clone());
+                work.push(node.spawn_join(async move {
+                    while next.get() < records {
+                        let at = next.replace(next.get() + 1);
+                        let place = if random { scattered(at) } else { at };
+                        let buf = IoBuf::zeroed(RECORD as usize);
+                        device.write(place * RECORD, buf).await.0.map_err(io("writing"))?;
+                    }
+                    Ok::<(), BenchError>(())
+                }));
+            }
+        }
+        for thread in work {
+            thread.await?;
+        }
+        let nanos = env.now().since(begun).as_nanos() as u64;
+        let bytes = targets as u64 * records * RECORD;
+        Ok(Took { bytes, nanos, journal_writes: 0, journal_bytes: 0 })
+    })
+}
+
+/// A place on the tier that has nothing to do with the one before.
+fn scattered(at: u64) -> u64 {
+    let places = TIER_BYTES / RECORD;
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % places
+}
