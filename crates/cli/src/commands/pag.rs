@@ -11,7 +11,7 @@ use types::PagId;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
 
-use crate::address::check_address;
+use crate::address::{OST_PORT, check_address_or};
 use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
 use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
@@ -117,7 +117,8 @@ fn add(args: &PagAddArgs) -> Ended {
 
 /// Adds an object target: its address is kept in the metadata, so nothing is to be written down.
 fn add_target(args: &PagAddArgs, source: &Source, target: &str) -> Ended {
-    let address = check_address(target.trim_start_matches(OST)).map_err(Failure::usage)?;
+    let address =
+        check_address_or(target.trim_start_matches(OST), OST_PORT).map_err(Failure::usage)?;
     let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false };
     let answer = ask(source, op)?;
     let Some(pag) = answer["added"].as_u64() else {
