@@ -9,6 +9,7 @@
 //! with slots of every size: [`Swept`] reports a feature that no operation used.
 
 mod faults;
+mod objects;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -17,12 +18,11 @@ use env::sim::{CrashOptions, DiskAction, DiskFault, SimDisk, SimRng, SimWorld, c
 use env::{DiskOptions, Env};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, DirNo, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId,
-    Segment, SegmentState, Transno, Uuid,
+    Attr, ClientId, DirNo, Fault, FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment,
+    SegmentState, Transno, Uuid,
 };
 
 use super::{MapLimits, NewInode};
-use crate::format::object::ObjectRecord;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
@@ -387,22 +387,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             }
         }
         // Only planted, as other operations are none of object files.
-        33 => {
-            let (name, target) = (Name::new(format!("object{e}").as_bytes()).unwrap(), PagId(7));
-            if txn.space().pags()?.iter().all(|pag| pag.id != target) {
-                txn.space().add_target(target, Uuid([7; 16]), 900)?;
-            }
-            match txn.names().lookup(Ino::ROOT, &name)? {
-                Some(_) => drop(txn.names().free_with_name(Ino::ROOT, &name)?),
-                None => {
-                    let file = new(FileKind::Regular);
-                    let ino = txn.names().create(Ino::ROOT, &name, &file, None)?;
-                    let object = ObjectId(txn.space().take_objects()?.start);
-                    let record = ObjectRecord { object, part: 1 + f, targets: vec![target] };
-                    txn.layouts().set_object(ino, &record)?;
-                }
-            }
-        }
+        33 => objects::toggle(txn, e, 1 + f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -496,7 +481,7 @@ async fn dump(mfs: &Mfs) -> String {
             writeln!(out, "{client} may write {:?}", txn.space().frozen(client)?).unwrap();
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
-        writeln!(out, "doomed {:?}", txn.space().doomed(PagId(7), 99)?).unwrap();
+        writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
         Ok(out)
     });
     read.await.unwrap().0
