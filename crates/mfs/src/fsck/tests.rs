@@ -17,7 +17,6 @@ use crate::format::namespace::{NamespaceEntry, Stream};
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, ino_of};
 use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
-use crate::format::slot_size::SlotFeatures;
 use crate::format::space::{PagRecord, PagUse, frozen_keys, pag_key, pool_key, run_key};
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
@@ -31,7 +30,7 @@ use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner, DATA};
 use engine::format::block::{BlockType, put_u64};
-use engine::format::features::{Feature, Features};
+use engine::format::features::Feature;
 
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
@@ -75,9 +74,7 @@ fn segments() -> u64 {
 }
 
 pub(super) fn world() -> World {
-    let features = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    let features = features.with(Feature::OBJECT_FILES).with_slots(SLOTS.get());
-    let mfs = formatted_for_images(BLOCKS.get(), features);
+    let mfs = formatted_for_images(BLOCKS.get(), crate::golden::lasting(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
         let dir = new_dir(txn, Ino::ROOT, "dir")?;
