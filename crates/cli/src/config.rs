@@ -119,6 +119,8 @@ pub struct Cluster {
     pub data: Vec<(PagId, Zone)>,
     /// Agents that fence evicted clients, in the order in which they are tried.
     pub fences: Vec<FenceConfig>,
+    /// The file with the key that the server shares with object targets; `None`: it can use none.
+    pub target_key: Option<PathBuf>,
 }
 
 /// An agent that fences clients.
@@ -178,9 +180,9 @@ struct RawCluster {
     #[serde(default)]
     fence: Vec<RawFence>,
     membership: Option<standby::RawMembership>,
-    /// For targets: see [`TargetsView`].
-    #[serde(default, rename = "targets")]
-    _targets: targets::RawTargets,
+    /// Also for targets: see [`TargetsView`].
+    #[serde(default)]
+    targets: targets::RawTargets,
     #[serde(default, rename = "ost")]
     _ost: Vec<targets::RawOst>,
     /// For clients: see [`ClientView`].
@@ -315,6 +317,7 @@ impl Cluster {
             journal: reader.journal(&raw.metadata)?,
             data: reader.zones(raw.data, &raw.metadata)?,
             fences: reader.fences(raw.fence)?,
+            target_key: raw.targets.key.map(|key| reader.path(key.get_ref())),
         };
         Ok(cluster)
     }

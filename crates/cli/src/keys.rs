@@ -68,6 +68,18 @@ pub fn of_client(options: &KeyOptions, name: &str) -> Option<ReadClientKeys> {
     }))
 }
 
+/// How the cluster's metadata server proves its own key to object targets; `None`: they ask for
+/// none. A target has one of the cluster's public keys, and allows the server's.
+pub fn of_server_to_targets(cluster: &Cluster) -> Option<ReadClientKeys> {
+    let (mode, key) = (cluster.security?, cluster.key.clone());
+    let known = cluster.public_keys.clone();
+    Some(Rc::new(move || {
+        let secret = read_secrets(&key)?.first().clone();
+        let servers = if known.is_empty() { vec![secret.public()] } else { known.clone() };
+        Ok(ClientKeys { mode, secret, servers })
+    }))
+}
+
 /// How the cluster's server asks for keys; `None`: it asks for none.
 ///
 /// # Errors

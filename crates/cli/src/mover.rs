@@ -48,6 +48,8 @@ pub struct Zone {
     pub id: PagId,
     /// Its state, by name.
     pub state: String,
+    /// It is an object target.
+    pub is_target: bool,
     /// All blocks.
     pub blocks: u64,
     /// Blocks that belong to nobody.
@@ -74,6 +76,7 @@ impl Zone {
         Zone {
             id: PagId(number(&zone["id"]) as u16),
             state: text(&zone["state"]).to_owned(),
+            is_target: text(&zone["kind"]) == "target",
             blocks: number(&zone["blocks"]),
             free: number(&zone["free"]),
             freed: number(&zone["freed"]),

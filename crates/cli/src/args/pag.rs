@@ -42,7 +42,8 @@ The command may be interrupted at any moment: the same command then ends the wor
 
   redbud pag add /dev/disk/by-id/… /mnt")]
 pub struct PagAddArgs {
-    /// Device or file, as the server's host and the clients' name it
+    /// Device or file, as the server's host and the clients' name it; or an object target, as
+    /// ost:HOST:PORT
     pub device: PathBuf,
     /// File system, as of `status`; default: the only one of this host
     pub target: Option<String>,

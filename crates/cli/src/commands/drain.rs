@@ -116,6 +116,13 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
     };
     mover.begin_drain(id, from).await?;
     mover.look().await?;
+    if before.is_target {
+        let text = format!(
+            "no new files go to object target {id}; those that lie there stay: nothing moves \
+             objects, so copy the files into a directory with another layout, and remove them"
+        );
+        return Err(Failure::new(Status::Partial, "RB-DRAIN-LEFT", text));
+    }
     let (mut seen, mut since) = (None, mover.env.now());
     loop {
         let moved = mover.blocks;

@@ -236,7 +236,10 @@ async fn config_of(
         );
         return Err(failed(text));
     }
+    let target_key = cluster.target_key.as_deref().map(keys::read_target_key).transpose();
     Ok(Config {
+        target_key: target_key.map_err(failed)?,
+        target_keys: keys::of_server_to_targets(cluster),
         lease: cluster.lease,
         serve: cluster.serve,
         pags: places(mfs, path, cluster).await?,

@@ -11,6 +11,7 @@ use types::PagId;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
 
+use crate::address::{OST_PORT, check_address_or};
 use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
 use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
@@ -20,6 +21,8 @@ use crate::{admin, output, target};
 
 /// The state of a zone that drains, or whose drain is paused, and that has nothing left.
 const DRAINED: &str = "drained";
+/// What is before the address of an object target.
+const OST: &str = "ost:";
 
 #[derive(Serialize)]
 struct Added {
@@ -27,7 +30,7 @@ struct Added {
     source: String,
     pag: u64,
     device: String,
-    /// What to write into the cluster's file.
+    /// What to write into the cluster's file; empty: nothing.
     next: String,
 }
 
@@ -84,6 +87,9 @@ pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
 
 fn add(args: &PagAddArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
+    if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
+        return add_target(args, &source, target);
+    }
     let path = std::path::absolute(&args.device);
     let path =
         path.map_err(|error| Failure::usage(format!("{}: {error}", args.device.display())))?;
@@ -104,6 +110,27 @@ fn add(args: &PagAddArgs) -> Ended {
         format!(
             "{} is data zone {} of {}\nnow add to the cluster's file of every server:\n\n{}",
             report.device, report.pag, report.source, report.next
+        )
+    })?;
+    Ok(0)
+}
+
+/// Adds an object target: its address is kept in the metadata, so nothing is to be written down.
+fn add_target(args: &PagAddArgs, source: &Source, target: &str) -> Ended {
+    let address =
+        check_address_or(target.trim_start_matches(OST), OST_PORT).map_err(Failure::usage)?;
+    let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false };
+    let answer = ask(source, op)?;
+    let Some(pag) = answer["added"].as_u64() else {
+        return Err(refused(format!("{source}: the server does not say which zone it is")));
+    };
+    let (device, source, next) = (format!("{OST}{address}"), source.to_string(), String::new());
+    let report = Added { version: 1, source, pag, device, next };
+    output::print_report(args.output, &report, |report| {
+        let Added { device, pag, source, .. } = report;
+        format!(
+            "{device} is data zone {pag} of {source}\nnew files lie there below directories with \
+             a layout such as `policy=objects zones={pag}`: see `redbud help set-layout`\n"
         )
     })?;
     Ok(0)

@@ -81,7 +81,9 @@ pub fn run(args: &RebalanceArgs) -> Ended {
 }
 
 fn serving(zones: &[Zone]) -> impl Iterator<Item = &Zone> {
-    zones.iter().filter(|zone| zone.state == PagUse::InService.name() && zone.blocks > 0)
+    let serves = |zone: &&Zone| zone.state == PagUse::InService.name() && zone.blocks > 0;
+    // Nothing is moved to targets, or from them.
+    zones.iter().filter(|zone| !zone.is_target).filter(serves)
 }
 
 /// What to move next: from which zone, how many blocks, and the zones that take nothing.
@@ -173,7 +175,7 @@ mod tests {
     fn zone(id: u16, blocks: u64, in_files: u64) -> Zone {
         let (free, freed, pools) = (blocks - in_files - 12, 5, vec![(1, 4), (2, 3)]);
         let state = PagUse::InService.name().to_owned();
-        Zone { id: PagId(id), state, blocks, free, freed, pools }
+        Zone { id: PagId(id), state, is_target: false, blocks, free, freed, pools }
     }
 
     #[test]

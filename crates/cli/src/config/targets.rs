@@ -55,7 +55,7 @@ pub struct TargetsView {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTargets {
-    key: Option<Spanned<PathBuf>>,
+    pub(super) key: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]

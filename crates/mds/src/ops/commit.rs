@@ -57,6 +57,22 @@ impl Commit<'_> {
         Ok(())
     }
 
+    /// Can a file of this kind have such a commit?
+    ///
+    /// # Errors
+    /// `Invalid`.
+    fn check_kind(&self, txn: &mut Txn<'_>, kind: FileKind) -> Result<(), Stop> {
+        if kind != FileKind::Regular || self.size.is_some_and(|size| size > FILE_SIZE_MAX) {
+            return Err(Fault::Invalid.into());
+        }
+        // What lies where in an object only its targets know.
+        let plain = !self.merge && self.edits.is_empty();
+        if !plain && txn.layouts().object(self.ino)?.is_some() {
+            return Err(Fault::Invalid.into());
+        }
+        Ok(())
+    }
+
     /// May the client make these edits, by the rights that it holds?
     fn is_covered(&self, cx: &OpContext<'_>, edits: &[Edit]) -> bool {
         let leases = cx.server.leases.table();
@@ -98,14 +114,7 @@ pub fn step(
 ) -> Result<(Option<OpReply>, usize), Stop> {
     let ino = commit.ino;
     let mut attr = cx.attr(txn, ino)?;
-    if attr.kind != FileKind::Regular || commit.size.is_some_and(|size| size > FILE_SIZE_MAX) {
-        return Err(Fault::Invalid.into());
-    }
-    // What lies where in an object only its targets know.
-    let is_object = txn.layouts().object(ino)?.is_some();
-    if is_object && (commit.merge || !commit.edits.is_empty()) {
-        return Err(Fault::Invalid.into());
-    }
+    commit.check_kind(txn, attr.kind)?;
     if !cx.replay && !commit.is_covered(cx, &commit.edits[range.clone()]) {
         return Err(Fault::NotHeld.into());
     }

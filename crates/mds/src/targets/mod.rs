@@ -56,6 +56,8 @@ pub struct Target {
     /// Clients whose evictions wait for its answer.
     waited: RefCell<BTreeSet<ClientId>>,
     wake: Notify,
+    /// Notified when the session is not to be used any more.
+    gone: Notify,
     /// Another task serves the zone now, at another address.
     replaced: Cell<bool>,
 }
@@ -172,14 +174,13 @@ impl Targets {
             asked: Cell::new(None),
             waited: RefCell::default(),
             wake: Notify::new(),
+            gone: Notify::new(),
             replaced: Cell::new(false),
         });
         if let Some(old) = self.all.borrow_mut().insert(id, target.clone()) {
             old.replaced.set(true);
             old.wake.notify_all();
-            if let Some(session) = old.session.borrow().as_ref() {
-                session.abandon();
-            }
+            old.gone.notify_all();
         }
         self.runtime.env.spawn(task::run(self.clone(), target));
     }
@@ -358,9 +359,7 @@ impl Targets {
     pub fn stop(&self) {
         for target in self.all.borrow().values() {
             target.wake.notify_all();
-            if let Some(session) = target.session.borrow().as_ref() {
-                session.abandon();
-            }
+            target.gone.notify_all();
         }
     }
 }

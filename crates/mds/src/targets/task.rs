@@ -5,8 +5,10 @@
 //! - an entry leaves the store when the target has answered that what it asks for is durable there;
 //! - what was lost with a session is asked for again: all of it may be repeated.
 
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
+use env::sync::first;
 use mfs::Cost;
 use proto::capability::Capability;
 use proto::message::{Principal, Reply, Request};
@@ -29,8 +31,10 @@ const BATCH: usize = 64;
 
 /// Sees to it that the session is with this target and no other.
 struct Guard {
-    uuid: Uuid,
+    target: Rc<Target>,
     session: Weak<Session<Ost>>,
+    /// Another target has answered.
+    is_wrong: Cell<bool>,
 }
 
 impl Events<Ost> for Guard {
@@ -42,10 +46,12 @@ impl Events<Ost> for Guard {
 
     fn connected(&self, _: ServerId) {
         if let Some(session) = self.session.upgrade()
-            && session.offer().1.is_none_or(|info| info.uuid != self.uuid)
+            && session.offer().1.is_none_or(|info| info.uuid != self.target.uuid)
         {
-            session.log(&format!("what answers is not target {}: it is left alone", self.uuid));
+            // Nothing is sent on this connection, and the task gives the session up.
+            self.is_wrong.set(true);
             session.abandon();
+            self.target.gone.notify_all();
         }
     }
 
@@ -97,38 +103,47 @@ fn call(ops: Vec<Op>) -> Call<Ost> {
 
 /// Serves a target until the server stops, or the target has moved.
 pub(super) async fn run(targets: Rc<Targets>, target: Rc<Target>) {
-    let runtime = targets.runtime.clone();
-    let ends = || runtime.is_stopping() || target.replaced.get();
-    let Some((session, _guard)) = meet(&targets, &target, &ends).await else { return };
-    let mut troubled = false;
-    while !ends() {
-        let woken = target.wake.notified();
-        if session.is_connected() {
-            target.set_there();
-            match work(&targets, &target, &session).await {
-                Ok(()) => troubled = false,
-                Err(fault) if !ends() => {
-                    let text = format!("object target {}: {}", target.id, fault.text());
-                    if !std::mem::replace(&mut troubled, true) {
-                        runtime.log(&text);
-                    }
-                    *target.why.borrow_mut() = text;
-                }
-                Err(_) => return,
+    let ends = || targets.runtime.is_stopping() || target.replaced.get();
+    while let Some((session, guard)) = meet(&targets, &target, &ends).await {
+        let mut trouble = String::new();
+        loop {
+            let (woken, gone) = (target.wake.notified(), target.gone.notified());
+            if ends() || guard.is_wrong.get() {
+                break;
             }
-        } else {
-            target.set_away(runtime.env.now(), "the connection is lost");
-            targets.changed.notify_all();
+            if session.is_connected() {
+                target.set_there();
+                match first(work(&targets, &target, &session), gone).await {
+                    Some(Ok(())) => trouble.clear(),
+                    Some(Err(fault)) => note(&targets, &target, fault, &mut trouble),
+                    None => continue,
+                }
+            } else {
+                target.set_away(targets.runtime.env.now(), "the connection is lost");
+                targets.changed.notify_all();
+            }
+            let _ = targets.runtime.env.timeout(TICK, woken).await;
         }
-        let _ = runtime.env.timeout(TICK, woken).await;
+        session.abandon();
+        target.session.borrow_mut().take();
+        target.set_away(targets.runtime.env.now(), "the session is over");
     }
-    session.abandon();
+}
+
+/// Says once why a target does not do what it is asked for.
+fn note(targets: &Targets, target: &Target, fault: Fault, trouble: &mut String) {
+    let text = format!("object target {}: {}", target.id, fault.text());
+    if *trouble != text {
+        targets.runtime.log(&text);
+        trouble.clone_from(&text);
+    }
+    *target.why.borrow_mut() = text;
 }
 
 /// Greets the target until it answers.
 async fn meet(
     targets: &Targets,
-    target: &Target,
+    target: &Rc<Target>,
     ends: &impl Fn() -> bool,
 ) -> Option<(Rc<Session<Ost>>, Rc<Guard>)> {
     let runtime = &targets.runtime;
@@ -139,8 +154,9 @@ async fn meet(
             Ok(session) => {
                 let uuid = session.offer().1.map_or(Uuid::default(), |info| info.uuid);
                 if uuid == target.uuid && !ends() {
-                    let guard = Guard { uuid, session: Rc::downgrade(&session) };
-                    let guard = Rc::new(guard);
+                    let (target, is_wrong) = (target.clone(), Cell::new(false));
+                    let weak = Rc::downgrade(&session);
+                    let guard = Rc::new(Guard { target: target.clone(), session: weak, is_wrong });
                     let events: Weak<dyn Events<Ost>> = Rc::downgrade(&guard) as _;
                     session.set_events(events);
                     *target.session.borrow_mut() = Some(session.clone());

@@ -58,13 +58,15 @@
 //! | 128 | 8 | map | first `DirNo` of a directory's name map; of a regular file with that flag the first block of the blob with its content; 0 none |
 //! | 136 | 372 | tail | name, xattrs (section 9), segments, target, content or object record; of larger slots 880, 1,896 or 3,928 bytes |
 
+mod object;
+mod repair;
+
 use types::limits::{BLOCK, BLOCK_U64, CONTENT_MAX};
 use types::{Attr, FileKind, Ino, MetaBlock, Segment, Timestamp};
 
 use super::layout::BLOCKS_MAX;
 use super::namespace::Stream;
 use super::number::DIRNO_MAX;
-use super::object::ObjectRecord;
 use super::segment::{SEGMENT, decode_segment, encode_segment};
 pub use super::slot_size::SlotSize;
 use engine::format::blob::{BlobKind, BlobOwner};
@@ -260,20 +262,6 @@ impl Slot {
         Ok(())
     }
 
-    /// Is the object record valid, and alone?
-    fn check_object(&self) -> Result<(), &'static str> {
-        if self.0[0] != 1 || self.kind() != FileKind::Regular {
-            return Err("slot: an object record on an inode that is no regular file");
-        }
-        if self.has_content() {
-            return Err("slot: content beside an object record");
-        }
-        if self.body() != 0 {
-            return Err("slot: segments beside an object record");
-        }
-        ObjectRecord::decode(self.payload()).map(drop).ok_or("slot: a bad object record")
-    }
-
     /// Are the fields that lead to layout blocks valid?
     fn check_layout_blocks(&self) -> Result<(), &'static str> {
         if self.0[5] & FLAG_LAYOUT == 0 {
@@ -304,94 +292,6 @@ impl Slot {
             end = segment.end();
         }
         Ok(())
-    }
-
-    /// Clears unknown flags; `true` if there were any.
-    pub(crate) fn clear_unknown_flags(&mut self) -> bool {
-        let unknown = self.state() != SlotState::Empty && self.0[5] & !FLAGS != 0;
-        if unknown {
-            self.flag(!FLAGS, false);
-        }
-        unknown
-    }
-
-    /// Clears impossible flags of content; `known` says whether the file system has the feature for
-    /// content. Valid segments stay, and other bytes are removed from the tail. Returns what was
-    /// wrong, and changes nothing else.
-    pub(crate) fn repair_content(&mut self, known: bool) -> Option<&'static str> {
-        let (tail, blob) = (self.0[5] & FLAG_CONTENT != 0, self.0[5] & FLAG_CONTENT_BLOB != 0);
-        let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
-        if self.state() == SlotState::Empty || !(tail || blob) || !fits {
-            return None;
-        }
-        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
-        let segments = self.check_segments().is_ok();
-        let (keep, what) = match (file, known, tail, blob) {
-            (false, ..) => (0, "a content flag on an inode that is no regular file"),
-            (_, false, ..) if segments => (0, "a content flag without the feature `inline-data`"),
-            (_, false, ..) => (0, "content without the feature `inline-data`"),
-            (.., true, true) if segments && get_u64(&self.0, 128) == 0 => {
-                (0, "content flags without content")
-            }
-            (.., true, true) if segments => (FLAG_CONTENT_BLOB, "content flags for two places"),
-            (.., true, true) => (FLAG_CONTENT, "content flags for two places"),
-            (.., true, _) if self.rest_len() == 0 => (0, "a content flag without content"),
-            _ => return None,
-        };
-        self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
-        self.flag(keep, true);
-        if file && keep == 0 && !segments {
-            self.set_payload(b"");
-        }
-        if blob && keep != FLAG_CONTENT_BLOB && self.kind() != FileKind::Directory {
-            self.set_map(0);
-        }
-        Some(what)
-    }
-
-    /// Clears the flag of an object record where none can be, and flags of content and the count of
-    /// segments beside a valid record. Bytes that are neither a record nor segments are removed from
-    /// the tail. Returns what was wrong, and changes nothing else.
-    pub(crate) fn repair_object(&mut self) -> Option<&'static str> {
-        let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
-        let flagged = self.state() != SlotState::Empty && self.0[5] & FLAG_OBJECT != 0;
-        if !flagged || !fits || self.check_object().is_ok() {
-            return None;
-        }
-        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
-        if file && ObjectRecord::decode(self.payload()).is_some() {
-            if self.content_blob().is_some() {
-                self.set_map(0);
-            }
-            self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
-            self.set_body(0);
-            return Some("segments or content beside an object record");
-        }
-        self.flag(FLAG_OBJECT, false);
-        if file && self.content().is_none() && self.check_segments().is_err() {
-            self.set_payload(b"");
-        }
-        Some(match file {
-            true => "an object record that makes no sense",
-            false => "an object record on an inode that is no regular file",
-        })
-    }
-
-    /// Clears the flag of layout blocks on an inode that is no regular file; of impossible layout
-    /// blocks of a file it keeps one. Returns whether it changed anything.
-    pub(crate) fn repair_layout_blocks(&mut self) -> bool {
-        let empty = self.state() == SlotState::Empty;
-        if empty || self.0[5] & FLAG_LAYOUT == 0 || self.check_layout_blocks().is_ok() {
-            return false;
-        }
-        let file = self.state() == SlotState::Inode && self.kind() == FileKind::Regular;
-        let first = layout_words(&self.0).into_iter().flatten().next();
-        match first.filter(|_| file) {
-            Some(first) => self.set_layout_blocks(&[first]),
-            None if file => self.set_layout_blocks(&[]),
-            None => self.flag(FLAG_LAYOUT, false),
-        }
-        true
     }
 
     /// What it holds.
@@ -620,31 +520,6 @@ impl Slot {
             put_u64(&mut self.0, 128, 0);
         }
         self.flag(FLAG_CONTENT | FLAG_CONTENT_BLOB, false);
-    }
-
-    /// The object that the file lies in, if it has one.
-    pub fn object(&self) -> Option<ObjectRecord> {
-        self.has_object().then(|| ObjectRecord::decode(self.payload())).flatten()
-    }
-
-    /// Does the file lie in an object?
-    pub fn has_object(&self) -> bool {
-        self.0[5] & FLAG_OBJECT != 0
-    }
-
-    /// Puts an object record into the tail, where it must fit and nothing else may be.
-    pub fn set_object(&mut self, record: &ObjectRecord) {
-        assert!(self.payload().is_empty() && !self.has_content() && self.body() == 0);
-        self.flag(FLAG_OBJECT, true);
-        self.set_payload(&record.encode());
-    }
-
-    /// Removes the object record.
-    pub fn clear_object(&mut self) {
-        if self.has_object() {
-            self.set_payload(b"");
-            self.flag(FLAG_OBJECT, false);
-        }
     }
 
     fn flag(&mut self, flag: u8, on: bool) {

@@ -25,8 +25,8 @@ pub(super) struct Fragments {
 }
 
 impl Check {
-    /// Checks the layout blocks of a file, and notes their segments. Inline data (`content`)
-    /// outweighs a segment of block 0.
+    /// Checks the layout blocks of a file, and notes their segments and its object record. Inline
+    /// data (`content`) outweighs a segment of block 0.
     pub(super) async fn layout_blocks(
         &mut self,
         at: SlotAt,
@@ -34,6 +34,7 @@ impl Check {
         content: bool,
         seen: &mut SeenInode,
     ) -> Result<(), StoreError> {
+        self.object_record(slot);
         let blocks = slot.layout_blocks();
         if !blocks.is_empty() && !self.features.has(Feature::LAYOUT_BLOCKS) {
             self.features = self.features.with(Feature::LAYOUT_BLOCKS);

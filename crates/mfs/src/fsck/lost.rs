@@ -300,11 +300,8 @@ impl fmt::Display for Lost {
                 printable(name)
             ),
             Loss::Inline { ino, from, to } => {
-                write!(
-                    f,
-                    "bytes {from} to {to} of {}, which lay with its inode",
-                    self.subject(*ino)
-                )
+                let what = self.subject(*ino);
+                write!(f, "bytes {from} to {to} of {what}, which lay with its inode")
             }
             Loss::Bytes { ino, from, to } => {
                 write!(f, "bytes {from} to {to} of {}: they read as zeros now", self.subject(*ino))
@@ -317,9 +314,7 @@ impl fmt::Display for Lost {
                 }
                 f.write_str(": they read as zeros now")
             }
-            Loss::Object(ino) => {
-                write!(f, "in which object {} lay: it reads as zeros now", self.subject(*ino))
-            }
+            Loss::Object(ino) => write!(f, "in which object {} lay", self.subject(*ino)),
             Loss::Stray(ino) => write!(f, "the content of inode {ino}, which is gone"),
             Loss::Inodes { counted, left } => {
                 let gone = some(counted - left, "inode");

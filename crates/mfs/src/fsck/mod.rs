@@ -51,6 +51,8 @@ mod names;
 mod namespace;
 mod objects;
 #[cfg(test)]
+mod objects_tests;
+#[cfg(test)]
 mod pairs_tests;
 mod plan;
 mod problem;

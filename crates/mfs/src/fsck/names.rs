@@ -515,7 +515,6 @@ impl Check {
                     self.segment(ino, &segment, content, &mut seen);
                 }
                 self.layout_blocks(at, &slot, content, &mut seen).await?;
-                self.object_record(&slot);
                 self.file_fragments(dir, &slot);
             }
             FileKind::Symlink => self.target(at, &slot).await?,

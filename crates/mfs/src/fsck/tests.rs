@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use types::limits::CONTENT_MAX;
 use types::{
-    Attr, ClientId, DirNo, FileBlock, FileKind, Ino, MetaBlock, Name, ObjectId, PagBlock, PagId,
-    Segment, SegmentState, Timestamp, Uuid,
+    Attr, ClientId, DirNo, FileBlock, FileKind, Ino, MetaBlock, Name, PagBlock, PagId, Segment,
+    SegmentState, Timestamp,
 };
 
 use super::jobs_tests::checked;
@@ -15,38 +15,34 @@ use super::{FsckOptions, Problem, ProblemKind, Report, Severity, Subject};
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::namespace::{NamespaceEntry, Stream};
 use crate::format::number::{ORPHAN_DIR, SlotPlace, home_of, ino_of};
-use crate::format::object::ObjectRecord;
 use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{self, FRAGMENT, SLOTS_PER_BLOCK, Slot, SlotSize};
-use crate::format::slot_size::SlotFeatures;
-use crate::format::space::{
-    PagRecord, PagUse, frozen_keys, object_key, pag_key, pool_key, run_key,
-};
+use crate::format::space::{PagRecord, PagUse, frozen_keys, pag_key, pool_key, run_key};
 use crate::handle::Mfs;
 use crate::names::{MapLimits, NewInode};
 use crate::space::ALL_FILES;
 use crate::testing::{begin_replays, formatted_for_images, links, new_dir, new_inode, now, run};
 use crate::trees::{
-    CHUNKS, DOOMED, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, NEXT_OBJECT,
-    ORPHANS, OWED_FENCES, PAGS, POOLS, QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
+    CHUNKS, FREE, FROZEN, INODES, MOVED, NAMESPACE, NEXT_CHUNK, NEXT_CLIENT, ORPHANS, PAGS, POOLS,
+    QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
 };
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::blob::{BlobKind, BlobOwner, DATA};
 use engine::format::block::{BlockType, put_u64};
-use engine::format::features::{Feature, Features};
+use engine::format::features::Feature;
 
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
 /// A small file system with one of everything.
-struct World {
-    mfs: Mfs,
-    client: ClientId,
-    dir: Ino,
-    file: Ino,
-    symlink: Ino,
+pub(super) struct World {
+    pub(super) mfs: Mfs,
+    pub(super) client: ClientId,
+    pub(super) dir: Ino,
+    pub(super) file: Ino,
+    pub(super) symlink: Ino,
     moved: Ino,
     orphan: Ino,
     /// What no plant touches: a directory with a name map, and files with content.
@@ -77,10 +73,8 @@ fn segments() -> u64 {
     }
 }
 
-fn world() -> World {
-    let features = Features::NONE.with(Feature::INLINE_DATA).with(Feature::LAYOUT_BLOCKS);
-    let features = features.with(Feature::OBJECT_FILES);
-    let mfs = formatted_for_images(BLOCKS.get(), features.with_slots(SLOTS.get()));
+pub(super) fn world() -> World {
+    let mfs = formatted_for_images(BLOCKS.get(), crate::golden::lasting(SLOTS.get()));
     let (client, dir, file, symlink, moved, orphan) = run(&mfs, |txn| {
         let client = txn.new_client(b"a client")?;
         let dir = new_dir(txn, Ino::ROOT, "dir")?;
@@ -139,7 +133,7 @@ fn untouched(mfs: &Mfs) -> (Ino, Ino, Ino) {
     })
 }
 
-fn report(world: &World) -> Report {
+pub(super) fn report(world: &World) -> Report {
     // What is planted goes past the memory of the store.
     world.mfs.forget_indexes();
     checked(&world.mfs)
@@ -229,7 +223,7 @@ fn planted_on(
 }
 
 /// The same without victims.
-fn planted(
+pub(super) fn planted(
     kind: ProblemKind,
     most: usize,
     plant: impl Fn(&World, &mut Txn<'_>) -> Result<Subject, Stop>,
@@ -270,7 +264,7 @@ fn slot(txn: &mut Txn<'_>, ino: Ino, change: impl FnOnce(&mut Slot)) -> Result<(
 }
 
 /// Changes the raw bytes of the slot of an inode.
-fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Stop> {
+pub(super) fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Stop> {
     let (spot, _) = txn.names().locate_live(ino)?;
     let data = txn.write(spot.block)?;
     let from = slot::slot_range(data, spot.place.index()).unwrap().start + at;
@@ -279,7 +273,7 @@ fn bytes(txn: &mut Txn<'_>, ino: Ino, at: usize, value: &[u8]) -> Result<(), Sto
 }
 
 /// The same with the bits of one flag byte set.
-fn set_flags(txn: &mut Txn<'_>, ino: Ino, flags: u8) -> Result<(), Stop> {
+pub(super) fn set_flags(txn: &mut Txn<'_>, ino: Ino, flags: u8) -> Result<(), Stop> {
     let (spot, _) = txn.names().locate_live(ino)?;
     let data = txn.write(spot.block)?;
     data[slot::slot_range(data, spot.place.index()).unwrap().start + 5] |= flags;
@@ -773,7 +767,7 @@ fn damaged_xattrs_and_targets_are_found() {
     });
 }
 
-fn segment(file: u64, addr: u64) -> Segment {
+pub(super) fn segment(file: u64, addr: u64) -> Segment {
     let state = SegmentState::Written;
     Segment { file: FileBlock(file), len: 1, pag: PagId(1), addr: PagBlock(addr), state }
 }
@@ -1121,122 +1115,6 @@ fn content_found_while_the_bitmap_is_lost_is_reported_as_perhaps_stale() {
     assert!(!damage(false), "the table alone");
 }
 
-/// A file that lies in an object at a target, and its record.
-fn object_file(world: &World, txn: &mut Txn<'_>) -> Result<(Ino, ObjectRecord), Stop> {
-    txn.space().add_target(TARGET, Uuid([5; 16]), 1000)?;
-    let object = ObjectId(txn.space().take_objects()?.start);
-    let file = new_inode(FileKind::Regular);
-    let ino = txn.names().create(world.dir, &name("object"), &file, None)?;
-    let record = ObjectRecord { object, part: 256, targets: vec![TARGET] };
-    txn.layouts().set_object(ino, &record)?;
-    Ok((ino, record))
-}
-
-const TARGET: PagId = PagId(5);
-
-#[test]
-fn senseless_object_records_are_found() {
-    planted(ProblemKind::BadObject, 1, |world, txn| {
-        let (ino, _) = object_file(world, txn)?;
-        set_flags(txn, ino, 4).map(|()| Subject::Inode(ino))
-    });
-    planted(ProblemKind::BadObject, 1, |world, txn| {
-        let (ino, _) = object_file(world, txn)?;
-        bytes(txn, ino, 120, &[1]).map(|()| Subject::Inode(ino))
-    });
-    // The number of targets: the file loses its record.
-    planted(ProblemKind::BadObject, 1, |world, txn| {
-        let (ino, _) = object_file(world, txn)?;
-        bytes(txn, ino, slot::FIXED + 6 + 16, &[7]).map(|()| Subject::Inode(ino))
-    });
-    // The flag on files of other kinds costs them nothing.
-    planted(ProblemKind::BadObject, 1, |world, txn| {
-        set_flags(txn, world.file, 32).map(|()| Subject::Inode(world.file))
-    });
-    planted(ProblemKind::BadObject, 1, |world, txn| {
-        set_flags(txn, world.symlink, 32).map(|()| Subject::Inode(world.symlink))
-    });
-    // Segments of an object file in the tree.
-    planted(ProblemKind::BadLayout, 3, |world, txn| {
-        let (ino, _) = object_file(world, txn)?;
-        let lost = segment(0, 10);
-        SEGMENTS.insert(txn, &segment_key(ino, 0), &segment_value(&lost))?;
-        Ok(Subject::Inode(ino))
-    });
-    planted(ProblemKind::BadCounter, 1, |world, txn| {
-        object_file(world, txn)?;
-        txn.set_root(NEXT_OBJECT, 1).map(|()| Subject::Whole)
-    });
-}
-
-#[test]
-fn senseless_lists_of_targets_are_found() {
-    const ZONE: Subject = Subject::Data(TARGET, PagBlock(0));
-    planted(ProblemKind::DoomedObject, 1, |world, txn| {
-        let (_, record) = object_file(world, txn)?;
-        DOOMED.insert(txn, &object_key(TARGET, record.object), &[0; 2]).map(|_| ZONE)
-    });
-    planted(ProblemKind::DoomedObject, 1, |world, txn| {
-        object_file(world, txn)?;
-        DOOMED.insert(txn, &object_key(PagId(1), ObjectId(77)), &[0; 2])?;
-        Ok(Subject::Data(PagId(1), PagBlock(0)))
-    });
-    planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
-        object_file(world, txn)?;
-        FREE.insert(txn, &run_key(TARGET, 3), &9u64.to_le_bytes())?;
-        Ok(Subject::Data(TARGET, PagBlock(3)))
-    });
-    planted(ProblemKind::WrongCount, 1, |world, txn| {
-        object_file(world, txn)?;
-        let wrong = PagRecord { freed: 1, ..txn.space().pag(TARGET)?.unwrap() };
-        PAGS.insert(txn, &pag_key(TARGET), &wrong.encode()).map(|_| ZONE)
-    });
-    for tree in [DOOMED.location(), OWED_FENCES.location()] {
-        planted(ProblemKind::DamagedBlock, 3, |world, txn| {
-            object_file(world, txn)?;
-            txn.space().owe_fences(world.client, &[TARGET])?;
-            let node = match tree == DOOMED.location() {
-                true => DOOMED.root_node(txn)?.unwrap(),
-                false => OWED_FENCES.root_node(txn)?.unwrap(),
-            };
-            txn.init(node.block, BlockType::Blob)?;
-            Ok(Subject::Block(node.block))
-        });
-    }
-}
-
-#[test]
-fn file_of_a_target_without_a_record_is_told_and_left() {
-    let world = world();
-    let (ino, record) = run(&world.mfs, |txn| {
-        let made = object_file(&world, txn)?;
-        PAGS.remove(txn, &pag_key(TARGET))?;
-        Ok(made)
-    });
-    let of = |report: &Report| {
-        report.problems.iter().map(|it| (it.kind, it.subject)).collect::<Vec<_>>()
-    };
-    let expected = [(ProblemKind::MissingTarget, Subject::Inode(ino))];
-    assert_eq!(of(&report(&world)), expected);
-    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
-    assert_eq!(of(&repaired.left), expected);
-    assert_eq!(run(&world.mfs, |txn| txn.layouts().object(ino)), Some(record));
-    settled(ProblemKind::MissingTarget, Outcome::Left);
-}
-
-#[test]
-fn object_files_without_their_feature_are_found() {
-    let world = world();
-    let (ino, record) = run(&world.mfs, |txn| object_file(&world, txn));
-    let features = world.mfs.superblock().features;
-    world.mfs.set_features(features.without(Feature::OBJECT_FILES));
-    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
-    assert_eq!(kinds, [ProblemKind::MissingFeature]);
-    let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
-    assert_eq!(repaired.left.problems, []);
-    assert_eq!(run(&world.mfs, |txn| txn.layouts().object(ino)), Some(record));
-}
-
 #[test]
 fn unreachable_inodes_go_to_lost_and_found() {
     planted_on(&["orphan"], ProblemKind::UnreachableInode, 1, |world, txn| {
@@ -1324,9 +1202,6 @@ const HERE: &[fn()] = &[
     data_blocks_with_two_owners_or_none_are_found,
     wrong_counts_and_states_and_unjoined_runs_are_found,
     senseless_client_records_are_found,
-    senseless_object_records_are_found,
-    senseless_lists_of_targets_are_found,
-    file_of_a_target_without_a_record_is_told_and_left,
     unreachable_inodes_go_to_lost_and_found,
 ];
 
@@ -1348,7 +1223,7 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_documented() {
     for (blocks, size) in small.into_iter().chain([(WORLDS[1], SlotSize::Bytes512)]) {
         BLOCKS.set(blocks);
         SLOTS.set(size);
-        HERE.iter().for_each(|plant| plant());
+        HERE.iter().chain(super::objects_tests::HERE).for_each(|plant| plant());
     }
     BLOCKS.set(WORLDS[0]);
     SLOTS.set(SlotSize::Bytes512);

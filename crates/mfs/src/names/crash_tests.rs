@@ -9,6 +9,7 @@
 //! with slots of every size: [`Swept`] reports a feature that no operation used.
 
 mod faults;
+mod objects;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -117,6 +118,7 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
             out.extend((!slot.blobs().is_empty()).then_some(BLOB));
             out.extend(Feature::INLINE_DATA.name().filter(|_| content));
             out.extend(Feature::LAYOUT_BLOCKS.name().filter(|_| layout));
+            out.extend(Feature::OBJECT_FILES.name().filter(|_| regular && slot.has_object()));
         }
     }
     Ok(out)
@@ -384,6 +386,8 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
+        // Only planted, as other operations are none of object files.
+        33 => objects::toggle(txn, e, 1 + f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -424,6 +428,9 @@ fn planted(size: SlotSize) -> VecDeque<Draw> {
         draw(24, content, 1, 0),
         draw(10, content, 0, 2),
         draw(0, fragments, 0, 0),
+        draw(33, 0, 1, 5),
+        draw(33, 0, 2, 0),
+        draw(33, 0, 2, 0),
     ]);
     for n in 0..=size.segments_max() as u64 / EACH {
         // Even blocks of the file, then odd ones, then further on.
@@ -474,6 +481,7 @@ async fn dump(mfs: &Mfs) -> String {
             writeln!(out, "{client} may write {:?}", txn.space().frozen(client)?).unwrap();
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
+        writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
         Ok(out)
     });
     read.await.unwrap().0
@@ -487,6 +495,7 @@ fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop>
         FileKind::Symlink => writeln!(out, "  {}", txn.names().symlink(ino)?.len()).unwrap(),
         FileKind::Regular => {
             writeln!(out, "  {:?}", txn.layouts().layout(ino, FileBlock(0), 1000)?).unwrap();
+            writeln!(out, "  {:?}", txn.layouts().object(ino)?).unwrap();
             let content = txn.layouts().content(ino)?;
             writeln!(out, "  {} {:x}", content.len(), types::crc32c(&content)).unwrap();
         }
