@@ -502,13 +502,13 @@ impl DataContext {
         if disk.device.is_target() { Ok(disk) } else { Err(Fault::Corrupt) }
     }
 
-    /// The caller of `operation` is gone: what it has not sent to a target fails.
-    pub(crate) fn give_up_operation(&self, operation: u64) {
+    /// See [`crate::boundary::DataHalf::give_up`].
+    pub(super) fn give_up(&self, operation: u64) {
         self.disks.devices().for_each(|device| device.give_up_operation(operation));
     }
 
-    /// Ends the sessions with all targets.
-    pub(crate) async fn leave_targets(&self) {
+    /// See [`crate::boundary::DataHalf::leave_targets`].
+    pub(super) async fn leave_targets(&self) {
         let mut ends = Vec::new();
         for device in self.disks.devices() {
             ends.push(self.env.spawn_join(async move { device.leave_target().await }));
