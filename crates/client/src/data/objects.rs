@@ -11,8 +11,8 @@
 //! size covers what a truncation has taken.
 //!
 //! Bytes behind the size may be left at a target by a client that died before it committed a
-//! size, or between such a commit and its hole. So whoever lets the size pass blocks that were not
-//! written makes them holes first.
+//! size, or between such a commit and its hole. So a client that lets the size pass blocks that
+//! were not written makes them holes first.
 //!
 //! Invariants:
 //! - a block of `punches` is `unwritten` in the layout, and no write to it is in flight;
@@ -51,8 +51,8 @@ impl FileState {
         self.layout.object().cloned()
     }
 
-    /// Blocks `[from, to)` of an object file read as zeros from now on, and the targets will be
-    /// told.
+    /// Blocks `[from, to)` of an object file read as zeros from now on; the targets have to
+    /// know.
     pub(super) fn declare_hole(&mut self, from: u64, to: u64) {
         self.layout.set_written(from, to, false);
         self.punches.insert(range(from, to));

@@ -161,8 +161,8 @@ impl DataDevice {
         (self.link().log)(&format!("{zone}, target {}: {what}: {fault}", address(&path)));
     }
 
-    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on. Returns the stamp of
-    /// completion.
+    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on. Returns the stamp
+    /// of completion.
     ///
     /// # Errors
     /// `AccessDenied`: the capability is too old, or the client is fenced. `NoSpace`. Else `Io`.
@@ -213,8 +213,8 @@ impl DataDevice {
     /// Fills `buf` from block `addr` of the object on; holes are zeros.
     ///
     /// # Errors
-    /// `AccessDenied`: the capability is too old, or the client is fenced. `Interrupted`: the caller
-    /// is gone. Else `Io`.
+    /// `AccessDenied`: the capability is too old, or the client is fenced. `Interrupted`: the
+    /// caller is gone. Else `Io`.
     pub async fn read_object(
         &self,
         may: Capability,
