@@ -267,6 +267,10 @@ pub trait DataHalf: Sized {
 
     /// The data devices.
     fn devices(&self) -> Vec<DeviceStatus>;
+    /// The caller of `operation` is gone: what it has not sent to a target fails.
+    fn give_up(&self, operation: u64);
+    /// Ends the sessions with all targets; everything is written by then.
+    fn leave_targets(&self) -> impl Future<Output = ()>;
 
     /// Blocks of the pool, and tainted blocks, which are to be returned.
     fn pool_blocks(&self) -> (u64, u64);

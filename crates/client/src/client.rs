@@ -220,7 +220,7 @@ impl Client {
     /// they change.
     pub fn give_up(&self, operation: u64) {
         self.core.rpc.give_up(operation);
-        self.core.data().give_up_operation(operation);
+        self.core.data().give_up(operation);
     }
 
     /// `operation`, which was given up, has ended.

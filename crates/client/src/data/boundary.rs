@@ -108,6 +108,14 @@ impl DataHalf for DataContext {
         DataContext::devices(self)
     }
 
+    fn give_up(&self, operation: u64) {
+        DataContext::give_up(self, operation)
+    }
+
+    fn leave_targets(&self) -> impl Future<Output = ()> {
+        DataContext::leave_targets(self)
+    }
+
     fn pool_blocks(&self) -> (u64, u64) {
         DataContext::pool_blocks(self)
     }

@@ -109,8 +109,8 @@ pub(super) struct FileState {
     pub next_seq: u64,
     /// Writes that a device has not completed: first block, one past the last.
     pub writing: BTreeMap<u64, u64>,
-    /// Of an object file: blocks that read as zeros, which its targets do not know yet; and those
-    /// that they are just being told.
+    /// Of an object file: blocks that read as zeros and that its targets do not know as holes yet;
+    /// and those that are on their way there.
     pub punches: HeldRanges,
     pub punching: Vec<(u64, u64)>,
     /// The devices of each of these writes, by its number, in the order of launching.

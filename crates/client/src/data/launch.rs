@@ -102,8 +102,11 @@ impl File {
         if self.launch_inline(state, start, end) {
             return true;
         }
-        let class = self.class();
-        if class.pool.missing_for(0) > 0 && !class.pool.can_place(state.layout.unplaced(start, end))
+        // A file in an object needs no block of the pool, however short that is.
+        let (class, object) = (self.class(), state.object());
+        if object.is_none()
+            && class.pool.missing_for(0) > 0
+            && !class.pool.can_place(state.layout.unplaced(start, end))
         {
             self.ctx.starve(&class, self);
             return false;
@@ -114,7 +117,7 @@ impl File {
             return false;
         }
         let mut run = state.dirty.remove(&start).expect("given");
-        let (object, fresh) = (state.object(), state.begin_object_write(start, end));
+        let fresh = state.begin_object_write(start, end);
         let placed = self.place_run(state, start, end, &mut run);
         state.disk_size = state.disk_size.max(state.size.min(end * BLOCK_U64));
         self.keep_tail(state, start, end, &run);

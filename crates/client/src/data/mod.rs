@@ -12,6 +12,9 @@
 //!   client fills partial blocks, and zeroes the remainder of the last block before the size passes
 //!   it;
 //! - the client submits nothing new to a device after the session's lease has run out.
+//!
+//! Files that lie in objects at targets follow the same rules ([`objects`]): their blocks always
+//! have a place, so that nothing is reserved and nothing is mapped.
 
 mod arrivals;
 mod boundary;

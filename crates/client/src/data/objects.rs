@@ -11,8 +11,8 @@
 //! size covers what a truncation has taken.
 //!
 //! Bytes behind the size may be left at a target by a client that died before it committed a
-//! size, or between such a commit and its hole. So whoever lets the size pass blocks that were not
-//! written makes them holes first.
+//! size, or between such a commit and its hole. So a client that lets the size pass blocks that
+//! were not written makes them holes first.
 //!
 //! Invariants:
 //! - a block of `punches` is `unwritten` in the layout, and no write to it is in flight;
@@ -51,8 +51,8 @@ impl FileState {
         self.layout.object().cloned()
     }
 
-    /// Blocks `[from, to)` of an object file read as zeros from now on, and the targets will be
-    /// told.
+    /// Blocks `[from, to)` of an object file read as zeros from now on; the targets have to
+    /// know.
     pub(super) fn declare_hole(&mut self, from: u64, to: u64) {
         self.layout.set_written(from, to, false);
         self.punches.insert(range(from, to));
@@ -502,13 +502,13 @@ impl DataContext {
         if disk.device.is_target() { Ok(disk) } else { Err(Fault::Corrupt) }
     }
 
-    /// The caller of `operation` is gone: what it has not sent to a target fails.
-    pub(crate) fn give_up_operation(&self, operation: u64) {
+    /// See [`crate::boundary::DataHalf::give_up`].
+    pub(super) fn give_up(&self, operation: u64) {
         self.disks.devices().for_each(|device| device.give_up_operation(operation));
     }
 
-    /// Ends the sessions with all targets.
-    pub(crate) async fn leave_targets(&self) {
+    /// See [`crate::boundary::DataHalf::leave_targets`].
+    pub(super) async fn leave_targets(&self) {
         let mut ends = Vec::new();
         for device in self.disks.devices() {
             ends.push(self.env.spawn_join(async move { device.leave_target().await }));

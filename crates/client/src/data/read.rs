@@ -12,7 +12,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 
 use super::file::{File, FileState, blocks_of};
 use super::striped::Object;
-use crate::api::{ReadData, ReadPart, Whence};
+use crate::api::{LocalFuture, ReadData, ReadPart, Whence};
 use crate::waits::Wait;
 
 /// Registers a range of blocks for as long as a device reads them.
@@ -218,7 +218,8 @@ impl File {
                 waits.named(env, Wait::Read(pag), disk.read(addr, buf)).await
             }
             Source::Target { object, pag, addr, .. } => {
-                let read = self.read_object(pag, &object, addr, buf);
+                // Boxed: those who read from devices need not know its type.
+                let read: LocalFuture<'_, _> = Box::pin(self.read_object(pag, &object, addr, buf));
                 waits.named(env, Wait::Read(pag), read).await
             }
         };
@@ -230,7 +231,8 @@ impl File {
         self.ensure_loaded(self.size().div_ceil(BLOCK_U64)).await?;
         let object = self.state.borrow().object();
         if let Some(object) = object {
-            return self.seek_object(object, offset, whence).await;
+            let seek: LocalFuture<'_, _> = Box::pin(self.seek_object(object, offset, whence));
+            return seek.await;
         }
         let state = self.state.borrow();
         if offset >= state.size {

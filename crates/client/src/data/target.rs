@@ -136,6 +136,9 @@ impl DataDevice {
             if let Some(session) = link.session.borrow().clone() {
                 return Ok(session);
             }
+            if link.shared.caller_is_gone() {
+                return Err(Fault::Interrupted);
+            }
             opened.await;
         }
     }
@@ -158,8 +161,8 @@ impl DataDevice {
         (self.link().log)(&format!("{zone}, target {}: {what}: {fault}", address(&path)));
     }
 
-    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on. Returns the stamp of
-    /// completion.
+    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on. Returns the stamp
+    /// of completion.
     ///
     /// # Errors
     /// `AccessDenied`: the capability is too old, or the client is fenced. `NoSpace`. Else `Io`.
@@ -210,8 +213,8 @@ impl DataDevice {
     /// Fills `buf` from block `addr` of the object on; holes are zeros.
     ///
     /// # Errors
-    /// `AccessDenied`: the capability is too old, or the client is fenced. `Interrupted`: the caller
-    /// is gone. Else `Io`.
+    /// `AccessDenied`: the capability is too old, or the client is fenced. `Interrupted`: the
+    /// caller is gone. Else `Io`.
     pub async fn read_object(
         &self,
         may: Capability,
@@ -275,9 +278,13 @@ impl DataDevice {
     /// Makes everything durable that the target has answered so far.
     pub(super) async fn sync_target(&self) -> bool {
         let _request = self.begin_request();
-        match self.session().await {
-            Ok(session) => session.sync().await.is_ok(),
-            Err(_) => false,
+        let Ok(session) = self.session().await else { return false };
+        loop {
+            match session.sync().await {
+                // What the old session has lost, if anything, no flush covers any more.
+                Err(Fault::Evicted) => {}
+                synced => return synced.is_ok(),
+            }
         }
     }
 
@@ -312,9 +319,11 @@ impl DataDevice {
 
     /// The caller of `operation` is gone: what it has not sent to the target fails.
     pub(super) fn give_up_operation(&self, operation: u64) {
-        let session = self.target.as_ref().and_then(|link| link.session.borrow().clone());
-        if let Some(session) = session {
-            session.give_up(operation);
+        let Some(link) = &self.target else { return };
+        let session = link.session.borrow().clone();
+        match session {
+            Some(session) => session.give_up(operation),
+            None => link.opened.notify_all(),
         }
     }
 

@@ -65,7 +65,7 @@ impl Shared {
     }
 
     /// The caller of `operation` is gone.
-    pub(super) fn note_gone(&self, operation: u64) {
+    pub fn note_gone(&self, operation: u64) {
         self.gone.borrow_mut().insert(operation);
     }
 

@@ -260,7 +260,23 @@ fn of_session(finder: &mut Finder<'_>, session: &Value) {
 fn of_device(finder: &mut Finder<'_>, device: &Value) {
     let name = format!("zone {} ({})", device["zone"], text(&device["path"]));
     let since = ago(number(&device["since_ms"]));
+    if device["target"]["refused"] == true {
+        let what = format!("the target {name} refuses this client's key: what lies there fails");
+        let remedy = "see the list of keys on the target's host: `redbud key allow`; nothing is to \
+                      be mounted again";
+        return finder.add("RB-KEY-REFUSED", what, remedy);
+    }
     match text(&device["state"]) {
+        "away" => {
+            let why = match text(&device["why"]) {
+                "" => format!("no connection since {since}"),
+                why => why.to_owned(),
+            };
+            let what = format!("the target {name} is away: {why}; what lies there waits");
+            let remedy = "start the target, or look at its host and the network to it; programs \
+                          wait until it is back, and lose nothing";
+            finder.add("RB-TARGET-AWAY", what, remedy);
+        }
         "absent" => {
             let what = format!(
                 "this host cannot use {name} since {since}: {}; what lies on it fails with EIO",

@@ -226,7 +226,31 @@ pub fn add_client(out: &mut String, client: &Value) {
         .map(|device| format!("zone {} {}", device["zone"], text(&device["state"])))
         .collect();
     *out += &format!("  devices   {}\n", states.join(", "));
-    devices.into_iter().take(ROWS_MAX).for_each(|device| add_load(out, device));
+    for device in devices.into_iter().take(ROWS_MAX) {
+        add_load(out, device);
+        add_target(out, device);
+    }
+}
+
+/// Adds what the client owes to a target, and the target to the client.
+fn add_target(out: &mut String, device: &Value) {
+    let target = &device["target"];
+    if target.is_null() {
+        return;
+    }
+    *out += &format!(
+        "  target    zone {} ({}) as client {}: transno {}, durable up to {}; {} pinned by {} \
+         requests; {} unanswered, the oldest {}\n",
+        device["zone"],
+        text(&target["address"]),
+        target["client"],
+        text(&target["transno"]),
+        text(&target["last_committed"]),
+        human_size(number(&target["pinned_bytes"])),
+        target["pinned_requests"],
+        target["unanswered"],
+        ago(number(&target["oldest_unanswered_ms"])),
+    );
 }
 
 /// Adds what a device was asked to write, if that is anything.

@@ -294,3 +294,57 @@ fn write_of_a_lost_session_never_follows_one_of_the_next() {
         assert_eq!(rig.server.seen(Ino(2)), [[4; BLOCK], [3; BLOCK]].concat());
     });
 }
+
+/// A target that has forgotten the client has also lost what was not durable, and nothing else.
+#[test]
+fn lost_session_with_a_target_loses_what_was_not_durable_and_no_more() {
+    for durable in [false, true] {
+        run(1019, setup(), |rig| async move {
+            let file = rig.file(2);
+            let target = rig.server.targets[0].clone();
+            target.set_stalled(true);
+            rig.write(&file, 0, &[1; 3 * BLOCK]).await.unwrap();
+            let syncs = file.clone();
+            let sync = rig.env.spawn_join(async move { syncs.fsync(false).await });
+            rig.env.sleep(Duration::from_millis(500)).await;
+            assert!(!sync.is_ready(), "the target does not answer the flush");
+            assert_eq!(target.blocks_of(2), [0, 1, 2]);
+            if durable {
+                target.make_durable();
+            }
+            target.restart_as_stranger();
+            target.set_stalled(false);
+            assert_eq!(sync.await, if durable { Ok(true) } else { Err(Fault::Io) });
+            assert_eq!(target.blocks_of(2).len(), if durable { 3 } else { 0 });
+            assert_eq!(rig.ctx.devices()[0].target.as_ref().unwrap().evictions, 1);
+            rig.write(&file, 0, &[2; BLOCK]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Ok(true));
+            assert!(rig.server.seen(Ino(2))[..BLOCK] == [2; BLOCK]);
+        });
+    }
+}
+
+#[test]
+fn killed_reader_of_an_absent_target_is_released() {
+    run(1020, setup(), |rig| async move {
+        let file = rig.file(2);
+        rig.write(&file, 0, &[1; BLOCK]).await.unwrap();
+        file.flush().await.unwrap();
+        rig.server.targets[0].kill();
+        rig.env.sleep(Duration::from_secs(1)).await;
+        let shared = rig.ctx.waits.shared().clone();
+        let (steps, reads) = (shared.clone(), file.clone());
+        let read = rig.env.spawn_join(async move {
+            let mut read = Box::pin(reads.read(0, BLOCK));
+            let step = |cx: &mut std::task::Context<'_>| steps.step(7, || read.as_mut().poll(cx));
+            std::future::poll_fn(step).await.err()
+        });
+        rig.env.sleep(Duration::from_secs(1)).await;
+        assert!(!read.is_ready());
+        shared.note_gone(7);
+        rig.ctx.give_up(7);
+        assert_eq!(read.await, Some(Fault::Interrupted));
+        rig.server.targets[0].start();
+        assert!(file.read(0, BLOCK).await.unwrap().to_vec() == [1; BLOCK]);
+    });
+}

@@ -144,6 +144,20 @@ impl Target {
         self.start();
     }
 
+    /// Ends it, and starts it without the clients that it knew.
+    pub fn restart_as_stranger(self: &Rc<Self>) {
+        self.kill();
+        self.disk.borrow_mut().clients.clear();
+        self.start();
+    }
+
+    /// All that it has is durable.
+    pub fn make_durable(&self) {
+        let now = self.now.borrow();
+        let mut disk = self.disk.borrow_mut();
+        (disk.blocks, disk.lsn) = (now.0.clone(), now.1);
+    }
+
     pub fn set_stalled(&self, stalled: bool) {
         self.stalled.set(stalled);
         self.changed.notify_all();
@@ -188,11 +202,7 @@ impl Running {
             }
             changed.await;
         }
-        {
-            let now = self.target.now.borrow();
-            let mut disk = self.target.disk.borrow_mut();
-            (disk.blocks, disk.lsn) = (now.0.clone(), now.1);
-        }
+        self.target.make_durable();
         let transno = self.last_committed();
         self.sessions.each(|session| {
             if session.learns_durable(transno) {
