@@ -64,11 +64,11 @@ impl DataContext {
     /// Takes the files out that are due, each marked as committing; at most [`BATCH`]. Those that
     /// will soon be due go with the first one, so that they share its flushes and requests.
     fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
-        let (pressure, ahead) = (self.budget.has_waiters(), self.ahead());
+        let (pressure, slowed) = (self.budget.has_waiters(), self.ahead());
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
-            let ahead = if batch.is_empty() { ahead } else { ahead.max(self.commit.early()) };
+            let ahead = if batch.is_empty() { slowed } else { slowed.max(self.commit.early()) };
             let due = self.pipeline.borrow_mut().pop_due(now + ahead, pressure);
             let Some(file) = due else { break };
             let mut state = file.state.borrow_mut();
@@ -88,8 +88,9 @@ impl DataContext {
                 batch.push(file);
             }
         }
+        // While writers are slowed, what is due so much ahead of its time is due now.
         let mut pipeline = self.pipeline.borrow_mut();
-        later.into_iter().for_each(|file| _ = pipeline.push(file, now + RETRY));
+        later.into_iter().for_each(|file| _ = pipeline.push(file, now + slowed + RETRY));
         batch
     }
 

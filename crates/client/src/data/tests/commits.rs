@@ -124,3 +124,28 @@ fn files_are_committed_when_they_are_as_old_as_the_policy_says() {
         rig.finish(2048).await;
     });
 }
+
+#[test]
+fn file_whose_commit_goes_on_is_looked_at_each_retry_while_writers_are_slowed() {
+    let slowed = Setup { disks: 1, dirty_max: 1 << 20, ..Setup::default() };
+    run(476, slowed, |rig| async move {
+        let file = rig.file(1);
+        rig.server.disks[0].stall(true);
+        rig.write(&file, 0, &[1; BLOCK]).await.unwrap();
+        rig.env.sleep(Duration::from_secs(1)).await;
+        assert!(file.state.borrow().committing, "its batch waits for the device");
+        // It ages again, and more than half of the bound is dirty.
+        rig.write(&file, 0, &[2; 640 << 10]).await.unwrap();
+        rig.env.sleep(Duration::from_secs(1)).await;
+        let mut times = BTreeSet::new();
+        for _ in 0..1000 {
+            times.extend(rig.ctx.pipeline.borrow().next_due());
+            rig.env.sleep(Duration::from_millis(1)).await;
+        }
+        assert!((10..=25).contains(&times.len()), "looked at {} times in a second", times.len());
+        rig.server.disks[0].stall(false);
+        rig.env.sleep(Duration::from_secs(2)).await;
+        assert!(file.is_clean());
+        rig.finish(2048).await;
+    });
+}
