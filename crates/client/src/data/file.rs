@@ -134,6 +134,10 @@ pub(super) struct FileState {
     pub unsaved_since: Option<Instant>,
     pub stillness: Stillness,
     pub committing: bool,
+    /// The batch that makes it stable, as long as it may leave that.
+    pub batch: Option<u64>,
+    /// It has left a batch, and no commit has succeeded since: it leaves no other one.
+    pub has_left: bool,
     /// Writes accepted since the last fsync, or since the file was clean.
     pub writes: u32,
     /// A batched commit failed: the next one is sent alone, so that a failure is this file's own.
@@ -394,6 +398,8 @@ impl File {
                 unsaved_since: None,
                 stillness: Stillness::default(),
                 committing: false,
+                batch: None,
+                has_left: false,
                 writes: 0,
                 alone: false,
                 paused: false,
@@ -537,34 +543,6 @@ impl File {
     /// See [`crate::boundary::FileContent::error_seq`].
     pub(super) fn error_seq(&self) -> u64 {
         self.errors.get()
-    }
-
-    /// See [`crate::boundary::FileContent::pause`].
-    pub(super) async fn pause(self: &Rc<Self>) {
-        self.state.borrow_mut().paused = true;
-        self.notify();
-        loop {
-            let changed = self.changed.notified();
-            {
-                let state = self.state.borrow();
-                if state.writing.is_empty() && state.reading.is_empty() && !state.committing {
-                    return;
-                }
-            }
-            self.hurry_commit();
-            changed.await;
-        }
-    }
-
-    /// See [`crate::boundary::FileContent::resume`].
-    pub(super) fn resume(self: &Rc<Self>) {
-        {
-            let mut state = self.state.borrow_mut();
-            state.paused = false;
-            self.launch_wanted(&mut state, 0, u64::MAX);
-        }
-        self.notify();
-        self.enqueue();
     }
 
     /// See [`crate::boundary::FileContent::drop_all`].

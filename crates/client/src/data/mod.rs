@@ -36,6 +36,7 @@ mod launch;
 mod losses;
 mod moving;
 mod pace;
+mod pause;
 mod pipeline;
 mod place;
 mod placing;

@@ -114,6 +114,8 @@ pub(super) struct Pipeline<F, S> {
     sending: usize,
     tasks: Tasks,
     degree: Degree,
+    /// Number of the last batch that files may leave.
+    batch: u64,
     requests: u64,
     commits: u64,
 }
@@ -128,6 +130,7 @@ impl<F: Member, S> Pipeline<F, S> {
             sending: 0,
             tasks: Tasks::new(policy.tasks),
             degree: Degree::new(policy.degree, COMMITS_MAX),
+            batch: 0,
             requests: 0,
             commits: 0,
         }
@@ -189,6 +192,12 @@ impl<F: Member, S> Pipeline<F, S> {
         Some(batch)
     }
 
+    /// A number that no other batch has.
+    pub(super) fn number_batch(&mut self) -> u64 {
+        self.batch += 1;
+        self.batch
+    }
+
     /// A batch of the lane is stable.
     pub(super) fn prepared(&mut self, key: &LaneKey) {
         self.lanes.get_mut(key).expect("it has a batch").preparing -= 1;
@@ -244,6 +253,12 @@ impl<F: Member, S> Pipeline<F, S> {
         let ready = self.ready.remove(at).expect("found");
         self.ready.push_front(ready);
         Some(self.take_request(1))
+    }
+
+    /// The file needs no commit now: takes it out if it waits for a task. Returns whether it did.
+    pub(super) fn withdraw_ready(&mut self, file: &F) -> bool {
+        let at = self.ready.iter().position(|(ready, _)| ready.is(file));
+        at.and_then(|at| self.ready.remove(at)).is_some()
     }
 
     fn take_request(&mut self, count: usize) -> Vec<(F, S)> {

@@ -143,6 +143,9 @@ impl DataContext {
         self.begin_commits(*priority, leaves);
         let (files, done): (Vec<_>, Vec<_>) =
             stays.into_iter().map(|waiting| (waiting.file, waiting.done)).unzip();
+        let number =
+            (*priority == Priority::Age).then(|| self.pipeline.borrow_mut().number_batch());
+        files.iter().for_each(|file| file.state.borrow_mut().batch = number);
         let sealed = self.prepare_commit(&files, priority.purpose()).await;
         self.pipeline.borrow_mut().prepared(key);
         self.begin_batches(key);
@@ -157,7 +160,16 @@ impl DataContext {
                 }
             }
             Priority::Age => {
-                self.pipeline.borrow_mut().are_ready(files.iter().cloned().zip(sealed));
+                // Files that have left may be in another commit by now.
+                let stable: Vec<_> = files
+                    .into_iter()
+                    .zip(sealed)
+                    .filter(|(file, _)| {
+                        file.state.borrow_mut().batch.take_if(|b| Some(*b) == number).is_some()
+                    })
+                    .collect();
+                let files: Vec<_> = stable.iter().map(|(file, _)| file.clone()).collect();
+                self.pipeline.borrow_mut().are_ready(stable);
                 self.send_ready();
                 // Who waits for one of them can have it sent at once now.
                 files.iter().for_each(|file| file.changed.notify_all());

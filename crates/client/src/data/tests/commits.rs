@@ -149,3 +149,79 @@ fn file_whose_commit_goes_on_is_looked_at_each_retry_while_writers_are_slowed() 
         rig.finish(2048).await;
     });
 }
+
+/// Files that are on the device, and whose batch waits for a flush that does not end.
+async fn flushing(rig: &Rig, count: u64) -> Vec<Rc<File>> {
+    let files = written(rig, count).await;
+    files.iter().for_each(|file| _ = file.launch_all());
+    rig.env.sleep(Duration::from_millis(100)).await;
+    rig.server.disks[0].stall(true);
+    rig.env.sleep(Duration::from_secs(1)).await;
+    assert!(files.iter().all(|file| file.state.borrow().committing));
+    files
+}
+
+async fn pauses_at_once(rig: &Rig, file: &Rc<File>) -> bool {
+    rig.env.timeout(Duration::from_micros(1), file.pause()).await.is_some()
+}
+
+#[test]
+fn removed_file_leaves_the_batch_that_is_being_made_stable() {
+    for seed in 477..483 {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let files = flushing(&rig, 3).await;
+            assert!(pauses_at_once(&rig, &files[0]).await);
+            files[0].drop_all(false);
+            files[0].resume();
+            assert_eq!(rig.server.commits.get(), 0);
+            rig.server.disks[0].stall(false);
+            rig.env.sleep(Duration::from_secs(2)).await;
+            assert!(files.iter().all(|file| file.is_settled()));
+            let known: Vec<Ino> = rig.server.now.borrow().files.keys().copied().collect();
+            assert_eq!(known, [Ino(2), Ino(3)]);
+            rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn removed_file_leaves_those_that_wait_for_a_task() {
+    run(483, setup(1, 1), |rig| async move {
+        let files = written(&rig, 4).await;
+        rig.server.held.set(1);
+        rig.env.sleep(Duration::from_secs(2)).await;
+        assert_eq!(rig.ctx.commit_counts().ready, 3);
+        assert!(!pauses_at_once(&rig, &files[0]).await, "its commit may take effect");
+        assert!(pauses_at_once(&rig, &files[3]).await);
+        files[3].drop_all(false);
+        files[0].resume();
+        assert_eq!((rig.ctx.commit_counts().ready, rig.server.commits.get()), (2, 1));
+        rig.server.held.set(0);
+        rig.env.sleep(Duration::from_secs(2)).await;
+        assert_eq!(rig.server.now.borrow().files.len(), 3);
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn file_whose_removal_failed_is_committed_and_leaves_no_second_batch() {
+    for seed in 484..490 {
+        run(seed, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+            let files = flushing(&rig, 2).await;
+            assert!(pauses_at_once(&rig, &files[0]).await);
+            files[0].resume();
+            // Its next batch begins at once, while the first one still waits.
+            rig.env.sleep(Duration::from_millis(100)).await;
+            assert!(files[0].state.borrow().committing);
+            let pausing = files[0].clone();
+            let paused = rig.env.spawn_join(async move { pausing.pause().await });
+            rig.env.sleep(Duration::from_secs(1)).await;
+            assert!(files[0].state.borrow().committing, "it stays");
+            rig.server.disks[0].stall(false);
+            assert_eq!(rig.env.timeout(Duration::from_secs(1), paused).await, Some(()));
+            assert!(files[0].is_clean() && rig.server.now.borrow().files.contains_key(&Ino(1)));
+            files[0].resume();
+            rig.finish(2048).await;
+        });
+    }
+}
