@@ -659,7 +659,7 @@ impl File {
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // The file is deleted, and no handle is left anywhere: the data is not needed.
             let unsent = std::mem::take(&mut state.edits).into_iter().map(|pending| pending.edit);
-            self.reclaim_unsent(&state, edits.into_iter().chain(unsent));
+            self.reclaim_unsent(&mut state, edits.into_iter().chain(unsent));
             state.abandon();
             drop(state);
             self.notify();

@@ -113,6 +113,8 @@ pub(super) struct FileState {
     /// The devices of each of these writes, by its number, in the order of launching.
     pub flights: BTreeMap<u64, Vec<PagId>>,
     pub next_flight: u64,
+    /// Blocks of the file that became part of none, while writes were in flight.
+    pub tainted: Vec<PoolRun>,
     /// Device reads in flight, by number.
     pub reading: BTreeMap<u64, (u64, u64)>,
     pub next_read: u64,
@@ -385,6 +387,7 @@ impl File {
                 writing: BTreeMap::new(),
                 flights: BTreeMap::new(),
                 next_flight: 0,
+                tainted: Vec::new(),
                 reading: BTreeMap::new(),
                 next_read: 0,
                 zeroing: Vec::new(),
@@ -557,7 +560,7 @@ impl File {
         }
         let edits = std::mem::take(&mut state.edits);
         if !lost {
-            self.reclaim_unsent(&state, edits.into_iter().map(|pending| pending.edit));
+            self.reclaim_unsent(&mut state, edits.into_iter().map(|pending| pending.edit));
             self.pool().release_windows(self.ino, None);
         }
         let unflushed = std::mem::take(&mut state.stamps);
@@ -585,7 +588,7 @@ impl File {
 
     /// Returns blocks to the pool that were mapped by edits which will never be sent, even if a
     /// later edit unmapped them.
-    pub(super) fn reclaim_unsent(&self, state: &FileState, edits: impl Iterator<Item = Edit>) {
+    pub(super) fn reclaim_unsent(&self, state: &mut FileState, edits: impl Iterator<Item = Edit>) {
         let idle = state.writing.is_empty();
         for edit in edits {
             let Edit::Map { segment } = edit else { continue };
@@ -594,6 +597,7 @@ impl File {
                 self.pool().give_back(run);
             } else {
                 self.pool().add_tainted(run);
+                state.tainted.push(run);
             }
         }
     }

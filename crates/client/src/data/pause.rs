@@ -4,16 +4,58 @@
 //! Invariants:
 //! - nothing is launched for a paused file, and no commit of it begins;
 //! - it leaves a commit that is not sent yet. Its edits are still its own then, and what makes the
-//!   other files of the batch stable goes on without it. A commit that is sent is waited for, and so
-//!   are writes and reads in flight: the server gives the blocks to others after the removal;
+//!   other files of the batch stable goes on without it. A commit that is sent is waited for;
+//! - reads in flight are waited for, and so are writes if the server knows a block of the file: after
+//!   the removal it gives that to others. Blocks that it does not know are this client's. They are
+//!   tainted until the file's writes have ended, and then they are free in the pool;
 //! - a file leaves one commit at most between two that succeed. So removals that fail do not put its
 //!   commit off for ever.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::file::File;
+use proto::mds::Edit;
+
+use super::file::{File, FileState};
+use super::pool::PoolRun;
+
+/// A larger file's blocks are not looked at: its removal waits for its writes.
+const LOOKED_AT: u64 = 1024;
+
+impl FileState {
+    /// Does the server know no block that a write in flight may reach? Then an edit that is not
+    /// sent names each block of the file.
+    fn is_unknown(&self) -> bool {
+        if self.committing || self.layout.blocks() > LOOKED_AT {
+            return false;
+        }
+        let mut named = BTreeSet::new();
+        for pending in &self.edits {
+            match &pending.edit {
+                Edit::Map { segment } if segment.len <= LOOKED_AT => {
+                    named.extend(
+                        (segment.addr.0..segment.addr.0 + segment.len)
+                            .map(|addr| (segment.pag, addr)),
+                    );
+                }
+                Edit::Written { .. } => {}
+                Edit::Map { .. } | Edit::Unmap { .. } | Edit::Content { .. } => return false,
+            }
+        }
+        self.layout.segments_from(0).all(|(_, mapped)| {
+            (mapped.addr..mapped.addr + mapped.len).all(|addr| named.contains(&(mapped.pag, addr)))
+        })
+    }
+}
 
 impl File {
+    /// The file's writes have ended: what only they could still reach is free.
+    pub(super) fn untaint(&self, tainted: Vec<PoolRun>) {
+        for run in tainted {
+            self.pool().untaint(run);
+        }
+    }
+
     /// See [`crate::boundary::FileContent::pause`].
     pub(super) async fn pause(self: &Rc<Self>) {
         self.state.borrow_mut().paused = true;
@@ -22,7 +64,8 @@ impl File {
             let changed = self.changed.notified();
             {
                 let state = self.state.borrow();
-                if state.writing.is_empty() && state.reading.is_empty() && !state.committing {
+                let may_write = state.writing.is_empty() || state.is_unknown();
+                if may_write && state.reading.is_empty() && !state.committing {
                     return;
                 }
             }

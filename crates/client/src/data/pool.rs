@@ -6,8 +6,9 @@
 //! - the blocks of *avoided* zones are set aside: they are neither reserved nor allocated;
 //! - `reserved` never exceeds the blocks of the pool that are not set aside: accepted bytes have a
 //!   place. Only when blocks are set aside the pool is *short* of blocks, until more are granted;
-//! - *tainted* blocks may still be written by a request of this client: they return to the server
-//!   once no write is in flight, and never go to another file.
+//! - *tainted* blocks may still be written by a request of this client, and go to no other file.
+//!   They return to the server once no write is in flight; those of a removed file are free once
+//!   its own writes have ended.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -271,6 +272,16 @@ impl Pool {
     /// Keeps blocks until they are returned to the server.
     pub fn add_tainted(&self, run: PoolRun) {
         self.inner.borrow_mut().tainted.push(run);
+    }
+
+    /// No write reaches these tainted blocks any more: they are free, unless they were returned.
+    pub fn untaint(&self, run: PoolRun) {
+        let mut inner = self.inner.borrow_mut();
+        let at = inner.tainted.iter().position(|tainted| *tainted == run);
+        if let Some(at) = at {
+            inner.tainted.swap_remove(at);
+            inner.add(run);
+        }
     }
 
     /// Allocates the blocks of `request` out of `reserved`, in the zone `prefer` if it has any.

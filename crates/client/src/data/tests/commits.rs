@@ -5,6 +5,10 @@ use proto::commit::Choice;
 use super::*;
 use crate::boundary::DataHalf as _;
 
+fn one_disk(blocks: u64) -> Setup {
+    Setup { disks: 1, blocks, ..Setup::default() }
+}
+
 fn setup(tasks: usize, degree: usize) -> Setup {
     let (tasks, degree) = (Choice::Fixed(tasks), Choice::Fixed(degree));
     let commit = CommitPolicy { tasks, degree, ..CommitPolicy::default() };
@@ -161,6 +165,7 @@ async fn flushing(rig: &Rig, count: u64) -> Vec<Rc<File>> {
     files
 }
 
+/// Does nothing of the file hold up its removal?
 async fn pauses_at_once(rig: &Rig, file: &Rc<File>) -> bool {
     rig.env.timeout(Duration::from_micros(1), file.pause()).await.is_some()
 }
@@ -222,6 +227,38 @@ fn file_whose_removal_failed_is_committed_and_leaves_no_second_batch() {
             assert!(files[0].is_clean() && rig.server.now.borrow().files.contains_key(&Ino(1)));
             files[0].resume();
             rig.finish(2048).await;
+        });
+    }
+}
+
+#[test]
+fn removal_of_a_new_file_does_not_wait_for_its_writes_and_their_blocks_are_free_after_them() {
+    for seed in 490..496 {
+        run(seed, one_disk(512), |rig| async move {
+            let (file, other, known) = (rig.file(1), rig.file(2), rig.file(3));
+            rig.write(&known, 0, &[3; BLOCK]).await.unwrap();
+            known.fsync(false).await.unwrap();
+            // A write that does not end keeps others of the client in flight.
+            rig.server.disks[0].stall(true);
+            rig.write(&known, 0, &[4; BLOCK]).await.unwrap();
+            rig.write(&file, 0, &[1; 512 << 10]).await.unwrap();
+            file.launch_all();
+            known.launch_all();
+            rig.env.sleep(Duration::from_millis(1)).await;
+            assert!(!pauses_at_once(&rig, &known).await, "the server may give its block to others");
+            known.resume();
+            assert!(pauses_at_once(&rig, &file).await);
+            file.drop_all(false);
+            file.resume();
+            assert_eq!(rig.ctx.pool_blocks().1, 128, "no other file gets them yet");
+            rig.server.disks[0].stall(false);
+            rig.env.sleep(Duration::from_millis(100)).await;
+            assert_eq!(rig.ctx.pool_blocks().1, 0);
+            // All blocks but the label and that of the known file are there.
+            for block in 0..510 {
+                rig.write(&other, block * BLOCK_U64, &[2; BLOCK]).await.unwrap();
+            }
+            rig.finish(512).await;
         });
     }
 }
