@@ -208,14 +208,16 @@ impl DataContext {
             state.has_left &= result.is_err();
             state.inline_answered();
             state.note_saved(sealed.as_ref().filter(|_| result.is_ok()).map(|s| s.begun));
-            let settled = state.is_settled() && !state.queued;
+            let settled = state.is_settled();
             if settled {
+                self.deactivate(file);
+            }
+            if settled && !state.queued {
                 state.writes = 0;
                 state.unsettled.clear();
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
-                self.deactivate(file);
             }
         }
         for file in files {

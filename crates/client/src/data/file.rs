@@ -573,7 +573,11 @@ impl File {
         state.loss_reported = lost;
         state.rights = Rights::empty();
         state.paused = false;
+        let settled = state.is_settled();
         drop(state);
+        if settled {
+            self.ctx.deactivate(self);
+        }
         self.notify();
     }
 

@@ -85,10 +85,10 @@ impl File {
             state.has_left
         };
         self.notify();
-        if has_left && !self.is_settled() {
-            self.commit_soon();
-        } else {
-            self.enqueue();
+        match has_left {
+            _ if self.is_settled() => {}
+            true => self.commit_soon(),
+            false => self.enqueue(),
         }
     }
 

@@ -76,6 +76,8 @@ pub(super) trait Member {
     fn number(&self) -> Ino;
     /// Are they the same?
     fn is(&self, other: &Self) -> bool;
+    /// Is there anything to commit? A file may have been committed while it aged.
+    fn waits(&self) -> bool;
     /// Its last commit failed beside those of others: it is in a batch and a request of its own.
     fn is_alone(&self) -> bool;
 }
@@ -235,6 +237,11 @@ impl<F: Member, S> Pipeline<F, S> {
         self.validate();
     }
 
+    /// So many files are not committed.
+    pub(super) fn queue_is(&mut self, queue: usize) {
+        self.tasks.queue_is(queue);
+    }
+
     /// The files of the next request, if a task may send one. `queue`: all files that are not
     /// committed.
     pub(super) fn next_request(&mut self, queue: usize) -> Option<Vec<(F, S)>> {
@@ -284,7 +291,7 @@ impl<F: Member, S> Pipeline<F, S> {
             queue,
             requests: self.requests,
             files: self.commits,
-            aging: self.aging.len(),
+            aging: self.aging.iter().filter(|aging| aging.file.waits()).count(),
             waiting: self.lanes.values().map(|lane| lane.waiting.len()).sum(),
             ready: self.ready.len(),
             sending: self.sending,
@@ -359,6 +366,10 @@ mod tests {
 
         fn is(&self, other: &Ino) -> bool {
             self == other
+        }
+
+        fn waits(&self) -> bool {
+            true
         }
 
         fn is_alone(&self) -> bool {

@@ -33,6 +33,11 @@ impl Member for Rc<File> {
         Rc::ptr_eq(self, other)
     }
 
+    fn waits(&self) -> bool {
+        let state = self.state.borrow();
+        state.has_changes() || !state.stamps.is_empty()
+    }
+
     fn is_alone(&self) -> bool {
         self.state.borrow().alone
     }
@@ -49,10 +54,16 @@ impl Priority {
 
 impl DataContext {
     fn push(&self, file: Rc<File>, due: Instant) {
-        self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
         if self.pipeline.borrow_mut().push(file, due) {
             self.wake.notify_all();
         }
+    }
+
+    /// The file waits for its commit.
+    fn activate(&self, file: &Rc<File>) {
+        let mut active = self.active.borrow_mut();
+        active.entry(file.ino).or_insert_with(|| file.clone());
+        self.pipeline.borrow_mut().queue_is(active.len());
     }
 
     /// So much earlier than usual files are due: writers that are slowed need what is not new.
@@ -245,6 +256,7 @@ impl File {
         }
         let (now, commit) = (self.ctx.env.now(), &self.ctx.commit);
         let since = *state.unsaved_since.get_or_insert(now);
+        self.ctx.activate(self);
         if !std::mem::replace(&mut state.queued, true) {
             let due = since + commit.due();
             // What a commit in progress does not take is new. What is as good as overdue failed, or

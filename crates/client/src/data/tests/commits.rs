@@ -262,3 +262,24 @@ fn removal_of_a_new_file_does_not_wait_for_its_writes_and_their_blocks_are_free_
         });
     }
 }
+
+#[test]
+fn files_that_were_committed_before_they_are_due_do_not_wait() {
+    let auto = CommitPolicy { max_age: Duration::from_secs(8), ..CommitPolicy::default() };
+    run(497, Setup { disks: 1, commit: auto, ..Setup::default() }, |rig| async move {
+        let files = written(&rig, 60).await;
+        let counts = rig.ctx.commit_counts();
+        assert_eq!((counts.queue, counts.aging), (60, 60));
+        assert_eq!(counts.tasks, 6, "the queue is looked at while it grows");
+        for file in &files[..50] {
+            file.fsync(false).await.unwrap();
+        }
+        let counts = rig.ctx.commit_counts();
+        assert_eq!((counts.queue, counts.aging), (10, 10), "the others are committed");
+        rig.write(&files[0], 0, &[2; BLOCK]).await.unwrap();
+        let counts = rig.ctx.commit_counts();
+        assert_eq!((counts.queue, counts.aging), (11, 11));
+        assert!(rig.ctx.unsettled().iter().any(|file| file.ino == Ino(1)));
+        rig.finish(2048).await;
+    });
+}
