@@ -32,6 +32,7 @@ mod file;
 mod idle;
 mod inline;
 mod inline_state;
+mod intake;
 mod launch;
 mod losses;
 mod moving;
