@@ -1,7 +1,7 @@
 //! The commit pipeline of a client: which files are committed when, and together with which.
 //!
 //! A changed file *ages*. When it is old enough, or dirty bytes press, it joins the lane of the
-//! devices that have its writes. A lane makes its files stable in batches, with one flush of each
+//! devices that have its writes; one with much to write joins another one. A lane makes its files stable in batches, with one flush of each
 //! device for a batch. Then the files are *ready*, and tasks send them to the server, several in a
 //! request (paper 000 §III.A and §IV.B). An fsync takes a lane of its own, whose batch is sent at
 //! once. A recall, an unmount and a caller that needs one file's commit take that file out, or
@@ -38,6 +38,8 @@ pub(super) enum Priority {
     Sync,
     /// The files are old enough, or dirty bytes press.
     Age,
+    /// The same, and they have much to write: no small file waits for that.
+    Bulk,
 }
 
 impl Priority {
@@ -45,7 +47,7 @@ impl Priority {
     fn batches(self) -> usize {
         match self {
             Priority::Sync => 2,
-            Priority::Age => 4,
+            Priority::Age | Priority::Bulk => 4,
         }
     }
 
@@ -53,7 +55,7 @@ impl Priority {
     fn files(self) -> usize {
         match self {
             Priority::Sync => COMMITS_MAX,
-            Priority::Age => BATCH,
+            Priority::Age | Priority::Bulk => BATCH,
         }
     }
 
@@ -217,7 +219,7 @@ impl<F: Member, S> Pipeline<F, S> {
 
     /// Somebody needs the file's commit: takes it out if it waits in a lane of aged files.
     pub(super) fn withdraw(&mut self, file: &F) -> Option<F> {
-        let aged = self.lanes.iter_mut().filter(|(key, _)| key.0 == Priority::Age);
+        let aged = self.lanes.iter_mut().filter(|(key, _)| key.0 != Priority::Sync);
         for (key, lane) in aged {
             let at = lane.waiting.iter().position(|waiting| waiting.file.is(file));
             let Some(at) = at else { continue };

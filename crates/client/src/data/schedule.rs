@@ -6,6 +6,8 @@
 //!   it. Who needs its commit takes it out or hurries it on, as soon as its batch is stable;
 //! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
 //!   launched yet may need any device, so it is committed apart;
+//! - a file that has aged waits for the writes of no file with much to write, but that it has so
+//!   itself;
 //! - a file whose commit fails in a batch is committed once more apart, so that the error is its
 //!   own.
 
@@ -47,7 +49,16 @@ impl Priority {
     fn purpose(self) -> Purpose {
         match self {
             Priority::Sync => Purpose::Sync,
-            Priority::Age => Purpose::Background,
+            Priority::Age | Priority::Bulk => Purpose::Background,
+        }
+    }
+
+    /// For this file.
+    fn of(self, file: &File) -> Priority {
+        match self {
+            Priority::Sync => Priority::Sync,
+            Priority::Age | Priority::Bulk if file.has_much_to_write() => Priority::Bulk,
+            Priority::Age | Priority::Bulk => Priority::Age,
         }
     }
 }
@@ -118,7 +129,8 @@ impl DataContext {
                 self.commit_apart(priority, waiting);
                 continue;
             }
-            let key = (priority, waiting.file.state.borrow().devices());
+            let devices = waiting.file.state.borrow().devices();
+            let key = (priority.of(&waiting.file), devices);
             self.pipeline.borrow_mut().join(&key, waiting);
             lanes.insert(key);
         }
@@ -149,13 +161,17 @@ impl DataContext {
     async fn run_batch(self: Rc<Self>, key: &LaneKey, batch: Vec<Waiting<Rc<File>>>) {
         let (priority, devices) = key;
         // Writes may have been accepted since the files joined the lane.
+        let stays = |file: &Rc<File>| {
+            let is_same = *priority == Priority::Bulk || priority.of(file) == *priority;
+            file.is_only_on(devices) && is_same
+        };
         let (stays, leaves): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|waiting| waiting.file.is_only_on(devices));
+            batch.into_iter().partition(|waiting| stays(&waiting.file));
         self.begin_commits(*priority, leaves);
         let (files, done): (Vec<_>, Vec<_>) =
             stays.into_iter().map(|waiting| (waiting.file, waiting.done)).unzip();
         let number =
-            (*priority == Priority::Age).then(|| self.pipeline.borrow_mut().number_batch());
+            (*priority != Priority::Sync).then(|| self.pipeline.borrow_mut().number_batch());
         files.iter().for_each(|file| file.state.borrow_mut().batch = number);
         let sealed = self.prepare_commit(&files, priority.purpose()).await;
         self.pipeline.borrow_mut().prepared(key);
@@ -170,7 +186,7 @@ impl DataContext {
                     }
                 }
             }
-            Priority::Age => {
+            Priority::Age | Priority::Bulk => {
                 // Files that have left may be in another commit by now.
                 let stable: Vec<_> = files
                     .into_iter()
