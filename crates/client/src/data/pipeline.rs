@@ -14,12 +14,13 @@
 //! - a file ages at most once, and is in at most one other place: it waits in a lane, or is ready.
 //!   It ages while it is committed if it changed again;
 //! - a lane that has nobody waiting and no batch is gone; no more batches run than it may have;
-//! - no more requests are in flight than there are tasks.
+//! - no more requests of tasks are in flight than there can be tasks, and at most [`HURRIED_MAX`]
+//!   that were hurried on. These two do not wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use env::sync::OneSender;
-use proto::commit::{CommitPolicy, Degree, Tasks};
+use proto::commit::{CommitPolicy, Degree, TASKS_MAX, Tasks};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{Duration, Fault, Ino, Instant};
 
@@ -30,6 +31,16 @@ use crate::boundary::CommitCounts;
 pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// Files of one batch that became old enough: some full requests.
 pub(super) const BATCH: usize = 4 * COMMITS_MAX;
+
+/// Requests in flight with a file that somebody waits for. Another one waits until a task sends it.
+pub(super) const HURRIED_MAX: usize = 32;
+
+/// Stable files that are sent, with what is known of them.
+pub(super) struct Request<F, S> {
+    pub(super) files: Vec<(F, S)>,
+    /// Somebody waits for it: it takes no task.
+    pub(super) hurried: bool,
+}
 
 /// Why files are committed, the most urgent first. Each has lanes of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,7 +126,10 @@ pub(super) struct Pipeline<F, S> {
     aging: VecDeque<Aging<F>>,
     lanes: BTreeMap<LaneKey, Lane<F>>,
     ready: VecDeque<(F, S)>,
+    /// Requests of tasks in flight.
     sending: usize,
+    /// Requests in flight that were hurried on.
+    hurried: usize,
     tasks: Tasks,
     degree: Degree,
     /// Number of the last batch that files may leave.
@@ -132,6 +146,7 @@ impl<F: Member, S> Pipeline<F, S> {
             lanes: BTreeMap::new(),
             ready: VecDeque::new(),
             sending: 0,
+            hurried: 0,
             tasks: Tasks::new(policy.tasks),
             degree: Degree::new(policy.degree, COMMITS_MAX),
             batch: 0,
@@ -246,22 +261,26 @@ impl<F: Member, S> Pipeline<F, S> {
 
     /// The files of the next request, if a task may send one. `queue`: all files that are not
     /// committed.
-    pub(super) fn next_request(&mut self, queue: usize) -> Option<Vec<(F, S)>> {
+    pub(super) fn next_request(&mut self, queue: usize) -> Option<Request<F, S>> {
         let tasks = self.tasks.queue_is(queue);
         if self.ready.is_empty() || self.sending >= tasks {
             return None;
         }
         let degree = self.degree.of(self.ready.len(), tasks);
         let count = together(self.ready.iter().map(|(file, _)| file), degree);
-        Some(self.take_request(count))
+        let files = self.ready.drain(..count).collect();
+        Some(self.begin_request(files, false))
     }
 
-    /// Somebody needs the file's commit: if it is ready, the request that sends it at once.
-    pub(super) fn hurry(&mut self, file: &F) -> Option<Vec<(F, S)>> {
+    /// Somebody needs the file's commit: if it is ready, the request that sends it at once, unless
+    /// too many do so.
+    pub(super) fn hurry(&mut self, file: &F) -> Option<Request<F, S>> {
+        if self.hurried >= HURRIED_MAX {
+            return None;
+        }
         let at = self.ready.iter().position(|(ready, _)| ready.is(file))?;
         let ready = self.ready.remove(at).expect("found");
-        self.ready.push_front(ready);
-        Some(self.take_request(1))
+        Some(self.begin_request(vec![ready], true))
     }
 
     /// The file needs no commit now: takes it out if it waits for a task. Returns whether it did.
@@ -270,16 +289,22 @@ impl<F: Member, S> Pipeline<F, S> {
         at.and_then(|at| self.ready.remove(at)).is_some()
     }
 
-    fn take_request(&mut self, count: usize) -> Vec<(F, S)> {
-        self.sending += 1;
+    fn begin_request(&mut self, files: Vec<(F, S)>, hurried: bool) -> Request<F, S> {
+        *self.in_flight(hurried) += 1;
         self.requests += 1;
-        self.commits += count as u64;
-        self.ready.drain(..count).collect()
+        self.commits += files.len() as u64;
+        self.validate();
+        Request { files, hurried }
+    }
+
+    /// The requests in flight of this kind.
+    fn in_flight(&mut self, hurried: bool) -> &mut usize {
+        if hurried { &mut self.hurried } else { &mut self.sending }
     }
 
     /// A request was answered.
-    pub(super) fn sent(&mut self) {
-        self.sending -= 1;
+    pub(super) fn sent(&mut self, hurried: bool) {
+        *self.in_flight(hurried) -= 1;
     }
 
     /// How long the server took to answer commits, and how many requests it had to work on.
@@ -296,7 +321,7 @@ impl<F: Member, S> Pipeline<F, S> {
             aging: self.aging.iter().filter(|aging| aging.file.waits()).count(),
             waiting: self.lanes.values().map(|lane| lane.waiting.len()).sum(),
             ready: self.ready.len(),
-            sending: self.sending,
+            sending: self.sending + self.hurried,
             tasks: self.tasks.now(),
             degree: self.degree.now(),
         }
@@ -323,6 +348,9 @@ impl<F: Member, S> Pipeline<F, S> {
             assert!(*running <= priority.batches(), "{running} batches of {devices:?}");
             assert!(preparing <= running, "{preparing} of {running} batches are not stable");
         }
+        let (sending, hurried) = (self.sending, self.hurried);
+        assert!(sending <= TASKS_MAX, "{sending} requests of {TASKS_MAX} tasks at most");
+        assert!(hurried <= HURRIED_MAX, "{hurried} requests were hurried on");
         assert!(self.aging.iter().take(LOOKED_AT).is_sorted_by_key(|aging| aging.due), "order");
         let aging = self.aging.iter().map(|aging| &aging.file).take(LOOKED_AT);
         let lanes = self.lanes.values().flat_map(|lane| lane.waiting.iter().take(LOOKED_AT));
@@ -403,6 +431,11 @@ mod tests {
         pipeline.begin(&key(priority)).map(|batch| batch.len())
     }
 
+    /// The files of a request.
+    fn files(request: Option<Request<Ino, ()>>) -> Option<Vec<u64>> {
+        Some(request?.files.into_iter().map(|(file, ())| file.0).collect())
+    }
+
     #[test]
     fn files_age_in_order_and_pressure_makes_all_due() {
         let mut pipeline = pipeline(1, 1);
@@ -460,20 +493,36 @@ mod tests {
     fn tasks_send_what_is_ready_and_a_hurried_file_waits_for_none() {
         let mut pipeline = pipeline(2, 3);
         pipeline.are_ready((1..11).map(|file| (Ino(file), ())));
-        let files = |request: Option<Vec<(Ino, ())>>| {
-            request.map(|files| files.into_iter().map(|(file, ())| file.0).collect::<Vec<_>>())
-        };
         assert_eq!(files(pipeline.next_request(10)), Some(vec![1, 2, 3]));
         assert_eq!(files(pipeline.next_request(10)), Some(vec![4, 5, 6]));
         assert_eq!(files(pipeline.next_request(10)), None);
         assert_eq!(files(pipeline.hurry(&Ino(9))), Some(vec![9]));
         assert_eq!(files(pipeline.hurry(&Ino(4))), None, "it is on its way");
-        pipeline.sent();
-        assert_eq!(files(pipeline.next_request(10)), None, "two are still in flight");
-        pipeline.sent();
+        pipeline.sent(true);
+        assert_eq!(files(pipeline.next_request(10)), None, "those of the tasks are in flight");
+        pipeline.sent(false);
         assert_eq!(files(pipeline.next_request(10)), Some(vec![7, 8, 10]));
         let CommitCounts { requests, files, ready, sending, .. } = pipeline.counts(0);
         assert_eq!((requests, files, ready, sending), (4, 10, 0, 2));
+    }
+
+    #[test]
+    fn steady_hurry_keeps_no_task_from_sending_and_is_bounded() {
+        let mut pipeline = pipeline(2, 3);
+        let last = HURRIED_MAX as u64 + 10;
+        pipeline.are_ready((1..=last).map(|file| (Ino(file), ())));
+        for file in 11..=last {
+            assert_eq!(files(pipeline.hurry(&Ino(file))), Some(vec![file]));
+        }
+        assert_eq!(files(pipeline.hurry(&Ino(5))), None, "it waits for a task");
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![1, 2, 3]));
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![4, 5, 6]));
+        assert_eq!(files(pipeline.next_request(90)), None);
+        pipeline.sent(true);
+        assert_eq!(files(pipeline.hurry(&Ino(9))), Some(vec![9]));
+        pipeline.sent(false);
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![7, 8, 10]));
+        assert_eq!(pipeline.counts(0).sending, HURRIED_MAX + 2);
     }
 
     #[test]
@@ -486,7 +535,7 @@ mod tests {
         assert_eq!(batches, [Some(2), Some(1), Some(1), Some(3), None], "four at most at once");
         pipeline.are_ready([1, 2, ALONE, 3].map(|file| (Ino(file), ())));
         let requests: Vec<_> =
-            (0..4).map(|_| pipeline.next_request(4).map(|files| files.len())).collect();
+            (0..4).map(|_| files(pipeline.next_request(4)).map(|files| files.len())).collect();
         assert_eq!(requests, [Some(2), Some(1), Some(1), None]);
     }
 

@@ -20,7 +20,7 @@ use types::{Duration, Fault, Ino, Instant};
 
 use super::context::{DataContext, Purpose, RETRY};
 use super::file::File;
-use super::pipeline::{BATCH, LaneKey, Member, Outcome, Priority, Waiting};
+use super::pipeline::{BATCH, LaneKey, Member, Outcome, Priority, Request, Waiting};
 use super::sealed::Sealed;
 
 /// Between two checks of an unused pool.
@@ -216,12 +216,12 @@ impl DataContext {
         }
     }
 
-    fn send_request(self: &Rc<Self>, request: Vec<(Rc<File>, Option<Sealed>)>) {
-        let this = self.clone();
+    fn send_request(self: &Rc<Self>, request: Request<Rc<File>, Option<Sealed>>) {
+        let (this, Request { files, hurried }) = (self.clone(), request);
         self.env.spawn(async move {
-            let (files, sealed): (Vec<_>, Vec<_>) = request.into_iter().unzip();
+            let (files, sealed): (Vec<_>, Vec<_>) = files.into_iter().unzip();
             this.finish_commit(&files, &sealed, Purpose::Background).await;
-            this.pipeline.borrow_mut().sent();
+            this.pipeline.borrow_mut().sent(hurried);
             this.send_ready();
         });
     }
