@@ -308,7 +308,8 @@ impl File {
         }
     }
 
-    /// Waits until the file is in no commit. One that has not begun begins later.
+    /// Waits until the file is in no commit. One that has not begun begins after that: the file was
+    /// due, and still is.
     pub(super) async fn commit_over(self: &Rc<Self>) {
         loop {
             let changed = self.changed.notified();
@@ -316,7 +317,7 @@ impl File {
                 return;
             }
             match self.hurry_commit() {
-                true => self.enqueue(),
+                true => self.commit_soon(),
                 false => changed.await,
             }
         }

@@ -117,6 +117,32 @@ fn caller_that_came_before_its_file_was_stable_does_not_wait_for_a_task_either()
 }
 
 #[test]
+fn due_file_that_a_caller_takes_out_of_its_lane_is_still_due() {
+    let commit = CommitPolicy { max_age: Duration::from_millis(200), ..CommitPolicy::default() };
+    run(478, Setup { commit, ..one_disk(2048) }, |rig| async move {
+        rig.server.disks[0].stall(true);
+        // All batches that the device may have wait for it.
+        let mut files = Vec::new();
+        for ino in 1..=5 {
+            let file = rig.file(ino);
+            rig.write(&file, 0, &[1; BLOCK]).await.unwrap();
+            files.push(file);
+            rig.env.sleep(Duration::from_millis(220)).await;
+        }
+        assert_eq!(rig.ctx.commit_counts().waiting, 1);
+        let times_set = files[4].before_times_set();
+        assert_eq!(rig.env.timeout(Duration::from_millis(1), times_set).await, Some(()));
+        rig.env.sleep(Duration::from_millis(10)).await;
+        let counts = rig.ctx.commit_counts();
+        assert_eq!((counts.aging, counts.waiting), (0, 1), "{counts:?}");
+        rig.server.disks[0].stall(false);
+        rig.env.sleep(Duration::from_millis(100)).await;
+        assert!(files.iter().all(|file| file.is_clean()));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
 fn files_are_committed_when_they_are_as_old_as_the_policy_says() {
     let commit = CommitPolicy { max_age: Duration::from_millis(50), ..CommitPolicy::default() };
     run(473, Setup { disks: 1, commit, ..Setup::default() }, |rig| async move {
